@@ -1,0 +1,47 @@
+"""What can go wrong for a user, each with the exit code a script can act on.
+
+A message names the value, the rule it broke and the remedy. The command line prints it without a traceback;
+any other exception is a bug and exits with 1.
+"""
+
+
+class AccumtrainError(Exception):
+    """Base of all errors that are not bugs of accumtrain."""
+
+    exit_code = 1
+
+
+class ConfigError(AccumtrainError):
+    """A mistake in the configuration or the command line."""
+
+    exit_code = 2
+
+
+class DataError(AccumtrainError):
+    """Data that is missing, not prepared, corrupt or of the wrong shape."""
+
+    exit_code = 3
+
+
+class DivergedError(AccumtrainError):
+    """The loss or the gradient stopped being finite; the state is that of the last good update."""
+
+    exit_code = 4
+
+
+class CheckpointError(AccumtrainError):
+    """A checkpoint that can't be read, written, or does not fit the model."""
+
+    exit_code = 5
+
+
+class OutOfMemoryError(AccumtrainError):
+    """The device's memory, or the limit set for it, was exceeded."""
+
+    exit_code = 6
+
+
+class Preempted(AccumtrainError):
+    """Stopped by a signal; the state is saved and the same command continues the run."""
+
+    exit_code = 75
