@@ -1,0 +1,129 @@
+"""Adafactor (Shazeer & Stern 2018, arXiv:1804.04235): a second moment of n + m values for an n x m matrix."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from accumtrain.config import AdafactorConfig
+from accumtrain.optim.optimizer import Optimizer, Parameter, zeros_slot
+
+MAX_RELATIVE_STEP = 1e-2
+
+
+class AdafactorScalars(NamedTuple):
+    rate: tf.Tensor  # rho_t of the paper
+    blend: tf.Tensor  # 1 - beta2_t = t^-decay_exponent; 1 at t = 1, so nothing is left to correct for bias
+
+
+class Adafactor(Optimizer):
+    """Algorithms 4 (matrices) and 5 (vectors) with the settings of Algorithm 6; all are fields of the config.
+
+    A weight of rank >= 2 is a stack of matrices, its last two axes, each with its own factors: a convolution kernel
+    [height, width, in, out] keeps height * width * (in + out) values. If either axis is 1, the factors would hold
+    the full second moment and more, so that is kept itself: the same update from less state.
+
+        u = g / sqrt(v);  u /= max(1, RMS(u) / clip_threshold);  w -= rate * max(epsilon2, RMS(w)) * u
+
+    RMS is over the whole variable, as the paper has it per weight matrix. Without `scale_parameter` the factor
+    max(epsilon2, RMS(w)) is 1. With momentum the change of w is averaged, rate included, as in the authors' code.
+    Weight decay is decoupled: w -= rate * weight_decay * w, with the same rate (times the schedule), without
+    max(epsilon2, RMS(w)); RMS(w) is that before the decay.
+    """
+
+    def __init__(self, config: AdafactorConfig) -> None:
+        super().__init__(config.lr, config.weight_decay)
+        self._decay_exponent = config.decay_exponent
+        self._epsilon1 = config.epsilon1
+        self._epsilon2 = config.epsilon2
+        self._clip_threshold = config.clip_threshold
+        self._scale_parameter = config.scale_parameter
+        self._momentum = config.momentum
+
+    def learning_rate(self, step: tf.Tensor) -> tf.Tensor:
+        """`lr`, or where that is null the relative step min(1e-2, 1 / sqrt(t)); float32 scalar."""
+        if self._lr is not None:
+            return super().learning_rate(step)
+        return tf.minimum(MAX_RELATIVE_STEP, tf.math.rsqrt(tf.cast(step + 1, tf.float32)))
+
+    def _build_slots(self) -> None:
+        parameters = self._parameters
+        self.second_moments = [
+            FactoredMoment(parameter) if _is_factored(parameter.variable.shape) else FullMoment(parameter)
+            for parameter in parameters
+        ]
+        self.momenta = [zeros_slot(parameter, "momentum") for parameter in parameters] if self._momentum else []
+
+    def _scalars(self, rate: tf.Tensor, t: tf.Tensor) -> AdafactorScalars:
+        return AdafactorScalars(rate, blend=tf.pow(t, -self._decay_exponent))
+
+    def _update(
+        self, index: int, parameter: Parameter, gradient: tf.Tensor, scalars: AdafactorScalars
+    ) -> tf.Operation | None:
+        weight = parameter.variable
+        update = self.second_moments[index].precondition(gradient, self._epsilon1, scalars.blend)
+        step_size = scalars.rate / tf.maximum(1.0, _rms(update) / self._clip_threshold)
+        if self._scale_parameter:
+            step_size *= tf.maximum(self._epsilon2, _rms(weight))
+        self._decay(parameter, scalars.rate)
+        if not self._momentum:
+            return tf.raw_ops.ResourceApplyGradientDescent(var=weight.handle, alpha=step_size, delta=update)
+        return tf.raw_ops.ResourceApplyMomentum(
+            var=weight.handle,
+            accum=self.momenta[index].handle,
+            lr=tf.ones((), update.dtype),
+            grad=(1.0 - self._momentum) * step_size * update,
+            momentum=tf.constant(self._momentum, update.dtype),
+        )
+
+
+class FullMoment(tf.Module):
+    """The running mean of g^2 + epsilon1, value by value."""
+
+    def __init__(self, parameter: Parameter) -> None:
+        super().__init__()
+        self.value = zeros_slot(parameter, "v")
+
+    def precondition(self, gradient: tf.Tensor, epsilon1: float, blend: tf.Tensor) -> tf.Tensor:
+        """Takes the gradient in, then returns gradient / sqrt(v)."""
+        moment = _blended(self.value, tf.square(gradient) + epsilon1, blend)
+        return gradient * tf.math.rsqrt(moment)
+
+
+class FactoredMoment(tf.Module):
+    """The running mean of g^2 + epsilon1 over each row and each column: v = row * column / mean(row)."""
+
+    def __init__(self, parameter: Parameter) -> None:
+        super().__init__()
+        *stack, rows, columns = parameter.variable.shape.as_list()
+        self.row = zeros_slot(parameter, "v_row", [*stack, rows])
+        self.column = zeros_slot(parameter, "v_column", [*stack, columns])
+
+    def precondition(self, gradient: tf.Tensor, epsilon1: float, blend: tf.Tensor) -> tf.Tensor:
+        """Takes the gradient in, then returns gradient / sqrt(v).
+
+        v itself is never formed: for zero gradients it is epsilon1^2 / epsilon1, 0 / 0 in float32.
+        """
+        square = tf.square(gradient)  # [..., n, m]
+        row = _blended(self.row, tf.reduce_mean(square, axis=-1) + epsilon1, blend)  # [..., n]
+        column = _blended(self.column, tf.reduce_mean(square, axis=-2) + epsilon1, blend)  # [..., m]
+        by_row = tf.math.rsqrt(row) * tf.sqrt(tf.reduce_mean(row, axis=-1, keepdims=True))  # [..., n]
+        by_column = tf.math.rsqrt(column)  # [..., m]
+        return gradient * by_row[..., :, tf.newaxis] * by_column[..., tf.newaxis, :]  # [..., n, m]
+
+
+def _is_factored(shape: tf.TensorShape) -> bool:
+    return shape.rank >= 2 and min(shape[-2:]) > 1
+
+
+def _blended(moment: tf.Variable, value: tf.Tensor, blend: tf.Tensor) -> tf.Tensor:
+    """moment = (1 - blend) * moment + blend * value; returns the new moment."""
+    blended = moment + blend * (value - moment)
+    moment.assign(blended, read_value=False)
+    return blended
+
+
+def _rms(tensor: tf.Tensor | tf.Variable) -> tf.Tensor:
+    """Root mean square over all values, a scalar."""
+    return tf.sqrt(2.0 / tensor.shape.num_elements() * tf.nn.l2_loss(tensor))  # no square of it in memory

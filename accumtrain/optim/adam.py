@@ -1,0 +1,77 @@
+"""Adam (Kingma & Ba 2015, arXiv:1412.6980) and AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101)."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from accumtrain.config import AdamConfig
+from accumtrain.optim.optimizer import Optimizer, Parameter, zeros_slot
+
+
+class AdamScalars(NamedTuple):
+    rate: tf.Tensor
+    step_size: tf.Tensor  # rate * sqrt(1 - beta2^t) / (1 - beta1^t)
+    epsilon: tf.Tensor  # epsilon * sqrt(1 - beta2^t)
+
+
+class Adam(Optimizer):
+    """Algorithm 1 of the paper, with weight decay as L2 in the gradient. State: two values per weight."""
+
+    def __init__(self, config: AdamConfig) -> None:
+        super().__init__(config.lr, config.weight_decay)
+        self._beta1 = config.beta1
+        self._beta2 = config.beta2
+        self._epsilon = config.epsilon
+
+    def _build_slots(self) -> None:
+        self.first_moments = [zeros_slot(parameter, "m") for parameter in self._parameters]
+        self.second_moments = [zeros_slot(parameter, "v") for parameter in self._parameters]
+
+    def _scalars(self, rate: tf.Tensor, t: tf.Tensor) -> AdamScalars:
+        # m_hat / (sqrt(v_hat) + eps) with the bias corrections taken out of the tensors.
+        correction1 = _bias_correction(self._beta1, t)
+        correction2 = tf.sqrt(_bias_correction(self._beta2, t))
+        return AdamScalars(rate, rate * correction2 / correction1, self._epsilon * correction2)
+
+    def _update(
+        self, index: int, parameter: Parameter, gradient: tf.Tensor, scalars: AdamScalars
+    ) -> tf.Operation | None:
+        return self._adam_step(index, parameter, self._add_l2(parameter, gradient), scalars)
+
+    def _adam_step(
+        self, index: int, parameter: Parameter, gradient: tf.Tensor, scalars: AdamScalars
+    ) -> tf.Operation | None:
+        # The fused kernel would correct the bias by 1 - beta_power in its own dtype, which cancels; 0 turns that off.
+        dtype = gradient.dtype
+        return tf.raw_ops.ResourceApplyAdam(
+            var=parameter.variable.handle,
+            m=self.first_moments[index].handle,
+            v=self.second_moments[index].handle,
+            beta1_power=tf.zeros((), dtype),
+            beta2_power=tf.zeros((), dtype),
+            lr=scalars.step_size,
+            beta1=tf.constant(self._beta1, dtype),
+            beta2=tf.constant(self._beta2, dtype),
+            epsilon=scalars.epsilon,
+            grad=gradient,
+        )
+
+
+class AdamW(Adam):
+    """Adam with decoupled weight decay: w -= rate * weight_decay * w, outside the moments."""
+
+    def _update(
+        self, index: int, parameter: Parameter, gradient: tf.Tensor, scalars: AdamScalars
+    ) -> tf.Operation | None:
+        self._decay(parameter, scalars.rate)
+        return self._adam_step(index, parameter, gradient, scalars)
+
+
+def _bias_correction(beta: float, t: tf.Tensor) -> tf.Tensor:
+    """1 - beta^t without cancellation, for the beta that the kernel sees in the dtype of `t`."""
+    rounded = float(t.dtype.as_numpy_dtype(beta))
+    log_beta = math.log(rounded) if rounded > 0.0 else -math.inf
+    return -tf.math.expm1(log_beta * t)

@@ -1,0 +1,144 @@
+"""Any optimizer of keras.optimizers behind accumtrain's interface."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from accumtrain.config import KerasOptimConfig
+from accumtrain.errors import ConfigError
+from accumtrain.optim.optimizer import Optimizer, Parameter, in_sequence
+
+_INSTEAD = {
+    "learning_rate": "set optim.lr and the schedule group",
+    "weight_decay": "set optim.weight_decay, which spares biases and normalisation",
+    "adam_weight_decay": "set optim.weight_decay, which spares biases and normalisation",
+    "clipnorm": "set optim.clip_norm, the norm over all gradients",
+    "global_clipnorm": "set optim.clip_norm, the norm over all gradients",
+    "clipvalue": "set optim.clip_norm, the norm over all gradients",
+    "use_ema": "set ema.decay",
+    "ema_momentum": "set ema.decay",
+    "ema_overwrite_frequency": "set ema.decay",
+    "gradient_accumulation_steps": "set accum.steps",
+    "loss_scale_factor": "leave it out, gradients arrive unscaled",
+}
+_NOT_UPDATE_RULES = ("Optimizer", "LossScaleOptimizer", "MultiOptimizer")
+
+
+class KerasOptimizer(Optimizer):
+    """`config.name` of keras.optimizers, fed once per update.
+
+    It is told the rate and the update count, so it keeps neither a counter nor a schedule. Its slots are Keras's own
+    variables; the weights stay the given `tf.Variable`s. Weight decay is decoupled and comes before the update, where
+    Keras has it: w -= rate * weight_decay * w. Defaults that a Keras class has for weight decay are not used.
+    """
+
+    def __init__(self, config: KerasOptimConfig) -> None:
+        """Raises ConfigError for an unknown name, and for args that the class lacks or accumtrain sees to."""
+        super().__init__(config.lr, config.weight_decay)
+        self._keras_class = _find_class(config.name)
+        self._args = _checked_args(self._keras_class, config.args)
+
+    def _build_slots(self) -> None:
+        """Raises ConfigError when Keras refuses a value in optim.args."""
+        name = self._keras_class.__name__
+        local_class = type(name, (self._keras_class, _ReplicaLocal), {})
+        try:
+            rule = local_class(learning_rate=float(self._lr), **self._args)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"optim.args={self._args}: keras.optimizers.{name} refuses it: {error}") from error
+        rule.build([_WeightView(parameter) for parameter in self._parameters])
+        self.slots = rule.slots
+        self._keras_update = rule.update  # the method, not the object, which a checkpoint would follow to the weights
+
+    @tf.autograph.experimental.do_not_convert
+    def apply(self, gradients: Sequence[tf.Tensor], rate: tf.Tensor, step: tf.Tensor) -> None:
+        in_sequence(partial(self._decay, parameter, rate) for parameter in self._parameters)
+        self._keras_update(gradients, [parameter.variable for parameter in self._parameters], rate, step)
+
+
+class _ReplicaLocal(keras.optimizers.Optimizer):
+    """What `KerasOptimizer` puts between a Keras class and its base: an update that stays in its replica.
+
+    Keras's base sums the gradients over the replicas and merges them for the update, which tf.distribute cannot do
+    inside `tf.cond`. Here the gradients are the same on all replicas already, and each updates its own copies.
+    """
+
+    _updates_done: tf.Tensor | None = None
+
+    @property
+    def iterations(self) -> tf.Tensor:
+        return self._updates_done
+
+    @property
+    def slots(self) -> list[tf.Variable]:
+        """All of Keras's variables but its counter and its rate, which nothing here reads or writes."""
+        unused = (self._iterations, self._learning_rate)
+        return [variable.value for variable in self.variables if not any(variable is other for other in unused)]
+
+    def update(
+        self, gradients: Sequence[tf.Tensor], variables: Sequence[tf.Variable], rate: tf.Tensor, step: tf.Tensor
+    ) -> None:
+        self._updates_done = step
+        self._backend_update_step(gradients, variables, rate)
+        self._updates_done = None
+
+    def _backend_update_step(
+        self, grads: Sequence[tf.Tensor], trainable_variables: Sequence[tf.Variable], learning_rate: tf.Tensor
+    ) -> None:
+        in_sequence(
+            partial(self._update_one, gradient, variable, learning_rate)
+            for gradient, variable in zip(grads, trainable_variables, strict=True)
+        )
+
+    def _update_one(self, gradient: tf.Tensor, variable: tf.Variable, rate: tf.Tensor) -> tf.Operation | None:
+        self.update_step(gradient, variable, rate)
+        after = variable.read_value()
+        return None if tf.executing_eagerly() else after.op
+
+
+class _WeightView(keras.Variable):
+    """A Keras variable that is the given `tf.Variable`, not a copy; some optimizers choose by its path."""
+
+    def __init__(self, parameter: Parameter) -> None:
+        self._parameter = parameter
+        variable = parameter.variable
+        name = parameter.path.replace("/", "_")
+        super().__init__("zeros", shape=variable.shape, dtype=variable.dtype.name, name=name)
+
+    def _initialize_with_initializer(self, initializer: Any) -> None:
+        self._initialize(self._parameter.variable)
+
+    @property
+    def path(self) -> str:
+        return self._parameter.path
+
+
+def _find_class(name: str) -> type[keras.optimizers.Optimizer]:
+    choices = {
+        key: value
+        for key, value in vars(keras.optimizers).items()
+        if inspect.isclass(value) and issubclass(value, keras.optimizers.Optimizer) and key not in _NOT_UPDATE_RULES
+    }
+    if name not in choices:
+        lowered = {key.lower(): key for key in choices}
+        close = [lowered[match] for match in difflib.get_close_matches(str(name).lower(), lowered)]
+        hint = f"did you mean {' or '.join(close)}?" if close else f"choose one of {', '.join(sorted(choices))}"
+        raise ConfigError(f"optim.name={name} is not an optimizer of keras.optimizers that updates weights: {hint}")
+    return choices[name]
+
+
+def _checked_args(keras_class: type[keras.optimizers.Optimizer], args: dict[str, Any]) -> dict[str, Any]:
+    known = [key for key in inspect.signature(keras_class).parameters if key not in ("kwargs", *_INSTEAD)]
+    for key in args:
+        if key in _INSTEAD:
+            raise ConfigError(f"optim.args.{key} is accumtrain's: {_INSTEAD[key]}")
+        if key not in known:
+            raise ConfigError(f"optim.args.{key}: keras.optimizers.{keras_class.__name__} has only {', '.join(known)}")
+    return dict(args)

@@ -1,0 +1,44 @@
+"""Stochastic gradient descent with momentum, as the ResNet and RevNet papers train."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from accumtrain.config import SgdConfig
+from accumtrain.optim.optimizer import Optimizer, Parameter, zeros_slot
+
+
+class SGD(Optimizer):
+    """m = momentum * m + g; w -= rate * m, or w -= rate * (g + momentum * m) with Nesterov.
+
+    The rate stands outside the momentum (Sutskever et al. 2013, as TensorFlow 1 and PyTorch write it), so a step
+    of the schedule acts at once. Weight decay is L2: g + weight_decay * w. State: one value per weight, none
+    without momentum.
+    """
+
+    def __init__(self, config: SgdConfig) -> None:
+        super().__init__(config.lr, config.weight_decay)
+        self._momentum = config.momentum
+        self._nesterov = config.nesterov
+
+    def _build_slots(self) -> None:
+        parameters = self._parameters if self._momentum else []
+        self.momenta = [zeros_slot(parameter, "momentum") for parameter in parameters]
+
+    def _scalars(self, rate: tf.Tensor, t: tf.Tensor) -> tf.Tensor:
+        return rate
+
+    def _update(self, index: int, parameter: Parameter, gradient: tf.Tensor, scalars: tf.Tensor) -> tf.Operation | None:
+        rate = scalars
+        gradient = self._add_l2(parameter, gradient)
+        weight = parameter.variable.handle
+        if not self._momentum:
+            return tf.raw_ops.ResourceApplyGradientDescent(var=weight, alpha=rate, delta=gradient)
+        return tf.raw_ops.ResourceApplyMomentum(
+            var=weight,
+            accum=self.momenta[index].handle,
+            lr=rate,
+            grad=gradient,
+            momentum=tf.constant(self._momentum, gradient.dtype),
+            use_nesterov=self._nesterov,
+        )
