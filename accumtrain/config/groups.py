@@ -1,33 +1,14 @@
-"""The schema of a run. YAML in conf/ holds the values, these dataclasses hold names, types and rules.
-
-A config group (model, optim, schedule, data, device) has one dataclass per `kind`. `from_mapping` turns what
-Hydra composed into a `Config` once; everything below the command line sees dataclasses only. No TensorFlow here.
-"""
+"""The config groups model, optim, schedule and data: one dataclass per `kind`, names and types only."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, ClassVar
+from pathlib import PurePath
+from typing import Any
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-
-from accumtrain.errors import ConfigError
-
-
-def _find_conf_dir() -> Path:
-    package = Path(__file__).resolve().parent
-    inside_wheel = package / "conf"
-    return inside_wheel if inside_wheel.is_dir() else package.parent / "conf"
-
-
-CONF_DIR = _find_conf_dir()
-
-JOBS = ("train", "evaluate")
-PRECISIONS = ("float32", "bfloat16", "float64")
 NORMS = ("batch", "group")
 MEMORIES = ("store", "recompute", "reverse")
+STEMS = ("cifar", "imagenet")
 AUGMENTS = ("none", "shift", "crop_flip", "inception")
 
 
@@ -182,6 +163,10 @@ class DataConfig:
     mean: list[float]
     std: list[float]
 
+    @property
+    def label(self) -> str:
+        return self.kind
+
 
 @dataclass
 class DigitsConfig(DataConfig):
@@ -207,6 +192,10 @@ class TfdsConfig(DataConfig):
     image_feature: str
     label_feature: str
 
+    @property
+    def label(self) -> str:
+        return self.name
+
 
 @dataclass
 class FolderConfig(DataConfig):
@@ -214,6 +203,10 @@ class FolderConfig(DataConfig):
 
     path: str
     test_fraction: float
+
+    @property
+    def label(self) -> str:
+        return PurePath(self.path).name or self.kind
 
 
 @dataclass
@@ -225,99 +218,3 @@ class TfrecordConfig(DataConfig):
     image_feature: str
     label_feature: str
     num_classes: int
-
-
-# --- the rest ---------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class DeviceConfig:
-    """`virtual`: logical CPU devices. `memory_limit_mb`: a hard limit. `tpu`: address or name, kind tpu only."""
-
-    kind: str
-    virtual: int | None
-    memory_limit_mb: int | None
-    tpu: str | None
-
-
-@dataclass
-class AccumConfig:
-    steps: int
-
-
-@dataclass
-class TrainConfig:
-    epochs: float | None
-    steps: int | None
-
-
-@dataclass
-class EvalConfig:
-    every: int | str
-
-
-@dataclass
-class CheckpointConfig:
-    every: int
-    keep: int
-
-
-@dataclass
-class LogConfig:
-    every: int
-
-
-@dataclass
-class EmaConfig:
-    """`decay` 0 turns the moving average of the weights off."""
-
-    decay: float
-
-
-@dataclass
-class RunConfig:
-    """`name` null is derived from the command (see runs.py). The run lives in `dir`/`name`."""
-
-    name: str | None
-    dir: str
-    seed: int
-    resume: bool
-
-
-@dataclass
-class Config:
-    job: str
-    batch_size: int
-    precision: str
-    model: Any
-    optim: Any
-    schedule: Any
-    data: Any
-    device: DeviceConfig
-    accum: AccumConfig
-    train: TrainConfig
-    eval: EvalConfig
-    checkpoint: CheckpointConfig
-    log: LogConfig
-    ema: EmaConfig
-    run: RunConfig
-
-    GROUPS: ClassVar[dict[str, dict[str, type]]] = {
-        "model": {"lenet": LeNetConfig, "resnet": ResNetConfig, "revnet": RevNetConfig, "keras": KerasModelConfig},
-        "optim": {
-            "adam": AdamConfig,
-            "adamw": AdamConfig,
-            "sgd": SgdConfig,
-            "adafactor": AdafactorConfig,
-            "keras": KerasOptimConfig,
-        },
-        "schedule": {"constant": ScheduleConfig, "cosine": CosineConfig, "step": StepConfig, "rsqrt": RsqrtConfig},
-        "data": {
-            "digits": DigitsConfig,
-            "synthetic": SyntheticConfig,
-            "tfds": TfdsConfig,
-            "folder": FolderConfig,
-            "tfrecord": TfrecordConfig,
-        },
-        "device": {kind: DeviceConfig for kind in ("auto", "cpu", "gpu", "mirrored", "tpu")},
-    }

@@ -1,0 +1,40 @@
+# make help lists the targets. Needs python3 (3.10 to 3.13) and make; everything else goes into .venv.
+PYTHON ?= python3
+ARGS ?=
+
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: help train sweep test test-slow clean
+.DEFAULT_GOAL := help
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
+
+train: $(READY) ## train; ARGS are overrides: make train ARGS="model=lenet5 accum.steps=2"
+	@$(BIN)/accumtrain $(ARGS)
+
+sweep: $(READY) ## train once per combination: make sweep ARGS="batch_size=32,64,128 train.epochs=2"
+	@$(BIN)/accumtrain --multirun $(ARGS)
+
+test: $(READY) ## lint, types and the fast tests; ARGS go to pytest
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pytest $(ARGS)
+
+test-slow: $(READY) ## the tests that take minutes; ARGS go to pytest
+	$(BIN)/pytest -m slow $(ARGS)
+
+clean: ## remove .venv and caches; runs/ stays
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache
+	find accumtrain tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# One stamp for the whole environment: made anew when the pins or the package's needs change.
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if (3, 10) <= v[:2] <= (3, 13) else \
+		f"accumtrain needs Python 3.10 to 3.13, $(PYTHON) is {v[0]}.{v[1]}; name another: make PYTHON=python3.12 ...")'
+	@echo "setting up .venv (a few minutes, once)"
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --progress-bar off \
+		--constraint constraints.txt --editable '.[dev]'
+	@touch $@

@@ -1,0 +1,128 @@
+"""From the mapping Hydra composed to a `Config` with checked types, and back."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import typing
+from collections.abc import Mapping
+from types import UnionType
+from typing import Any
+
+from accumtrain.config.names import show, suggest
+from accumtrain.config.rules import check
+from accumtrain.config.schema import Config
+from accumtrain.errors import ConfigError
+
+MISSING = "???"  # OmegaConf's mark for a value the user has to give
+WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "null"}
+PLURALS = {int: "whole numbers", float: "numbers"}
+EXAMPLES = {
+    "model.name": "MobileNetV2",
+    "optim.name": "Lion",
+    "data.name": "cifar10",
+    "data.path": "path/to/images",
+    "data.test_path": "'path/to/test-*.tfrecord'",
+    "data.num_classes": "10",
+}
+
+
+def from_mapping(mapping: Mapping[str, Any]) -> Config:
+    """The checked configuration of a run.
+
+    Raises:
+        ConfigError: a key is unknown or missing, or a value has the wrong type or breaks a rule. The message names
+            the first mistake only.
+    """
+    config: Config = _record(Config, mapping, "")
+    check(config)
+    return config
+
+
+def to_mapping(config: Config) -> dict[str, Any]:
+    """Plain nested dictionaries, the content of config.yaml: `from_mapping(to_mapping(c)) == c`."""
+    return dataclasses.asdict(config)
+
+
+def known_keys() -> list[str]:
+    """Every dotted key of every kind, such as `model.snap_bits`, sorted."""
+    keys: set[str] = set()
+    for name, hint in typing.get_type_hints(Config).items():
+        records = list(Config.GROUPS[name].values()) if name in Config.GROUPS else [hint]
+        for record in filter(dataclasses.is_dataclass, records):
+            keys |= {f"{name}.{field.name}" for field in dataclasses.fields(record)}
+        if not dataclasses.is_dataclass(records[0]):
+            keys.add(name)
+    return sorted(keys)
+
+
+def _record(cls: type, value: Any, where: str) -> Any:
+    """`value` as an instance of the dataclass `cls`; `where` is its dotted key, empty at the top."""
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{where}={show(value)}: {where} is a group of keys; set one of them, {where}.<key>=<value>")
+    names = [field.name for field in dataclasses.fields(cls)]
+    for key in value:
+        if key not in names:
+            owner = f"{where} (kind {value['kind']})" if "kind" in value else where or "the configuration"
+            raise ConfigError(f"{_join(where, key)}: no such key in {owner}; {suggest(str(key), names)}")
+    hints = typing.get_type_hints(cls)
+    return cls(**{name: _field(hints[name], value, name, _join(where, name)) for name in names})
+
+
+def _field(hint: Any, record: Mapping[str, Any], name: str, key: str) -> Any:
+    if name not in record or record[name] == MISSING:
+        raise ConfigError(f"{key} has no value; add {key}={EXAMPLES.get(key, '<value>')}")
+    value = record[name]
+    if key in Config.GROUPS:
+        return _record(_kind(Config.GROUPS[key], value, key), value, key)
+    if dataclasses.is_dataclass(hint):
+        return _record(typing.cast(type, hint), value, key)
+    return _value(hint, value, key)
+
+
+def _kind(kinds: Mapping[str, type], value: Any, group: str) -> type:
+    kind = value.get("kind") if isinstance(value, Mapping) else value
+    if kind not in kinds:
+        raise ConfigError(f"{group}.kind={show(kind)}: no such kind; {suggest(str(kind), kinds)}")
+    return kinds[kind]
+
+
+def _value(hint: Any, value: Any, key: str) -> Any:
+    """`value` as the type `hint`: a scalar, a union of scalars, list[scalar] or dict[str, Any]."""
+    options = typing.get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    for option in options:
+        if typing.get_origin(option) is list and isinstance(value, list):
+            (item,) = typing.get_args(option)
+            return [_value(item, each, f"{key}[{place}]") for place, each in enumerate(value)]
+        if typing.get_origin(option) is dict and isinstance(value, Mapping):
+            return dict(value)
+        if option is float and type(value) in (int, float):
+            if not math.isfinite(value):
+                raise ConfigError(f"{key}={show(value)}: must be a finite number")
+            return float(value)
+        if type(value) is option:  # not isinstance: a bool is no int
+            return value
+    raise ConfigError(f"{key}={show(value)}: must be {' or '.join(map(_words, options))}{_remedy(options, value, key)}")
+
+
+def _words(hint: Any) -> str:
+    if typing.get_origin(hint) is list:
+        return f"a list of {PLURALS[typing.get_args(hint)[0]]}"
+    return "a mapping" if typing.get_origin(hint) is dict else WORDS[hint]
+
+
+def _remedy(options: tuple[Any, ...], value: Any, key: str) -> str:
+    match value:
+        case float() if int in options and value.is_integer():
+            return f"; write {key}={int(value)}"
+        case str() if {int, float} & set(options) and value.replace(".", "", 1).isdigit():
+            return "; write it without quotes"
+        case int() | float() if str in options and not isinstance(value, bool):
+            return f"; quote it twice: {key}=\"'{value}'\""
+        case _ if typing.get_origin(options[0]) is list:
+            return f"; write {key}=[{show(value)}]"
+    return ""
+
+
+def _join(where: str, key: str) -> str:
+    return f"{where}.{key}" if where else str(key)

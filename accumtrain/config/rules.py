@@ -1,0 +1,218 @@
+"""Which values are allowed. Each rule's message names the key, the value, the rule and the remedy."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from accumtrain.config.arithmetic import micro_batch_size
+from accumtrain.config.groups import (
+    AUGMENTS,
+    MEMORIES,
+    NORMS,
+    STEMS,
+    AdafactorConfig,
+    DataConfig,
+    KerasModelConfig,
+    ModelConfig,
+    OptimConfig,
+    ResNetConfig,
+    RevNetConfig,
+    StepConfig,
+)
+from accumtrain.config.names import show, suggest
+from accumtrain.config.schema import JOBS, PRECISIONS, Config, DeviceConfig
+from accumtrain.errors import ConfigError
+
+RUN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@-]{0,199}")
+
+
+@dataclass(frozen=True)
+class Range:
+    """low <= value < high, or low < value with `above`."""
+
+    low: float
+    high: float = math.inf
+    above: bool = False
+
+    def holds(self, value: float) -> bool:
+        return (self.low < value if self.above else self.low <= value) and value < self.high
+
+    def __str__(self) -> str:
+        low = f"must be {'above' if self.above else 'at least'} {self.low:g}"
+        return low if self.high == math.inf else f"{low} and below {self.high:.10g}"
+
+
+POSITIVE = Range(0, above=True)
+COUNT = Range(1)
+FRACTION = Range(0, 1)
+
+RANGES = {
+    "batch_size": COUNT,
+    "accum.steps": COUNT,
+    "train.epochs": POSITIVE,
+    "train.steps": COUNT,
+    "eval.every": COUNT,
+    "checkpoint.every": COUNT,
+    "checkpoint.keep": COUNT,
+    "log.every": COUNT,
+    "ema.decay": FRACTION,
+    "run.seed": Range(0, 2**31),
+    "device.virtual": COUNT,
+    "device.memory_limit_mb": COUNT,
+    "model.snap_bits": Range(0, 21),
+    "optim.lr": POSITIVE,
+    "optim.weight_decay": Range(0),
+    "optim.clip_norm": Range(0),
+    "optim.beta1": FRACTION,
+    "optim.beta2": FRACTION,
+    "optim.epsilon": POSITIVE,
+    "optim.momentum": FRACTION,
+    "optim.decay_exponent": POSITIVE,
+    "optim.epsilon1": POSITIVE,
+    "optim.epsilon2": POSITIVE,
+    "optim.clip_threshold": POSITIVE,
+    "schedule.warmup": Range(0),
+    "schedule.final": FRACTION,
+    "schedule.factor": POSITIVE,
+    "schedule.timescale": COUNT,
+    "data.image_size": COUNT,
+    "data.channels": COUNT,
+    "data.num_classes": Range(2),
+    "data.train_examples": COUNT,
+    "data.test_examples": COUNT,
+    "data.test_fraction": Range(0, 1, above=True),
+}
+
+CHOICES: dict[str, Sequence[str]] = {
+    "job": JOBS,
+    "precision": PRECISIONS,
+    "model.norm": NORMS,
+    "model.memory": MEMORIES,
+    "model.stem": STEMS,
+    "data.augment": AUGMENTS,
+}
+
+
+def check(config: Config) -> None:
+    """Raises ConfigError for the first rule that `config` breaks."""
+    for key, choices in CHOICES.items():
+        value = _get(config, key)
+        if value is not None and value not in choices:
+            raise ConfigError(f"{key}={show(value)}: no such choice; {suggest(value, choices)}")
+    _check_evaluation(config)
+    for key, allowed in RANGES.items():
+        value = _get(config, key)
+        if isinstance(value, int | float) and not allowed.holds(value):
+            raise ConfigError(f"{key}={show(value)}: {allowed}")
+    _check_length(config)
+    _check_model(config.model, config.precision)
+    _check_optim(config.optim)
+    _check_schedule(config.schedule)
+    _check_data(config.data)
+    _check_device(config.device)
+    _check_run_name(config.run.name)
+    micro_batch_size(config.batch_size, config.accum.steps, replicas=config.device.virtual or 1)
+
+
+def _get(config: Config, key: str) -> Any:
+    """The value at a dotted key, None where this kind has no such key."""
+    value: Any = config
+    for name in key.split("."):
+        value = getattr(value, name, None)
+    return value
+
+
+def _check_evaluation(config: Config) -> None:
+    every = config.eval.every
+    if isinstance(every, str) and every != "epoch":
+        raise ConfigError(f"eval.every={every}: must be a number of updates or epoch; for example eval.every=epoch")
+
+
+def _check_length(config: Config) -> None:
+    if config.train.epochs is None and config.train.steps is None:
+        raise ConfigError("train.epochs=null and train.steps=null: one must be set; for example train.epochs=20")
+
+
+def _check_model(model: ModelConfig, precision: str) -> None:
+    if isinstance(model, KerasModelConfig):
+        if model.memory != "store":
+            raise ConfigError(
+                f"model.memory={model.memory}: a Keras model is one segment and always stores its activations; "
+                "use model.memory=store, or a model of accumtrain such as model=revnet104"
+            )
+    elif model.memory == "reverse" and not isinstance(model, RevNetConfig):
+        raise ConfigError(
+            f"model.memory=reverse: {model.label} is not reversible; "
+            "use model.memory=recompute, or a RevNet such as model=revnet38"
+        )
+    if isinstance(model, ResNetConfig):
+        _check_stages(model)
+        if precision == "float64" and model.norm == "batch":
+            raise ConfigError("precision=float64: fused batch norm has no float64; use model.norm=group")
+
+
+def _check_stages(model: ResNetConfig) -> None:
+    units, filters = model.units, model.filters
+    if not units or min(units) < 1:
+        raise ConfigError(f"model.units={show(units)}: must hold one number of at least 1 per stage")
+    if len(filters) != len(units) + 1:
+        raise ConfigError(
+            f"model.filters={show(filters)}: must hold {len(units) + 1} numbers, the stem's and one per stage of "
+            f"model.units={show(units)}"
+        )
+    if min(filters) < 1:
+        raise ConfigError(f"model.filters={show(filters)}: every number must be at least 1")
+    if isinstance(model, RevNetConfig) and any(number % 2 for number in filters):
+        raise ConfigError(f"model.filters={show(filters)}: must be even, each stream of a RevNet carries half of them")
+
+
+def _check_optim(optim: OptimConfig) -> None:
+    if optim.lr is None and not isinstance(optim, AdafactorConfig):
+        raise ConfigError("optim.lr=null: only adafactor has a rate of its own; give one, for example optim.lr=1e-3")
+
+
+def _check_schedule(schedule: Any) -> None:
+    if isinstance(schedule, StepConfig):
+        boundaries = schedule.boundaries
+        if any(boundary < 1 for boundary in boundaries) or boundaries != sorted(set(boundaries)):
+            raise ConfigError(
+                f"schedule.boundaries={show(boundaries)}: must be increasing numbers of updates, each at least 1; "
+                "for example [40000,60000]"
+            )
+
+
+def _check_data(data: DataConfig) -> None:
+    for key, values in (("mean", data.mean), ("std", data.std)):
+        if not values:
+            raise ConfigError(f"data.{key}=[]: must hold one number, or one per channel")
+    if len({len(data.mean), len(data.std)} - {1}) > 1:
+        raise ConfigError(
+            f"data.mean={show(data.mean)} and data.std={show(data.std)} differ in length; give one number per channel"
+        )
+    if any(value <= 0 for value in data.std):
+        raise ConfigError(f"data.std={show(data.std)}: must be above 0, pixels are divided by it; 1 leaves them alone")
+    for key in ("name", "path", "test_path"):
+        if getattr(data, key, None) == "":
+            raise ConfigError(f"data.{key} is empty; say where the data is, data.{key}=<value>")
+
+
+def _check_device(device: DeviceConfig) -> None:
+    if device.virtual is not None and device.kind not in ("auto", "cpu", "mirrored"):
+        raise ConfigError(
+            f"device.virtual={device.virtual}: splits the CPU into logical devices, not device={device.kind}; "
+            "use device=mirrored, or leave device.virtual out"
+        )
+    if device.tpu is not None and device.kind != "tpu":
+        raise ConfigError(f"device.tpu={device.tpu}: only device=tpu has an address; add device=tpu or leave it out")
+
+
+def _check_run_name(name: str | None) -> None:
+    if name is not None and not RUN_NAME.fullmatch(name):
+        raise ConfigError(
+            f"run.name={show(name)}: must be one folder's name of letters, digits and ._@- (at most 200); "
+            "the folder above it is run.dir"
+        )

@@ -1,0 +1,122 @@
+"""The keys of a run, as dataclasses: YAML in conf/ holds the values, `rules` says which values are allowed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from accumtrain.config.groups import (
+    AdafactorConfig,
+    AdamConfig,
+    CosineConfig,
+    DigitsConfig,
+    FolderConfig,
+    KerasModelConfig,
+    KerasOptimConfig,
+    LeNetConfig,
+    ResNetConfig,
+    RevNetConfig,
+    RsqrtConfig,
+    ScheduleConfig,
+    SgdConfig,
+    StepConfig,
+    SyntheticConfig,
+    TfdsConfig,
+    TfrecordConfig,
+)
+
+JOBS = ("train", "evaluate")
+PRECISIONS = ("float32", "bfloat16", "float64")
+
+
+@dataclass
+class DeviceConfig:
+    """`virtual`: logical CPU devices. `memory_limit_mb`: a hard limit. `tpu`: address or name, kind tpu only."""
+
+    kind: str
+    virtual: int | None
+    memory_limit_mb: int | None
+    tpu: str | None
+
+
+@dataclass
+class AccumConfig:
+    steps: int
+
+
+@dataclass
+class TrainConfig:
+    epochs: float | None
+    steps: int | None
+
+
+@dataclass
+class EvalConfig:
+    every: int | str
+
+
+@dataclass
+class CheckpointConfig:
+    every: int
+    keep: int
+
+
+@dataclass
+class LogConfig:
+    every: int
+
+
+@dataclass
+class EmaConfig:
+    """`decay` 0 turns the moving average of the weights off."""
+
+    decay: float
+
+
+@dataclass
+class RunConfig:
+    """`name` null is derived from the command (see runs.py). The run lives in `dir`/`name`."""
+
+    name: str | None
+    dir: str
+    seed: int
+    resume: bool
+
+
+@dataclass
+class Config:
+    job: str
+    batch_size: int
+    precision: str
+    model: Any
+    optim: Any
+    schedule: Any
+    data: Any
+    device: DeviceConfig
+    accum: AccumConfig
+    train: TrainConfig
+    eval: EvalConfig
+    checkpoint: CheckpointConfig
+    log: LogConfig
+    ema: EmaConfig
+    run: RunConfig
+
+    GROUPS: ClassVar[dict[str, dict[str, type]]] = {
+        "model": {"lenet": LeNetConfig, "resnet": ResNetConfig, "revnet": RevNetConfig, "keras": KerasModelConfig},
+        "optim": {
+            "adam": AdamConfig,
+            "adamw": AdamConfig,
+            "sgd": SgdConfig,
+            "adafactor": AdafactorConfig,
+            "keras": KerasOptimConfig,
+        },
+        "schedule": {"constant": ScheduleConfig, "cosine": CosineConfig, "step": StepConfig, "rsqrt": RsqrtConfig},
+        "data": {
+            "digits": DigitsConfig,
+            "synthetic": SyntheticConfig,
+            "tfds": TfdsConfig,
+            "folder": FolderConfig,
+            "tfrecord": TfrecordConfig,
+        },
+        "device": dict.fromkeys(("auto", "cpu", "gpu", "mirrored", "tpu"), DeviceConfig),
+    }
