@@ -1,0 +1,48 @@
+"""From a configuration to a window: model, optimizer, schedule and buffers, inside the strategy's scope."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from accumtrain.config import Config
+from accumtrain.data.source import Data
+from accumtrain.engine.ema import MovingAverage
+from accumtrain.engine.window import Window
+from accumtrain.models.build import build_model
+from accumtrain.models.segments import Model
+from accumtrain.optim.build import build_optimizer
+from accumtrain.optim.schedules import build_schedule
+
+
+def model_for(config: Config, data: Data) -> Model:
+    """The model of a run, with its initial weights. Call it inside the strategy's scope.
+
+    Raises:
+        ConfigError: the model can't be built for the images of this data.
+    """
+    return build_model(
+        config.model,
+        precision=config.precision,
+        seed=config.run.seed,
+        image_shape=data.image_shape,
+        num_classes=data.num_classes,
+    )
+
+
+def build_window(config: Config, data: Data, total_steps: int, strategy: tf.distribute.Strategy) -> Window:
+    """All state of a run at update 0.
+
+    Raises:
+        ConfigError: the model can't be built for the images of this data, or the optimizer is unknown.
+    """
+    with strategy.scope():
+        model = model_for(config, data)
+        return Window(
+            model,
+            build_optimizer(config.optim),
+            build_schedule(config.schedule, total_steps),
+            clip_norm=config.optim.clip_norm,
+            ema=MovingAverage(model.trainable_variables, config.ema.decay) if config.ema.decay > 0 else None,
+            seed=config.run.seed,
+            micro_steps=config.accum.steps,
+        )

@@ -1,0 +1,118 @@
+"""What a run keeps on disk to continue to the bit: the last N states and the best one, by tf.train.Checkpoint.
+
+A checkpoint holds model, optimizer, moving averages and the update count, never the buffers of a window.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import tensorflow as tf
+
+from accumtrain.engine.ema import MovingAverage
+from accumtrain.engine.window import Window
+from accumtrain.errors import CheckpointError
+from accumtrain.models.segments import Model
+
+UNREADABLE = (tf.errors.OpError, AssertionError, ValueError, RuntimeError)
+
+
+class Checkpoints:
+    """The checkpoints of one run, in `directory`: `step-<n>` and `best/step-<n>`.
+
+    Args:
+        window: the state to save and restore.
+        keep: how many of the last states stay.
+    """
+
+    def __init__(self, directory: Path, window: Window, keep: int):
+        self.directory, self.step = directory, window.step
+        self.best_accuracy = tf.Variable(-1.0, trainable=False)
+        self.best_loss = tf.Variable(float("inf"), trainable=False)
+        state = {"model": window.model, "optimizer": window.optimizer, "step": window.step}
+        if window.ema is not None:
+            state["ema"] = window.ema
+        self._checkpoint = tf.train.Checkpoint(
+            **state, best_accuracy=self.best_accuracy, best_loss=self.best_loss
+        )
+        self._last = _manager(self._checkpoint, directory, keep)
+        self._best = _manager(self._checkpoint, directory / "best", 1)
+
+    def restore(self) -> bool:
+        """Restores the last state, if there is one.
+
+        Raises:
+            CheckpointError: it is damaged or belongs to another model.
+        """
+        path = self._last.latest_checkpoint
+        if path is None:
+            return False
+        try:
+            self._checkpoint.restore(path).assert_existing_objects_matched()
+        except UNREADABLE as error:
+            raise _unusable(path, error) from error
+        return True
+
+    def save(self) -> None:
+        """Saves the state of the last update, once.
+
+        Raises:
+            CheckpointError: it can't be written; the checkpoints before it are untouched.
+        """
+        step = int(self.step)
+        if self._last.latest_checkpoint is None or not self._last.latest_checkpoint.endswith(f"step-{step}"):
+            self._write(self._last, step)
+
+    def save_if_best(self, loss: float, accuracy: float) -> bool:
+        """Keeps the state with the highest test accuracy; of equals, the one with the lowest loss."""
+        if (accuracy, -loss) <= (float(self.best_accuracy), -float(self.best_loss)):
+            return False
+        self.best_accuracy.assign(accuracy)
+        self.best_loss.assign(loss)
+        self._write(self._best, int(self.step))
+        return True
+
+    def _write(self, manager: tf.train.CheckpointManager, step: int) -> None:
+        try:
+            manager.save(checkpoint_number=step)
+        except (tf.errors.OpError, OSError) as error:
+            for part in Path(manager.directory).glob(f"step-{step}[._]*"):
+                part.unlink(missing_ok=True) if part.is_file() else None
+            reason = str(error).strip().splitlines()[0]
+            last = manager.latest_checkpoint
+            raise CheckpointError(
+                f"could not save update {step} in {manager.directory}: {reason}; "
+                + (f"{last} is untouched: free space and run the same command again" if last else "free space there")
+            ) from error
+
+
+def restore_model(directory: Path, model: Model, ema: MovingAverage | None) -> str:
+    """Restores the weights of the best state, or of the last where no evaluation has chosen one.
+
+    Returns:
+        The path of the checkpoint.
+
+    Raises:
+        CheckpointError: there is none, it is damaged, or it belongs to another model.
+    """
+    path = tf.train.latest_checkpoint(str(directory / "best")) or tf.train.latest_checkpoint(str(directory))
+    if path is None:
+        raise CheckpointError(f"no checkpoint in {directory}: train first, with the same run.name")
+    state = {"model": model} if ema is None else {"model": model, "ema": ema}
+    try:
+        tf.train.Checkpoint(**state).restore(path).expect_partial().assert_existing_objects_matched()
+    except UNREADABLE as error:
+        raise _unusable(path, error) from error
+    return path
+
+
+def _manager(checkpoint: tf.train.Checkpoint, directory: Path, keep: int) -> tf.train.CheckpointManager:
+    return tf.train.CheckpointManager(checkpoint, str(directory), max_to_keep=keep, checkpoint_name="step")
+
+
+def _unusable(path: str, error: Exception) -> CheckpointError:
+    reason = str(error).strip().splitlines()[0]
+    return CheckpointError(
+        f"checkpoint {path} can't be used: {reason}; delete the files {Path(path).name}.* and the file `checkpoint` "
+        "beside them to continue from an older state or from the start"
+    )

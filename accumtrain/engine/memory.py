@@ -1,0 +1,57 @@
+"""Bytes: what the state of a run takes by kind, and what the allocator and the system say."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from collections.abc import Iterable
+
+import tensorflow as tf
+
+from accumtrain.engine.window import Window
+
+
+def tensor_bytes(variables: Iterable[tf.Variable]) -> int:
+    """Bytes of the variables' values on one replica."""
+    return sum(variable.shape.num_elements() * variable.dtype.size for variable in variables)
+
+
+def state_bytes(window: Window) -> dict[str, int]:
+    """Bytes by kind on one replica: weights, gradients, optimizer, batch_norm, ema."""
+    return {
+        "weights": tensor_bytes(window.variables_),
+        "gradients": tensor_bytes(window.gradients),
+        "optimizer": tensor_bytes(window.optimizer.state),
+        "batch_norm": tensor_bytes(v for norm in window.model.norms for v in (norm.moving_mean, norm.moving_variance)),
+        "ema": tensor_bytes(window.ema.averages) if window.ema is not None else 0,
+    }
+
+
+class Meter:
+    """Measures a run's memory on its device, as summary.json reports it."""
+
+    def __init__(self) -> None:
+        self.devices = [device.name for device in tf.config.list_logical_devices("GPU")] or ["CPU:0"]
+        self.static = 0
+
+    def start(self) -> None:
+        """What is allocated now is static (weights, buffers, optimizer state); the peak counts from here."""
+        self.static = sum(self._info(device)["current"] for device in self.devices)
+        for device in self.devices:
+            tf.config.experimental.reset_memory_stats(device)
+
+    def read(self) -> dict[str, int]:
+        return {
+            "tensor_peak_bytes": sum(self._info(device)["peak"] for device in self.devices),
+            "tensor_static_bytes": self.static,
+            "rss_peak_bytes": _rss_peak(),
+        }
+
+    @staticmethod
+    def _info(device: str) -> dict[str, int]:
+        return tf.config.experimental.get_memory_info(device)
+
+
+def _rss_peak() -> int:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024  # macOS counts bytes, Linux kilobytes

@@ -1,0 +1,54 @@
+"""Batch statistics of a whole window: sums over micro-batches and replicas, written to the moving averages once.
+
+Each micro-batch gives mean m and biased variance v per channel. With a shift s that is constant during the window,
+the sums of (m - s) and v + (m - s)^2 are linear, so they can be added over micro-batches and reduced over replicas
+in any order, and the variance between micro-batches counts. The shift is the moving mean itself: as it approaches
+the true mean, the subtraction E[x^2] - E[x]^2 stops losing bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import tensorflow as tf
+
+from accumtrain.models.mode import MovingStatistics
+
+
+class MovingStatisticsBuffer(tf.Module):
+    """Two packed sums over the channels of all normalisations, each [total channels].
+
+    Every normalisation sees the same number of positions per example in each micro-batch, so weighting by examples
+    is weighting by elements.
+    """
+
+    def __init__(self, norms: Sequence[MovingStatistics], sum_buffer: Callable[..., tf.Variable]):
+        super().__init__()
+        self.norms = list(norms)
+        self.channels = [norm.channels for norm in self.norms]
+        dtype = self.norms[0].moving_mean.dtype if self.norms else tf.float32
+        self.buffers = [sum_buffer([sum(self.channels)], dtype) for _ in range(2)] if self.norms else []
+
+    def add(self, statistics: Mapping[MovingStatistics, tuple[tf.Tensor, tf.Tensor]], examples: tf.Tensor) -> None:
+        """Adds one micro-batch: layer -> (mean [C], biased variance [C]), weighted by its examples."""
+        if not self.norms:
+            return
+        means, variances = zip(*(statistics[norm] for norm in self.norms), strict=True)
+        offset = tf.concat(means, 0) - self._shift()
+        first, second = self.buffers
+        first.assign_add(examples * offset)
+        second.assign_add(examples * (tf.concat(variances, 0) + tf.square(offset)))
+
+    def write(self, sums: Sequence[tf.Tensor], examples: tf.Tensor) -> None:
+        """Moves the averages by the statistics of the window whose reduced sums are given."""
+        if not self.norms:
+            return
+        offset = sums[0] / examples
+        means = tf.split(self._shift() + offset, self.channels)
+        variances = tf.split(sums[1] / examples - tf.square(offset), self.channels)
+        for norm, mean, variance in zip(self.norms, means, variances, strict=True):
+            norm.moving_mean.assign_add((mean - norm.moving_mean) * (1.0 - norm.momentum))
+            norm.moving_variance.assign_add((variance - norm.moving_variance) * (1.0 - norm.momentum))
+
+    def _shift(self) -> tf.Tensor:
+        return tf.concat([norm.moving_mean for norm in self.norms], 0)

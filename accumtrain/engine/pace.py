@@ -1,0 +1,27 @@
+"""How many micro-steps go into one compiled call: enough that Python costs nothing, few enough to stay answerable."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+SECONDS_PER_CALL = 0.5
+
+
+class Pace:
+    """Chooses the length of the next call from the duration of the one before. The first call takes one."""
+
+    def __init__(self) -> None:
+        self._length = 1
+
+    def next(self, remaining: int) -> int:
+        return min(self._length, remaining)
+
+    @contextmanager
+    def timed(self, count: int) -> Iterator[None]:
+        started = time.perf_counter()
+        yield
+        seconds = max(time.perf_counter() - started, 1e-6)
+        # at most doubling: the first calls also trace and compile
+        self._length = max(1, min(2 * self._length, int(SECONDS_PER_CALL * count / seconds)))

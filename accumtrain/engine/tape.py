@@ -1,0 +1,126 @@
+"""The segment tape: back-propagation that keeps of each segment what its memory policy says.
+
+A replayed segment waits for the gradient that needs it. Without that order the executor computes all replays at
+once, early, and nothing is saved: every replayed op, the reads and casts of the weights included, is created under
+a control dependency on the incoming gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from accumtrain.models.mode import Mode
+from accumtrain.models.segments import Coupling, Model, Segment, Stage, Streams
+
+Emit = Callable[[Sequence[tf.Variable], Sequence[tf.Tensor | None]], list[tf.Operation]]
+
+
+def gradient(
+    model: Model,
+    images: tf.Tensor,
+    loss: Callable[[tf.Tensor], tf.Tensor],
+    mode: Mode,
+    emit: Emit,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Computes a loss and hands the gradient of every variable to `emit`, segment by segment from the last.
+
+    Args:
+        images: [N, H, W, C].
+        loss: scalar function of the logits.
+        mode: a training mode that records; afterwards it holds the batch statistics.
+        emit: takes variables and their gradients (None where the loss does not depend on one) as soon as they are
+            known and returns the operations that consume them; the next segment waits for these.
+
+    Returns:
+        The loss and the logits [N, classes].
+    """
+    backwards: list[Callable[[Streams, Streams], tuple[Streams, Streams]]] = []
+    x: Streams = tf.cast(images, model.compute_dtype)
+    for segment in model.segments:
+        x, backward = _forward(segment, x, mode, emit)
+        backwards.append(backward)
+
+    logits = x
+    with tf.GradientTape() as tape:
+        tape.watch(logits)
+        value = loss(logits)
+    d_x: Streams = tape.gradient(value, logits)
+    for backward in reversed(backwards):
+        x, d_x = backward(x, d_x)
+    return value, logits
+
+
+def after(operations: Sequence[Any], tensors: Any) -> Any:
+    """The same tensors, available only once all of `operations` (tensors or operations) are done."""
+    with tf.control_dependencies(tf.nest.flatten(operations)):
+        return tf.nest.map_structure(tf.identity, tensors)
+
+
+def _forward(segment: Segment, x: Streams, mode: Mode, emit: Emit) -> tuple[Streams, Callable]:
+    """Output of a segment, and its backward: (output, d_output) -> (input, d_input)."""
+    if segment.memory == "store":
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = segment(x, mode)
+        return y, lambda _, d_y: (x, _differentiate(tape, segment, x, y, d_y, emit))
+    if segment.memory == "recompute":
+        return segment(x, mode), lambda _, d_y: _replay(segment, x, d_y, mode, emit)[:2]
+    # `reverse`: a first unit that can't be inverted needs its input kept
+    kept = None if segment.units[0].invertible else x
+    return segment(x, mode), lambda y, d_y: _reverse(segment, kept, y, d_y, mode, emit)
+
+
+def _differentiate(
+    tape: tf.GradientTape, module: tf.Module, x: Streams, y: Streams, d_y: Streams, emit: Emit
+) -> Streams:
+    """Gradient with respect to x; those of the module's variables are emitted, and x's waits until they are."""
+    variables = module.trainable_variables
+    inputs = tf.nest.flatten(x)
+    gradients = tape.gradient(
+        tf.nest.flatten(y), [*inputs, *variables], output_gradients=tf.nest.flatten(d_y)
+    )
+    done = emit(variables, gradients[len(inputs) :])
+    return after(done, tf.nest.pack_sequence_as(x, gradients[: len(inputs)]))
+
+
+def _replay(
+    module: Callable, x: Streams, d_y: Streams, mode: Mode, emit: Emit
+) -> tuple[Streams, Streams, Streams]:
+    """Computes module(x) again once d_y is there, and differentiates it. Returns x, d_x and module(x)."""
+    x = after([d_y], x)
+    with tf.control_dependencies(tf.nest.flatten(x)), tf.GradientTape() as tape:
+        tape.watch(x)
+        y = module(x, mode.replay())
+    return x, _differentiate(tape, module, x, y, d_y, emit), y
+
+
+def _reverse(
+    stage: Stage, kept: Streams | None, y: Streams, d_y: Streams, mode: Mode, emit: Emit
+) -> tuple[Streams, Streams]:
+    """Walks a stage backwards, each unit's input computed from its output."""
+    for unit in reversed(stage.units):
+        y, d_y = _reverse_unit(unit, None if unit.invertible else kept, y, d_y, mode, emit)
+    return y, d_y
+
+
+def _reverse_unit(
+    unit: Coupling, kept: Streams | None, y: Streams, d_y: Streams, mode: Mode, emit: Emit
+) -> tuple[Streams, Streams]:
+    """y1 = s1(x1) + F(x2), y2 = s2(x2) + G(y1), from the end: G, F, then the shortcuts, each freed before the next.
+
+    The sums are formed in the order in which plain back-propagation forms them, so the gradient has the same bits.
+    """
+    (y1, y2), (d_y1, d_y2) = y, d_y
+    y1 = after([d_y1], y1)
+    y1, d_g, g = _replay(unit.g, y1, d_y2, mode, emit)
+    d_y1 = d_y1 + d_g
+    x2 = y2 - g if kept is None else kept[1]
+    x2, d_x2, f = _replay(unit.f, x2, d_y1, mode, emit)
+    if kept is None:
+        return (y1 - f, x2), (d_y1, d_y2 + d_x2)
+    x1, d_x1, _ = _replay(unit.shortcuts[0], kept[0], after([d_x2], d_y1), mode, emit)
+    _, d_across, _ = _replay(unit.shortcuts[1], x2, after([d_x1], d_y2), mode, emit)
+    return (x1, x2), (d_x1, d_across + d_x2)

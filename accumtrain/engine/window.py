@@ -1,0 +1,166 @@
+"""One update as a transaction: a window of micro-steps changes only buffers, the commit changes everything else.
+
+Every sum is weighted by example, so a ragged micro-batch or uneven replicas still give the exact mean. The buffers
+are ON_READ sums: each replica adds to its own, and the commit reduces all of them together, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import tensorflow as tf
+
+from accumtrain.engine import tape
+from accumtrain.engine.ema import MovingAverage
+from accumtrain.engine.moving_statistics import MovingStatisticsBuffer
+from accumtrain.models.mode import Mode
+from accumtrain.models.segments import Model
+from accumtrain.optim.optimizer import Optimizer
+
+Batch = Mapping[str, tf.Tensor]  # image [N, H, W, C], label int32 [N], weight float32 [N]
+
+
+def loss_and_correct(logits: tf.Tensor, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
+    """Weighted sums over the examples of the cross-entropy and of the right answers, both scalars."""
+    weight = tf.cast(batch["weight"], logits.dtype)
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(batch["label"], logits)
+    right = tf.equal(tf.argmax(logits, axis=-1, output_type=tf.int32), batch["label"])
+    return tf.reduce_sum(weight * losses), tf.reduce_sum(weight * tf.cast(right, logits.dtype))
+
+
+def sum_buffer(shape: Sequence[int], dtype: tf.DType) -> tf.Variable:
+    """A variable each replica adds to alone, read as the sum over all."""
+    return tf.Variable(
+        tf.zeros(shape, dtype),
+        trainable=False,
+        synchronization=tf.VariableSynchronization.ON_READ,
+        aggregation=tf.VariableAggregation.SUM,
+    )
+
+
+class Window(tf.Module):
+    """Buffers of one update, and the two replica functions that fill and commit them.
+
+    Create it inside the strategy's scope; call `accumulate` and `commit` in replica context, inside a tf.function.
+
+    Args:
+        model: its trainable variables are updated.
+        optimizer: is built here, over the model's trainable variables.
+        schedule: int64 update count -> factor on the optimizer's rate.
+        clip_norm: largest global norm of the mean gradient; 0 does not clip.
+        ema: moving average of the weights, or None.
+        seed: the run's seed, for layers that draw random numbers.
+        micro_steps: micro-steps in a window.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        optimizer: Optimizer,
+        schedule: Callable[[tf.Tensor], tf.Tensor],
+        *,
+        clip_norm: float,
+        ema: MovingAverage | None,
+        seed: int,
+        micro_steps: int,
+    ):
+        super().__init__()
+        self.model, self.optimizer, self.schedule, self.ema = model, optimizer, schedule, ema
+        self.clip_norm, self.seed, self.micro_steps = clip_norm, seed, micro_steps
+        self.variables_ = list(model.trainable_variables)
+        self.step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
+        optimizer.build(self.variables_, model.decayed)
+        self.gradients = [sum_buffer(variable.shape, variable.dtype) for variable in self.variables_]
+        self._slot = {variable.ref(): slot for variable, slot in zip(self.variables_, self.gradients, strict=True)}
+        self.dtype = self.variables_[0].dtype
+        self.examples, self.loss, self.correct = (sum_buffer([], self.dtype) for _ in range(3))
+        self.micro_step = sum_buffer([], tf.int32)
+        self.statistics = MovingStatisticsBuffer(model.norms, sum_buffer)
+
+    @property
+    def buffers(self) -> list[tf.Variable]:
+        """All that a window changes; nothing of it is saved."""
+        return [*self.gradients, self.examples, self.loss, self.correct, self.micro_step, *self.statistics.buffers]
+
+    # --- micro-step -----------------------------------------------------------------------------------------------
+
+    def accumulate(self, batch: Batch) -> None:
+        """Forward and backward of one micro-batch; adds its sums to the buffers."""
+        mode = Mode(training=True, recording=True, seed=self._micro_seed())
+        correct = []
+
+        def loss(logits: tf.Tensor) -> tf.Tensor:
+            total, right = loss_and_correct(logits, batch)
+            correct.append(right)
+            return total
+
+        total, _ = tape.gradient(self.model, batch["image"], loss, mode, self._add_gradients)
+        examples = tf.reduce_sum(tf.cast(batch["weight"], self.dtype))
+        self.statistics.add(mode.statistics, examples)
+        self.examples.assign_add(examples)
+        self.loss.assign_add(total)
+        self.correct.assign_add(correct[0])
+        self.micro_step.assign_add(1)
+
+    def _add_gradients(self, variables: Sequence[tf.Variable], gradients: Sequence[tf.Tensor | None]) -> list:
+        return [
+            self._slot[variable.ref()].assign_add(gradient)
+            for variable, gradient in zip(variables, gradients, strict=True)
+            if gradient is not None
+        ]
+
+    def _micro_seed(self) -> tf.Tensor:
+        """A function of (run, update, micro-step of this update over all replicas): int32 [2]."""
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        replicas = tf.distribute.get_strategy().num_replicas_in_sync
+        place = tf.cast(self.micro_step, tf.int32) * replicas + tf.cast(replica, tf.int32)
+        seed = tf.random.experimental.stateless_fold_in(tf.constant([self.seed, 0]), tf.cast(self.step, tf.int32))
+        return tf.random.experimental.stateless_fold_in(seed, place)
+
+    # --- commit ---------------------------------------------------------------------------------------------------
+
+    def commit(self) -> dict[str, tf.Tensor]:
+        """Makes the update of the window that the buffers hold, or nothing at all when it is not finite.
+
+        Returns:
+            Scalars: loss and accuracy (means over the window), grad_norm (of the mean gradient, before clipping),
+            learning_rate, examples, finite, step (updates done).
+        """
+        replica = tf.distribute.get_replica_context()
+        local = [tf.convert_to_tensor(buffer) for buffer in self.buffers]
+        sums = list(replica.all_reduce(tf.distribute.ReduceOp.SUM, local))
+        gradients, sums = sums[: len(self.gradients)], sums[len(self.gradients) :]
+        examples, loss, correct, _, *statistics = sums
+
+        squares = tf.add_n([tf.reduce_sum(tf.square(gradient)) for gradient in gradients])
+        norm = tf.sqrt(squares) / examples
+        finite = tf.math.is_finite(loss) & tf.math.is_finite(norm)
+        rate = tf.cast(self.optimizer.learning_rate(self.step) * self.schedule(self.step), tf.float32)
+        scale = 1.0 / examples
+        if self.clip_norm > 0:
+            scale *= tf.minimum(tf.constant(1.0, self.dtype), self.clip_norm / norm)
+
+        def update() -> tf.Tensor:
+            # the conditional's own order of effects: each line waits for the variables the one before it wrote
+            self.optimizer.apply([gradient * scale for gradient in gradients], rate, self.step)
+            self.statistics.write(statistics, examples)
+            if self.ema is not None:
+                self.ema.update(self.step)
+            self.step.assign_add(1)
+            return tf.constant(True)
+
+        tf.cond(finite, update, lambda: tf.constant(False))
+        self._clear()
+        return {
+            "step": tf.identity(self.step),
+            "loss": loss / examples,
+            "accuracy": correct / examples,
+            "learning_rate": rate,
+            "grad_norm": norm,
+            "examples": examples,
+            "finite": finite,
+        }
+
+    def _clear(self) -> None:
+        for buffer in self.buffers:
+            buffer.assign(tf.zeros_like(buffer))

@@ -1,0 +1,70 @@
+"""What must be settled in the process before TensorFlow is imported: log noise, the allocator, a memory limit.
+
+TensorFlow reads these once. `ACCUMTRAIN_TF_LOGS=1` leaves its logging alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from accumtrain.config import DeviceConfig
+from accumtrain.errors import ConfigError
+
+LOGS_WANTED = "ACCUMTRAIN_TF_LOGS"
+
+
+def prepare(device: DeviceConfig) -> None:
+    """Sets the environment for `device` and imports TensorFlow, quietly.
+
+    Raises:
+        ConfigError: TensorFlow already runs in this process with another memory limit (a sweep over limits).
+    """
+    limit = {} if device.memory_limit_mb is None else {"TF_CPU_BFC_MEM_LIMIT_IN_MB": str(device.memory_limit_mb)}
+    wanted = {
+        "TF_CPU_ALLOCATOR_USE_BFC": "true",  # exact byte counts, and running out of memory can be caught
+        "TF_FORCE_GPU_ALLOW_GROWTH": "true",  # a GPU's memory is taken as it is needed
+        "KERAS_BACKEND": "tensorflow",
+        **limit,
+    }
+    if "tensorflow" in sys.modules:
+        if os.environ.get("TF_CPU_BFC_MEM_LIMIT_IN_MB") != limit.get("TF_CPU_BFC_MEM_LIMIT_IN_MB"):
+            raise ConfigError(
+                f"device.memory_limit_mb={device.memory_limit_mb} can't change once TensorFlow runs in a process; "
+                "start a command of its own for each limit instead of a sweep over it"
+            )
+        return
+    os.environ.update(wanted)
+    if os.environ.get(LOGS_WANTED) == "1":
+        importlib.import_module("tensorflow")
+        return
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    with _stderr_kept_back():
+        importlib.import_module("tensorflow")
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)
+    logging.getLogger("absl").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module=r"tensorflow|keras|google\.protobuf")
+
+
+@contextmanager
+def _stderr_kept_back() -> Iterator[None]:
+    """Holds back what C++ writes to stderr before its log level takes effect; shows it if the body fails."""
+    sys.stderr.flush()
+    saved = os.dup(2)
+    with tempfile.TemporaryFile() as kept:
+        os.dup2(kept.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            kept.seek(0)
+            os.write(saved, kept.read())
+            raise
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)

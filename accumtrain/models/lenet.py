@@ -1,0 +1,58 @@
+"""LeNet-5 (LeCun et al. 1998) with ReLU and max-pooling, the network of the MindSpore accumulation tutorial."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from accumtrain.config import LeNetConfig
+from accumtrain.models.layers import Bias, Conv, Dense, Initializer
+from accumtrain.models.mode import Mode
+from accumtrain.models.segments import Chain, Segment
+
+
+class Features(tf.Module):
+    """5x5 convolution with bias, ReLU, 2x2 max-pooling."""
+
+    def __init__(self, init: Initializer, inputs: int, outputs: int, padding: str):
+        super().__init__()
+        self.conv, self.bias = Conv(init, 5, inputs, outputs, padding=padding), Bias(init, outputs)
+
+    def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
+        return tf.nn.max_pool2d(tf.nn.relu(self.bias(self.conv(x))), 2, 2, "SAME")
+
+
+class Classifier(tf.Module):
+    """Three dense layers, `widths` wide, on the flattened features; logits in the variables' dtype."""
+
+    def __init__(self, init: Initializer, widths: list[int]):
+        super().__init__()
+        self.layers = [Dense(init, *pair) for pair in zip(widths[:-1], widths[1:], strict=True)]
+        self.dtype = init.dtype
+
+    def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
+        x = tf.reshape(x, [-1, self.layers[0].kernel.shape[0]])
+        for layer in self.layers[:-1]:
+            x = tf.nn.relu(layer(x))
+        return self.layers[-1](tf.cast(x, self.dtype))
+
+
+def build_lenet(config: LeNetConfig, init: Initializer, image_shape: tuple[int, int, int], classes: int) -> list[Segment]:
+    """Two convolutions and three dense layers.
+
+    LeNet-5 was drawn for 32 x 32. A smaller image is padded by the first convolution, and by the second as well
+    where its map is too small for an unpadded 5x5 (below 10), so that 28 x 28 has the original's 61,706
+    parameters and 8 x 8 works.
+    """
+    height, width, channels = image_shape
+    paddings, maps = [], [height, width]
+    for smallest in (32, 10):
+        padded = min(maps) < smallest
+        paddings.append("SAME" if padded else "VALID")
+        maps = [-(-(size - (0 if padded else 4)) // 2) for size in maps]
+    first = Features(init, channels, 6, paddings[0])
+    second = Features(init, 6, 16, paddings[1])
+    classifier = Classifier(init, [16 * maps[0] * maps[1], 120, 84, classes])
+    layers: list[tuple[str, Callable]] = [(config.memory, first), (config.memory, second), ("store", classifier)]
+    return [Chain(memory, [layer]) for memory, layer in layers]

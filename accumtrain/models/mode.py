@@ -1,0 +1,45 @@
+"""How a forward pass is meant: evaluation, training, or the replay of a training pass."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import tensorflow as tf
+
+
+class MovingStatistics(Protocol):
+    """What the window needs to know of a batch normalisation, ours or Keras's."""
+
+    channels: int
+    momentum: float
+    moving_mean: tf.Variable
+    moving_variance: tf.Variable
+
+
+class Mode:
+    """Passed through a forward pass; collects batch statistics while recording.
+
+    A replayed segment must not record again, or its statistics would count twice.
+
+    Attributes:
+        training: normalise by the statistics of the micro-batch.
+        recording: hand those statistics over.
+        statistics: layer -> (mean [C], biased variance [C]) of this micro-batch.
+        seed: int32 [2], different for every micro-batch of every replica; for layers that draw random numbers.
+    """
+
+    def __init__(self, training: bool, recording: bool = False, seed: tf.Tensor | None = None):
+        self.training, self.recording, self.seed = training, recording, seed
+        self.statistics: dict[MovingStatistics, tuple[tf.Tensor, tf.Tensor]] = {}
+
+    def record(self, layer: MovingStatistics, mean: tf.Tensor, variance: tf.Tensor) -> None:
+        if layer in self.statistics:
+            raise ValueError(f"{layer} recorded its statistics twice in one pass")
+        self.statistics[layer] = (mean, variance)
+
+    def replay(self) -> Mode:
+        """The mode for computing the same pass again."""
+        return Mode(self.training, recording=False, seed=self.seed)
+
+
+EVALUATION = Mode(training=False)

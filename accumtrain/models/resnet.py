@@ -1,0 +1,51 @@
+"""Pre-activation residual networks, as the RevNet authors built their baselines (renmengye/revnet-public)."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from accumtrain.config import ResNetConfig
+from accumtrain.models.blocks import Residual, Stem, shortcut
+from accumtrain.models.head import Head
+from accumtrain.models.layers import Initializer
+from accumtrain.models.mode import Mode
+from accumtrain.models.segments import Chain, Segment
+
+
+class Unit(tf.Module):
+    """y = shortcut(x) + residual(x)."""
+
+    def __init__(self, residual: Residual, shortcut: tf.Module | None):
+        super().__init__()
+        self.residual, self.shortcut = residual, shortcut
+
+    def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
+        residual = self.residual(x, mode)
+        return residual + (x if self.shortcut is None else self.shortcut(x, mode))
+
+
+def build_resnet(config: ResNetConfig, init: Initializer, channels: int, classes: int) -> list[Segment]:
+    """Stem, one segment per unit, head. `channels` are the image's."""
+    stem_filters, *filters = config.filters
+    widths = [stem_filters] + [width * (4 if config.bottleneck else 1) for width in filters]
+    segments: list[Segment] = [
+        Chain(config.memory, [Stem(init, config.norm, config.stem, channels, stem_filters)]),
+    ]
+    for stage, units in enumerate(config.units):
+        inputs, outputs = widths[stage], widths[stage + 1]
+        for unit in range(units):
+            stride = 2 if stage > 0 and unit == 0 else 1
+            residual = Residual(
+                init,
+                config.norm,
+                inputs,
+                outputs,
+                stride=stride,
+                bottleneck=config.bottleneck,
+                preactivated=stage > 0 or unit > 0,
+            )
+            across = shortcut(init, inputs, outputs, stride, config.bottleneck)
+            segments.append(Chain(config.memory, [Unit(residual, across)]))
+            inputs = outputs
+    segments.append(Chain("store", [Head(init, config.norm, widths[-1], classes)]))
+    return segments

@@ -1,0 +1,110 @@
+"""Reversible residual networks (Gomez et al. 2017, arXiv:1707.04585), reversed to the bit.
+
+Both streams are float32 (float64 when the variables are) whatever dtype F and G compute in, and are kept on a grid
+of multiples of 2^-snap_bits. Sums of such numbers below 2^(24 - snap_bits) are exact in float32, so
+x1 = y1 - F(x2) gives back the very bits that went in, at any depth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from accumtrain.config import RevNetConfig
+from accumtrain.models.blocks import Residual, Stem, shortcut
+from accumtrain.models.head import Head
+from accumtrain.models.layers import Initializer
+from accumtrain.models.mode import Mode
+from accumtrain.models.segments import Chain, Coupling, Segment, Stage
+
+
+def snap(x: tf.Tensor, bits: int) -> tf.Tensor:
+    """Rounds to multiples of 2^-bits; the gradient passes straight through. bits = 0 leaves x alone."""
+    if bits == 0:
+        return x
+    grid = 2.0**bits
+
+    @tf.custom_gradient
+    def rounded(x: tf.Tensor):
+        return tf.round(x * grid) / grid, lambda upstream: upstream
+
+    return rounded(x)
+
+
+class OnGrid(tf.Module):
+    """Computes `function` in `compute_dtype` and returns it on the grid, in the streams' dtype."""
+
+    def __init__(self, function: Callable[[tf.Tensor, Mode], tf.Tensor], compute_dtype: tf.DType, bits: int):
+        super().__init__()
+        self.function, self.compute_dtype, self.bits = function, compute_dtype, bits
+
+    def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
+        return snap(tf.cast(self.function(tf.cast(x, self.compute_dtype), mode), x.dtype), self.bits)
+
+
+class Split(tf.Module):
+    """[N, H, W, 2 C] -> two streams [N, H, W, C] on the grid."""
+
+    def __init__(self, dtype: tf.DType, bits: int):
+        super().__init__()
+        self.dtype, self.bits = dtype, bits
+
+    def __call__(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, tf.Tensor]:
+        x1, x2 = tf.split(snap(tf.cast(x, self.dtype), self.bits), 2, axis=-1)
+        return x1, x2
+
+
+class Join(tf.Module):
+    """Two streams -> [N, H, W, 2 C] in `compute_dtype`."""
+
+    def __init__(self, compute_dtype: tf.DType):
+        super().__init__()
+        self.compute_dtype = compute_dtype
+
+    def __call__(self, x: tuple[tf.Tensor, tf.Tensor], mode: Mode) -> tf.Tensor:
+        return tf.concat([tf.cast(stream, self.compute_dtype) for stream in x], axis=-1)
+
+
+def build_revnet(
+    config: RevNetConfig, init: Initializer, compute_dtype: tf.DType, channels: int, classes: int
+) -> list[Segment]:
+    """Stem, one segment per stage (per unit when recomputed), head. `channels` are the image's."""
+    # a stem can't be reversed: where the stages are, it is computed again
+    stem_memory = "store" if config.memory == "store" else "recompute"
+    stem_filters, *filters = [width // 2 for width in config.filters]  # of one stream
+    widths = [stem_filters] + [width * (4 if config.bottleneck else 1) for width in filters]
+
+    def on_grid(function: Callable[[tf.Tensor, Mode], tf.Tensor]) -> OnGrid:
+        return OnGrid(function, compute_dtype, config.snap_bits)
+
+    def unit(inputs: int, outputs: int, stride: int, first: bool) -> Coupling:
+        def residual(inputs: int, stride: int, preactivated: bool) -> Residual:
+            return Residual(
+                init,
+                config.norm,
+                inputs,
+                outputs,
+                stride=stride,
+                bottleneck=config.bottleneck,
+                preactivated=preactivated,
+            )
+
+        f = on_grid(residual(inputs, stride, preactivated=not first))
+        g = on_grid(residual(outputs, 1, preactivated=True))
+        across = [shortcut(init, inputs, outputs, stride, config.bottleneck) for _ in range(2)]
+        if across[0] is None:
+            return Coupling(f, g)
+        return Coupling(f, g, (on_grid(across[0]), on_grid(across[1])))
+
+    stem = Stem(init, config.norm, config.stem, channels, 2 * stem_filters)
+    segments: list[Segment] = [Chain(stem_memory, [stem, Split(init.dtype, config.snap_bits)])]
+    for stage, count in enumerate(config.units):
+        entry = unit(widths[stage], widths[stage + 1], 2 if stage > 0 else 1, first=stage == 0)
+        units = [entry] + [unit(widths[stage + 1], widths[stage + 1], 1, first=False) for _ in range(count - 1)]
+        if config.memory == "recompute":
+            segments += [Chain("recompute", [unit]) for unit in units]
+        else:
+            segments.append(Stage(config.memory, units))
+    segments.append(Chain("store", [Join(compute_dtype), Head(init, config.norm, 2 * widths[-1], classes)]))
+    return segments
