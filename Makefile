@@ -9,7 +9,7 @@ READY := .venv/.ready
 .DEFAULT_GOAL := help
 
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s%s\n", $$1, $$2 }' Makefile
 
 train: $(READY) ## train; ARGS are overrides: make train ARGS="model=lenet5 accum.steps=2"
 	@$(BIN)/accumtrain $(ARGS)

@@ -7,7 +7,7 @@ command line sees dataclasses only. No TensorFlow here.
 from pathlib import Path
 
 from accumtrain.config.arithmetic import micro_batch_size, total_steps
-from accumtrain.config.convert import from_mapping, to_mapping
+from accumtrain.config.convert import from_mapping, known_keys, to_mapping
 from accumtrain.config.groups import (
     AUGMENTS,
     MEMORIES,
@@ -34,6 +34,7 @@ from accumtrain.config.groups import (
     TfdsConfig,
     TfrecordConfig,
 )
+from accumtrain.config.names import show
 from accumtrain.config.schema import (
     JOBS,
     PRECISIONS,
@@ -86,7 +87,9 @@ __all__ = [
     "TfrecordConfig",
     "TrainConfig",
     "from_mapping",
+    "known_keys",
     "micro_batch_size",
+    "show",
     "to_mapping",
     "total_steps",
 ]

@@ -81,9 +81,9 @@ def _field(hint: Any, record: Mapping[str, Any], name: str, key: str) -> Any:
 
 
 def _kind(kinds: Mapping[str, type], value: Any, group: str) -> type:
-    kind = value.get("kind") if isinstance(value, Mapping) else value
+    kind = str(value.get("kind") if isinstance(value, Mapping) else value)
     if kind not in kinds:
-        raise ConfigError(f"{group}.kind={show(kind)}: no such kind; {suggest(str(kind), kinds)}")
+        raise ConfigError(f"{group}.kind={kind}: no such kind; {suggest(kind, kinds)}")
     return kinds[kind]
 
 
