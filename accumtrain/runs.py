@@ -130,6 +130,10 @@ class Run:
         """Writes summary.json. Numbers may be NumPy scalars; non-finite ones become null."""
         write_json(self.path / "summary.json", summary)
 
+    def read_summary(self) -> dict[str, Any] | None:
+        """The summary written last, None if there is none yet."""
+        return read_summary(self.path)
+
     def _hold(self, lock: TextIO) -> None:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
