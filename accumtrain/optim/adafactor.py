@@ -28,9 +28,11 @@ class Adafactor(Optimizer):
 
     RMS is over the whole variable, as the paper has it per weight matrix. Without `scale_parameter` the factor
     max(epsilon2, RMS(w)) is 1. With momentum the change of w is averaged, rate included, as in the authors' code.
-    Weight decay is decoupled: w -= rate * weight_decay * w, with the same rate (times the schedule), without
-    max(epsilon2, RMS(w)); RMS(w) is that before the decay.
+    Weight decay is decoupled, w -= rate * weight_decay * w with the rate above, that is without the factor
+    max(epsilon2, RMS(w)).
     """
+
+    decoupled_decay = True
 
     def __init__(self, config: AdafactorConfig) -> None:
         super().__init__(config.lr, config.weight_decay)
@@ -59,18 +61,16 @@ class Adafactor(Optimizer):
         return AdafactorScalars(rate, blend=tf.pow(t, -self._decay_exponent))
 
     def _update(
-        self, index: int, parameter: Parameter, gradient: tf.Tensor, scalars: AdafactorScalars
+        self, index: int, variable: tf.Variable, gradient: tf.Tensor, scalars: AdafactorScalars
     ) -> tf.Operation | None:
-        weight = parameter.variable
         update = self.second_moments[index].precondition(gradient, self._epsilon1, scalars.blend)
         step_size = scalars.rate / tf.maximum(1.0, _rms(update) / self._clip_threshold)
         if self._scale_parameter:
-            step_size *= tf.maximum(self._epsilon2, _rms(weight))
-        self._decay(parameter, scalars.rate)
+            step_size *= tf.maximum(self._epsilon2, _rms(variable))
         if not self._momentum:
-            return tf.raw_ops.ResourceApplyGradientDescent(var=weight.handle, alpha=step_size, delta=update)
+            return tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=step_size, delta=update)
         return tf.raw_ops.ResourceApplyMomentum(
-            var=weight.handle,
+            var=variable.handle,
             accum=self.momenta[index].handle,
             lr=tf.ones((), update.dtype),
             grad=(1.0 - self._momentum) * step_size * update,
@@ -108,9 +108,10 @@ class FactoredMoment(tf.Module):
         square = tf.square(gradient)  # [..., n, m]
         row = _blended(self.row, tf.reduce_mean(square, axis=-1) + epsilon1, blend)  # [..., n]
         column = _blended(self.column, tf.reduce_mean(square, axis=-2) + epsilon1, blend)  # [..., m]
-        by_row = tf.math.rsqrt(row) * tf.sqrt(tf.reduce_mean(row, axis=-1, keepdims=True))  # [..., n]
+        by_row = tf.sqrt(row) * tf.math.rsqrt(tf.reduce_mean(row, axis=-1, keepdims=True))  # [..., n]
         by_column = tf.math.rsqrt(column)  # [..., m]
-        return gradient * by_row[..., :, tf.newaxis] * by_column[..., tf.newaxis, :]  # [..., n, m]
+        # Divided, not multiplied, by row: Grappler reorders products, and the two factors alone can overflow.
+        return gradient * by_column[..., tf.newaxis, :] / by_row[..., :, tf.newaxis]  # [..., n, m]
 
 
 def _is_factored(shape: tf.TensorShape) -> bool:

@@ -8,11 +8,10 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from accumtrain.config import AdamConfig
-from accumtrain.optim.optimizer import Optimizer, Parameter, zeros_slot
+from accumtrain.optim.optimizer import Optimizer, zeros_slot
 
 
 class AdamScalars(NamedTuple):
-    rate: tf.Tensor
     step_size: tf.Tensor  # rate * sqrt(1 - beta2^t) / (1 - beta1^t)
     epsilon: tf.Tensor  # epsilon * sqrt(1 - beta2^t)
 
@@ -34,20 +33,15 @@ class Adam(Optimizer):
         # m_hat / (sqrt(v_hat) + eps) with the bias corrections taken out of the tensors.
         correction1 = _bias_correction(self._beta1, t)
         correction2 = tf.sqrt(_bias_correction(self._beta2, t))
-        return AdamScalars(rate, rate * correction2 / correction1, self._epsilon * correction2)
+        return AdamScalars(rate * correction2 / correction1, self._epsilon * correction2)
 
     def _update(
-        self, index: int, parameter: Parameter, gradient: tf.Tensor, scalars: AdamScalars
-    ) -> tf.Operation | None:
-        return self._adam_step(index, parameter, self._add_l2(parameter, gradient), scalars)
-
-    def _adam_step(
-        self, index: int, parameter: Parameter, gradient: tf.Tensor, scalars: AdamScalars
+        self, index: int, variable: tf.Variable, gradient: tf.Tensor, scalars: AdamScalars
     ) -> tf.Operation | None:
         # The fused kernel would correct the bias by 1 - beta_power in its own dtype, which cancels; 0 turns that off.
         dtype = gradient.dtype
         return tf.raw_ops.ResourceApplyAdam(
-            var=parameter.variable.handle,
+            var=variable.handle,
             m=self.first_moments[index].handle,
             v=self.second_moments[index].handle,
             beta1_power=tf.zeros((), dtype),
@@ -61,13 +55,9 @@ class Adam(Optimizer):
 
 
 class AdamW(Adam):
-    """Adam with decoupled weight decay: w -= rate * weight_decay * w, outside the moments."""
+    """Adam with decoupled weight decay."""
 
-    def _update(
-        self, index: int, parameter: Parameter, gradient: tf.Tensor, scalars: AdamScalars
-    ) -> tf.Operation | None:
-        self._decay(parameter, scalars.rate)
-        return self._adam_step(index, parameter, gradient, scalars)
+    decoupled_decay = True
 
 
 def _bias_correction(beta: float, t: tf.Tensor) -> tf.Tensor:

@@ -36,8 +36,10 @@ class KerasOptimizer(Optimizer):
 
     It is told the rate and the update count, so it keeps neither a counter nor a schedule. Its slots are Keras's own
     variables; the weights stay the given `tf.Variable`s. Weight decay is decoupled and comes before the update, where
-    Keras has it: w -= rate * weight_decay * w. Defaults that a Keras class has for weight decay are not used.
+    Keras has it too; the defaults for it that some Keras classes have are not used.
     """
+
+    decoupled_decay = True
 
     def __init__(self, config: KerasOptimConfig) -> None:
         """Raises ConfigError for an unknown name, and for args that the class lacks or accumtrain sees to."""
@@ -50,7 +52,7 @@ class KerasOptimizer(Optimizer):
         name = self._keras_class.__name__
         local_class = type(name, (self._keras_class, _ReplicaLocal), {})
         try:
-            rule = local_class(learning_rate=float(self._lr), **self._args)
+            rule = local_class(**self._args)
         except (TypeError, ValueError) as error:
             raise ConfigError(f"optim.args={self._args}: keras.optimizers.{name} refuses it: {error}") from error
         rule.build([_WeightView(parameter) for parameter in self._parameters])
@@ -59,7 +61,10 @@ class KerasOptimizer(Optimizer):
 
     @tf.autograph.experimental.do_not_convert
     def apply(self, gradients: Sequence[tf.Tensor], rate: tf.Tensor, step: tf.Tensor) -> None:
-        in_sequence(partial(self._decay, parameter, rate) for parameter in self._parameters)
+        if self._weight_decay:
+            in_sequence(
+                partial(self._decay, parameter.variable, rate) for parameter in self._parameters if parameter.decayed
+            )
         self._keras_update(gradients, [parameter.variable for parameter in self._parameters], rate, step)
 
 
@@ -78,7 +83,7 @@ class _ReplicaLocal(keras.optimizers.Optimizer):
 
     @property
     def slots(self) -> list[tf.Variable]:
-        """All of Keras's variables but its counter and its rate, which nothing here reads or writes."""
+        """Keras's variables without its counter and its rate, which nothing here reads or writes."""
         unused = (self._iterations, self._learning_rate)
         return [variable.value for variable in self.variables if not any(variable is other for other in unused)]
 

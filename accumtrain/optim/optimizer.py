@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import tensorflow as tf
+
+Change = Callable[[], "tf.Operation | None"]  # returns the op to wait for, None in eager mode
 
 
 @dataclass(frozen=True)
@@ -32,8 +34,12 @@ class Optimizer(tf.Module):
     gradients on all replicas. No slot is aggregated: every replica writes its own copy, nothing is merged, so an
     update may stand inside `tf.cond`.
 
-    A rule implements `_build_slots`, `_scalars` and `_update`.
+    Weight decay is done here, on decayed variables only: L2 (gradient + weight_decay * w), or where a rule says
+    `decoupled_decay`, w -= rate * weight_decay * w just before the update. A rule implements `_build_slots`,
+    `_scalars` and `_update`.
     """
+
+    decoupled_decay = False
 
     def __init__(self, lr: float | None, weight_decay: float) -> None:
         super().__init__()
@@ -71,13 +77,7 @@ class Optimizer(tf.Module):
             rate: `learning_rate(step)` times the schedule, a float scalar.
             step: updates done so far, an int64 scalar; the rules count this update as t = step + 1.
         """
-        scalars: dict[tf.DType, Any] = {}
-        for dtype in {parameter.variable.dtype for parameter in self._parameters}:
-            scalars[dtype] = self._scalars(tf.cast(rate, dtype), tf.cast(step + 1, dtype))
-        in_sequence(
-            partial(self._update, index, parameter, gradient, scalars[parameter.variable.dtype])
-            for index, (parameter, gradient) in enumerate(zip(self._parameters, gradients, strict=True))
-        )
+        in_sequence(self._changes(gradients, rate, step))
 
     @property
     def state(self) -> list[tf.Variable]:
@@ -92,33 +92,42 @@ class Optimizer(tf.Module):
         """What the updates of all variables of a dtype share; `rate` and `t` are scalars of that dtype."""
         raise NotImplementedError
 
-    def _update(self, index: int, parameter: Parameter, gradient: tf.Tensor, scalars: Any) -> tf.Operation | None:
-        """Updates one variable; returns the op that does (None in eager mode)."""
+    def _update(self, index: int, variable: tf.Variable, gradient: tf.Tensor, scalars: Any) -> tf.Operation | None:
+        """Updates variable number `index`; returns the op that does (None in eager mode)."""
         raise NotImplementedError
 
-    def _add_l2(self, parameter: Parameter, gradient: tf.Tensor) -> tf.Tensor:
-        """The gradient of loss + weight_decay / 2 * |w|^2."""
-        if not (parameter.decayed and self._weight_decay):
-            return gradient
-        return gradient + self._weight_decay * parameter.variable
+    def _changes(self, gradients: Sequence[tf.Tensor], rate: tf.Tensor, step: tf.Tensor) -> Iterator[Change]:
+        scalars: dict[tf.DType, Any] = {}
+        for dtype in {parameter.variable.dtype for parameter in self._parameters}:
+            scalars[dtype] = self._scalars(tf.cast(rate, dtype), tf.cast(step + 1, dtype))
+        for index, (parameter, gradient) in enumerate(zip(self._parameters, gradients, strict=True)):
+            variable = parameter.variable
+            if not (parameter.decayed and self._weight_decay):
+                yield partial(self._update, index, variable, gradient, scalars[variable.dtype])
+            elif self.decoupled_decay:
+                yield partial(self._decay, variable, rate)
+                yield partial(self._update, index, variable, gradient, scalars[variable.dtype])
+            else:
+                yield partial(self._update_with_l2, index, variable, gradient, scalars[variable.dtype])
 
-    def _decay(self, parameter: Parameter, rate: tf.Tensor) -> tf.Operation | None:
-        """Decoupled decay (Loshchilov & Hutter 2019, arXiv:1711.05101): w -= rate * weight_decay * w."""
-        if not (parameter.decayed and self._weight_decay):
-            return None
-        weight = parameter.variable
-        return weight.assign_sub(tf.cast(rate, weight.dtype) * self._weight_decay * weight, read_value=False)
+    def _decay(self, variable: tf.Variable, rate: tf.Tensor) -> tf.Operation | None:
+        """Decoupled decay (Loshchilov & Hutter 2019, arXiv:1711.05101)."""
+        shrink = tf.cast(rate, variable.dtype) * self._weight_decay
+        return variable.assign_sub(shrink * variable, read_value=False)
+
+    def _update_with_l2(
+        self, index: int, variable: tf.Variable, gradient: tf.Tensor, scalars: Any
+    ) -> tf.Operation | None:
+        """The update of loss + weight_decay / 2 * |w|^2."""
+        return self._update(index, variable, gradient + self._weight_decay * variable, scalars)
 
 
-def in_sequence(updates: Iterable[Callable[[], tf.Operation | None]]) -> None:
-    """Makes each update wait for the one before: temporaries then take the memory of one variable, not of all.
-
-    An update returns the op to wait for, or None where there is none (in eager mode).
-    """
+def in_sequence(changes: Iterable[Change]) -> None:
+    """Makes each change wait for the one before: temporaries then take the memory of one variable, not of all."""
     previous: list[tf.Operation] = []
-    for update in updates:
+    for change in changes:
         with tf.control_dependencies(previous):
-            operation = update()
+            operation = change()
         if operation is not None:
             previous = [operation]
 

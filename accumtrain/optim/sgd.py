@@ -5,7 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from accumtrain.config import SgdConfig
-from accumtrain.optim.optimizer import Optimizer, Parameter, zeros_slot
+from accumtrain.optim.optimizer import Optimizer, zeros_slot
 
 
 class SGD(Optimizer):
@@ -28,14 +28,14 @@ class SGD(Optimizer):
     def _scalars(self, rate: tf.Tensor, t: tf.Tensor) -> tf.Tensor:
         return rate
 
-    def _update(self, index: int, parameter: Parameter, gradient: tf.Tensor, scalars: tf.Tensor) -> tf.Operation | None:
+    def _update(
+        self, index: int, variable: tf.Variable, gradient: tf.Tensor, scalars: tf.Tensor
+    ) -> tf.Operation | None:
         rate = scalars
-        gradient = self._add_l2(parameter, gradient)
-        weight = parameter.variable.handle
         if not self._momentum:
-            return tf.raw_ops.ResourceApplyGradientDescent(var=weight, alpha=rate, delta=gradient)
+            return tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=rate, delta=gradient)
         return tf.raw_ops.ResourceApplyMomentum(
-            var=weight,
+            var=variable.handle,
             accum=self.momenta[index].handle,
             lr=rate,
             grad=gradient,
