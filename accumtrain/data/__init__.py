@@ -1,0 +1,1 @@
+"""Examples: where they come from, in which order, and how they become batches."""

@@ -1,0 +1,42 @@
+"""Encoded images to pixels, whole or a window of them. All functions are for graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+# From an image's shape, int32 [3], to a window: int32 [4] of top, left, height, width.
+WindowOf = Callable[[tf.Tensor], tf.Tensor]
+
+
+def decode(encoded: tf.Tensor, channels: int) -> tf.Tensor:
+    """A PNG or JPEG, string [], as uint8 [height, width, channels]."""
+    image = tf.io.decode_image(encoded, channels=channels, expand_animations=False)
+    image.set_shape([None, None, channels])
+    return image
+
+
+def decode_window(encoded: tf.Tensor, channels: int, window_of: WindowOf) -> tf.Tensor:
+    """A window of a PNG or JPEG, string [], as uint8 [height, width, channels]. Only that part of a JPEG is decoded."""
+
+    def from_jpeg() -> tf.Tensor:
+        window = window_of(tf.io.extract_jpeg_shape(encoded))
+        return tf.image.decode_and_crop_jpeg(encoded, window, channels=channels)
+
+    window = tf.cond(tf.io.is_jpeg(encoded), from_jpeg, lambda: cut(decode(encoded, channels), window_of))
+    window.set_shape([None, None, channels])
+    return window
+
+
+def cut(image: tf.Tensor, window_of: WindowOf) -> tf.Tensor:
+    """A window of an image [height, width, channels]."""
+    top, left, height, width = tf.unstack(window_of(tf.shape(image)))
+    return image[top : top + height, left : left + width]
+
+
+def central_window(shape: tf.Tensor, fraction: float = 0.875) -> tf.Tensor:
+    """The middle of an image, `fraction` of each side."""
+    size = tf.cast(tf.round(tf.cast(shape[:2], tf.float32) * fraction), tf.int32)
+    size = tf.maximum(size, 1)
+    return tf.concat([(shape[:2] - size) // 2, size], axis=0)

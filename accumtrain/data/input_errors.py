@@ -1,0 +1,25 @@
+"""From a TensorFlow error out of a running pipeline to one that names the file."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from accumtrain.data.encoded import EncodedSplit
+from accumtrain.data.source import Data
+from accumtrain.errors import DataError
+
+
+def explain_input_error(error: tf.errors.OpError, data: Data) -> DataError | None:
+    """The DataError behind an error raised while iterating over batches of `data`.
+
+    Reads again what was read last, so it takes some seconds for large images. None if the input is not to blame.
+    """
+    if isinstance(error, (tf.errors.ResourceExhaustedError, tf.errors.CancelledError)):
+        return None
+    for split in (data.train, data.test):
+        if isinstance(split, EncodedSplit):
+            try:
+                split.inspect_recent()
+            except DataError as found:
+                return found
+    return None

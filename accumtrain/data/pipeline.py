@@ -1,0 +1,111 @@
+"""Batches from a data set: the endless training stream and the finite evaluation.
+
+Reading goes by index, so any batch is reached without replaying what came before. Everything runs in compiled
+graphs, in parallel, in a fixed order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from accumtrain.data.encoded import EncodedSplit
+from accumtrain.data.preprocess import Preprocess
+from accumtrain.data.resident import resident
+from accumtrain.data.source import Data, Split
+from accumtrain.data.stream import example_at, example_key
+
+# Examples read by one call where images are then decoded one by one.
+_CHUNK = 64
+# Finished batches held ready. A fixed number: the batches count as memory in use.
+_PREFETCH = 2
+_ENDLESS = 2**62
+
+# From positions, int64 [n], to example index int64, key uint64 and weight float32, each [n].
+_AddressOf = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor, tf.Tensor]]
+
+
+def train_batches(data: Data, *, batch: int, first: int, seed: int) -> tf.data.Dataset:
+    """The training stream from position `first` on, without end.
+
+    Args:
+        data: An opened data set.
+        batch: Examples in an element, over all replicas.
+        first: Position in the stream; element k holds positions first + k * batch and the batch - 1 after it.
+        seed: Decides order and augmentation.
+
+    Returns:
+        Elements {"image": float32 [batch, height, width, channels], "label": int32 [batch],
+        "weight": float32 [batch] of ones}.
+
+    Raises:
+        DataError: An image can't be read (small data sets are read into memory here).
+    """
+    split = resident(data.train)
+
+    def address(position: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        epoch, index = example_at(position, split.size, seed)
+        return index, example_key(epoch, index, seed), tf.ones_like(index, tf.float32)
+
+    return _batches(data, split, address, range(first, _ENDLESS), batch, training=True)
+
+
+def eval_batches(data: Data, *, batch: int, split: str = "test") -> tf.data.Dataset:
+    """Every example of a split ("train" or "test") once, in the source's order, without augmentation.
+
+    The last batch is filled up with copies of the last example of weight 0. Elements as of `train_batches`.
+    """
+    examples = resident({"train": data.train, "test": data.test}[split])
+    batches = -(-examples.size // batch)
+
+    def address(position: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        index = tf.minimum(position, examples.size - 1)
+        return index, tf.zeros_like(index, tf.uint64), tf.cast(position < examples.size, tf.float32)
+
+    return _batches(data, examples, address, range(batches * batch), batch, training=False)
+
+
+def _batches(
+    data: Data, split: Split, address_of: _AddressOf, positions: range, batch: int, *, training: bool
+) -> tf.data.Dataset:
+    by_example = isinstance(split, EncodedSplit) or data.preprocess.by_example
+    stride = _CHUNK if by_example else batch
+
+    def read(start: tf.Tensor) -> dict[str, tf.Tensor]:
+        index, key, weight = address_of(tf.range(start, tf.minimum(start + stride, positions.stop)))
+        image, label = split.read(index)
+        return {"image": image, "label": label, "key": key, "weight": weight}
+
+    def prepare(example: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        return {**example, "image": _prepared(data.preprocess, split, example, training)}
+
+    def finish(examples: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        image = data.preprocess.batch(examples["image"], examples["key"], training=training)
+        return {
+            "image": tf.ensure_shape(image, [batch, *data.image_shape]),
+            "label": tf.ensure_shape(examples["label"], [batch]),
+            "weight": tf.ensure_shape(examples["weight"], [batch]),
+        }
+
+    starts = tf.data.Dataset.range(positions.start, positions.stop, stride)
+    if by_example:
+        examples = starts.map(read, tf.data.AUTOTUNE).unbatch().map(prepare, tf.data.AUTOTUNE)
+        batches = examples.batch(batch, drop_remainder=True).map(finish, tf.data.AUTOTUNE)
+    else:
+        batches = starts.map(lambda start: finish(read(start)), tf.data.AUTOTUNE)
+    return batches.prefetch(_PREFETCH).with_options(_options())
+
+
+def _prepared(preprocess: Preprocess, split: Split, example: dict[str, tf.Tensor], training: bool) -> tf.Tensor:
+    image = split.load(example["image"]) if isinstance(split, EncodedSplit) else example["image"]
+    image = preprocess.example(image, example["key"], channels=split.channels, training=training)
+    return image if image.dtype == tf.float32 else tf.ensure_shape(image, split.image_shape)
+
+
+def _options() -> tf.data.Options:
+    options = tf.data.Options()
+    options.deterministic = True
+    # One process reads the whole stream and hands each replica its part of every batch.
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    return options

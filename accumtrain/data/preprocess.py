@@ -1,0 +1,78 @@
+"""From stored images to the images in a batch: decode, resize, augment, normalise.
+
+Pixels become float32 0..1, then (x - mean) / std. What must be done image by image (decoding, windows of
+different sizes) is in `example`, all that works on whole batches in `batch`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import tensorflow as tf
+
+from accumtrain.config import DataConfig
+from accumtrain.data import augment
+from accumtrain.data.images import central_window, cut, decode, decode_window
+from accumtrain.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Preprocess:
+    """`augment` is one of config.AUGMENTS; `image_size` null keeps the stored size; `white` is the pixel 1.0."""
+
+    augment: str
+    image_size: int | None
+    mean: list[float]
+    std: list[float]
+    white: int
+
+    @property
+    def by_example(self) -> bool:
+        """Whether also images that need no decoding must pass through `example`."""
+        return self.augment == "inception"
+
+    def example(self, image: tf.Tensor, key: tf.Tensor, *, channels: int, training: bool) -> tf.Tensor:
+        """One image, encoded as string [] or uint8 [height, width, channels], to one of the size wanted.
+
+        Returns uint8 (0..white) where nothing but decoding was to be done, else float32 (0..1).
+        """
+        encoded = image.dtype == tf.string
+        if self.by_example:
+            window_of = partial(augment.random_window, key=key) if training else central_window
+            image = decode_window(image, channels, window_of) if encoded else cut(image, window_of)
+            image = tf.image.resize(self._unit(image), [self.image_size, self.image_size])
+            return augment.random_colour(augment.random_flip(image, key), key) if training else image
+        image = decode(image, channels) if encoded else image
+        return image if self.image_size is None else self._resize(image)
+
+    def batch(self, images: tf.Tensor, key: tf.Tensor, *, training: bool) -> tf.Tensor:
+        """uint8 or float32 [n, height, width, channels], uint64 [n] -> normalised float32 of the size wanted."""
+        if images.dtype == tf.uint8:
+            images = self._unit(images) if self.image_size is None else self._resize(images)
+        if training and self.augment == "shift":  # black comes in at the edge
+            images = augment.random_crop(images, key, padding=1, flip=False)
+        images = (images - self.mean) / self.std
+        if training and self.augment == "crop_flip":  # the mean comes in, as with He et al.
+            images = augment.random_crop(images, key, padding=4, flip=True)
+        return images
+
+    def _unit(self, pixels: tf.Tensor) -> tf.Tensor:
+        return tf.cast(pixels, tf.float32) / self.white
+
+    def _resize(self, images: tf.Tensor) -> tf.Tensor:
+        return tf.image.resize(self._unit(images), [self.image_size, self.image_size], antialias=True)
+
+
+def make_preprocess(config: DataConfig, *, channels: int, white: int) -> Preprocess:
+    """Raises ConfigError where the settings don't fit the images."""
+    for key, values in (("mean", config.mean), ("std", config.std)):
+        if len(values) not in (1, channels):
+            raise ConfigError(
+                f"data.{key} has {len(values)} numbers, the images have {channels} channel(s): give 1 or {channels}"
+            )
+    if min(config.std) <= 0:
+        raise ConfigError(f"data.std={config.std} must be positive: pixels are divided by it; use 1 for no scaling")
+    if config.augment == "inception" and config.image_size is None:
+        raise ConfigError("data.augment=inception crops to a size: set data.image_size, for example to 224")
+    return Preprocess(config.augment, config.image_size, list(config.mean), list(config.std), white)

@@ -1,0 +1,109 @@
+"""Where each record of a TFRecord file starts, found once and kept in an index file.
+
+A TFRecord file is a chain: length (8 bytes), its checksum (4), payload, the payload's checksum (4). Finding
+record k means walking there, so the walk is made once. The index lies beside the shards, or in the user's cache
+directory where that is not writable, and is renewed for shards whose size or time of change differs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+import tempfile
+import zipfile
+from pathlib import Path
+
+import numpy as np
+
+from accumtrain.data.byte_ranges import ByteRanges, is_remote, size_and_time
+from accumtrain.errors import DataError
+
+HEADER_BYTES = 12
+FOOTER_BYTES = 4
+_GZIP = b"\x1f\x8b"
+
+# Bytes and nanoseconds: a shard with the same two has not changed.
+Stamp = tuple[int, int]
+
+
+def index_shards(paths: list[str]) -> list[np.ndarray]:
+    """For each shard the int64 [records + 1] byte positions at which its records start, and the file's end.
+
+    Raises:
+        DataError: A shard is missing, truncated, or no TFRecord file.
+    """
+    stamps = {path: _stamp(path) for path in paths}
+    known = _load(stamps)
+    index = {path: known[path] if path in known else _walk(path, stamps[path][0]) for path in paths}
+    if len(known) < len(index):
+        _save(stamps, index)
+    return [index[path] for path in paths]
+
+
+def _stamp(path: str) -> Stamp:
+    try:
+        return size_and_time(path)
+    except OSError as error:
+        raise DataError(f"{path} can't be read: {error.strerror}") from error
+
+
+def _walk(path: str, size: int) -> np.ndarray:
+    starts = [0]
+    with ByteRanges(path) as file:
+        while starts[-1] < size:
+            at = starts[-1]
+            header = file.read(at, HEADER_BYTES)
+            if at == 0 and header.startswith(_GZIP):
+                raise DataError(f"{path} is compressed: records can only be reached at random uncompressed, use gunzip")
+            length = struct.unpack_from("<Q", header)[0] if len(header) == HEADER_BYTES else size
+            starts.append(at + HEADER_BYTES + length + FOOTER_BYTES)
+    if starts[-1] != size:
+        raise DataError(
+            f"{path} is truncated or no TFRecord file: record {len(starts) - 2} at byte {starts[-2]} would end at "
+            f"byte {starts[-1]}, the file at {size}; copy or write it again"
+        )
+    return np.array(starts, np.int64)
+
+
+def _places(paths: list[str]) -> list[Path]:
+    """Where the index of these shards may lie, the preferred place first."""
+    digest = hashlib.sha256("\n".join(paths).encode()).hexdigest()[:16]
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "accumtrain"
+    beside = [] if is_remote(paths[0]) else [Path(paths[0]).parent]
+    return [*(folder / f".accumtrain_index_{digest}.npz" for folder in beside), cache / f"index_{digest}.npz"]
+
+
+def _load(stamps: dict[str, Stamp]) -> dict[str, np.ndarray]:
+    """The entries of shards that have not changed since they were indexed."""
+    found: dict[str, np.ndarray] = {}
+    for place in _places(list(stamps)):
+        try:
+            with np.load(place, allow_pickle=False) as file:
+                pieces = np.split(file["starts"], np.cumsum(file["counts"])[:-1])
+                then = file["stamps"].tolist()
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+            continue  # absent or damaged: it is only a cache
+        for (path, now), piece, stamp in zip(stamps.items(), pieces, then, strict=False):
+            if tuple(stamp) == now:
+                found.setdefault(path, piece)
+    return found
+
+
+def _save(stamps: dict[str, Stamp], index: dict[str, np.ndarray]) -> None:
+    counts = [len(starts) for starts in index.values()]
+    for place in _places(list(stamps)):
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=place.parent, prefix=place.name, delete=False) as file:
+                partial = Path(file.name)
+                np.savez(
+                    file,
+                    stamps=np.array(list(stamps.values()), np.int64),  # [shards, 2]
+                    counts=np.array(counts, np.int64),  # [shards]
+                    starts=np.concatenate(list(index.values())),
+                )
+        except OSError:
+            continue  # not writable: the next place, or no index is kept
+        partial.replace(place)
+        return

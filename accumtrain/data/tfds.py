@@ -1,0 +1,106 @@
+"""Prepared data sets of tensorflow-datasets, in both of its file formats. Nothing is downloaded."""
+
+from __future__ import annotations
+
+import difflib
+import shlex
+from typing import Any
+
+from accumtrain.config import TfdsConfig
+from accumtrain.data.records import RecordSplit
+from accumtrain.data.shards import ArrayRecordShards, Piece, Shards, TfrecordShards
+from accumtrain.errors import DataError
+
+_FORMATS: dict[str, type[Shards]] = {"tfrecord": TfrecordShards, "array_record": ArrayRecordShards}
+
+
+def open_tfds(config: TfdsConfig) -> tuple[RecordSplit, RecordSplit, int]:
+    """Training split, test split, number of classes.
+
+    Raises:
+        DataError: Not prepared, prepared in another format, or without the splits and features asked for.
+    """
+    builder = _prepared_builder(config)
+    image, label = _features(config, builder.info.features)
+    train = _open(config, builder, "data.train_split", config.train_split, image, label.num_classes)
+    test = _open(config, builder, "data.test_split", config.test_split, image, label.num_classes)
+    if train.image_shape is None and config.image_size is None:
+        train.fix_shape()
+        test.image_shape = train.image_shape
+    return train, test, label.num_classes
+
+
+def _prepared_builder(config: TfdsConfig) -> Any:
+    import tensorflow_datasets as tfds
+
+    try:
+        # tfds.builder would run the data set's code first and may ask the network for it.
+        return tfds.core.read_only_builder.builder_from_files(config.name, data_dir=config.dir)
+    except tfds.core.DatasetNotFoundError as error:
+        raise DataError(_how_to_prepare(config)) from error
+
+
+def _how_to_prepare(config: TfdsConfig) -> str:
+    import tensorflow_datasets as tfds
+
+    where = config.dir or tfds.core.constants.DATA_DIR
+    known = tfds.list_builders(with_community_datasets=False)
+    name = config.name.split("/")[0].split(":")[0]
+    message = f"data.name={config.name} is not prepared in {where}. "
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=3)
+        return (
+            message
+            + "tensorflow-datasets has no data set of that name"
+            + (f"; did you mean {', '.join(near)}?" if near else ": see https://www.tensorflow.org/datasets/catalog")
+        )
+    code = (
+        "import tensorflow_datasets as tfds; "
+        f"tfds.builder({config.name!r}, data_dir={str(where)!r}).download_and_prepare()"
+    )
+    return message + f"Prepare it once with: python -c {shlex.quote(code)}"
+
+
+def _features(config: TfdsConfig, features: Any) -> tuple[Any, Any]:
+    import tensorflow_datasets as tfds
+
+    wanted = (
+        ("data.image_feature", config.image_feature, tfds.features.Image),
+        ("data.label_feature", config.label_feature, tfds.features.ClassLabel),
+    )
+    for key, name, kind in wanted:
+        if not isinstance(features.get(name), kind):
+            fitting = [known for known, feature in features.items() if isinstance(feature, kind)]
+            raise DataError(
+                f"{config.name} has no {kind.__name__} called {key}={name}: "
+                + (f"set it to one of {', '.join(fitting)}" if fitting else f"it has no {kind.__name__} at all")
+            )
+    return features[config.image_feature], features[config.label_feature]
+
+
+def _open(config: TfdsConfig, builder: Any, key: str, split: str, image: Any, num_classes: int) -> RecordSplit:
+    file_format = builder.info.file_format.value
+    if file_format not in _FORMATS:
+        raise DataError(f"{config.name} is prepared as {file_format}: prepare it as one of {', '.join(_FORMATS)}")
+    try:
+        instructions = builder.info.splits[split].file_instructions
+    except (KeyError, ValueError) as error:
+        have = ", ".join(builder.info.splits)
+        raise DataError(
+            f"{key}={split} is no split of {config.name}: it has {have}, and slices as in {have.split(',')[0]}[:90%]"
+        ) from error
+    pieces = [
+        Piece(part.filename, part.skip, part.examples_in_shard if part.take == -1 else part.take)
+        for part in instructions
+    ]
+    if not pieces:
+        raise DataError(f"{key}={split} of {config.name} is empty: choose a larger slice")
+    height, width, channels = image.shape
+    return RecordSplit(
+        _FORMATS[file_format](pieces),
+        image_feature=config.image_feature,
+        label_feature=config.label_feature,
+        num_classes=num_classes,
+        image_shape=(height, width, channels) if height and width and channels else None,
+        channels=channels or 3,
+    )

@@ -1,0 +1,55 @@
+"""One's own TFRecord files of tf.train.Example, named by two globs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import tensorflow as tf
+
+from accumtrain.config import TfrecordConfig
+from accumtrain.data.byte_ranges import is_remote
+from accumtrain.data.records import RecordSplit
+from accumtrain.data.shards import Piece, TfrecordShards
+from accumtrain.errors import DataError
+
+_CHANNELS = 3
+
+
+def open_tfrecord(config: TfrecordConfig) -> tuple[RecordSplit, RecordSplit]:
+    """Training and test split.
+
+    Raises:
+        DataError: No file matches, a file is truncated or none of TFRecord, or a feature is missing.
+    """
+    train = _open(config, "data.path", config.path)
+    test = _open(config, "data.test_path", config.test_path)
+    if config.image_size is None:
+        train.fix_shape()
+        test.image_shape = train.image_shape
+    test.inspect(0)
+    return train, test
+
+
+def _open(config: TfrecordConfig, key: str, pattern: str) -> RecordSplit:
+    paths = _matching(pattern)
+    if not paths:
+        raise DataError(f"{key}={pattern} matches no file: give TFRecord files, as in 'folder/train-*'")
+    shards = TfrecordShards([Piece(path) for path in paths])
+    if len(shards) == 0:
+        raise DataError(f"{key}={pattern} matches {len(paths)} file(s) without a single record")
+    split = RecordSplit(
+        shards,
+        image_feature=config.image_feature,
+        label_feature=config.label_feature,
+        num_classes=config.num_classes,
+        image_shape=None,
+        channels=_CHANNELS,
+    )
+    split.inspect(0)
+    return split
+
+
+def _matching(pattern: str) -> list[str]:
+    pattern = pattern if is_remote(pattern) else str(Path(pattern).expanduser())
+    paths = sorted(tf.io.gfile.glob(pattern))
+    return [path for path in paths if not Path(path).name.startswith(".") and not tf.io.gfile.isdir(path)]
