@@ -64,9 +64,9 @@ class Adafactor(Optimizer):
         self, index: int, variable: tf.Variable, gradient: tf.Tensor, scalars: AdafactorScalars
     ) -> tf.Operation | None:
         update = self.second_moments[index].precondition(gradient, self._epsilon1, scalars.blend)
-        step_size = scalars.rate / tf.maximum(1.0, _rms(update) / self._clip_threshold)
+        step_size = scalars.rate / tf.maximum(_rms(update) / self._clip_threshold, 1.0)
         if self._scale_parameter:
-            step_size *= tf.maximum(self._epsilon2, _rms(variable))
+            step_size *= tf.maximum(_rms(variable), self._epsilon2)
         if not self._momentum:
             return tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=step_size, delta=update)
         return tf.raw_ops.ResourceApplyMomentum(
@@ -108,10 +108,10 @@ class FactoredMoment(tf.Module):
         square = tf.square(gradient)  # [..., n, m]
         row = _blended(self.row, tf.reduce_mean(square, axis=-1) + epsilon1, blend)  # [..., n]
         column = _blended(self.column, tf.reduce_mean(square, axis=-2) + epsilon1, blend)  # [..., m]
-        by_row = tf.sqrt(row) * tf.math.rsqrt(tf.reduce_mean(row, axis=-1, keepdims=True))  # [..., n]
-        by_column = tf.math.rsqrt(column)  # [..., m]
-        # Divided, not multiplied, by row: Grappler reorders products, and the two factors alone can overflow.
-        return gradient * by_column[..., tf.newaxis, :] / by_row[..., :, tf.newaxis]  # [..., n, m]
+        row_root = tf.sqrt(row) * tf.math.rsqrt(tf.reduce_mean(row, axis=-1, keepdims=True))  # [..., n]
+        column_inverse = tf.math.rsqrt(column)  # [..., m]
+        # Row divides, not multiplies: Grappler reorders products, and that of the two factors alone can overflow.
+        return gradient * column_inverse[..., tf.newaxis, :] / row_root[..., :, tf.newaxis]  # [..., n, m]
 
 
 def _is_factored(shape: tf.TensorShape) -> bool:

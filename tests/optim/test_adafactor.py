@@ -1,0 +1,113 @@
+"""Adafactor against a float64 NumPy writing of the paper's algorithm, which does form the estimate v."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from accumtrain.config import AdafactorConfig
+from accumtrain.optim.adafactor import Adafactor
+
+
+def rms(x: np.ndarray) -> float:
+    return float(np.sqrt(np.mean(np.square(x))))
+
+
+def paper_adafactor(
+    config: AdafactorConfig, weight: np.ndarray, gradients: list[np.ndarray], rates: list[float]
+) -> np.ndarray:
+    """Shazeer & Stern 2018, Algorithms 4 and 5, matrix by matrix; sums over rows and columns as there."""
+    w = weight.copy()
+    rows = np.zeros(w.shape[:-1])
+    columns = np.zeros(w.shape[:-2] + w.shape[-1:])
+    full = np.zeros_like(w)
+    momentum = np.zeros_like(w)
+    decay = config.weight_decay if w.ndim >= 2 else 0.0
+    for t, (g, rate) in enumerate(zip(gradients, rates, strict=True), 1):
+        w = w - rate * decay * w
+        beta2 = 1.0 - t**-config.decay_exponent
+        square = g**2 + config.epsilon1
+        if w.ndim >= 2:
+            rows = beta2 * rows + (1 - beta2) * square.sum(-1)
+            columns = beta2 * columns + (1 - beta2) * square.sum(-2)
+            v = np.empty_like(w)
+            for index in np.ndindex(w.shape[:-2]):
+                v[index] = np.outer(rows[index], columns[index]) / rows[index].sum()
+        else:
+            full = beta2 * full + (1 - beta2) * square
+            v = full
+        update = g / np.sqrt(v)
+        update = update / max(1.0, rms(update) / config.clip_threshold)
+        change = rate * update
+        if config.scale_parameter:
+            change = max(config.epsilon2, rms(w)) * change
+        momentum = config.momentum * momentum + (1 - config.momentum) * change
+        w = w - momentum
+    return w
+
+
+OPTIONS = {
+    "paper": {"momentum": 0.0, "weight_decay": 0.0},
+    "momentum": {"weight_decay": 0.0},
+    "weight decay": {"momentum": 0.0},
+    "unscaled, given rate": {"momentum": 0.0, "scale_parameter": False, "lr": 1e-2},
+    "all": {"lr": 3e-2, "clip_threshold": 0.5, "epsilon2": 2.0, "decay_exponent": 0.7},
+}
+
+
+@pytest.mark.parametrize(("dtype", "rtol"), [(tf.float32, 1e-5), (tf.float64, 1e-12)])
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
+def test_agrees_with_the_paper(configs, weights, gradients, train, assert_same_path, dtype, rtol, options):
+    config = replace(configs["adafactor"], **options)
+    rates = [
+        float(np.float32(config.lr or min(1e-2, 1 / np.sqrt(t))) * (np.float32(1) / np.float32(1 + (t - 1) // 20)))
+        for t in range(1, len(gradients) + 1)
+    ]
+    series = list(zip(*gradients, strict=True))
+    expected = [paper_adafactor(config, w, list(g), rates) for w, g in zip(weights, series, strict=True)]
+    assert_same_path(train(Adafactor(config), weights, gradients, dtype), expected, weights, rtol)
+
+
+def test_relative_step(configs):
+    optimizer = Adafactor(configs["adafactor"])
+    steps = [0, 1, 9_998, 9_999, 10_000, 39_999, 999_999]
+    rates = [optimizer.learning_rate(tf.constant(step, tf.int64)) for step in steps]
+    assert all(rate.dtype == tf.float32 for rate in rates)
+    expected = [min(1e-2, (step + 1) ** -0.5) for step in steps]
+    np.testing.assert_allclose(rates, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("jit_compile", [None, True])
+@pytest.mark.parametrize("scale", [0.0, 1e-20, 1.0, 1e10, 1e18])
+def test_zero_gradients_move_nothing(configs, train, scale, jit_compile):
+    config = replace(configs["adafactor"], weight_decay=0.0)
+    gradient = np.full((8, 6), scale)
+    gradient[2], gradient[:, 3] = 0.0, 0.0
+    (after,) = train(Adafactor(config), [np.ones((8, 6))], [[gradient]] * 3, jit_compile=jit_compile)
+    assert np.isfinite(after).all()
+    assert (after[gradient == 0.0] == 1.0).all()
+    if scale >= 1.0:
+        assert (after[gradient > 0.0] < 1.0).all()
+
+
+@pytest.mark.parametrize(
+    ("shape", "values"),
+    [
+        ((), 1),
+        ((64,), 64),
+        ((512, 1000), 512 + 1000),
+        ((3, 3, 128, 256), 9 * (128 + 256)),  # a convolution: per position, in + out
+        ((1, 1, 256, 64), 256 + 64),
+        ((3, 3, 64, 1), 9 * 64),  # depthwise: factors would be larger than the whole
+        ((7, 7, 1, 32), 49 * 32),
+    ],
+)
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_state_size(configs, shape, values, momentum):
+    optimizer = Adafactor(replace(configs["adafactor"], momentum=momentum))
+    optimizer.build([tf.Variable(tf.zeros(shape))], [True])
+    size = sum(int(np.prod(slot.shape)) for slot in optimizer.state)
+    assert size == values + (int(np.prod(shape)) if momentum else 0)

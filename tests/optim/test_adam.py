@@ -1,0 +1,51 @@
+"""Adam and AdamW against float64 NumPy writings of the papers' algorithms."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from accumtrain.config import AdamConfig
+from accumtrain.optim.adam import Adam, AdamW
+
+
+def paper_adam(
+    config: AdamConfig, weight: np.ndarray, gradients: list[np.ndarray], rates: list[float], decoupled: bool
+) -> np.ndarray:
+    """Kingma & Ba 2015, Algorithm 1; Loshchilov & Hutter 2019, Algorithm 2. Decay for rank >= 2."""
+    w = weight.copy()
+    m = np.zeros_like(w)
+    v = np.zeros_like(w)
+    decay = config.weight_decay if w.ndim >= 2 else 0.0
+    for t, (g, rate) in enumerate(zip(gradients, rates, strict=True), 1):
+        if not decoupled:
+            g = g + decay * w
+        m = config.beta1 * m + (1 - config.beta1) * g
+        v = config.beta2 * v + (1 - config.beta2) * g**2
+        m_hat = m / (1 - config.beta1**t)
+        v_hat = v / (1 - config.beta2**t)
+        w = w - rate * m_hat / (np.sqrt(v_hat) + config.epsilon) - rate * (decay * w if decoupled else 0.0)
+    return w
+
+
+@pytest.mark.parametrize(("dtype", "rtol"), [(tf.float32, 1e-5), (tf.float64, 1e-12)])
+@pytest.mark.parametrize("decoupled", [False, True])
+@pytest.mark.parametrize("changes", [{}, {"weight_decay": 0.0}, {"beta1": 0.0, "epsilon": 1e-3}])
+def test_agrees_with_the_paper(
+    configs, weights, gradients, rates, train, assert_same_path, dtype, rtol, decoupled, changes
+):
+    config = replace(configs["adam"], **changes)
+    optimizer = (AdamW if decoupled else Adam)(config)
+    series = list(zip(*gradients, strict=True))
+    expected = [paper_adam(config, w, list(g), rates, decoupled) for w, g in zip(weights, series, strict=True)]
+    assert_same_path(train(optimizer, weights, gradients, dtype), expected, weights, rtol)
+
+
+def test_first_update_is_the_rate_times_the_sign(configs, train):
+    config = replace(configs["adam"], weight_decay=0.0, epsilon=1e-12)
+    gradient = np.array([1e-4, -3.0, 2e3])
+    (after,) = train(Adam(config), [np.zeros(3)], [[gradient]])
+    np.testing.assert_allclose(after, -1e-2 * np.sign(gradient), rtol=1e-6)

@@ -1,0 +1,77 @@
+"""Schedules against closed forms; `step` is the number of updates done, update t = step + 1 is being made."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from accumtrain.config import CosineConfig, RsqrtConfig, ScheduleConfig, StepConfig
+from accumtrain.optim.schedules import build_schedule
+
+TOTAL = 100
+
+
+def factors(config: ScheduleConfig, total: int = TOTAL, steps: int = TOTAL, jit_compile: bool = False) -> np.ndarray:
+    schedule = tf.function(build_schedule(config, total), jit_compile=jit_compile)
+    values = [schedule(tf.constant(step, tf.int64)) for step in range(steps)]
+    assert all(value.dtype == tf.float32 and value.shape.rank == 0 for value in values)
+    return np.array(values)
+
+
+T = np.arange(1, TOTAL + 1)
+CASES = [
+    (ScheduleConfig("constant", warmup=0), np.ones(TOTAL)),
+    (ScheduleConfig("constant", warmup=8), np.minimum(T / 8, 1)),
+    (CosineConfig("cosine", warmup=0, final=0.0), 0.5 + 0.5 * np.cos(np.pi * (T - 1) / 99)),
+    (
+        CosineConfig("cosine", warmup=20, final=0.1),
+        np.where(T <= 20, T / 20, 0.1 + 0.45 * (1 + np.cos(np.pi * (T - 20) / 80))),
+    ),
+    (StepConfig("step", warmup=0, boundaries=[30, 60], factor=0.1), 0.1 ** ((T > 30) * 1.0 + (T > 60))),
+    (StepConfig("step", warmup=10, boundaries=[], factor=0.1), np.minimum(T / 10, 1)),
+    (RsqrtConfig("rsqrt", warmup=0, timescale=16), np.sqrt(16 / np.maximum(T, 16))),
+    (RsqrtConfig("rsqrt", warmup=5, timescale=16), np.minimum(T / 5, 1) * np.sqrt(16 / np.maximum(T, 16))),
+]
+
+
+@pytest.mark.parametrize(("config", "expected"), CASES)
+def test_closed_form(config, expected):
+    np.testing.assert_allclose(factors(config), expected, rtol=2e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("config", [config for config, _ in CASES if config.warmup])
+def test_xla_gives_the_same(config):
+    np.testing.assert_allclose(factors(config, steps=3, jit_compile=True), factors(config, steps=3), rtol=1e-6)
+
+
+def test_warmup_starts_above_zero_and_ends_at_exactly_one():
+    values = factors(ScheduleConfig("constant", warmup=7), steps=8)
+    assert values[0] == np.float32(1 / 7)
+    assert values[5] < 1.0
+    assert values[6] == values[7] == 1.0
+
+
+def test_cosine_is_exact_at_both_ends_and_stays_at_the_end():
+    values = factors(CosineConfig("cosine", warmup=0, final=0.25), total=10, steps=13)
+    assert values[0] == 1.0
+    assert (values[9:] == 0.25).all()
+
+
+@pytest.mark.parametrize("total", [1, 5])
+def test_cosine_of_a_run_that_ends_in_its_warmup(total):
+    values = factors(CosineConfig("cosine", warmup=5, final=0.0), total=total, steps=total)
+    np.testing.assert_allclose(values, np.arange(1, total + 1) / 5, rtol=1e-6)
+
+
+def test_boundaries_are_exact():
+    values = factors(StepConfig("step", warmup=0, boundaries=[3, 4], factor=0.5), steps=6)
+    assert values.tolist() == [1.0, 1.0, 1.0, 0.5, 0.25, 0.25]
+
+
+def test_long_runs_keep_their_resolution():
+    schedule = build_schedule(CosineConfig("cosine", warmup=0, final=0.0), 1_000_000)
+    middle = float(schedule(tf.constant(500_000, tf.int64)))
+    assert middle == pytest.approx(0.5 + 0.5 * math.cos(math.pi * 500_000 / 999_999), abs=1e-6)

@@ -1,0 +1,41 @@
+"""SGD against a float64 NumPy writing, with momentum as TensorFlow 1 and PyTorch define it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from accumtrain.config import SgdConfig
+from accumtrain.optim.sgd import SGD
+
+
+def reference(config: SgdConfig, weight: np.ndarray, gradients: list[np.ndarray], rates: list[float]) -> np.ndarray:
+    w = weight.copy()
+    m = np.zeros_like(w)
+    decay = config.weight_decay if w.ndim >= 2 else 0.0
+    for g, rate in zip(gradients, rates, strict=True):
+        g = g + decay * w
+        m = config.momentum * m + g
+        w = w - rate * (g + config.momentum * m if config.nesterov else m)
+    return w
+
+
+@pytest.mark.parametrize(("dtype", "rtol"), [(tf.float32, 1e-5), (tf.float64, 1e-12)])
+@pytest.mark.parametrize(("momentum", "nesterov"), [(0.0, False), (0.9, False), (0.9, True)])
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_agrees_with_the_definition(
+    configs, weights, gradients, rates, train, assert_same_path, dtype, rtol, momentum, nesterov, weight_decay
+):
+    config = replace(configs["sgd"], momentum=momentum, nesterov=nesterov, weight_decay=weight_decay)
+    series = list(zip(*gradients, strict=True))
+    expected = [reference(config, w, list(g), rates) for w, g in zip(weights, series, strict=True)]
+    assert_same_path(train(SGD(config), weights, gradients, dtype), expected, weights, rtol)
+
+
+def test_without_momentum_there_is_no_state(configs, weights, gradients, train):
+    optimizer = SGD(replace(configs["sgd"], momentum=0.0, nesterov=False))
+    train(optimizer, weights, gradients[:1])
+    assert optimizer.state == []
