@@ -34,7 +34,7 @@ from accumtrain.config.groups import (
     TfdsConfig,
     TfrecordConfig,
 )
-from accumtrain.config.names import show
+from accumtrain.config.names import show, suggest
 from accumtrain.config.schema import (
     JOBS,
     PRECISIONS,
@@ -90,6 +90,7 @@ __all__ = [
     "known_keys",
     "micro_batch_size",
     "show",
+    "suggest",
     "to_mapping",
     "total_steps",
 ]

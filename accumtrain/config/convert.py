@@ -94,8 +94,8 @@ def _value(hint: Any, value: Any, key: str) -> Any:
         if typing.get_origin(option) is list and isinstance(value, list):
             (item,) = typing.get_args(option)
             return [_value(item, each, f"{key}[{place}]") for place, each in enumerate(value)]
-        if typing.get_origin(option) is dict and isinstance(value, Mapping):
-            return dict(value)
+        if typing.get_origin(option) is dict and (value is None or isinstance(value, Mapping)):
+            return dict(value or {})  # null in YAML: Hydra can replace a null by a mapping, but not extend one
         if option is float and type(value) in (int, float):
             if not math.isfinite(value):
                 raise ConfigError(f"{key}={show(value)}: must be a finite number")
