@@ -208,7 +208,7 @@ def format_count(count: float) -> str:
 
 def format_seconds(seconds: float) -> str:
     """7.94 -> "7.9 s"; 187 -> "3:07"; 3725 -> "1:02:05"."""
-    if seconds < 60:
+    if round(seconds, 1) < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)

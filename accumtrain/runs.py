@@ -25,6 +25,7 @@ from accumtrain.config import Config, show, to_mapping
 from accumtrain.errors import CheckpointError, ConfigError
 
 LONGEST_NAME = 100  # characters of a derived name, its hash aside
+NOT_IN_NAMES = {"job", "run.name", "run.dir", "run.resume"}
 
 # What decides what is learned. A run that continues keeps these; everything else may change.
 LEARNED_GROUPS = ("model", "optim", "schedule", "data", "ema")
@@ -47,7 +48,7 @@ def run_name(config: Config, overrides: Sequence[str]) -> str:
     told = {
         key: value
         for key, value in sorted(values.items())
-        if key not in in_base and key != "job" and not key.startswith(("run.", "log.", "hydra"))
+        if key not in in_base | NOT_IN_NAMES and not key.startswith(("log.", "hydra"))
     }
     exact = "-".join([base, *(f"{key}-{value}" for key, value in told.items())])
     name = re.sub(r"[^A-Za-z0-9._-]+", "_", exact).strip("._-")
@@ -101,12 +102,12 @@ class Run:
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Appends one line to metrics.jsonl. Numbers may be NumPy scalars; non-finite ones become null."""
-        line = json.dumps(_plain(record), allow_nan=False) + "\n"
-        with _disk_errors(self._metrics), self._metrics.open("a") as file:
+        line = json.dumps(_plain(record), allow_nan=False).encode() + b"\n"
+        with _disk_errors(self._metrics), self._metrics.open("ab", buffering=0) as file:
             size = file.tell()
             try:
-                file.write(line)
-                file.flush()
+                if file.write(line) < len(line):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             except OSError:
                 os.truncate(self._metrics, size)
                 raise

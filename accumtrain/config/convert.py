@@ -47,8 +47,9 @@ def to_mapping(config: Config) -> dict[str, Any]:
 def known_keys() -> list[str]:
     """Every dotted key of every kind, such as `model.snap_bits`, sorted."""
     keys: set[str] = set()
-    for name, hint in typing.get_type_hints(Config).items():
-        records = list(Config.GROUPS[name].values()) if name in Config.GROUPS else [hint]
+    hints = typing.get_type_hints(Config)
+    for name in (field.name for field in dataclasses.fields(Config)):
+        records = list(Config.GROUPS[name].values()) if name in Config.GROUPS else [hints[name]]
         for record in filter(dataclasses.is_dataclass, records):
             keys |= {f"{name}.{field.name}" for field in dataclasses.fields(record)}
         if not dataclasses.is_dataclass(records[0]):

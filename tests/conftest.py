@@ -1,0 +1,76 @@
+"""Fixtures for the shell around the engine. No TensorFlow here."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import hydra
+import pytest
+from omegaconf import OmegaConf
+
+from accumtrain import cli, environment
+from accumtrain.config import CONF_DIR, Config, from_mapping
+
+
+class Answer(NamedTuple):
+    """What a command did: its exit code and what it wrote."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def command(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> Callable[..., Answer]:
+    """Runs `accumtrain *arguments` in this process, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("HYDRA_FULL_ERROR", "ACCUMTRAIN_TRACEBACK", "ACCUMTRAIN_SWEEP_DIR"):
+        monkeypatch.setenv(name, "")  # so that what the command sets is undone
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(environment, "prepare", lambda device: None)
+
+    def run(*arguments: str) -> Answer:
+        monkeypatch.setattr(sys, "argv", ["accumtrain", *arguments])
+        monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+        try:
+            code = cli.command()
+        except SystemExit as stop:  # argparse's, and Hydra's after --help
+            code = int(stop.code or 0)
+        return Answer(code, *capfd.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def fake_job(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Config], Any]], list[Config]]:
+    """Puts a function in the place of job=train; returns the list of configurations it will have seen."""
+
+    def put(run: Callable[[Config], Any]) -> list[Config]:
+        seen: list[Config] = []
+
+        def job(config: Config) -> Any:
+            seen.append(config)
+            return run(config)
+
+        monkeypatch.setitem(sys.modules, "accumtrain.jobs.train", SimpleNamespace(run=job))
+        return seen
+
+    return put
+
+
+@pytest.fixture(scope="session")
+def compose() -> Callable[..., Config]:
+    """Composes and checks the configuration of `overrides`, without a command line."""
+
+    def config(*overrides: str) -> Config:
+        with hydra.initialize_config_dir(str(CONF_DIR), version_base="1.3"):
+            composed = hydra.compose("config", list(overrides))
+        return from_mapping(OmegaConf.to_container(composed, resolve=True))
+
+    return config
