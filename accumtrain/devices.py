@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from dataclasses import dataclass
 
 import tensorflow as tf
@@ -108,17 +109,11 @@ def _cpu(config: DeviceConfig, kind: str) -> Devices:
     if replicas > 1:
         (cpu,) = tf.config.list_physical_devices("CPU")
         _set(tf.config.set_logical_device_configuration, cpu, [tf.config.LogicalDeviceConfiguration()] * replicas)
-    threads = f"CPU, {_cores()} cores"
+    threads = f"CPU, {os.cpu_count()} cores"
     if replicas == 1:
         return Devices(tf.distribute.get_strategy(), threads)
     strategy = tf.distribute.MirroredStrategy([f"/cpu:{index}" for index in range(replicas)])
     return Devices(strategy, f"{threads} as {replicas} virtual devices, mirrored")
-
-
-def _cores() -> int:
-    import psutil
-
-    return len(psutil.Process().cpu_affinity())
 
 
 def _set(setter, *arguments) -> None:

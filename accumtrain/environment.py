@@ -10,14 +10,23 @@ import logging
 import os
 import sys
 import tempfile
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+import psutil
 
 from accumtrain.config import DeviceConfig
 from accumtrain.errors import ConfigError
 
 LOGS_WANTED = "ACCUMTRAIN_TF_LOGS"
+_job_started: list[float] = []
+
+
+def job_started() -> float:
+    """When the current job began, in seconds of the epoch: for the first of a process, when that began."""
+    return _job_started[-1]
 
 
 def prepare(device: DeviceConfig) -> None:
@@ -27,6 +36,7 @@ def prepare(device: DeviceConfig) -> None:
         ConfigError: TensorFlow already runs in this process with another memory limit (a sweep over limits).
     """
     limit = {} if device.memory_limit_mb is None else {"TF_CPU_BFC_MEM_LIMIT_IN_MB": str(device.memory_limit_mb)}
+    _job_started.append(time.time() if _job_started else psutil.Process().create_time())
     wanted = {
         "TF_CPU_ALLOCATOR_USE_BFC": "true",  # exact byte counts, and running out of memory can be caught
         "TF_FORCE_GPU_ALLOW_GROWTH": "true",  # a GPU's memory is taken as it is needed

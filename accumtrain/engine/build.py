@@ -29,6 +29,11 @@ def model_for(config: Config, data: Data) -> Model:
     )
 
 
+def moving_average(config: Config, model: Model) -> MovingAverage | None:
+    """The moving average of the weights, where the run keeps one."""
+    return MovingAverage(model.trainable_variables, config.ema.decay) if config.ema.decay > 0 else None
+
+
 def build_window(config: Config, data: Data, total_steps: int, strategy: tf.distribute.Strategy) -> Window:
     """All state of a run at update 0.
 
@@ -42,7 +47,7 @@ def build_window(config: Config, data: Data, total_steps: int, strategy: tf.dist
             build_optimizer(config.optim),
             build_schedule(config.schedule, total_steps),
             clip_norm=config.optim.clip_norm,
-            ema=MovingAverage(model.trainable_variables, config.ema.decay) if config.ema.decay > 0 else None,
+            ema=moving_average(config, model),
             seed=config.run.seed,
             micro_steps=config.accum.steps,
         )

@@ -5,6 +5,7 @@ A checkpoint holds model, optimizer, moving averages and the update count, never
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import tensorflow as tf
@@ -72,12 +73,18 @@ class Checkpoints:
         self._write(self._best, int(self.step))
         return True
 
+    @property
+    def best(self) -> dict[str, float] | None:
+        """Loss and accuracy of the best state."""
+        if float(self.best_accuracy) < 0:
+            return None
+        return {"loss": float(self.best_loss), "accuracy": float(self.best_accuracy)}
+
     def _write(self, manager: tf.train.CheckpointManager, step: int) -> None:
         try:
             manager.save(checkpoint_number=step)
         except (tf.errors.OpError, OSError) as error:
-            for part in Path(manager.directory).glob(f"step-{step}[._]*"):
-                part.unlink(missing_ok=True) if part.is_file() else None
+            _remove_parts(Path(manager.directory), step)
             reason = str(error).strip().splitlines()[0]
             last = manager.latest_checkpoint
             raise CheckpointError(
@@ -108,6 +115,15 @@ def restore_model(directory: Path, model: Model, ema: MovingAverage | None) -> s
 
 def _manager(checkpoint: tf.train.Checkpoint, directory: Path, keep: int) -> tf.train.CheckpointManager:
     return tf.train.CheckpointManager(checkpoint, str(directory), max_to_keep=keep, checkpoint_name="step")
+
+
+def _remove_parts(directory: Path, step: int) -> None:
+    """Frees what a failed save has left behind."""
+    for part in directory.glob(f"step-{step}[._]*"):
+        if part.is_dir():
+            shutil.rmtree(part)
+        else:
+            part.unlink()
 
 
 def _unusable(path: str, error: Exception) -> CheckpointError:

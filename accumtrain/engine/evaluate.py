@@ -5,41 +5,81 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from typing import Any
 
 import tensorflow as tf
 
+from accumtrain.data.pipeline import eval_batches
+from accumtrain.data.source import Data
+from accumtrain.engine.ema import MovingAverage
 from accumtrain.engine.pace import Pace
-from accumtrain.engine.step import Step
+from accumtrain.engine.step import for_each
+from accumtrain.engine.window import Batch, loss_and_correct, sum_buffer
+from accumtrain.models.mode import EVALUATION
+from accumtrain.models.segments import Model
 
 
-def evaluate(
-    step: Step, dataset: tf.data.Dataset, batches: int, stop: Callable[[], bool]
-) -> dict[str, float] | None:
-    """Evaluates the current weights, or their moving average where the run keeps one.
+class Evaluator:
+    """Evaluates a model on the test split of its data. Create it inside the strategy's scope.
 
     Args:
-        dataset: the split in `batches` batches, distributed by the strategy.
-        stop: asked between chunks; True abandons the evaluation.
-
-    Returns:
-        loss, accuracy, examples, seconds; None when abandoned.
+        ema: evaluate with these averages in place of the weights.
+        batch: examples of all replicas at once.
     """
-    started, pace, done = time.perf_counter(), Pace(), 0
-    iterator = iter(dataset)
-    average = step.window.ema
-    with average.in_place() if average is not None else nullcontext():
-        step.evaluated()  # forgets an abandoned evaluation
-        while done < batches:
-            if stop():
-                return None
-            count = pace.next(batches - done)
-            with pace.timed(count):
-                step.evaluate(iterator, tf.constant(count))
-            done += count
-        loss, correct, examples = (float(value) for value in step.evaluated())
-    return {
-        "loss": loss / examples,
-        "accuracy": correct / examples,
-        "examples": int(examples),
-        "seconds": time.perf_counter() - started,
-    }
+
+    def __init__(
+        self, model: Model, ema: MovingAverage | None, data: Data, batch: int, strategy: tf.distribute.Strategy
+    ):
+        self._model, self._ema, self._strategy = model, ema, strategy
+        self._batches = -(-data.test.size // batch)
+        self._dataset = strategy.experimental_distribute_dataset(eval_batches(data, batch=batch))
+        self._dtype = model.trainable_variables[0].dtype
+        self._sums = [sum_buffer([], self._dtype) for _ in range(3)]  # loss, correct answers, examples
+
+    def __call__(self, stop: Callable[[], bool], report: Callable[[int, int], None]) -> dict[str, float] | None:
+        """Evaluates the state as it is.
+
+        Args:
+            stop: asked between calls of the compiled part; True abandons the evaluation.
+            report: told how many of how many batches are done.
+
+        Returns:
+            loss, accuracy, examples, seconds; None when abandoned.
+        """
+        started, pace, done = time.perf_counter(), Pace(), 0
+        batches = iter(self._dataset)
+        self._read()  # forgets what an abandoned evaluation has summed up
+        with self._ema.in_place() if self._ema is not None else nullcontext():
+            while done < self._batches:
+                if stop():
+                    return None
+                count = pace.next(self._batches - done)
+                with pace.timed(count):
+                    self._add(batches, tf.constant(count))
+                done += count
+                report(done, self._batches)
+        loss, correct, examples = self._read().numpy().tolist()
+        return {
+            "loss": loss / examples,
+            "accuracy": correct / examples,
+            "examples": int(examples),
+            "seconds": time.perf_counter() - started,
+        }
+
+    @tf.function
+    def _add(self, batches: Any, count: tf.Tensor) -> None:
+        for_each(self._strategy, batches, count, self._add_batch)
+
+    def _add_batch(self, batch: Batch) -> None:
+        loss, correct = loss_and_correct(self._model(batch["image"], EVALUATION), batch)
+        examples = tf.reduce_sum(tf.cast(batch["weight"], self._dtype))
+        for total, value in zip(self._sums, (loss, correct, examples), strict=True):
+            total.assign_add(value)
+
+    @tf.function
+    def _read(self) -> tf.Tensor:
+        """The sums over all replicas; clears them."""
+        sums = tf.stack([tf.convert_to_tensor(total) for total in self._sums])
+        for total in self._sums:
+            total.assign(tf.zeros_like(total))
+        return sums

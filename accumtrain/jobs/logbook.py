@@ -1,0 +1,83 @@
+"""The metrics of a run while it trains: metrics.jsonl, TensorBoard, and the clock behind examples per second."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from accumtrain import environment
+from accumtrain.jobs.events import Events
+from accumtrain.runs import Run
+
+
+class Logbook:
+    """Writes each record to metrics.jsonl and TensorBoard, and remembers them for the summary.
+
+    Args:
+        run: the run's directory, its metrics already cut back to the restored update.
+        batch_size: examples of an update.
+        train_examples: examples of an epoch.
+    """
+
+    def __init__(self, run: Run, events: Events, batch_size: int, train_examples: int):
+        self._run, self._events = run, events
+        self._batch_size, self._train_examples = batch_size, train_examples
+        self.records: list[dict[str, Any]] = run.records()
+        self._seconds_before = max((record["seconds"] for record in self.records), default=0.0)
+        self.seconds_to_first_update: float | None = None
+        self._updates, self._busy = 0, 0.0  # without the first update, which traces and compiles
+        self._updates_logged, self._busy_logged = 0, 0.0
+
+    @contextmanager
+    def timed_update(self) -> Iterator[None]:
+        """Around everything that makes one update."""
+        started = time.perf_counter()
+        yield
+        if self.seconds_to_first_update is None:
+            self.seconds_to_first_update = time.time() - environment.job_started()
+            return
+        self._updates += 1
+        self._busy += time.perf_counter() - started
+
+    @property
+    def seconds(self) -> float:
+        """Wall time spent on this run so far, over all its sessions."""
+        return self._seconds_before + time.time() - environment.job_started()
+
+    @property
+    def examples_per_second(self) -> float | None:
+        """Over this session; None until two updates are done."""
+        return self._updates * self._batch_size / self._busy if self._updates else None
+
+    def train(self, step: int, update: Mapping[str, float]) -> None:
+        """Logs an update: its loss, accuracy, learning_rate and grad_norm."""
+        updates, busy = self._updates - self._updates_logged, self._busy - self._busy_logged
+        self._updates_logged, self._busy_logged = self._updates, self._busy
+        speed = {"examples_per_second": updates * self._batch_size / busy} if updates else {}
+        names = ("loss", "accuracy", "learning_rate", "grad_norm")
+        self._write("train", step, {name: update[name] for name in names} | speed)
+
+    def test(self, step: int, result: Mapping[str, float]) -> None:
+        """Logs an evaluation: loss, accuracy, examples and its own speed."""
+        speed = {"examples_per_second": result["examples"] / result["seconds"]}
+        self._write("test", step, {name: result[name] for name in ("loss", "accuracy", "examples")} | speed)
+
+    def tested(self, step: int) -> bool:
+        """Has the state after `step` updates been evaluated?"""
+        return any(record["split"] == "test" and record["step"] == step for record in self.records)
+
+    def last(self, split: str) -> dict[str, float] | None:
+        """Loss and accuracy of the last record of a split."""
+        for record in reversed(self.records):
+            if record["split"] == split:
+                return {"loss": record["loss"], "accuracy": record["accuracy"]}
+        return None
+
+    def _write(self, split: str, step: int, values: Mapping[str, Any]) -> None:
+        epoch = round(step * self._batch_size / self._train_examples, 4)
+        record = {"step": step, "epoch": epoch, "split": split, **values, "seconds": round(self.seconds, 3)}
+        self.records.append(record)
+        self._run.log(record)
+        self._events.write(record)

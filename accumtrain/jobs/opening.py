@@ -1,0 +1,52 @@
+"""The banner at the start of a run: what will be trained, the batch arithmetic, the memory."""
+
+from __future__ import annotations
+
+from accumtrain.config import Config
+from accumtrain.console import banner, format_bytes, say
+from accumtrain.data.source import Data
+from accumtrain.devices import Devices
+from accumtrain.engine.memory import state_bytes
+from accumtrain.engine.window import Window
+from accumtrain.runs import Run
+
+KINDS = {
+    "weights": "weights",
+    "gradients": "gradient buffer",
+    "optimizer": "optimizer state",
+    "batch_norm": "batch statistics",
+    "ema": "averaged weights",
+}
+
+
+def show_opening(
+    config: Config, run: Run, data: Data, devices: Devices, window: Window, total: int, micro_batch: int
+) -> None:
+    """Prints the banner, and what the data has to say."""
+    replicas = devices.replicas
+    height, width, channels = data.image_shape
+    sizes = state_bytes(window)
+    model = [f"{window.model.params:,} parameters", f"memory={config.model.memory}"]
+    if hasattr(config.model, "norm"):
+        model.append(f"{config.model.norm} norm")
+    rows = [
+        ("model", f"{config.model.label}: " + ", ".join(model)),
+        (
+            "data",
+            f"{config.data.kind}: {data.train.size:,} training and {data.test.size:,} test images, "
+            f"{height} x {width} x {channels}, {data.num_classes} classes",
+        ),
+        (
+            "batch",
+            f"{config.batch_size} = micro-batch {micro_batch} x {config.accum.steps} steps x {replicas} "
+            + ("replica" if replicas == 1 else "replicas"),
+        ),
+        ("updates", f"{total:,} = {total * config.batch_size / data.train.size:.4g} epochs"),
+        ("optimizer", f"{config.optim.kind}, {config.schedule.kind} schedule"),
+        ("device", f"{devices.description}; {config.precision}"),
+        ("state", ", ".join(f"{KINDS[kind]} {format_bytes(size)}" for kind, size in sizes.items() if size)),
+        ("run", str(run.path)),
+    ]
+    banner(f"accumtrain {config.model.label}", rows)
+    for note in data.notes:
+        say(note)

@@ -1,0 +1,232 @@
+"""job=train: the only training loop."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import tensorflow as tf
+
+from accumtrain.config import Config, micro_batch_size, total_steps
+from accumtrain.console import Progress, format_seconds, say, table
+from accumtrain.data.build import open_data
+from accumtrain.data.pipeline import train_batches
+from accumtrain.data.source import Data
+from accumtrain.devices import Devices, resolve
+from accumtrain.engine.build import build_window
+from accumtrain.engine.checkpoint import Checkpoints
+from accumtrain.engine.evaluate import Evaluator
+from accumtrain.engine.memory import Meter, tensor_bytes
+from accumtrain.engine.pace import Pace
+from accumtrain.engine.step import Step
+from accumtrain.engine.window import Window
+from accumtrain.errors import DivergedError, Preempted
+from accumtrain.jobs.events import Events
+from accumtrain.jobs.failures import explained
+from accumtrain.jobs.interrupt import Interrupt
+from accumtrain.jobs.logbook import Logbook
+from accumtrain.jobs.opening import show_opening
+from accumtrain.jobs.pictures import draw_curves
+from accumtrain.runs import Run, read_summary
+
+
+def run(config: Config) -> dict[str, Any]:
+    """Trains from the last saved update, or from the start, to the end. Returns the summary.
+
+    Raises:
+        AccumtrainError: whatever keeps it from finishing; the state of the last update can be continued.
+    """
+    devices = resolve(config.device)
+    micro_batch = micro_batch_size(config.batch_size, config.accum.steps, devices.replicas)
+    data = open_data(config.data, config.run.seed)
+    total = total_steps(config, data.train.size)
+    with explained(config, data):
+        window = build_window(config, data, total, devices.strategy)
+        with Run(config) as run, Events(run.path / "tensorboard") as events:
+            return Training(config, run, events, data, devices, window, total, micro_batch).run()
+
+
+class Training:
+    """One run in one process."""
+
+    def __init__(
+        self,
+        config: Config,
+        run: Run,
+        events: Events,
+        data: Data,
+        devices: Devices,
+        window: Window,
+        total: int,
+        micro_batch: int,
+    ):
+        self.config, self.directory, self.data, self.devices, self.window = config, run, data, devices, window
+        self.total, self.micro_batch = total, micro_batch
+        self.global_micro_batch = micro_batch * devices.replicas
+        with devices.strategy.scope():
+            self.step = Step(window, devices.strategy)
+            self.evaluator = Evaluator(window.model, window.ema, data, self.global_micro_batch, devices.strategy)
+            self.checkpoints = Checkpoints(run.checkpoints, window, config.checkpoint.keep)
+        self.resumed = self.checkpoints.restore()
+        self.done = int(window.step)
+        run.truncate(self.done)
+        self.logbook = Logbook(run, events, config.batch_size, data.train.size)
+        self.meter, self.pace, self.interrupt = Meter(), Pace(), Interrupt()
+
+    def run(self) -> dict[str, Any]:
+        show_opening(self.config, self.directory, self.data, self.devices, self.window, self.total, self.micro_batch)
+        finished = read_summary(self.directory.path) if self.done >= self.total and self.logbook.tested(self.done) else None
+        if finished is not None:
+            say(f"nothing left to do: all {self.done} updates are made (train.epochs or train.steps sets how many)")
+            self._show_closing(finished)
+            return finished
+        self.directory.save_config()
+        if self.resumed:
+            say(f"continuing after update {self.done} of {self.total}")
+
+        # ---- train -----------------------------------------------------------------------------------------------
+        dataset = train_batches(
+            self.data,
+            batch=self.global_micro_batch,
+            first=self.done * self.config.batch_size,
+            seed=self.config.run.seed,
+        )
+        batches = iter(self.devices.strategy.experimental_distribute_dataset(dataset))
+        self.meter.start()
+        with self.interrupt, self._progress() as self.progress:
+            self._evaluate_if_due()  # an evaluation that a stop has cut off
+            while self.done < self.total:
+                with self.logbook.timed_update():
+                    self._accumulate(batches)
+                    update = self._commit()
+                self._report(update)
+                self._evaluate_if_due()
+                if self.done % self.config.checkpoint.every == 0 or self.done == self.total:
+                    self.checkpoints.save()
+
+        # ---- close -----------------------------------------------------------------------------------------------
+        summary = self._summary("completed")
+        self.directory.write_summary(summary)
+        draw_curves({self.directory.path.name: self.logbook.records}, self.directory.path / "results.png")
+        self._show_closing(summary)
+        return summary
+
+    # ---- an update -----------------------------------------------------------------------------------------------
+
+    def _accumulate(self, batches: Any) -> None:
+        """The micro-steps of one window, in calls short enough to show progress and to be interrupted."""
+        steps, taken = self.config.accum.steps, 0
+        while taken < steps:
+            self._stop_if_asked()  # drops what the window holds: only the commit changes state
+            count = self.pace.next(steps - taken)
+            with self.pace.timed(count):
+                self.step.accumulate(batches, tf.constant(count))
+            taken += count
+            self.progress.window(taken, steps)
+
+    def _commit(self) -> dict[str, float]:
+        update = {name: value.numpy().item() for name, value in self.step.commit().items()}
+        if not update["finite"]:
+            self._diverged(update)
+        self.done += 1
+        return update
+
+    def _report(self, update: dict[str, float]) -> None:
+        self.progress.update(
+            self.done,
+            loss=update["loss"],
+            accuracy=update["accuracy"],
+            examples_per_second=self.logbook.examples_per_second,
+        )
+        if self.done % self.config.log.every == 0 or self.done in (1, self.total):
+            self.logbook.train(self.done, update)
+
+    def _progress(self) -> Progress:
+        per_epoch = self.data.train.size / self.config.batch_size
+        return Progress(
+            first=self.done, total=self.total, updates_per_epoch=per_epoch, log_every=self.config.log.every
+        )
+
+    # ---- evaluation ----------------------------------------------------------------------------------------------
+
+    def _evaluate_if_due(self) -> None:
+        if not self._evaluation_due() or self.logbook.tested(self.done):
+            return
+        result = self.evaluator(stop=lambda: self.interrupt.requested, report=self.progress.evaluating)
+        if result is None:
+            self._stop()
+        self.logbook.test(self.done, result)
+        best = self.checkpoints.save_if_best(result["loss"], result["accuracy"])
+        self.progress.event(
+            f"update {self.done}: test loss {result['loss']:.4f}, test accuracy {result['accuracy']:.4f}"
+            + (" (best)" if best else "")
+        )
+
+    def _evaluation_due(self) -> bool:
+        if self.done == 0:
+            return False
+        if self.done == self.total:
+            return True
+        every = self.config.eval.every
+        if every == "epoch":
+            examples, size = self.done * self.config.batch_size, self.data.train.size
+            return examples // size > (examples - self.config.batch_size) // size
+        return self.done % every == 0
+
+    # ---- ways out ------------------------------------------------------------------------------------------------
+
+    def _stop_if_asked(self) -> None:
+        if self.interrupt.requested:
+            self._stop()
+
+    def _stop(self) -> NoReturn:
+        if self.done > 0:
+            self.checkpoints.save()
+        self.directory.write_summary(self._summary("preempted"))
+        raise Preempted(
+            f"stopped after update {self.done} of {self.total}; its state is saved in {self.directory.path}: "
+            "run the same command again to continue"
+        )
+
+    def _diverged(self, update: dict[str, float]) -> NoReturn:
+        if self.done > 0:
+            self.checkpoints.save()
+        self.directory.write_summary(self._summary("diverged"))
+        raise DivergedError(
+            f"update {self.done + 1} is not finite (loss {update['loss']}, gradient norm {update['grad_norm']}) and "
+            f"was not made; the state after update {self.done} is saved in {self.directory.path}: "
+            "lower optim.lr, lengthen schedule.warmup or set optim.clip_norm=1, under another run.name"
+        )
+
+    def _summary(self, status: str) -> dict[str, Any]:
+        return {
+            "status": status,
+            "step": self.done,
+            "epoch": round(self.done * self.config.batch_size / self.data.train.size, 4),
+            "params": self.window.model.params,
+            "optimizer_state_bytes": tensor_bytes(self.window.optimizer.state),
+            "train": self.logbook.last("train"),
+            "test": self.logbook.last("test"),
+            "best": self.checkpoints.best,
+            "examples_per_second": self.logbook.examples_per_second,
+            "seconds": round(self.logbook.seconds, 3),
+            "seconds_to_first_update": self.logbook.seconds_to_first_update,
+            "memory": self.meter.read(),
+            "batch_size": self.config.batch_size,
+            "micro_batch_size": self.micro_batch,
+            "accum_steps": self.config.accum.steps,
+            "replicas": self.devices.replicas,
+        }
+
+    def _show_closing(self, summary: dict[str, Any]) -> None:
+        rows = [
+            (split, f"{values['loss']:.4f}", f"{values['accuracy']:.4f}")
+            for split in ("train", "test", "best")
+            if (values := summary.get(split)) is not None
+        ]
+        speed = summary["examples_per_second"]
+        table(f"{self.directory.path.name}: {summary['step']} updates", ("", "loss", "accuracy"), rows)
+        say(
+            f"{format_seconds(summary['seconds'])}"
+            + (f", {speed:.0f} examples/s" if speed else "")
+            + f"; results in {self.directory.path}"
+        )
