@@ -30,6 +30,7 @@ from accumtrain.console import fail, say
 from accumtrain.errors import AccumtrainError, ConfigError, Preempted
 from accumtrain.hydra_errors import USAGE_ERRORS, explain
 from accumtrain.runs import Run, run_name
+from accumtrain.usage import help_text
 
 INTERRUPTED = 130  # as a shell reports Ctrl-C: stopped before there was a state to save
 STOPPED = (Preempted.exit_code, INTERRUPTED)
@@ -50,10 +51,14 @@ def command() -> int:
     if "--version" in sys.argv[1:]:
         print(f"accumtrain {__version__}")
         return 0
+    options = get_args_parser().parse_args()
+    if options.help:
+        own = [Path(options.config_dir)] if options.config_dir else []
+        print(help_text([CONF_DIR, *own]))
+        return 0
     if os.environ.get("HYDRA_FULL_ERROR") == "1":
         os.environ["ACCUMTRAIN_TRACEBACK"] = "1"
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then hands its errors to us instead of printing them
-    options = get_args_parser().parse_args()
     is_sweep = options.multirun or "hydra.mode=MULTIRUN" in options.overrides
     code, result = _guarded(partial(_run_sweep, options) if is_sweep else _run_single)
     return code if result is None else result
@@ -129,7 +134,7 @@ def _check_jobs(options: Namespace) -> None:
 
 
 def _call_hydra(task: Callable[[DictConfig], None]) -> None:
-    """Parses sys.argv and calls `task` with each composed configuration, or answers --help, --cfg and the like."""
+    """Parses sys.argv and calls `task` with each composed configuration, or answers --cfg and the like."""
     try:
         hydra.main(version_base="1.3", config_path=str(CONF_DIR), config_name="config")(task)()
     except ValueError as error:  # two options that exclude each other

@@ -150,6 +150,14 @@ class Progress:
         self._micro = done / steps
         self._show(f" +{done}/{steps}" if steps >= LONG_WINDOW and done < steps else "")
 
+    def evaluating(self, done: int, batches: int) -> None:
+        """`done` of the `batches` of an evaluation have run."""
+        self._show(f" evaluating {done}/{batches}" if done < batches else "")
+
+    def evaluating(self, done: int, batches: int) -> None:
+        """`done` of the `batches` of an evaluation are counted."""
+        self._show(f"  evaluating {done}/{batches}" if done < batches else "")
+
     def event(self, text: str) -> None:
         """A line above the bar."""
         self._print(text)

@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from accumtrain import __version__
+from accumtrain.config import CONF_DIR
 from accumtrain.errors import AccumtrainError, ConfigError, DataError, DivergedError, Preempted
 from accumtrain.runs import Run
 
@@ -58,11 +59,16 @@ def test_mistake_from_outside_needs_no_tensorflow():
     assert answer.stderr == "error: batch_size=100 does not divide by accum.steps=8 x 1 replica; nearest: 96, 104\n"
 
 
-def test_help_shows_every_group(command):
-    answer = command("--help")
+def test_help_shows_every_choice(command, tmp_path):
+    (tmp_path / "own" / "model").mkdir(parents=True)
+    (tmp_path / "own" / "model" / "tiny.yaml").write_text("")
+    answer = command("--help", "--config-dir", "own")
     assert answer.code == 0
-    for group in ("data", "device", "experiment", "model", "optim", "schedule"):
-        assert f"\n{group}: " in answer.out
+    for file in CONF_DIR.glob("*/*.yaml"):
+        assert f"\n  {file.parent.name} " in answer.out
+        assert file.stem in answer.out
+    assert "tiny" in answer.out
+    assert max(map(len, answer.out.splitlines())) <= 110
 
 
 def test_unknown_option(command):

@@ -88,16 +88,20 @@ def test_time_left_is_that_of_the_remaining_updates(monkeypatch, capsys):
     assert lines[2].endswith("58.0 s left"), "2 s for each of 29"
 
 
-def test_progress_on_a_terminal_shows_a_long_window(capsys, terminal):
+@pytest.mark.parametrize(
+    ("method", "done", "of", "shown"),
+    [("window", 3, 64, "1/4 +3/64 "), ("window", 3, 4, "1/4 loss"), ("evaluating", 1, 9, "1/4 evaluating 1/9 ")],
+)
+def test_progress_on_a_terminal(method, done, of, shown, capsys, terminal):
     with Progress(first=0, total=4, updates_per_epoch=2) as progress:
-        progress.update(1, loss=0.5, accuracy=0.25, examples_per_second=2000)
-        progress.window(3, 64)
         progress.event("evaluated")
+        progress.update(1, loss=0.5, accuracy=0.25, examples_per_second=2000)
+        getattr(progress, method)(done, of)
     out = capsys.readouterr().out
-    assert "1/4 +3/64" in out
+    assert shown in out
     assert "epoch 1/2" in out
     assert "2,000 ex/s" in out
-    assert "evaluated" in out
+    assert "evaluated\n" in out
 
 
 @pytest.mark.parametrize(

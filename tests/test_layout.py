@@ -16,7 +16,7 @@ LAYERS = [  # from the top; the members of a layer do not import each other, exc
     {"engine"},
     {"models", "optim", "data", "devices"},
 ]
-BASE = {"config", "runs", "console", "errors", "environment", "sweep", "hydra_errors"}
+BASE = {"config", "runs", "console", "errors", "environment", "sweep", "hydra_errors", "usage"}
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
