@@ -13,8 +13,13 @@ MAX_RELATIVE_STEP = 1e-2
 
 
 class AdafactorScalars(NamedTuple):
+    """Tensors that all variables share: a constant in each update would make half of the graph."""
+
     rate: tf.Tensor  # rho_t of the paper
     blend: tf.Tensor  # 1 - beta2_t = t^-decay_exponent; 1 at t = 1, so nothing is left to correct for bias
+    epsilon1: tf.Tensor
+    epsilon2: tf.Tensor
+    clip_threshold: tf.Tensor
 
 
 class Adafactor(Optimizer):
@@ -58,15 +63,22 @@ class Adafactor(Optimizer):
         self.momenta = [zeros_slot(parameter, "momentum") for parameter in parameters] if self._momentum else []
 
     def _scalars(self, rate: tf.Tensor, t: tf.Tensor) -> AdafactorScalars:
-        return AdafactorScalars(rate, blend=tf.pow(t, -self._decay_exponent))
+        return AdafactorScalars(
+            rate,
+            blend=tf.pow(t, -self._decay_exponent),
+            epsilon1=tf.constant(self._epsilon1, t.dtype),
+            epsilon2=tf.constant(self._epsilon2, t.dtype),
+            clip_threshold=tf.constant(self._clip_threshold, t.dtype),
+        )
 
     def _update(
         self, index: int, variable: tf.Variable, gradient: tf.Tensor, scalars: AdafactorScalars
     ) -> tf.Operation | None:
-        update = self.second_moments[index].precondition(gradient, self._epsilon1, scalars.blend)
-        step_size = scalars.rate / tf.maximum(_rms(update) / self._clip_threshold, 1.0)
+        update = self.second_moments[index].precondition(gradient, scalars.epsilon1, scalars.blend)
+        clip = scalars.clip_threshold / tf.maximum(_rms(update), scalars.clip_threshold)
+        step_size = scalars.rate * clip
         if self._scale_parameter:
-            step_size *= tf.maximum(_rms(variable), self._epsilon2)
+            step_size *= tf.maximum(_rms(variable), scalars.epsilon2)
         if not self._momentum:
             return tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=step_size, delta=update)
         return tf.raw_ops.ResourceApplyMomentum(
@@ -79,39 +91,38 @@ class Adafactor(Optimizer):
 
 
 class FullMoment(tf.Module):
-    """The running mean of g^2 + epsilon1, value by value."""
+    """v, the running mean of g^2 + epsilon1."""
 
     def __init__(self, parameter: Parameter) -> None:
         super().__init__()
         self.value = zeros_slot(parameter, "v")
 
-    def precondition(self, gradient: tf.Tensor, epsilon1: float, blend: tf.Tensor) -> tf.Tensor:
+    def precondition(self, gradient: tf.Tensor, epsilon1: tf.Tensor, blend: tf.Tensor) -> tf.Tensor:
         """Takes the gradient in, then returns gradient / sqrt(v)."""
         moment = _blended(self.value, tf.square(gradient) + epsilon1, blend)
         return gradient * tf.math.rsqrt(moment)
 
 
 class FactoredMoment(tf.Module):
-    """The running mean of g^2 + epsilon1 over each row and each column: v = row * column / mean(row)."""
+    """v = row * column / mean(row), from the running means of g^2 + epsilon1 over each row and each column."""
 
     def __init__(self, parameter: Parameter) -> None:
         super().__init__()
         *stack, rows, columns = parameter.variable.shape.as_list()
-        self.row = zeros_slot(parameter, "v_row", [*stack, rows])
-        self.column = zeros_slot(parameter, "v_column", [*stack, columns])
+        self.row = zeros_slot(parameter, "v_row", [*stack, rows, 1])
+        self.column = zeros_slot(parameter, "v_column", [*stack, 1, columns])
 
-    def precondition(self, gradient: tf.Tensor, epsilon1: float, blend: tf.Tensor) -> tf.Tensor:
+    def precondition(self, gradient: tf.Tensor, epsilon1: tf.Tensor, blend: tf.Tensor) -> tf.Tensor:
         """Takes the gradient in, then returns gradient / sqrt(v).
 
         v itself is never formed: for zero gradients it is epsilon1^2 / epsilon1, 0 / 0 in float32.
         """
         square = tf.square(gradient)  # [..., n, m]
-        row = _blended(self.row, tf.reduce_mean(square, axis=-1) + epsilon1, blend)  # [..., n]
-        column = _blended(self.column, tf.reduce_mean(square, axis=-2) + epsilon1, blend)  # [..., m]
-        row_root = tf.sqrt(row) * tf.math.rsqrt(tf.reduce_mean(row, axis=-1, keepdims=True))  # [..., n]
-        column_inverse = tf.math.rsqrt(column)  # [..., m]
+        row = _blended(self.row, tf.reduce_mean(square, axis=-1, keepdims=True) + epsilon1, blend)  # [..., n, 1]
+        column = _blended(self.column, tf.reduce_mean(square, axis=-2, keepdims=True) + epsilon1, blend)  # [..., 1, m]
+        row_root = tf.sqrt(row) * tf.math.rsqrt(tf.reduce_mean(row, axis=-2, keepdims=True))  # [..., n, 1]
         # Row divides, not multiplies: Grappler reorders products, and that of the two factors alone can overflow.
-        return gradient * column_inverse[..., tf.newaxis, :] / row_root[..., :, tf.newaxis]  # [..., n, m]
+        return gradient * tf.math.rsqrt(column) / row_root  # [..., n, m]
 
 
 def _is_factored(shape: tf.TensorShape) -> bool:

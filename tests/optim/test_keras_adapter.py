@@ -1,0 +1,134 @@
+"""Every optimizer of keras.optimizers behind the adapter, against Keras's own `apply`."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import replace
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from accumtrain.config import KerasOptimConfig
+from accumtrain.errors import ConfigError
+from accumtrain.optim.build import build_optimizer
+
+CLASSES = sorted(
+    name
+    for name, value in vars(keras.optimizers).items()
+    if inspect.isclass(value)
+    and issubclass(value, keras.optimizers.Optimizer)
+    and name not in ("Optimizer", "LossScaleOptimizer", "MultiOptimizer")
+)
+LR = 0.01
+
+
+def config(name: str, **args: object) -> KerasOptimConfig:
+    return KerasOptimConfig("keras", LR, 0.0, 0.0, name, dict(args))
+
+
+def keras_apply(
+    name: str,
+    weights: list[np.ndarray],
+    gradients: list[list[np.ndarray]],
+    rates: list[float],
+    decay: float | None = None,
+    **args: object,
+) -> list[np.ndarray]:
+    """Keras's own updates; its weight decay is for kernels, as accumtrain has it, and off unless given."""
+    signature = inspect.signature(getattr(keras.optimizers, name)).parameters
+    decays = {key: decay or 0.0 for key in ("weight_decay", "adam_weight_decay") if key in signature}
+    optimizer = getattr(keras.optimizers, name)(**decays, **args)
+    variables = [keras.Variable(weight, dtype="float32", name=f"w{i}") for i, weight in enumerate(weights)]
+    optimizer.exclude_from_weight_decay([v for v in variables if v.ndim < 2])
+    for values, rate in zip(gradients, rates, strict=True):
+        optimizer.learning_rate = rate
+        optimizer.apply([tf.constant(value, tf.float32) for value in values], variables)
+    return [variable.numpy() for variable in variables]
+
+
+def test_there_are_optimizers_to_test():
+    assert {"Adam", "AdamW", "Lion", "Nadam", "SGD"} <= set(CLASSES)
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_agrees_with_keras(name, weights, gradients, rates, train, assert_same_path):
+    series = [[value + 0.01 for value in values] for values in gradients[:3]]  # Keras's Adafactor makes zeros NaN
+    got = train(build_optimizer(config(name)), weights, series)
+    assert_same_path(got, keras_apply(name, weights, series, rates[:3]), weights, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["AdamW", "SGD", "Lamb", "Muon"])
+def test_weight_decay_agrees_with_keras(name, weights, gradients, rates, train, assert_same_path):
+    series = gradients[1:4]
+    got = train(build_optimizer(replace(config(name), weight_decay=0.5)), weights, series)
+    assert_same_path(got, keras_apply(name, weights, series, rates[:3], decay=0.5), weights, rtol=1e-5)
+
+
+def test_args_reach_keras(weights, gradients, rates, train, assert_same_path):
+    args = {"momentum": 0.5, "nesterov": True}
+    got = train(build_optimizer(config("SGD", **args)), weights, gradients[1:4])
+    assert_same_path(got, keras_apply("SGD", weights, gradients[1:4], rates[:3], **args), weights, rtol=1e-5)
+
+
+def test_updates_follow_the_schedule(weights, gradients, train):
+    half = train(build_optimizer(config("SGD")), [np.zeros(5)], [[gradients[1][1]]], schedule=lambda step: 0.5)
+    np.testing.assert_allclose(half[0], -0.5 * LR * gradients[1][1], rtol=1e-6)
+
+
+@pytest.mark.parametrize(("name", "copies"), [("SGD", 0), ("Lion", 1), ("RMSprop", 1), ("Adam", 2)])
+def test_state_is_keras_slots_and_no_copy_of_the_weights(name, copies):
+    optimizer = build_optimizer(config(name))
+    optimizer.build([tf.Variable(tf.zeros((50, 40))), tf.Variable(tf.zeros(40))], [True, False])
+    assert sum(int(np.prod(slot.shape)) for slot in optimizer.state) == copies * (50 * 40 + 40)
+
+
+def test_muon_sees_the_names_of_the_weights():
+    """Muon gives embeddings Adam's two slots, other matrices one."""
+    optimizer = build_optimizer(config("Muon"))
+    names = ["embedding/table", "dense/kernel"]
+    optimizer.build([tf.Variable(tf.zeros((3, 4)), name=name) for name in names], [True, True])
+    assert len(optimizer.state) == 2 + 1
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("lion", "did you mean Lion"),
+        ("Adamm", "did you mean"),
+        ("Shampoo", "choose one of Adadelta, "),
+        ("Optimizer", "choose one of|did you mean"),
+        ("LossScaleOptimizer", "optim.name=LossScaleOptimizer is not"),
+        ("MultiOptimizer", "optim.name=MultiOptimizer is not"),
+        ("schedules", "optim.name=schedules is not"),
+    ],
+)
+def test_unknown_names(name, says):
+    with pytest.raises(ConfigError, match=says):
+        build_optimizer(config(name))
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        ({"learning_rate": 0.1}, "set optim.lr"),
+        ({"weight_decay": 0.1}, "set optim.weight_decay"),
+        ({"clipnorm": 1.0}, "set optim.clip_norm"),
+        ({"global_clipnorm": 1.0}, "set optim.clip_norm"),
+        ({"clipvalue": 1.0}, "set optim.clip_norm"),
+        ({"use_ema": True}, "set ema.decay"),
+        ({"gradient_accumulation_steps": 4}, "set accum.steps"),
+        ({"loss_scale_factor": 2.0}, "leave it out"),
+        ({"beta_3": 0.9}, r"Lion has only beta_1, beta_2, name"),
+    ],
+)
+def test_args_that_are_not_for_keras(args, says):
+    with pytest.raises(ConfigError, match=says):
+        build_optimizer(config("Lion", **args))
+
+
+def test_values_that_keras_refuses():
+    optimizer = build_optimizer(config("SGD", momentum=2.0))
+    with pytest.raises(ConfigError, match=r"keras.optimizers.SGD refuses"):
+        optimizer.build([tf.Variable(tf.zeros(3))], [True])
