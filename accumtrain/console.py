@@ -154,10 +154,6 @@ class Progress:
         """`done` of the `batches` of an evaluation have run."""
         self._show(f" evaluating {done}/{batches}" if done < batches else "")
 
-    def evaluating(self, done: int, batches: int) -> None:
-        """`done` of the `batches` of an evaluation are counted."""
-        self._show(f"  evaluating {done}/{batches}" if done < batches else "")
-
     def event(self, text: str) -> None:
         """A line above the bar."""
         self._print(text)
