@@ -71,16 +71,17 @@ def open_folder(config: FolderConfig) -> tuple[FolderSplit, FolderSplit, int, li
     if not root.is_dir():
         raise DataError(f"data.path={config.path} is not a directory: give the folder that holds the class folders")
     if (root / "train").is_dir():
-        train, test = _list_classes(root / "train"), _list_classes(_test_folder(root))
+        held_out = _test_folder(root)
+        train, test = _list_classes(root / "train"), _list_classes(held_out)
         if train.classes.keys() != test.classes.keys():
             odd = sorted(train.classes.keys() ^ test.classes.keys())
-            raise DataError(f"{root}: train and test must have the same class folders; only one of them has {odd}")
+            raise DataError(f"{root}: train/ and {held_out.name}/ must have the same class folders; only one has {odd}")
     else:
         train, test = _hold_out(_list_classes(root), config.test_fraction)
     ignored = train.ignored + test.ignored
     _check_signatures([file for listing in (train, test) for files in listing.classes.values() for file in files])
     shape = None if config.image_size else _first_shape(train)
-    notes = [f"ignored {_some(ignored)} that are not PNG or JPEG"] if ignored else []
+    notes = [f"ignored {_files(ignored)} not named as PNG or JPEG: {_names(ignored)}"] if ignored else []
     return _split(train, shape), _split(test, shape), len(train.classes), notes
 
 
@@ -135,7 +136,9 @@ def _check_signatures(files: list[Path]) -> None:
     with ThreadPoolExecutor(16) as pool:
         bad = [file for file, good in zip(files, pool.map(is_image, files), strict=True) if not good]
     if bad:
-        raise DataError(f"{_some(bad)} not PNG or JPEG inside, whatever the name says: replace or remove them")
+        raise DataError(
+            f"{_files(bad)} named as an image but no PNG or JPEG inside: {_names(bad)}; replace or remove them"
+        )
 
 
 def _first_shape(listing: _Listing) -> tuple[int, int, int]:
@@ -153,6 +156,9 @@ def _split(listing: _Listing, shape: tuple[int, int, int] | None) -> FolderSplit
     return FolderSplit(files, labels, shape)
 
 
-def _some(files: list[Path]) -> str:
-    names = ", ".join(str(file) for file in files[:_NAMED]) + (", ..." if len(files) > _NAMED else "")
-    return f"{len(files)} file(s): {names};" if len(files) != 1 else f"1 file: {names};"
+def _files(files: list[Path]) -> str:
+    return "1 file" if len(files) == 1 else f"{len(files)} files"
+
+
+def _names(files: list[Path]) -> str:
+    return ", ".join(str(file) for file in files[:_NAMED]) + (", ..." if len(files) > _NAMED else "")

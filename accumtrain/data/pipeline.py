@@ -16,6 +16,8 @@ from accumtrain.data.resident import resident
 from accumtrain.data.source import Data, Split
 from accumtrain.data.stream import example_at, example_key
 
+# These graphs hold no Python control flow on tensors; not looking for any halves the time to build them.
+do_not_convert = tf.autograph.experimental.do_not_convert
 # Examples read by one call where images are then decoded one by one.
 _CHUNK = 64
 # Finished batches held ready. A fixed number: the batches count as memory in use.
@@ -72,14 +74,17 @@ def _batches(
     by_example = isinstance(split, EncodedSplit) or data.preprocess.by_example
     stride = _CHUNK if by_example else batch
 
+    @do_not_convert
     def read(start: tf.Tensor) -> dict[str, tf.Tensor]:
         index, key, weight = address_of(tf.range(start, tf.minimum(start + stride, positions.stop)))
         image, label = split.read(index)
         return {"image": image, "label": label, "key": key, "weight": weight}
 
+    @do_not_convert
     def prepare(example: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         return {**example, "image": _prepared(data.preprocess, split, example, training)}
 
+    @do_not_convert
     def finish(examples: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         image = data.preprocess.batch(examples["image"], examples["key"], training=training)
         return {
@@ -93,7 +98,7 @@ def _batches(
         examples = starts.map(read, tf.data.AUTOTUNE).unbatch().map(prepare, tf.data.AUTOTUNE)
         batches = examples.batch(batch, drop_remainder=True).map(finish, tf.data.AUTOTUNE)
     else:
-        batches = starts.map(lambda start: finish(read(start)), tf.data.AUTOTUNE)
+        batches = starts.map(read, tf.data.AUTOTUNE).map(finish, tf.data.AUTOTUNE)
     return batches.prefetch(_PREFETCH).with_options(_options())
 
 

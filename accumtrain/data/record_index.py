@@ -79,7 +79,7 @@ def _load(stamps: dict[str, Stamp]) -> dict[str, np.ndarray]:
     found: dict[str, np.ndarray] = {}
     for place in _places(list(stamps)):
         try:
-            with np.load(place, allow_pickle=False) as file:
+            with place.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
                 pieces = np.split(file["starts"], np.cumsum(file["counts"])[:-1])
                 then = file["stamps"].tolist()
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):

@@ -4,10 +4,11 @@ Position p belongs to epoch p // size and stands at place p % size of it; each e
 examples. So every example is seen once per epoch, a batch may run across the end of an epoch, and a position is
 the whole state of the input.
 
-Everything random is a hash of its coordinates: splitmix64 (Steele, Lea & Flood 2014, "Fast splittable
-pseudorandom number generators") chained over (purpose, seed, epoch, index, draw). Why not
-tf.random.experimental.index_shuffle: its four rounds leave the orders of neighbouring epochs correlated (up to
-0.7 for 50,000 examples), it takes milliseconds per index for tiny data sets, and one seed per element fails.
+Everything random is a number from a splitmix64 generator (Steele, Lea & Flood 2014, "Fast splittable pseudorandom
+number generators"), which can be asked for its n-th output directly. Its seed, called key here, is a hash of what
+the number belongs to, such as (seed, epoch, index). Why not tf.random.experimental.index_shuffle: its four rounds
+leave the orders of neighbouring epochs correlated (up to 0.7 for 50,000 examples), it takes milliseconds per
+index for tiny data sets, and one seed per element fails.
 """
 
 from __future__ import annotations
@@ -20,26 +21,36 @@ _GAMMA = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
 _ROUNDS = 8
 
-# Purposes keep the hashes of one (seed, epoch, index) apart.
+# What a key is for: keeps hashes of the same numbers apart.
 ORDER, AUGMENT, PATTERN, NOISE = range(4)
 
 
 def hash64(*parts: int | tf.Tensor) -> tf.Tensor:
-    """Chains integers (Python or int64/uint64 tensors that broadcast) into well-mixed uint64 values."""
-    state = tf.constant(0, tf.uint64)
+    """A uint64 key from integers: Python numbers or int64 tensors of one shape, with at least one tensor."""
+    state: int | tf.Tensor = 0
     for part in parts:
-        state = _mix(state + _as_uint64(part) + tf.constant(_GAMMA, tf.uint64))
+        if isinstance(state, int) and isinstance(part, int):
+            state = _mix_int(state + part + _GAMMA & _MASK)  # leading constants cost nothing in the graph
+        else:
+            state = _mix(_uint64(state) + _uint64(part) + _uint64(_GAMMA))
     return state
 
 
-def random_below(bound: int, *parts: int | tf.Tensor) -> tf.Tensor:
-    """Uniform int64 in [0, bound), one for each hash of `parts`. The bias is below bound / 2^63."""
-    return tf.cast(tf.bitwise.right_shift(hash64(*parts), tf.constant(1, tf.uint64)), tf.int64) % bound
+def random64(key: tf.Tensor, number: int | tf.Tensor) -> tf.Tensor:
+    """Output `number` (0, 1, ...) of the generator with this key: uniform uint64 of the broadcast shape."""
+    if isinstance(number, int):
+        return _mix(key + _uint64((number + 1) * _GAMMA))
+    return _mix(key + _uint64(number + 1) * _uint64(_GAMMA))
 
 
-def random_uniform(low: float, high: float, *parts: int | tf.Tensor) -> tf.Tensor:
-    """Uniform float32 in [low, high), in steps of (high - low) / 2^24, one for each hash of `parts`."""
-    return low + (high - low) / 2**24 * tf.cast(random_below(2**24, *parts), tf.float32)
+def random_below(bound: int, key: tf.Tensor, number: int | tf.Tensor) -> tf.Tensor:
+    """Uniform int64 in [0, bound) from output `number`. The bias is below bound / 2^63."""
+    return tf.cast(tf.bitwise.right_shift(random64(key, number), _uint64(1)), tf.int64) % bound
+
+
+def random_uniform(low: float, high: float, key: tf.Tensor, number: int | tf.Tensor) -> tf.Tensor:
+    """Uniform float32 in [low, high), in steps of (high - low) / 2^24, from output `number`."""
+    return low + (high - low) / 2**24 * tf.cast(random_below(2**24, key, number), tf.float32)
 
 
 def example_at(position: tf.Tensor, size: int, seed: int) -> tuple[tf.Tensor, tf.Tensor]:
@@ -62,32 +73,34 @@ def permute(place: tf.Tensor, size: int, key: tf.Tensor) -> tf.Tensor:
     columns = math.isqrt(size - 1) + 1
     rows = -(-size // columns)
 
-    def encipher(cell: tf.Tensor) -> tf.Tensor:
+    def encipher(cell: tf.Tensor, outside: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         column, row = cell % columns, cell // columns
         for turn in range(0, _ROUNDS, 2):
-            column = (column + random_below(columns, key, turn, row)) % columns
-            row = (row + random_below(rows, key, turn + 1, column)) % rows
-        return row * columns + column
+            column = (column + random_below(columns, key, row * _ROUNDS + turn)) % columns
+            row = (row + random_below(rows, key, column * _ROUNDS + turn + 1)) % rows
+        cell = tf.where(outside, row * columns + column, cell)
+        return cell, cell >= size
 
-    (cell,) = tf.while_loop(
-        lambda cell: tf.reduce_any(cell >= size),
-        lambda cell: (tf.where(cell >= size, encipher(cell), cell),),
-        (encipher(place),),
-    )
+    everywhere = tf.ones_like(place, tf.bool)
+    cell, _ = tf.while_loop(lambda _, outside: tf.reduce_any(outside), encipher, (place, everywhere))
     return cell
 
 
-def _as_uint64(part: int | tf.Tensor) -> tf.Tensor:
-    if isinstance(part, int):
-        return tf.constant(part & _MASK, tf.uint64)
-    return tf.cast(part, tf.uint64)
+def _uint64(value: int | tf.Tensor) -> tf.Tensor:
+    return tf.constant(value & _MASK, tf.uint64) if isinstance(value, int) else tf.cast(value, tf.uint64)
 
 
 def _mix(x: tf.Tensor) -> tf.Tensor:
-    x = _xor_shift(x, 30) * tf.constant(0xBF58476D1CE4E5B9, tf.uint64)
-    x = _xor_shift(x, 27) * tf.constant(0x94D049BB133111EB, tf.uint64)
+    x = _xor_shift(x, 30) * _uint64(0xBF58476D1CE4E5B9)
+    x = _xor_shift(x, 27) * _uint64(0x94D049BB133111EB)
     return _xor_shift(x, 31)
 
 
+def _mix_int(x: int) -> int:
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB & _MASK
+    return x ^ (x >> 31)
+
+
 def _xor_shift(x: tf.Tensor, bits: int) -> tf.Tensor:
-    return tf.bitwise.bitwise_xor(x, tf.bitwise.right_shift(x, tf.constant(bits, tf.uint64)))
+    return tf.bitwise.bitwise_xor(x, tf.bitwise.right_shift(x, _uint64(bits)))

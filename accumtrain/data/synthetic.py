@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from accumtrain.config import SyntheticConfig
 from accumtrain.data.source import Split
-from accumtrain.data.stream import NOISE, PATTERN, hash64, random_below
+from accumtrain.data.stream import NOISE, PATTERN, hash64, random64, random_below
 from accumtrain.errors import ConfigError
 
 # A class is a coarse grid of random grey values.
@@ -35,7 +35,7 @@ class SyntheticSplit(Split):
     def _pattern(self, label: tf.Tensor) -> tf.Tensor:
         height, width, channels = self._shape
         cell = tf.range(_GRID * _GRID * channels, dtype=tf.int64)
-        grid = tf.cast(random_below(256, PATTERN, self._seed, label[:, None], cell), tf.uint8)
+        grid = tf.cast(random_below(256, hash64(PATTERN, self._seed, label)[:, None], cell), tf.uint8)
         grid = tf.reshape(grid, [-1, _GRID, _GRID, channels])  # [n, 4, 4, channels]
         rows, columns = tf.range(height) * _GRID // height, tf.range(width) * _GRID // width
         return tf.gather(tf.gather(grid, rows, axis=1), columns, axis=2)  # [n, height, width, channels]
@@ -43,7 +43,7 @@ class SyntheticSplit(Split):
     def _noise(self, index: tf.Tensor) -> tf.Tensor:
         pixels = math.prod(self._shape)
         word = tf.range(-(-pixels // 8), dtype=tf.int64)
-        octets = tf.bitcast(hash64(NOISE, self._seed, index[:, None], word), tf.uint8)  # [n, words, 8]
+        octets = tf.bitcast(random64(hash64(NOISE, self._seed, index)[:, None], word), tf.uint8)  # [n, words, 8]
         return tf.reshape(tf.reshape(octets, [tf.size(index), -1])[:, :pixels], [-1, *self._shape])
 
 

@@ -21,7 +21,7 @@ def open_tfds(config: TfdsConfig) -> tuple[RecordSplit, RecordSplit, int]:
         DataError: Not prepared, prepared in another format, or without the splits and features asked for.
     """
     builder = _prepared_builder(config)
-    image, label = _features(config, builder.info.features)
+    image, label = _features(config, dict(builder.info.features.items()))
     train = _open(config, builder, "data.train_split", config.train_split, image, label.num_classes)
     test = _open(config, builder, "data.test_split", config.test_split, image, label.num_classes)
     if train.image_shape is None and config.image_size is None:
@@ -61,7 +61,7 @@ def _how_to_prepare(config: TfdsConfig) -> str:
     return message + f"Prepare it once with: python -c {shlex.quote(code)}"
 
 
-def _features(config: TfdsConfig, features: Any) -> tuple[Any, Any]:
+def _features(config: TfdsConfig, features: dict[str, Any]) -> tuple[Any, Any]:
     import tensorflow_datasets as tfds
 
     wanted = (

@@ -1,0 +1,151 @@
+"""Small images on disk, and the same examples as tensorflow-datasets prepares them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from accumtrain.config import FolderConfig, TfdsConfig, TfrecordConfig
+from accumtrain.data import resident
+
+PLAIN = {"augment": "none", "image_size": None, "mean": [0.0], "std": [1.0]}
+
+
+@pytest.fixture(autouse=True)
+def cache_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Keeps caches out of the home directory."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def streamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is small enough to be read into memory, so every image is decoded while training."""
+    monkeypatch.setattr(resident, "RESIDENT_BYTES", 0)
+
+
+def picture(number: int, height: int = 6, width: int = 6) -> np.ndarray:
+    """uint8 [height, width, 3], different for each number; its first red pixel is the number."""
+    image = np.random.default_rng(number).integers(0, 256, [height, width, 3], np.uint8)
+    image[0, 0, 0] = number
+    return image
+
+
+@pytest.fixture
+def make_folder(tmp_path: Path) -> Callable[..., Path]:
+    """Writes `count` PNG pictures for each class, numbered in the order of the sorted paths."""
+
+    def make(name: str = "photos", classes: tuple[str, ...] = ("ant", "bee"), count: int = 5, **size: int) -> Path:
+        for label, kind in enumerate(classes):
+            (tmp_path / name / kind).mkdir(parents=True)
+            for number in range(count):
+                encoded = tf.io.encode_png(picture(label * count + number, **size)).numpy()
+                (tmp_path / name / kind / f"{number:02}.png").write_bytes(encoded)
+        return tmp_path / name
+
+    return make
+
+
+@pytest.fixture
+def folder_config() -> Callable[..., FolderConfig]:
+    return lambda path, **changes: FolderConfig("folder", **{**PLAIN, **changes}, path=str(path), test_fraction=0.2)
+
+
+def example(features: dict[str, bytes | int]) -> bytes:
+    """A serialised tf.train.Example with one value for each feature."""
+
+    def feature(value: bytes | int) -> tf.train.Feature:
+        if isinstance(value, bytes):
+            return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
+        return tf.train.Feature(int64_list=tf.train.Int64List(value=[value]))
+
+    pairs = {name: feature(value) for name, value in features.items()}
+    return tf.train.Example(features=tf.train.Features(feature=pairs)).SerializeToString()
+
+
+@pytest.fixture
+def make_shards(tmp_path: Path) -> Callable[..., list[Path]]:
+    """Writes TFRecord shards with `counts` examples each; labels go round 0..2, pictures are numbered on."""
+
+    def make(prefix: str, counts: tuple[int, ...] = (4, 0, 3), **changes: bytes | int) -> list[Path]:
+        paths, number = [], 0
+        for shard, count in enumerate(counts):
+            paths.append(tmp_path / f"{prefix}-{shard}")
+            with tf.io.TFRecordWriter(str(paths[-1])) as writer:
+                for _ in range(count):
+                    image = tf.io.encode_png(picture(number)).numpy()
+                    writer.write(example({"image": image, "label": number % 3, **changes}))
+                    number += 1
+        return paths
+
+    return make
+
+
+@pytest.fixture
+def tfrecord_config(tmp_path: Path) -> Callable[..., TfrecordConfig]:
+    def make(**changes: object) -> TfrecordConfig:
+        own = {
+            "path": str(tmp_path / "train-*"),
+            "test_path": str(tmp_path / "test-*"),
+            "image_feature": "image",
+            "label_feature": "label",
+            "num_classes": 3,
+        }
+        return TfrecordConfig("tfrecord", **{**PLAIN, **own, **changes})
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def tiny_pictures() -> Any:
+    """A data set of tensorflow-datasets: 23 training and 7 test pictures of three classes."""
+    import tensorflow_datasets as tfds
+
+    class TinyPictures(tfds.core.GeneratorBasedBuilder):
+        """Numbered pictures."""
+
+        VERSION = tfds.core.Version("1.0.0")
+
+        def _info(self) -> tfds.core.DatasetInfo:
+            features = {
+                "image": tfds.features.Image(shape=(6, 6, 3)),
+                "label": tfds.features.ClassLabel(num_classes=3),
+                "note": tfds.features.Text(),
+            }
+            return self.dataset_info_from_configs(features=tfds.features.FeaturesDict(features))
+
+        def _split_generators(self, _: object) -> dict[str, Any]:
+            return {"train": self._generate_examples(range(23)), "test": self._generate_examples(range(100, 107))}
+
+        def _generate_examples(self, numbers: range) -> Iterator[tuple[int, dict[str, Any]]]:
+            for number in numbers:
+                yield number, {"image": picture(number), "label": number % 3, "note": "a picture"}
+
+    return TinyPictures
+
+
+@pytest.fixture
+def prepare_tfds(tiny_pictures: Any, tmp_path: Path) -> Callable[..., TfdsConfig]:
+    """Prepares the tiny data set in a file format, three shards a split; gives the config that reads it."""
+    import tensorflow_datasets as tfds
+
+    def prepare(file_format: str, **changes: object) -> TfdsConfig:
+        directory = tmp_path / file_format
+        settings = tfds.download.DownloadConfig(num_shards=3)
+        tiny_pictures(data_dir=directory, file_format=file_format).download_and_prepare(download_config=settings)
+        own = {
+            "name": "tiny_pictures",
+            "dir": str(directory),
+            "train_split": "train",
+            "test_split": "test",
+            "image_feature": "image",
+            "label_feature": "label",
+        }
+        return TfdsConfig("tfds", **{**PLAIN, **own, **changes})
+
+    return prepare

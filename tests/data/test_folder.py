@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from accumtrain.config import FolderConfig
+from accumtrain.data.build import open_data
+from accumtrain.data.input_errors import explain_input_error
+from accumtrain.data.pipeline import eval_batches, train_batches
+from accumtrain.errors import DataError
+
+MakeFolder = Callable[..., Path]
+MakeConfig = Callable[..., FolderConfig]
+
+
+def numbers(data, split: str) -> dict[int, int]:  # type: ignore[no-untyped-def]
+    """From the number in each picture's first pixel to its label."""
+    (element,) = eval_batches(data, batch=getattr(data, split).size, split=split)
+    found = np.rint(element["image"][:, 0, 0, 0] * 255).astype(int).tolist()
+    return dict(zip(found, element["label"].numpy().tolist(), strict=True))
+
+
+def test_class_folders_are_split_by_fraction(make_folder: MakeFolder, folder_config: MakeConfig) -> None:
+    data = open_data(folder_config(make_folder(classes=("b", "c", "a"), count=10)), seed=0)
+    train, test = numbers(data, "train"), numbers(data, "test")
+    assert (data.num_classes, data.image_shape, data.notes) == (3, (6, 6, 3), [])
+    assert np.bincount(list(test.values())).tolist() == [2, 2, 2]
+    names = "bca"
+    assert train | test == {number: sorted(names).index(names[number // 10]) for number in range(30)}
+    again = open_data(folder_config(make_folder("copy", classes=("b", "c", "a"), count=10)), seed=5)
+    assert numbers(again, "test") == test
+
+
+@pytest.mark.parametrize("second", ["test", "val"])
+def test_train_and_test_folders(make_folder: MakeFolder, folder_config: MakeConfig, second: str) -> None:
+    root = make_folder("photos/train").parent
+    make_folder(f"photos/{second}", count=2)
+    data = open_data(folder_config(root), seed=0)
+    assert numbers(data, "train") == {number: number // 5 for number in range(10)}
+    assert numbers(data, "test") == {number: number // 2 for number in range(4)}
+
+
+def test_jpeg_capital_suffix_and_grey(make_folder: MakeFolder, folder_config: MakeConfig) -> None:
+    root = make_folder()
+    grey = tf.constant(77, tf.uint8, [6, 6, 1])
+    (root / "ant" / "photo.JPG").write_bytes(tf.io.encode_jpeg(grey, quality=100).numpy())
+    (root / "ant" / "scan.Jpeg").write_bytes(tf.io.encode_png(grey).numpy())
+    data = open_data(folder_config(root), seed=0)
+    assert data.train.size + data.test.size == 12
+    assert {77: 0}.items() <= (numbers(data, "train") | numbers(data, "test")).items()
+
+
+def test_other_files_are_counted_and_named(make_folder: MakeFolder, folder_config: MakeConfig) -> None:
+    root = make_folder()
+    (root / "ant" / "readme.txt").write_text("x")
+    (root / "notes.md").write_text("x")
+    (root / "bee" / ".DS_Store").write_text("x")
+    (root / ".git").mkdir()
+    (note,) = open_data(folder_config(root), seed=0).notes
+    assert note == f"ignored 2 files not named as PNG or JPEG: {root}/ant/readme.txt, {root}/notes.md"
+
+
+def test_small_sets_stay_in_memory_and_equal_the_streamed(
+    make_folder: MakeFolder, folder_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = open_data(folder_config(make_folder()), seed=0)
+    in_memory = next(iter(train_batches(data, batch=16, first=3, seed=0)))
+    monkeypatch.setattr("accumtrain.data.resident.RESIDENT_BYTES", 0)
+    streamed = next(iter(train_batches(data, batch=16, first=3, seed=0)))
+    for key in in_memory:
+        np.testing.assert_array_equal(in_memory[key], streamed[key])
+
+
+# --- what is refused when the folder is opened ------------------------------------------------------------------
+
+
+def break_nothing_there(root: Path) -> None:
+    root.rename(root.with_name("elsewhere"))
+
+
+def break_one_class(root: Path) -> None:
+    for file in (root / "bee").iterdir():
+        file.unlink()
+    (root / "bee").rmdir()
+
+
+def break_empty_class(root: Path) -> None:
+    (root / "cat").mkdir()
+
+
+def break_single_image(root: Path) -> None:
+    (root / "cat").mkdir()
+    (root / "ant" / "00.png").rename(root / "cat" / "00.png")
+
+
+def break_text_inside(root: Path) -> None:
+    (root / "ant" / "03.png").write_text("no image at all")
+    (root / "bee" / "04.png").write_bytes(b"")
+
+
+def break_train_alone(root: Path) -> None:
+    (root / "train").mkdir()
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (break_nothing_there, r"data.path=.*photos is not a directory"),
+        (break_one_class, r"photos has 1 class folder"),
+        (break_empty_class, r"class folder .*cat holds no PNG or JPEG"),
+        (break_single_image, r"class cat has a single image, .*cat/00.png"),
+        (break_text_inside, r"2 files named as an image .*ant/03.png, .*bee/04.png"),
+        (break_train_alone, r"has train/ but neither test/ nor val/"),
+    ],
+)
+def test_refused(
+    make_folder: MakeFolder, folder_config: MakeConfig, damage: Callable[[Path], None], message: str
+) -> None:
+    root = make_folder()
+    damage(root)
+    with pytest.raises(DataError, match=message):
+        open_data(folder_config(root), seed=0)
+
+
+def test_different_classes_in_train_and_test(make_folder: MakeFolder, folder_config: MakeConfig) -> None:
+    root = make_folder("photos/train").parent
+    make_folder("photos/test", classes=("ant", "cat"))
+    with pytest.raises(DataError, match=r"only one has \['bee', 'cat'\]"):
+        open_data(folder_config(root), seed=0)
+
+
+# --- what turns up while reading --------------------------------------------------------------------------------
+
+
+def truncate(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:60])
+
+
+def enlarge(file: Path) -> None:
+    file.write_bytes(tf.io.encode_png(tf.zeros([7, 6, 3], tf.uint8)).numpy())
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (truncate, r"ant/03.png can't be decoded as an image \(60 bytes\)"),
+        (enlarge, r"ant/03.png is 6 x 7 pixels, other images are 6 x 6 pixels: set data.image_size"),
+        (Path.unlink, r"ant/03.png can't be read"),
+    ],
+)
+def test_bad_file_is_named(
+    make_folder: MakeFolder,
+    folder_config: MakeConfig,
+    damage: Callable[[Path], None],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    root = make_folder()
+    data = open_data(folder_config(root), seed=0)
+    damage(root / "ant" / "03.png")
+
+    with pytest.raises(DataError, match=message):
+        train_batches(data, batch=8, first=0, seed=0)
+
+    monkeypatch.setattr("accumtrain.data.resident.RESIDENT_BYTES", 0)
+    iterator = iter(train_batches(data, batch=8, first=0, seed=0))
+    with pytest.raises(tf.errors.OpError) as failure:
+        tf.function(lambda: next(iterator))()
+    explained = explain_input_error(failure.value, data)
+    assert explained is not None
+    with pytest.raises(DataError, match=message):
+        raise explained
+
+
+def test_errors_of_others_are_left_alone(make_folder: MakeFolder, folder_config: MakeConfig) -> None:
+    data = open_data(folder_config(make_folder()), seed=0)
+    next(iter(train_batches(data, batch=8, first=0, seed=0)))
+    assert explain_input_error(tf.errors.InvalidArgumentError(None, None, "NaN"), data) is None
+
+
+def test_images_of_many_sizes_are_resized(make_folder: MakeFolder, folder_config: MakeConfig) -> None:
+    root = make_folder()
+    enlarge(root / "ant" / "03.png")
+    data = open_data(folder_config(root, image_size=5), seed=0)
+    assert next(iter(train_batches(data, batch=8, first=0, seed=0)))["image"].shape == (8, 5, 5, 3)

@@ -1,0 +1,124 @@
+"""Exactness of the stream: bit for bit, whatever the source, the batch size and the place to start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from accumtrain.config import DigitsConfig, FolderConfig, SyntheticConfig
+from accumtrain.data import pipeline
+from accumtrain.data.build import open_data
+from accumtrain.data.pipeline import eval_batches, train_batches
+from accumtrain.data.source import Data
+
+GREY = {"mean": [0.3], "std": [0.4]}
+COLOUR = {"mean": [0.4, 0.5, 0.6], "std": [0.2, 0.3, 0.4]}
+SIZES = {"train_examples": 21, "test_examples": 10}
+
+
+@pytest.fixture(
+    params=["array shift", "array resized", "generated crop_flip", "generated inception", "files inception"]
+)
+def data(request: pytest.FixtureRequest, make_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Data:
+    monkeypatch.setattr(pipeline, "_CHUNK", 7)
+    match request.param:
+        case "array shift":
+            config = DigitsConfig("digits", "shift", None, **GREY)
+        case "array resized":
+            config = DigitsConfig("digits", "none", 12, **GREY)
+        case "generated crop_flip":
+            config = SyntheticConfig("synthetic", "crop_flip", 10, **COLOUR, channels=3, num_classes=4, **SIZES)
+        case "generated inception":
+            config = SyntheticConfig("synthetic", "inception", 10, **GREY, channels=1, num_classes=4, **SIZES)
+        case _:
+            path = make_folder(count=10, height=9, width=14)
+            config = FolderConfig("folder", "inception", 8, **COLOUR, path=str(path), test_fraction=0.3)
+    return open_data(config, seed=0)
+
+
+def take(data: Data, elements: int, *, batch: int, first: int = 0, seed: int = 3) -> dict[str, np.ndarray]:
+    """So many elements of the training stream, put together."""
+    taken = list(train_batches(data, batch=batch, first=first, seed=seed).take(elements).as_numpy_iterator())
+    return {key: np.concatenate([element[key] for element in taken]) for key in taken[0]}
+
+
+def assert_same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> None:
+    for key in a:
+        np.testing.assert_array_equal(a[key], b[key], strict=True)
+
+
+def test_elements_have_static_shapes(data: Data) -> None:
+    for batches in (train_batches(data, batch=4, first=0, seed=0), eval_batches(data, batch=4)):
+        assert batches.element_spec == {
+            "image": tf.TensorSpec([4, *data.image_shape], tf.float32),
+            "label": tf.TensorSpec([4], tf.int32),
+            "weight": tf.TensorSpec([4], tf.float32),
+        }
+
+
+def test_stream_can_be_entered_anywhere(data: Data) -> None:
+    whole = take(data, 8, batch=8)
+    for first in (1, 8, 37):
+        assert_same(
+            take(data, 3, batch=8, first=first), {key: value[first : first + 24] for key, value in whole.items()}
+        )
+
+
+def test_stream_does_not_depend_on_batch_size(data: Data) -> None:
+    assert_same(take(data, 8, batch=8), take(data, 2, batch=32))
+    assert_same(take(data, 8, batch=8), take(data, 64, batch=1))
+
+
+def test_seeds_and_epochs_differ(data: Data) -> None:
+    size = data.train.size
+    base = take(data, 1, batch=16)
+    assert np.all(base["weight"] == 1)
+    assert not np.array_equal(base["image"], take(data, 1, batch=16, seed=4)["image"])
+    assert not np.array_equal(base["image"], take(data, 1, batch=16, first=size)["image"])
+
+
+def test_epoch_holds_every_example_once_across_batches() -> None:
+    data = open_data(DigitsConfig("digits", "none", None, **GREY), seed=0)
+    size = data.train.size
+    stream = take(data, 3 * size // 100 + 1, batch=100)["image"].reshape(-1, 64)
+    stored = np.unique(
+        next(iter(eval_batches(data, batch=size, split="train")))["image"].numpy().reshape(-1, 64), axis=0
+    )
+    for epoch in range(3):
+        np.testing.assert_array_equal(np.unique(stream[epoch * size : (epoch + 1) * size], axis=0), stored)
+
+
+@pytest.mark.parametrize("batch", [1, 7, 10, 64])
+def test_evaluation_counts_every_example_once(batch: int) -> None:
+    config = SyntheticConfig("synthetic", "none", 4, **GREY, channels=1, num_classes=4, **SIZES)
+    for split, size in (("train", 21), ("test", 10)):
+        elements = list(eval_batches(open_data(config, 0), batch=batch, split=split).as_numpy_iterator())
+        weight = np.concatenate([element["weight"] for element in elements])
+        image = np.concatenate([element["image"] for element in elements])
+        assert len(elements) == -(-size // batch)
+        assert weight.tolist() == [1.0] * size + [0.0] * (len(weight) - size)
+        assert len(np.unique(image[:size].reshape(size, -1), axis=0)) == size
+
+
+def test_evaluation_does_not_augment() -> None:
+    config = SyntheticConfig("synthetic", "crop_flip", 4, **GREY, channels=1, num_classes=4, **SIZES)
+    element = next(iter(eval_batches(open_data(config, 0), batch=10)))
+    stored, labels = open_data(config, 0).test.read(tf.range(10, dtype=tf.int64))
+    np.testing.assert_allclose(element["image"], (stored.numpy() / 255 - 0.3) / 0.4, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(element["label"], labels)
+
+
+def test_replicas_share_each_batch_in_order(data: Data) -> None:
+    cpu = tf.config.list_logical_devices("CPU")[0].name
+    strategy = tf.distribute.MirroredStrategy([cpu])
+
+    @tf.function
+    def two(iterator: tf.data.Iterator) -> tuple[tf.Tensor, tf.Tensor]:
+        return next(iterator)["image"], next(iterator)["image"]
+
+    iterator = iter(strategy.experimental_distribute_dataset(train_batches(data, batch=8, first=5, seed=3)))
+    np.testing.assert_array_equal(np.concatenate(two(iterator)), take(data, 2, batch=8, first=5)["image"])

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from accumtrain.config import TfdsConfig
+from accumtrain.data.build import open_data
+from accumtrain.data.pipeline import eval_batches, train_batches
+from accumtrain.data.source import Data
+from accumtrain.errors import DataError
+
+Prepare = Callable[..., TfdsConfig]
+FORMATS = ("tfrecord", "array_record")
+
+
+def examples(data: Data, split: str) -> dict[int, int]:
+    """From the number in each picture's first pixel to its label, in order."""
+    elements = list(eval_batches(data, batch=5, split=split).as_numpy_iterator())
+    joined = {key: np.concatenate([element[key] for element in elements]) for key in elements[0]}
+    real = joined["weight"] == 1
+    numbers = np.rint(joined["image"][real, 0, 0, 0] * 255).astype(int).tolist()
+    return dict(zip(numbers, joined["label"][real].tolist(), strict=True))
+
+
+@pytest.mark.parametrize("resident_bytes", [0, 2**20])
+def test_both_formats_give_the_same_batches(
+    prepare_tfds: Prepare, monkeypatch: pytest.MonkeyPatch, resident_bytes: int
+) -> None:
+    monkeypatch.setattr("accumtrain.data.resident.RESIDENT_BYTES", resident_bytes)
+    one, other = (open_data(prepare_tfds(file_format), seed=0) for file_format in FORMATS)
+    assert (one.train.size, one.test.size, one.num_classes, one.image_shape) == (23, 7, 3, (6, 6, 3))
+    for split, numbers in (("train", range(23)), ("test", range(100, 107))):
+        assert examples(one, split) == {number: number % 3 for number in numbers}
+        assert list(examples(one, split)) == list(examples(other, split))
+    for a, b in zip(*(train_batches(d, batch=7, first=11, seed=2).take(5) for d in (one, other)), strict=True):
+        for key in a:
+            np.testing.assert_array_equal(a[key], b[key])
+
+
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_images_are_those_that_tfds_reads(prepare_tfds: Prepare, file_format: str) -> None:
+    import tensorflow_datasets as tfds
+
+    config = prepare_tfds(file_format)
+    builder = tfds.builder_from_directory(Path(config.dir) / config.name / "1.0.0")
+    expected = (
+        {int(x["image"][0, 0, 0]): x["image"] for x in builder.as_data_source("train")}
+        if (file_format == "array_record")
+        else {int(x["image"][0, 0, 0]): x["image"].numpy() for x in builder.as_dataset("train")}
+    )
+    (element,) = eval_batches(open_data(config, seed=0), batch=23, split="train")
+    pixels = np.rint(element["image"] * 255).astype(np.uint8)
+    for image in pixels:
+        np.testing.assert_array_equal(image, expected[int(image[0, 0, 0])])
+
+
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_slices_of_splits(prepare_tfds: Prepare, file_format: str) -> None:
+    whole = list(examples(open_data(prepare_tfds(file_format), seed=0), "train"))
+    config = prepare_tfds(file_format, train_split="train[20%:]", test_split="train[:5]+test[3:]")
+    data = open_data(config, seed=0)
+    assert list(examples(data, "train")) == whole[5:]
+    assert list(examples(data, "test"))[:5] == whole[:5]
+    assert data.test.size == 9
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"test_split": "validation"},
+            r"data.test_split=validation is no split of tiny_pictures: it has train, test, and slices",
+        ),
+        ({"train_split": "train[:0]"}, r"data.train_split=train\[:0\] of tiny_pictures is empty"),
+        ({"image_feature": "photo"}, r"no Image called data.image_feature=photo: set it to one of image"),
+        ({"label_feature": "note"}, r"no ClassLabel called data.label_feature=note: set it to one of label"),
+    ],
+)
+def test_what_it_does_not_have(prepare_tfds: Prepare, changes: dict, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        open_data(prepare_tfds("tfrecord", **changes), seed=0)
+
+
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_truncated_and_missing_shards_are_named(prepare_tfds: Prepare, file_format: str) -> None:
+    config = prepare_tfds(file_format)
+    shard = sorted(Path(config.dir).rglob("*train*-00001-of-*"))[0]
+    content = shard.read_bytes()
+    shard.write_bytes(content[: len(content) // 2])
+    with pytest.raises(DataError, match=f"{shard.name} (is truncated|holds 0 records)"):
+        open_data(config, seed=0)
+    shard.unlink()
+    with pytest.raises(DataError, match=shard.name):
+        open_data(config, seed=0)
+
+
+def test_shard_with_too_few_records_is_named(prepare_tfds: Prepare) -> None:
+    config = prepare_tfds("tfrecord")
+    shard = sorted(Path(config.dir).rglob("*train*-00001-of-*"))[0]
+    with tf.io.TFRecordWriter(str(shard)) as writer:
+        writer.write(b"alone")
+    with pytest.raises(DataError, match=f"{shard.name} holds 1 records, its data set counts"):
+        open_data(config, seed=0)
+
+
+def test_unprepared_data_set_says_how_to_prepare_it(prepare_tfds: Prepare, tmp_path: Path) -> None:
+    config = prepare_tfds("tfrecord")
+    config.name, config.dir = "cifar10", str(tmp_path / "it's empty")
+    with pytest.raises(DataError, match=r"cifar10 is not prepared in .*python -c .*download_and_prepare\(\)"):
+        open_data(config, seed=0)
+    config.name = "cifar11"
+    with pytest.raises(DataError, match=r"no data set of that name; did you mean cifar10"):
+        open_data(config, seed=0)

@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from accumtrain.config import TfrecordConfig
+from accumtrain.data import record_index
+from accumtrain.data.build import open_data
+from accumtrain.data.input_errors import explain_input_error
+from accumtrain.data.pipeline import eval_batches, train_batches
+from accumtrain.data.record_index import index_shards
+from accumtrain.errors import DataError
+
+MakeShards = Callable[..., list[Path]]
+MakeConfig = Callable[..., TfrecordConfig]
+
+
+@pytest.mark.parametrize("resident_bytes", [0, 2**20])
+def test_examples_of_all_shards_in_order(
+    make_shards: MakeShards, tfrecord_config: MakeConfig, monkeypatch: pytest.MonkeyPatch, resident_bytes: int
+) -> None:
+    monkeypatch.setattr("accumtrain.data.resident.RESIDENT_BYTES", resident_bytes)
+    make_shards("train")
+    make_shards("test", (2,))
+    data = open_data(tfrecord_config(), seed=0)
+    assert (data.train.size, data.test.size, data.num_classes, data.image_shape) == (7, 2, 3, (6, 6, 3))
+    (element,) = eval_batches(data, batch=7, split="train")
+    assert np.rint(element["image"][:, 0, 0, 0] * 255).tolist() == list(range(7))
+    assert element["label"].numpy().tolist() == [0, 1, 2, 0, 1, 2, 0]
+
+
+# --- the index --------------------------------------------------------------------------------------------------
+
+
+def names(paths: list[Path]) -> list[str]:
+    return [str(path) for path in paths]
+
+
+def test_index_finds_what_tensorflow_reads(make_shards: MakeShards) -> None:
+    for path in make_shards("train"):
+        (starts,) = index_shards([str(path)])
+        content = path.read_bytes()
+        records = [content[start + 12 : end - 4] for start, end in pairwise(starts)]
+        assert records == list(tf.data.TFRecordDataset(str(path)).as_numpy_iterator())
+
+
+def test_index_is_made_once(make_shards: MakeShards, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = make_shards("train")
+    before = index_shards(names(paths))
+    monkeypatch.setattr(record_index, "_walk", None)
+    after = index_shards(names(paths))
+    assert [starts.tolist() for starts in after] == [starts.tolist() for starts in before]
+
+
+def test_index_is_renewed_for_changed_shards_only(make_shards: MakeShards, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = make_shards("train")
+    index_shards(names(paths))
+    with tf.io.TFRecordWriter(str(paths[1])) as writer:
+        writer.write(b"new")
+    os.utime(paths[2], ns=(0, 0))
+    walk, walked = record_index._walk, []
+    monkeypatch.setattr(record_index, "_walk", lambda path, size: walked.append(path) or walk(path, size))
+    assert index_shards(names(paths))[1].tolist() == [0, 12 + 3 + 4]
+    assert walked == names(paths[1:])
+
+
+@pytest.mark.parametrize("damage", [b"", b"PK\x03\x04", b"garbage"])
+def test_damaged_index_is_replaced(make_shards: MakeShards, damage: bytes) -> None:
+    paths = make_shards("train")
+    before = index_shards(names(paths))
+    (place,) = paths[0].parent.glob(".accumtrain_index_*")
+    place.write_bytes(damage)
+    assert [starts.tolist() for starts in index_shards(names(paths))] == [starts.tolist() for starts in before]
+    assert place.stat().st_size > 100
+
+
+def test_index_goes_to_the_cache_where_data_is_read_only(
+    make_shards: MakeShards, cache_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = make_shards("train")
+    make = record_index.tempfile.NamedTemporaryFile
+
+    def refuse(**options: object) -> object:
+        if options["dir"] == paths[0].parent:
+            raise PermissionError
+        return make(**options)
+
+    monkeypatch.setattr(record_index.tempfile, "NamedTemporaryFile", refuse)
+    index_shards(names(paths))
+    assert len(list((cache_home / "accumtrain").glob("index_*.npz"))) == 1
+    assert not list(paths[0].parent.glob(".accumtrain_index_*"))
+    monkeypatch.setattr(record_index, "_walk", None)
+    assert len(index_shards(names(paths))) == 3
+
+
+# --- what is refused --------------------------------------------------------------------------------------------
+
+
+def cut_payload(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+def cut_header(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b"\x05\x00")
+
+
+def write_text(path: Path) -> None:
+    path.write_text("this is a text file, not a chain of records")
+
+
+def compress(path: Path) -> None:
+    with tf.io.TFRecordWriter(str(path), "GZIP") as writer:
+        writer.write(b"record")
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (cut_payload, r"train-2 is truncated or no TFRecord file: record 2 at byte"),
+        (cut_header, r"train-2 is truncated or no TFRecord file: record 3 at byte"),
+        (write_text, r"train-2 is truncated or no TFRecord file: record 0 at byte 0"),
+        (compress, r"train-2 is compressed"),
+    ],
+)
+def test_damaged_shard_is_named(
+    make_shards: MakeShards, tfrecord_config: MakeConfig, damage: Callable[[Path], None], message: str
+) -> None:
+    damage(make_shards("train")[2])
+    make_shards("test")
+    with pytest.raises(DataError, match=message):
+        open_data(tfrecord_config(), seed=0)
+
+
+def test_globs_without_records(make_shards: MakeShards, tfrecord_config: MakeConfig) -> None:
+    make_shards("train")
+    with pytest.raises(DataError, match=r"data.test_path=.*test-\* matches no file"):
+        open_data(tfrecord_config(), seed=0)
+    make_shards("test", (0,))
+    with pytest.raises(DataError, match=r"data.test_path=.* matches 1 file\(s\) without a single record"):
+        open_data(tfrecord_config(), seed=0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"image_feature": "pixels"}, r"'pixels': set data.image_feature to one of its features: image .*, label"),
+        ({"label_feature": "image"}, r"no single int64_list value called 'image': set data.label_feature"),
+        ({"num_classes": 1}, r"record 1 of .*train-0 has label 1, with data.num_classes=1 labels are 0..0"),
+    ],
+)
+def test_features_that_do_not_fit(
+    make_shards: MakeShards, tfrecord_config: MakeConfig, changes: dict, message: str
+) -> None:
+    make_shards("train")
+    make_shards("test")
+    with pytest.raises(DataError, match=message):
+        train_batches(open_data(tfrecord_config(**changes), seed=0), batch=4, first=0, seed=0)
+
+
+@pytest.mark.usefixtures("streamed")
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"image": b"no image"}, r"record 0 of .*train-9 can't be decoded as an image \(8 bytes\)"),
+        ({"label": -1}, r"record 0 of .*train-9 has label -1"),
+    ],
+)
+def test_bad_record_is_named_while_training(
+    make_shards: MakeShards, tfrecord_config: MakeConfig, tmp_path: Path, changes: dict, message: str
+) -> None:
+    make_shards("train")
+    make_shards("test")
+    make_shards("bad", (1,), **changes)[0].rename(tmp_path / "train-9")
+    data = open_data(tfrecord_config(), seed=0)
+    with pytest.raises(tf.errors.OpError) as failure:
+        list(eval_batches(data, batch=4, split="train"))
+    explained = explain_input_error(failure.value, data)
+    with pytest.raises(DataError, match=message):
+        raise explained
