@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
+
+import accumtrain
 
 CASES = ["adam", "adamw", "sgd", "adafactor", "Lion", "Nadam", "Muon", "ScheduleFreeAdamW"]
 
 
 @pytest.fixture(scope="module")
 def differences() -> dict[str, dict[str, float]]:
-    done = subprocess.run([sys.executable, __file__], capture_output=True, text=True, check=False)
+    import_path = str(Path(accumtrain.__file__).parents[1])
+    environment = {**os.environ, "PYTHONPATH": import_path}
+    done = subprocess.run([sys.executable, __file__], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     return json.loads(done.stdout.splitlines()[-1])
 
