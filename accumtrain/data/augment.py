@@ -57,7 +57,7 @@ def random_window(shape: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
 
 def random_flip(image: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
     """Mirrors every second image [height, width, channels]."""
-    return tf.where(_coin(key, _MIRROR), tf.reverse(image, axis=[1]), image)
+    return tf.cond(_coin(key, _MIRROR), lambda: tf.reverse(image, axis=[1]), lambda: image)
 
 
 def random_colour(image: tf.Tensor, key: tf.Tensor) -> tf.Tensor:

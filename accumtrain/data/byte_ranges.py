@@ -34,12 +34,15 @@ class ByteRanges:
         self._lock = threading.Lock()
 
     def read(self, start: int, length: int) -> bytes:
-        """`length` bytes from `start` on, fewer at the end of the file."""
+        """`length` bytes from `start` on, fewer at the end of the file. Raises OSError."""
         if self._remote is None:
             return os.pread(self._local, length, start)
-        with self._lock:
-            self._remote.seek(start)
-            return self._remote.read(length)
+        try:
+            with self._lock:
+                self._remote.seek(start)
+                return self._remote.read(length)
+        except tf.errors.OpError as error:
+            raise OSError(0, error.message) from error
 
     def close(self) -> None:
         if self._remote is not None:

@@ -41,7 +41,7 @@ class Preprocess:
         if self.by_example:
             window_of = partial(augment.random_window, key=key) if training else central_window
             image = decode_window(image, channels, window_of) if encoded else cut(image, window_of)
-            image = tf.image.resize(self._unit(image), [self.image_size, self.image_size])
+            image = tf.image.resize(image, [self.image_size, self.image_size]) / self.white
             return augment.random_colour(augment.random_flip(image, key), key) if training else image
         image = decode(image, channels) if encoded else image
         return image if self.image_size is None else self._resize(image)
@@ -49,7 +49,7 @@ class Preprocess:
     def batch(self, images: tf.Tensor, key: tf.Tensor, *, training: bool) -> tf.Tensor:
         """uint8 or float32 [n, height, width, channels], uint64 [n] -> normalised float32 of the size wanted."""
         if images.dtype == tf.uint8:
-            images = self._unit(images) if self.image_size is None else self._resize(images)
+            images = tf.cast(images, tf.float32) / self.white if self.image_size is None else self._resize(images)
         if training and self.augment == "shift":  # black comes in at the edge
             images = augment.random_crop(images, key, padding=1, flip=False)
         images = (images - self.mean) / self.std
@@ -57,11 +57,8 @@ class Preprocess:
             images = augment.random_crop(images, key, padding=4, flip=True)
         return images
 
-    def _unit(self, pixels: tf.Tensor) -> tf.Tensor:
-        return tf.cast(pixels, tf.float32) / self.white
-
     def _resize(self, images: tf.Tensor) -> tf.Tensor:
-        return tf.image.resize(self._unit(images), [self.image_size, self.image_size], antialias=True)
+        return tf.image.resize(images, [self.image_size, self.image_size], antialias=True) / self.white
 
 
 def make_preprocess(config: DataConfig, *, channels: int, white: int) -> Preprocess:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import resource
 from abc import ABC, abstractmethod
-from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from accumtrain.data.byte_ranges import ByteRanges
+from accumtrain.data.byte_ranges import ByteRanges, is_remote
 from accumtrain.data.record_index import FOOTER_BYTES, HEADER_BYTES, index_shards
 from accumtrain.errors import DataError
 
@@ -52,7 +52,12 @@ class Shards(ABC):
     def read(self, numbers: np.ndarray) -> list[bytes]:
         """The payloads of records, int64 [n]. Raises DataError where the file does not give them."""
         shard, record = self._locate(numbers)
-        return self._read(shard, record)
+        payloads = [b""] * len(numbers)
+        for number in np.unique(shard).tolist():
+            rows = np.flatnonzero(shard == number).tolist()
+            for row, payload in zip(rows, self._read(number, record[rows].tolist()), strict=True):
+                payloads[row] = payload
+        return payloads
 
     def name(self, number: int) -> str:
         shard, record = self._locate(np.array([number]))
@@ -67,8 +72,8 @@ class Shards(ABC):
         """Gets ready to read and returns how many records each shard holds."""
 
     @abstractmethod
-    def _read(self, shard: np.ndarray, record: np.ndarray) -> list[bytes]:
-        """Payloads of records given by their shard, int64 [n], and number in it, int64 [n]."""
+    def _read(self, shard: int, records: list[int]) -> list[bytes]:
+        """Payloads of some records of one shard."""
 
 
 class TfrecordShards(Shards):
@@ -76,32 +81,35 @@ class TfrecordShards(Shards):
 
     def _open(self, paths: list[str]) -> list[int]:
         self._starts = index_shards(paths)
-        self._files: dict[int, ByteRanges] = {}
         return [len(starts) - 1 for starts in self._starts]
 
-    def _read(self, shard: np.ndarray, record: np.ndarray) -> list[bytes]:
-        payloads = []
-        for number, place in zip(shard.tolist(), record.tolist(), strict=True):
-            if number not in self._files:
-                self._files.setdefault(number, ByteRanges(self._paths[number]))
-            start, end = self._starts[number][place : place + 2].tolist()
-            length = end - start - HEADER_BYTES - FOOTER_BYTES
-            payload = self._files[number].read(start + HEADER_BYTES, length)
-            if len(payload) != length:
-                raise DataError(f"{self._paths[number]} became shorter while it was in use: start the run again")
-            payloads.append(payload)
-        return payloads
+    def _read(self, shard: int, records: list[int]) -> list[bytes]:
+        path, starts = self._paths[shard], self._starts[shard]
+        try:
+            with ByteRanges(path) as file:  # not kept open: data sets have more shards than a process may open
+                return [self._payload(file, path, *starts[record : record + 2].tolist()) for record in records]
+        except OSError as error:
+            raise DataError(f"{path} can't be read any more: {error.strerror}") from error
+
+    @staticmethod
+    def _payload(file: ByteRanges, path: str, start: int, end: int) -> bytes:
+        length = end - start - HEADER_BYTES - FOOTER_BYTES
+        payload = file.read(start + HEADER_BYTES, length)
+        if len(payload) != length:
+            raise DataError(f"{path} became shorter while it was in use: start the run again")
+        return payload
 
 
 class ArrayRecordShards(Shards):
-    """ArrayRecord files, which are made for reading at random."""
+    """ArrayRecord files, which are made for reading at random. Their readers stay open."""
 
     def _open(self, paths: list[str]) -> list[int]:
         from array_record.python.array_record_module import ArrayRecordReader
 
+        _allow_open_files(len(paths))
         self._readers: list[Any] = []
         for path in paths:
-            if "://" not in path and not Path(path).is_file():
+            if not is_remote(path) and not Path(path).is_file():
                 raise DataError(f"{path} is missing: prepare the data set again")
             try:
                 self._readers.append(ArrayRecordReader(path, options="readahead_buffer_size:0"))
@@ -109,16 +117,17 @@ class ArrayRecordShards(Shards):
                 raise DataError(f"{path} is truncated or no ArrayRecord file: prepare the data set again") from error
         return [reader.num_records() for reader in self._readers]
 
-    def _read(self, shard: np.ndarray, record: np.ndarray) -> list[bytes]:
-        wanted = defaultdict(list)
-        for row, number in enumerate(shard.tolist()):
-            wanted[number].append(row)
-        payloads = [b""] * len(shard)
-        for number, rows in wanted.items():
-            try:
-                found = self._readers[number].read(record[rows].tolist())
-            except (RuntimeError, ValueError, IndexError) as error:
-                raise DataError(f"{self._paths[number]} is damaged: prepare the data set again") from error
-            for row, payload in zip(rows, found, strict=True):
-                payloads[row] = payload
-        return payloads
+    def _read(self, shard: int, records: list[int]) -> list[bytes]:
+        try:
+            return self._readers[shard].read(records)
+        except (RuntimeError, ValueError, IndexError) as error:
+            raise DataError(f"{self._paths[shard]} is damaged: prepare the data set again") from error
+
+
+def _allow_open_files(more: int) -> None:
+    """Raises the soft limit of open files, often 1,024, as far as the hard limit lets it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return
+    wanted = soft + more
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))

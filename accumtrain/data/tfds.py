@@ -6,6 +6,8 @@ import difflib
 import shlex
 from typing import Any
 
+import numpy as np
+
 from accumtrain.config import TfdsConfig
 from accumtrain.data.records import RecordSplit
 from accumtrain.data.shards import ArrayRecordShards, Piece, Shards, TfrecordShards
@@ -75,7 +77,10 @@ def _features(config: TfdsConfig, features: dict[str, Any]) -> tuple[Any, Any]:
                 f"{config.name} has no {kind.__name__} called {key}={name}: "
                 + (f"set it to one of {', '.join(fitting)}" if fitting else f"it has no {kind.__name__} at all")
             )
-    return features[config.image_feature], features[config.label_feature]
+    image, label = features[config.image_feature], features[config.label_feature]
+    if image.dtype != np.uint8:
+        raise DataError(f"{config.name} has images of {np.dtype(image.dtype).name}: only 8 bits a channel can be read")
+    return image, label
 
 
 def _open(config: TfdsConfig, builder: Any, key: str, split: str, image: Any, num_classes: int) -> RecordSplit:
@@ -89,10 +94,7 @@ def _open(config: TfdsConfig, builder: Any, key: str, split: str, image: Any, nu
         raise DataError(
             f"{key}={split} is no split of {config.name}: it has {have}, and slices as in {have.split(',')[0]}[:90%]"
         ) from error
-    pieces = [
-        Piece(part.filename, part.skip, part.examples_in_shard if part.take == -1 else part.take)
-        for part in instructions
-    ]
+    pieces = [Piece(part.filename, part.skip, part.take) for part in instructions]
     if not pieces:
         raise DataError(f"{key}={split} of {config.name} is empty: choose a larger slice")
     height, width, channels = image.shape

@@ -117,7 +117,7 @@ def tiny_pictures() -> Any:
                 "label": tfds.features.ClassLabel(num_classes=3),
                 "note": tfds.features.Text(),
             }
-            return self.dataset_info_from_configs(features=tfds.features.FeaturesDict(features))
+            return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(features))
 
         def _split_generators(self, _: object) -> dict[str, Any]:
             return {"train": self._generate_examples(range(23)), "test": self._generate_examples(range(100, 107))}

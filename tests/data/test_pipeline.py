@@ -20,16 +20,12 @@ COLOUR = {"mean": [0.4, 0.5, 0.6], "std": [0.2, 0.3, 0.4]}
 SIZES = {"train_examples": 21, "test_examples": 10}
 
 
-@pytest.fixture(
-    params=["array shift", "array resized", "generated crop_flip", "generated inception", "files inception"]
-)
+@pytest.fixture(params=["array resized and shifted", "generated crop_flip", "generated inception", "files inception"])
 def data(request: pytest.FixtureRequest, make_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Data:
     monkeypatch.setattr(pipeline, "_CHUNK", 7)
     match request.param:
-        case "array shift":
-            config = DigitsConfig("digits", "shift", None, **GREY)
-        case "array resized":
-            config = DigitsConfig("digits", "none", 12, **GREY)
+        case "array resized and shifted":
+            config = DigitsConfig("digits", "shift", 12, **GREY)
         case "generated crop_flip":
             config = SyntheticConfig("synthetic", "crop_flip", 10, **COLOUR, channels=3, num_classes=4, **SIZES)
         case "generated inception":

@@ -183,3 +183,16 @@ def test_bad_record_is_named_while_training(
     explained = explain_input_error(failure.value, data)
     with pytest.raises(DataError, match=message):
         raise explained
+
+
+@pytest.mark.usefixtures("streamed")
+def test_shard_that_vanishes_is_named(make_shards: MakeShards, tfrecord_config: MakeConfig) -> None:
+    shards = make_shards("train")
+    make_shards("test")
+    data = open_data(tfrecord_config(), seed=0)
+    shards[2].unlink()
+    with pytest.raises(tf.errors.OpError) as failure:
+        list(eval_batches(data, batch=4, split="train"))
+    explained = explain_input_error(failure.value, data)
+    with pytest.raises(DataError, match=r"train-2 can't be read any more: No such file"):
+        raise explained
