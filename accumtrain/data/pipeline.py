@@ -16,13 +16,14 @@ from accumtrain.data.resident import resident
 from accumtrain.data.source import Data, Split
 from accumtrain.data.stream import example_at, example_key
 
-# These graphs hold no Python control flow on tensors; not looking for any halves the time to build them.
-do_not_convert = tf.autograph.experimental.do_not_convert
 # Examples read by one call where images are then decoded one by one.
 _CHUNK = 64
 # Finished batches held ready. A fixed number: the batches count as memory in use.
 _PREFETCH = 2
 _ENDLESS = 2**62
+
+# These graphs hold no Python control flow on tensors; not looking for any halves the time to build them.
+do_not_convert = tf.autograph.experimental.do_not_convert
 
 # From positions, int64 [n], to example index int64, key uint64 and weight float32, each [n].
 _AddressOf = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor, tf.Tensor]]
