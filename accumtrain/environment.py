@@ -20,6 +20,12 @@ import psutil
 from accumtrain.config import DeviceConfig
 from accumtrain.errors import ConfigError
 
+VARIABLES = {
+    "TF_CPU_ALLOCATOR_USE_BFC": "true",  # exact byte counts, and running out of memory can be caught
+    "TF_FORCE_GPU_ALLOW_GROWTH": "true",  # a GPU's memory is taken as it is needed
+    "KERAS_BACKEND": "tensorflow",
+}
+CPU_LIMIT = "TF_CPU_BFC_MEM_LIMIT_IN_MB"
 LOGS_WANTED = "ACCUMTRAIN_TF_LOGS"
 _job_started: list[float] = []
 
@@ -35,22 +41,18 @@ def prepare(device: DeviceConfig) -> None:
     Raises:
         ConfigError: TensorFlow already runs in this process with another memory limit (a sweep over limits).
     """
-    limit = {} if device.memory_limit_mb is None else {"TF_CPU_BFC_MEM_LIMIT_IN_MB": str(device.memory_limit_mb)}
+    limit = None if device.memory_limit_mb is None else str(device.memory_limit_mb)
     _job_started.append(time.time() if _job_started else psutil.Process().create_time())
-    wanted = {
-        "TF_CPU_ALLOCATOR_USE_BFC": "true",  # exact byte counts, and running out of memory can be caught
-        "TF_FORCE_GPU_ALLOW_GROWTH": "true",  # a GPU's memory is taken as it is needed
-        "KERAS_BACKEND": "tensorflow",
-        **limit,
-    }
     if "tensorflow" in sys.modules:
-        if os.environ.get("TF_CPU_BFC_MEM_LIMIT_IN_MB") != limit.get("TF_CPU_BFC_MEM_LIMIT_IN_MB"):
+        if os.environ.get(CPU_LIMIT) != limit:
             raise ConfigError(
                 f"device.memory_limit_mb={device.memory_limit_mb} can't change once TensorFlow runs in a process; "
                 "start a command of its own for each limit instead of a sweep over it"
             )
         return
-    os.environ.update(wanted)
+    os.environ.update(VARIABLES)
+    if limit is not None:
+        os.environ[CPU_LIMIT] = limit
     if os.environ.get(LOGS_WANTED) == "1":
         importlib.import_module("tensorflow")
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,8 @@ from omegaconf import OmegaConf
 
 from accumtrain import cli, environment
 from accumtrain.config import CONF_DIR, Config, from_mapping
+
+os.environ.update(environment.VARIABLES, TF_CPP_MIN_LOG_LEVEL="3")  # before a test imports TensorFlow
 
 
 class Answer(NamedTuple):

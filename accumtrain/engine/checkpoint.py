@@ -15,7 +15,7 @@ from accumtrain.engine.window import Window
 from accumtrain.errors import CheckpointError
 from accumtrain.models.segments import Model
 
-UNREADABLE = (tf.errors.OpError, AssertionError, ValueError, RuntimeError)
+UNREADABLE = (tf.errors.OpError, AssertionError, IndexError, ValueError, RuntimeError)  # as TensorFlow words damage
 
 
 class Checkpoints:

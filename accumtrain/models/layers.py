@@ -14,7 +14,7 @@ import tensorflow as tf
 from accumtrain.models.mode import Mode
 
 EPSILON = 1e-3
-MOMENTUM = 0.99
+MOMENTUM = 0.9
 
 
 class Initializer:

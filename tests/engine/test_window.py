@@ -1,0 +1,177 @@
+"""The window's contract: accum.steps changes memory, never what is learned; an update is a transaction."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from accumtrain.config import AdafactorConfig, AdamConfig, KerasOptimConfig, SgdConfig
+from accumtrain.engine.ema import MovingAverage
+from accumtrain.engine.step import Step
+from tests.engine.small import examples, lenet, resnet20, revnet38, train, window_for
+
+SHAPE = (8, 8, 1)
+OPTIMIZERS = {
+    "sgd": SgdConfig("sgd", 0.01, 1e-4, 0.0, 0.9, True),
+    "adam": AdamConfig("adam", 1e-3, 0.0, 0.0, 0.9, 0.999, 1e-7),
+    "adafactor": AdafactorConfig("adafactor", None, 0.0, 0.0, 0.8, 1e-30, 1e-3, 1.0, True, 0.0),
+    "nadam": KerasOptimConfig("keras", 1e-3, 0.0, 0.0, "Nadam", {}),
+}
+SGD = OPTIMIZERS["sgd"]
+
+
+def weights(window):
+    return [variable.numpy() for variable in window.variables_]
+
+
+def everything(window):
+    """All that a commit may change."""
+    kept = [*window.model.variables, *window.optimizer.state, window.step]
+    return [variable.numpy() for variable in kept]
+
+
+def norm(arrays):
+    return np.sqrt(sum(np.sum(np.square(array, dtype=np.float64)) for array in arrays))
+
+
+def relative_difference(config, optim, precision, micro_steps, updates=5, batch=32):
+    batches = [examples(batch, SHAPE, seed) for seed in range(updates)]
+    whole, split = (window_for(config, optim, SHAPE, precision=precision) for _ in range(2))
+    start = weights(whole)
+    train(whole, batches, 1)
+    train(split, batches, micro_steps)
+    difference = [a - b for a, b in zip(weights(split), weights(whole), strict=True)]
+    change = [a - b for a, b in zip(weights(whole), start, strict=True)]
+    return norm(difference) / norm(change)
+
+
+ACCUMULATED = {"revnet38": revnet38("group"), "resnet20": resnet20("group")}
+
+
+@pytest.mark.parametrize(("model", "optim"), [("revnet38", "adafactor"), ("resnet20", "sgd")])
+def test_accumulation_equals_the_whole_batch(model, optim):
+    assert relative_difference(ACCUMULATED[model], OPTIMIZERS[optim], "float64", 4) <= 1e-12
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("micro_steps", [2, 4, 8])
+@pytest.mark.parametrize("optim", OPTIMIZERS)
+@pytest.mark.parametrize("model", ACCUMULATED)
+def test_accumulation_equals_the_whole_batch_for_every_optimizer_and_split(model, optim, micro_steps):
+    assert relative_difference(ACCUMULATED[model], OPTIMIZERS[optim], "float64", micro_steps) <= 1e-12
+
+
+def test_moving_statistics_are_those_of_the_whole_window():
+    """Against the concatenated window in float64, through the first normalisation, whose input is known."""
+    window = window_for(resnet20(units=(1, 1)), SGD, (8, 8, 3))
+    batch = examples(32, (8, 8, 3))
+    batch["image"] = batch["image"] * tf.linspace(0.5, 3.0, 32)[:, None, None, None] + 2.0  # micro-batches that differ
+    norm_, conv = window.model.segments[0].layers[0].activation.norm, window.model.segments[0].layers[0].conv
+    expected = tf.nn.conv2d(tf.cast(batch["image"], tf.float64), tf.cast(conv.kernel, tf.float64), 1, "SAME").numpy()
+    train(window, [batch], 4)
+    mean, variance = expected.mean((0, 1, 2)), expected.var((0, 1, 2))
+    share = 1.0 - norm_.momentum
+    np.testing.assert_allclose(norm_.moving_mean, share * mean, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(norm_.moving_variance, (1 - share) + share * variance, rtol=1e-6)
+
+
+def test_moving_statistics_count_the_variance_between_micro_batches():
+    """Two constant micro-batches have no variance within; all of the window's is between them."""
+    window = window_for(resnet20(units=(1, 1)), SGD, (8, 8, 3))
+    batch = examples(8, (8, 8, 3))
+    batch["image"] = tf.repeat(tf.constant([0.0, 4.0]), 4)[:, None, None, None] * tf.ones([8, 8, 8, 3])
+    conv = window.model.segments[0].layers[0].conv
+    features = tf.nn.conv2d(batch["image"], conv.kernel, 1, "SAME").numpy().astype(np.float64)
+    train(window, [batch], 2)
+    norm_ = window.model.segments[0].layers[0].activation.norm
+    share = 1.0 - norm_.momentum
+    np.testing.assert_allclose(norm_.moving_variance, (1 - share) + share * features.var((0, 1, 2)), rtol=1e-5)
+
+
+def test_nothing_but_buffers_changes_during_a_window():
+    window = window_for(revnet38(units=(1, 1)), SGD, SHAPE)
+    before = everything(window)
+    iterator = iter(tf.data.Dataset.from_tensors(examples(8, SHAPE)).repeat())
+    step = Step(window, tf.distribute.get_strategy())
+    step.accumulate(iterator, tf.constant(3))
+    assert all(np.array_equal(a, b) for a, b in zip(before, everything(window), strict=True))
+    assert float(window.examples) == 24.0
+    update = step.commit()
+    assert int(update["step"]) == int(window.step) == 1 and float(update["examples"]) == 24.0
+    assert not all(np.array_equal(a, b) for a, b in zip(before, everything(window), strict=True))
+    assert all(not np.any(buffer.numpy()) for buffer in window.buffers), "the commit clears the window"
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_window_that_is_not_finite_changes_nothing(bad):
+    small = resnet20(units=(1, 1))
+    window = window_for(small, OPTIMIZERS["adam"], SHAPE, ema=lambda weights: MovingAverage(weights, 0.9))
+    train(window, [examples(8, SHAPE)], 2)
+    before = everything(window) + [a.numpy() for a in window.ema.averages]
+    batch = examples(8, SHAPE, 1)
+    batch["image"] = tf.tensor_scatter_nd_update(batch["image"], [[7, 0, 0, 0]], [bad])  # in the last micro-batch
+    (update,) = train(window, [batch], 4)
+    assert not update["finite"] and update["step"] == 1
+    after = everything(window) + [a.numpy() for a in window.ema.averages]
+    assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
+    (update,) = train(window, [examples(8, SHAPE)], 2)
+    assert update["finite"] and update["step"] == 2, "the window after it is clean"
+
+
+def test_ragged_micro_batches_and_weights_give_the_mean_over_examples():
+    """5 + 3 examples, and 8 rows of which 3 weigh nothing, are the mean of the examples that count."""
+    data = examples(8, SHAPE)
+    whole, ragged, padded = (window_for(lenet(), SGD, SHAPE, precision="float64") for _ in range(3))
+    train(whole, [data], 1)
+    step = Step(ragged, tf.distribute.get_strategy())
+    pieces = [{k: v[:5] for k, v in data.items()}, {k: v[5:] for k, v in data.items()}]
+    for piece in pieces:
+        step.accumulate(iter(tf.data.Dataset.from_tensors(piece)), tf.constant(1))
+    step.commit()
+    assert norm([a - b for a, b in zip(weights(whole), weights(ragged), strict=True)]) < 1e-14
+
+    five = window_for(lenet(), SGD, SHAPE, precision="float64")
+    train(five, [pieces[0]], 1)
+    masked = data | {"weight": tf.constant([1.0] * 5 + [0.0] * 3)}
+    (update,) = train(padded, [masked], 2)
+    assert update["examples"] == 5
+    assert norm([a - b for a, b in zip(weights(five), weights(padded), strict=True)]) < 1e-14
+
+
+def test_clipping_acts_on_the_mean_gradient():
+    batch = examples(16, SHAPE)
+    plain = SgdConfig("sgd", 1.0, 0.0, 0.0, 0.0, False)
+    for micro_steps in (1, 4):
+        window = window_for(lenet(), plain, SHAPE, precision="float64", clip_norm=0.05)
+        start = weights(window)
+        (update,) = train(window, [batch], micro_steps)
+        assert update["grad_norm"] > 0.05
+        moved = norm([a - b for a, b in zip(weights(window), start, strict=True)])
+        assert moved == pytest.approx(0.05, rel=1e-9)
+
+
+def test_schedule_and_average_count_updates():
+    seen = []
+    window = window_for(
+        lenet(),
+        SGD,
+        SHAPE,
+        schedule=lambda step: 1.0 / (1.0 + tf.cast(step, tf.float32)),
+        ema=lambda weights: MovingAverage(weights, 0.5),
+    )
+    averages = weights(window)
+    for seed in range(3):
+        seen += train(window, [examples(8, SHAPE, seed)], 4)
+        decay = np.float32(min(0.5, (2 + seed) / (11 + seed)))
+        averages = [a + (w - a) * (1 - decay) for a, w in zip(averages, weights(window), strict=True)]
+    assert [update["learning_rate"] for update in seen] == pytest.approx([0.01, 0.005, 0.01 / 3])
+    for average, expected in zip(window.ema.averages, averages, strict=True):
+        np.testing.assert_allclose(average, expected, rtol=1e-5, atol=1e-7)
+
+
+def test_average_takes_the_place_of_the_weights_exactly_and_gives_it_back():
+    window = window_for(lenet(), SGD, SHAPE, ema=lambda weights: MovingAverage(weights, 0.5))
+    train(window, [examples(8, SHAPE)], 1)
+    own, averages = weights(window), [average.numpy() for average in window.ema.averages]
+    with window.ema.in_place():
+        assert all(np.array_equal(a, b) for a, b in zip(weights(window), averages, strict=True))
+    assert all(np.array_equal(a, b) for a, b in zip(weights(window), own, strict=True))

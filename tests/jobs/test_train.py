@@ -1,0 +1,192 @@
+"""The training job: stopping and continuing is the same as never stopping."""
+
+import json
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from accumtrain import environment
+from accumtrain.errors import CheckpointError, ConfigError, DivergedError, Preempted
+from accumtrain.jobs import evaluate, train
+from accumtrain.runs import Run
+
+TIMES = ("seconds", "examples_per_second")
+BN = ("model=resnet20", "model.units=[1,1]", "model.filters=[16,16,32]", "data.image_size=8")  # small, batch norm
+
+
+@pytest.fixture
+def config(compose, tmp_path):
+    """A small run across an epoch boundary (48 examples, 6 updates of 16), shuffled and augmented."""
+    environment._job_started.append(time.time())
+
+    def of(name, *overrides, model=BN):
+        return compose(
+            "data=synthetic",
+            *model,
+            "data.train_examples=48",
+            "data.test_examples=20",
+            "data.augment=crop_flip",
+            "optim=adam",
+            "batch_size=16",
+            "accum.steps=2",
+            "train.steps=6",
+            "eval.every=2",
+            "log.every=1",
+            "checkpoint.every=100",
+            "ema.decay=0.9",
+            f"run.dir={tmp_path}",
+            f"run.name={name}",
+            *overrides,
+        )
+
+    return of
+
+
+def metrics(path):
+    records = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in record.items() if key not in TIMES} for record in records]
+
+
+def saved(path, step=6):
+    reader = tf.train.load_checkpoint(str(path / "checkpoints" / f"step-{step}"))
+    return {
+        name: reader.get_tensor(name)
+        for name in reader.get_variable_to_shape_map()
+        if "OBJECT_GRAPH" not in name and "save_counter" not in name
+    }
+
+
+def stop_after(monkeypatch, split, step):
+    """Sends SIGTERM to this process right after a record is written."""
+    log = Run.log
+
+    def log_and_stop(self, record):
+        log(self, record)
+        if record["split"] == split and record["step"] == step:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(Run, "log", log_and_stop)
+
+
+@pytest.fixture
+def whole(config, tmp_path):
+    """The run that was never stopped."""
+    train.run(config("whole"))
+    return tmp_path / "whole"
+
+
+def assert_same(one, other):
+    assert metrics(one) == metrics(other)
+    expected, actual = saved(one), saved(other)
+    assert expected.keys() == actual.keys()
+    assert all(np.array_equal(expected[name], actual[name]) for name in expected)
+
+
+@pytest.mark.parametrize(("split", "step"), [("train", 3), ("train", 4), ("test", 2)])
+def test_stopping_and_continuing_changes_no_bit(config, whole, tmp_path, monkeypatch, split, step):
+    with monkeypatch.context() as patch, pytest.raises(Preempted, match=f"update {step} of 6") as stopped:
+        stop_after(patch, split, step)
+        train.run(config("stopped"))
+    assert stopped.value.exit_code == 75
+    assert json.loads((tmp_path / "stopped/summary.json").read_text())["status"] == "preempted"
+    summary = train.run(config("stopped"))
+    assert summary["status"] == "completed" and summary["step"] == 6
+    assert_same(whole, tmp_path / "stopped")
+
+
+def test_a_run_killed_after_a_checkpoint_repeats_what_it_lost(config, whole, tmp_path, monkeypatch):
+    class Killed(BaseException):
+        pass
+
+    log = Run.log
+
+    def log_then_die(self, record):
+        log(self, record)
+        if record["step"] == 5:
+            raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(Run, "log", log_then_die)
+        train.run(config("killed", "checkpoint.every=3"))
+    assert metrics(tmp_path / "killed")[-1]["step"] == 5
+    train.run(config("killed"))
+    assert_same(whole, tmp_path / "killed")
+
+
+def test_continuing_with_other_accumulation_and_more_updates(config, tmp_path):
+    train.run(config("longer", "train.steps=2"))
+    summary = train.run(config("longer", "train.steps=3", "accum.steps=4"))
+    assert (summary["step"], summary["micro_batch_size"]) == (3, 4)
+    assert [r["step"] for r in metrics(tmp_path / "longer") if r["split"] == "train"] == [1, 2, 3]
+
+
+def test_a_finished_run_is_left_alone(config, whole, capsys):
+    before = {path: path.stat().st_mtime_ns for path in whole.rglob("*") if path.is_file() and path.name != ".lock"}
+    summary = train.run(config("whole"))
+    assert summary["status"] == "completed"
+    assert "nothing left to do" in capsys.readouterr().out
+    assert before == {path: path.stat().st_mtime_ns for path in before}
+
+
+def test_files_of_a_run(whole):
+    summary = json.loads((whole / "summary.json").read_text())
+    assert summary["batch_size"] == 16 and summary["micro_batch_size"] == 8
+    assert summary["accum_steps"] == 2 and summary["replicas"] == 1
+    assert summary["epoch"] == 2.0 and summary["params"] > 0
+    assert set(summary["memory"]) == {"tensor_peak_bytes", "tensor_static_bytes", "rss_peak_bytes"}
+    assert [r["step"] for r in metrics(whole) if r["split"] == "test"] == [2, 4, 6]
+    assert all(r["examples"] == 20 for r in metrics(whole) if r["split"] == "test")
+    assert (whole / "results.png").read_bytes().startswith(b"\x89PNG")
+    assert list((whole / "tensorboard/train").glob("events*"))
+
+
+def test_evaluate_gives_the_accuracy_training_gave(config, whole, tmp_path):
+    result = evaluate.run(config("whole", "job=evaluate"))
+    logged = {r["step"]: r for r in metrics(whole) if r["split"] == "test"}
+    best = max(logged.values(), key=lambda r: (r["accuracy"], -r["loss"]))
+    assert result["step"] == best["step"]
+    assert result["test"] == {"loss": best["loss"], "accuracy": best["accuracy"]}
+    with pytest.raises(CheckpointError, match="train first"):
+        evaluate.run(config("never-trained", "job=evaluate"))
+
+
+def test_divergence_keeps_the_state_before_it(config, tmp_path):
+    diverging = ("optim=sgd", "optim.lr=1e30", "ema.decay=0", "model.norm=group")
+    with pytest.raises(DivergedError, match="was not made") as diverged:
+        train.run(config("diverging", *diverging))
+    assert diverged.value.exit_code == 4
+    summary = json.loads((tmp_path / "diverging/summary.json").read_text())
+    assert summary["status"] == "diverged" and 0 < summary["step"] < 6
+    values = saved(tmp_path / "diverging", summary["step"])
+    assert all(np.all(np.isfinite(value)) for name, value in values.items() if "model" in name)
+
+
+def test_a_damaged_checkpoint_is_named(config, tmp_path):
+    train.run(config("damaged", "train.steps=1"))
+    data = tmp_path / "damaged/checkpoints/step-1.data-00000-of-00001"
+    data.write_bytes(data.read_bytes()[: data.stat().st_size // 2])
+    with pytest.raises(CheckpointError, match=r"step-1 can't be used.*delete") as error:
+        train.run(config("damaged", "train.steps=2"))
+    assert error.value.exit_code == 5
+
+
+def test_another_model_in_the_same_run_is_refused(config, tmp_path):
+    train.run(config("mine", "train.steps=1"))
+    with pytest.raises(ConfigError, match="batch_size=16 there and 32 here"):
+        train.run(config("mine", "train.steps=2", "batch_size=32"))
+
+
+def test_batch_that_does_not_divide_writes_nothing(config, tmp_path):
+    with pytest.raises(ConfigError, match="batch_size=16 does not divide by accum.steps=3 x 1 replica; nearest: 15, 18"):
+        train.run(config("uneven", "accum.steps=3"))
+    assert not (tmp_path / "uneven").exists()
+
+
+def test_keras_model_trains_with_a_keras_optimizer(config):
+    keras = ("model=keras", "model.name=MobileNetV3Small", "data.image_size=32")
+    lion = ("optim=keras", "optim.name=Lion", "optim.lr=1e-4", "train.steps=2")
+    assert train.run(config("keras", *lion, model=keras))["status"] == "completed"
