@@ -19,7 +19,7 @@ UNREADABLE = (tf.errors.OpError, AssertionError, IndexError, ValueError, Runtime
 
 
 class Checkpoints:
-    """The checkpoints of one run, in `directory`: `step-<n>` and `best/step-<n>`.
+    """The checkpoints of one run, in `directory`: `step-<n>` and `best/step-<n>`. Create it outside any scope.
 
     Args:
         window: the state to save and restore.
@@ -28,8 +28,9 @@ class Checkpoints:
 
     def __init__(self, directory: Path, window: Window, keep: int):
         self.directory, self.step = directory, window.step
-        self.best_accuracy = tf.Variable(-1.0, trainable=False)
-        self.best_loss = tf.Variable(float("inf"), trainable=False)
+        with tf.device("CPU"):  # float64: what is read back must equal what was measured
+            self.best_accuracy = tf.Variable(-1.0, trainable=False, dtype=tf.float64)
+            self.best_loss = tf.Variable(float("inf"), trainable=False, dtype=tf.float64)
         state = {"model": window.model, "optimizer": window.optimizer, "step": window.step}
         if window.ema is not None:
             state["ema"] = window.ema
@@ -60,7 +61,7 @@ class Checkpoints:
         Raises:
             CheckpointError: it can't be written; the checkpoints before it are untouched.
         """
-        step = int(self.step)
+        step = int(self.step.numpy())
         if self._last.latest_checkpoint is None or not self._last.latest_checkpoint.endswith(f"step-{step}"):
             self._write(self._last, step)
 
@@ -70,7 +71,7 @@ class Checkpoints:
             return False
         self.best_accuracy.assign(accuracy)
         self.best_loss.assign(loss)
-        self._write(self._best, int(self.step))
+        self._write(self._best, int(self.step.numpy()))
         return True
 
     @property

@@ -74,13 +74,17 @@ class Window(tf.Module):
         self._slot = {variable.ref(): slot for variable, slot in zip(self.variables_, self.gradients, strict=True)}
         self.dtype = self.variables_[0].dtype
         self.examples, self.loss, self.correct = (sum_buffer([], self.dtype) for _ in range(3))
-        self.micro_step = sum_buffer([], tf.int32)
+        self.micro_step = sum_buffer([], tf.int32)  # of each replica, never reduced
         self.statistics = MovingStatisticsBuffer(model.norms, sum_buffer)
 
     @property
     def buffers(self) -> list[tf.Variable]:
         """All that a window changes; nothing of it is saved."""
-        return [*self.gradients, self.examples, self.loss, self.correct, self.micro_step, *self.statistics.buffers]
+        return [*self._sums, self.micro_step]
+
+    @property
+    def _sums(self) -> list[tf.Variable]:
+        return [*self.gradients, self.examples, self.loss, self.correct, *self.statistics.buffers]
 
     # --- micro-step -----------------------------------------------------------------------------------------------
 
@@ -127,10 +131,10 @@ class Window(tf.Module):
             learning_rate, examples, finite, step (updates done).
         """
         replica = tf.distribute.get_replica_context()
-        local = [tf.convert_to_tensor(buffer) for buffer in self.buffers]
+        local = [tf.convert_to_tensor(buffer) for buffer in self._sums]
         sums = list(replica.all_reduce(tf.distribute.ReduceOp.SUM, local))
         gradients, sums = sums[: len(self.gradients)], sums[len(self.gradients) :]
-        examples, loss, correct, _, *statistics = sums
+        examples, loss, correct, *statistics = sums
 
         squares = tf.add_n([tf.reduce_sum(tf.square(gradient)) for gradient in gradients])
         norm = tf.sqrt(squares) / examples

@@ -65,9 +65,9 @@ class Training:
         with devices.strategy.scope():
             self.step = Step(window, devices.strategy)
             self.evaluator = Evaluator(window.model, window.ema, data, self.global_micro_batch, devices.strategy)
-            self.checkpoints = Checkpoints(run.checkpoints, window, config.checkpoint.keep)
+        self.checkpoints = Checkpoints(run.checkpoints, window, config.checkpoint.keep)
         self.resumed = self.checkpoints.restore()
-        self.done = int(window.step)
+        self.done = int(window.step.numpy())
         run.truncate(self.done)
         self.logbook = Logbook(run, events, config.batch_size, data.train.size)
         self.meter, self.pace, self.interrupt = Meter(), Pace(), Interrupt()
