@@ -16,7 +16,7 @@ from accumtrain.errors import ConfigError
 
 MISSING = "???"  # OmegaConf's mark for a value the user has to give
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "null"}
-PLURALS = {int: "whole numbers", float: "numbers"}
+PLURALS = {int: "whole numbers", float: "numbers", str: "texts"}
 EXAMPLES = {
     "model.name": "MobileNetV2",
     "optim.name": "Lion",
