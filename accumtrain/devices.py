@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import tensorflow as tf
 
@@ -116,7 +118,7 @@ def _cpu(config: DeviceConfig, kind: str) -> Devices:
     return Devices(strategy, f"{threads} as {replicas} virtual devices, mirrored")
 
 
-def _set(setter, *arguments) -> None:
+def _set(setter: Callable[..., None], *arguments: Any) -> None:
     """Device settings hold for the process; TensorFlow refuses to change them once it has run."""
     try:
         setter(*arguments)

@@ -123,9 +123,7 @@ class Run:
 
     def records(self) -> list[dict[str, Any]]:
         """All records of metrics.jsonl, in order."""
-        if not self._metrics.exists():
-            return []
-        return [record for _, record in _parse(self._metrics.read_text(), self._metrics)]
+        return read_records(self.path)
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Writes summary.json. Numbers may be NumPy scalars; non-finite ones become null."""
@@ -182,6 +180,12 @@ def read_summary(path: Path) -> dict[str, Any] | None:
     """The summary of the run in the folder `path`, None if there is none yet."""
     file = path / "summary.json"
     return json.loads(file.read_text()) if file.exists() else None
+
+
+def read_records(path: Path) -> list[dict[str, Any]]:
+    """The metrics of the run in the folder `path`, in order."""
+    file = path / "metrics.jsonl"
+    return [record for _, record in _parse(file.read_text(), file)] if file.exists() else []
 
 
 def write_json(path: Path, value: Any) -> None:

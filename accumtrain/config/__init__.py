@@ -45,6 +45,7 @@ from accumtrain.config.schema import (
     EmaConfig,
     EvalConfig,
     LogConfig,
+    ReportConfig,
     RunConfig,
     TrainConfig,
 )
@@ -75,6 +76,7 @@ __all__ = [
     "LogConfig",
     "ModelConfig",
     "OptimConfig",
+    "ReportConfig",
     "ResNetConfig",
     "RevNetConfig",
     "RsqrtConfig",

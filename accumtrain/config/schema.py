@@ -25,7 +25,7 @@ from accumtrain.config.groups import (
     TfrecordConfig,
 )
 
-JOBS = ("train", "evaluate")
+JOBS = ("train", "evaluate", "report")
 PRECISIONS = ("float32", "bfloat16", "float64")
 
 
@@ -84,6 +84,13 @@ class RunConfig:
 
 
 @dataclass
+class ReportConfig:
+    """`runs`: names of the runs that job=report compares; empty: all in run.dir."""
+
+    runs: list[str]
+
+
+@dataclass
 class Config:
     job: str
     batch_size: int
@@ -100,6 +107,7 @@ class Config:
     log: LogConfig
     ema: EmaConfig
     run: RunConfig
+    report: ReportConfig
 
     GROUPS: ClassVar[dict[str, dict[str, type]]] = {
         "model": {"lenet": LeNetConfig, "resnet": ResNetConfig, "revnet": RevNetConfig, "keras": KerasModelConfig},

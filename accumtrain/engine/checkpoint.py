@@ -34,9 +34,7 @@ class Checkpoints:
         state = {"model": window.model, "optimizer": window.optimizer, "step": window.step}
         if window.ema is not None:
             state["ema"] = window.ema
-        self._checkpoint = tf.train.Checkpoint(
-            **state, best_accuracy=self.best_accuracy, best_loss=self.best_loss
-        )
+        self._checkpoint = tf.train.Checkpoint(**state, best_accuracy=self.best_accuracy, best_loss=self.best_loss)
         self._last = _manager(self._checkpoint, directory, keep)
         self._best = _manager(self._checkpoint, directory / "best", 1)
 

@@ -28,9 +28,7 @@ class Step:
         return {name: self._strategy.experimental_local_results(value)[0] for name, value in results.items()}
 
 
-def for_each(
-    strategy: tf.distribute.Strategy, batches: Any, count: tf.Tensor, function: Callable[[Any], None]
-) -> None:
+def for_each(strategy: tf.distribute.Strategy, batches: Any, count: tf.Tensor, function: Callable[[Any], None]) -> None:
     """Runs a replica function on each of the next `count` batches of an iterator, one after the other."""
 
     def body(done: tf.Tensor) -> tuple[tf.Tensor]:

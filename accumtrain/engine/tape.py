@@ -79,16 +79,12 @@ def _differentiate(
     """Gradient with respect to x; those of the module's variables are emitted, and x's waits until they are."""
     variables = module.trainable_variables
     inputs = tf.nest.flatten(x)
-    gradients = tape.gradient(
-        tf.nest.flatten(y), [*inputs, *variables], output_gradients=tf.nest.flatten(d_y)
-    )
+    gradients = tape.gradient(tf.nest.flatten(y), [*inputs, *variables], output_gradients=tf.nest.flatten(d_y))
     done = emit(variables, gradients[len(inputs) :])
     return after(done, tf.nest.pack_sequence_as(x, gradients[: len(inputs)]))
 
 
-def _replay(
-    module: Callable, x: Streams, d_y: Streams, mode: Mode, emit: Emit
-) -> tuple[Streams, Streams, Streams]:
+def _replay(module: Callable, x: Streams, d_y: Streams, mode: Mode, emit: Emit) -> tuple[Streams, Streams, Streams]:
     """Computes module(x) again once d_y is there, and differentiates it. Returns x, d_x and module(x)."""
     x = after([d_y], x)
     with tf.control_dependencies(tf.nest.flatten(x)), tf.GradientTape() as tape:
@@ -97,9 +93,7 @@ def _replay(
     return x, _differentiate(tape, module, x, y, d_y, emit), y
 
 
-def _reverse(
-    stage: Stage, kept: Streams | None, y: Streams, d_y: Streams, mode: Mode, emit: Emit
-) -> tuple[Streams, Streams]:
+def _reverse(stage: Stage, kept: Streams, y: Streams, d_y: Streams, mode: Mode, emit: Emit) -> tuple[Streams, Streams]:
     """Walks a stage backwards, each unit's input computed from its output."""
     for unit in reversed(stage.units):
         y, d_y = _reverse_unit(unit, None if unit.invertible else kept, y, d_y, mode, emit)
@@ -107,9 +101,11 @@ def _reverse(
 
 
 def _reverse_unit(
-    unit: Coupling, kept: Streams | None, y: Streams, d_y: Streams, mode: Mode, emit: Emit
+    unit: Coupling, kept: Streams, y: Streams, d_y: Streams, mode: Mode, emit: Emit
 ) -> tuple[Streams, Streams]:
-    """y1 = s1(x1) + F(x2), y2 = s2(x2) + G(y1), from the end: G, F, then the shortcuts, each freed before the next.
+    """Input of a unit and the gradient there, from its output; `kept` is the input of one that can't be inverted.
+
+    y1 = s1(x1) + F(x2), y2 = s2(x2) + G(y1), from the end: G, F, then the shortcuts, each freed before the next.
 
     The sums are formed in the order in which plain back-propagation forms them, so the gradient has the same bits.
     """
@@ -117,9 +113,9 @@ def _reverse_unit(
     y1 = after([d_y1], y1)
     y1, d_g, g = _replay(unit.g, y1, d_y2, mode, emit)
     d_y1 = d_y1 + d_g
-    x2 = y2 - g if kept is None else kept[1]
+    x2 = y2 - g if unit.shortcuts is None else kept[1]
     x2, d_x2, f = _replay(unit.f, x2, d_y1, mode, emit)
-    if kept is None:
+    if unit.shortcuts is None:
         return (y1 - f, x2), (d_y1, d_y2 + d_x2)
     x1, d_x1, _ = _replay(unit.shortcuts[0], kept[0], after([d_x2], d_y1), mode, emit)
     _, d_across, _ = _replay(unit.shortcuts[1], x2, after([d_x1], d_y2), mode, emit)

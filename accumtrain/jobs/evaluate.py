@@ -9,7 +9,7 @@ from accumtrain.config import Config, micro_batch_size
 from accumtrain.console import say, table
 from accumtrain.data.build import open_data
 from accumtrain.devices import resolve
-from accumtrain.engine.build import moving_average, model_for
+from accumtrain.engine.build import model_for, moving_average
 from accumtrain.engine.checkpoint import restore_model
 from accumtrain.engine.evaluate import Evaluator
 from accumtrain.errors import Preempted

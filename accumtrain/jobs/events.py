@@ -21,7 +21,7 @@ class Events:
     def __enter__(self) -> Events:
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, *_: object) -> None:
         for writer in self._writers.values():
             writer.close()
 

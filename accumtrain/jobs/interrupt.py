@@ -20,7 +20,7 @@ class Interrupt:
         self._previous = {number: signal.signal(number, self._request) for number in SIGNALS}
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, *_: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 

@@ -74,11 +74,11 @@ class Training:
 
     def run(self) -> dict[str, Any]:
         show_opening(self.config, self.directory, self.data, self.devices, self.window, self.total, self.micro_batch)
-        finished = read_summary(self.directory.path) if self.done >= self.total and self.logbook.tested(self.done) else None
-        if finished is not None:
+        finished = self.done >= self.total and self.logbook.tested(self.done)
+        if finished and (summary := read_summary(self.directory.path)):
             say(f"nothing left to do: all {self.done} updates are made (train.epochs or train.steps sets how many)")
-            self._show_closing(finished)
-            return finished
+            self._show_closing(summary)
+            return summary
         self.directory.save_config()
         if self.resumed:
             say(f"continuing after update {self.done} of {self.total}")
@@ -142,9 +142,7 @@ class Training:
 
     def _progress(self) -> Progress:
         per_epoch = self.data.train.size / self.config.batch_size
-        return Progress(
-            first=self.done, total=self.total, updates_per_epoch=per_epoch, log_every=self.config.log.every
-        )
+        return Progress(first=self.done, total=self.total, updates_per_epoch=per_epoch, log_every=self.config.log.every)
 
     # ---- evaluation ----------------------------------------------------------------------------------------------
 
@@ -167,7 +165,7 @@ class Training:
         if self.done == self.total:
             return True
         every = self.config.eval.every
-        if every == "epoch":
+        if isinstance(every, str):  # "epoch"
             examples, size = self.done * self.config.batch_size, self.data.train.size
             return examples // size > (examples - self.config.batch_size) // size
         return self.done % every == 0

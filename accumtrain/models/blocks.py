@@ -80,7 +80,9 @@ class PoolAndPad(tf.Module):
         return tf.pad(x, [[0, 0], [0, 0], [0, 0], self.padding])
 
 
-def shortcut(init: Initializer, inputs: int, outputs: int, stride: int, bottleneck: bool) -> tf.Module | None:
+def shortcut(
+    init: Initializer, inputs: int, outputs: int, stride: int, bottleneck: bool
+) -> Projection | PoolAndPad | None:
     """The shortcut of a unit; None is the identity."""
     if inputs == outputs and stride == 1:
         return None

@@ -132,4 +132,4 @@ class GroupNorm(tf.Module):
         return tf.cast(normed * self.gamma + self.beta, x.dtype)
 
 
-NORMS = {"batch": BatchNorm, "group": GroupNorm}
+NORMS: dict[str, type[BatchNorm] | type[GroupNorm]] = {"batch": BatchNorm, "group": GroupNorm}

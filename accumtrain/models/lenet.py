@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import tensorflow as tf
@@ -28,7 +29,7 @@ class Classifier(tf.Module):
 
     def __init__(self, init: Initializer, widths: list[int]):
         super().__init__()
-        self.layers = [Dense(init, *pair) for pair in zip(widths[:-1], widths[1:], strict=True)]
+        self.layers = [Dense(init, *pair) for pair in itertools.pairwise(widths)]
         self.dtype = init.dtype
 
     def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
@@ -38,7 +39,9 @@ class Classifier(tf.Module):
         return self.layers[-1](tf.cast(x, self.dtype))
 
 
-def build_lenet(config: LeNetConfig, init: Initializer, image_shape: tuple[int, int, int], classes: int) -> list[Segment]:
+def build_lenet(
+    config: LeNetConfig, init: Initializer, image_shape: tuple[int, int, int], classes: int
+) -> list[Segment]:
     """Two convolutions and three dense layers.
 
     LeNet-5 was drawn for 32 x 32. A smaller image is padded by the first convolution, and by the second as well

@@ -26,7 +26,7 @@ def snap(x: tf.Tensor, bits: int) -> tf.Tensor:
     grid = 2.0**bits
 
     @tf.custom_gradient
-    def rounded(x: tf.Tensor):
+    def rounded(x: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
         return tf.round(x * grid) / grid, lambda upstream: upstream
 
     return rounded(x)
@@ -92,10 +92,10 @@ def build_revnet(
 
         f = on_grid(residual(inputs, stride, preactivated=not first))
         g = on_grid(residual(outputs, 1, preactivated=True))
-        across = [shortcut(init, inputs, outputs, stride, config.bottleneck) for _ in range(2)]
-        if across[0] is None:
+        first_shortcut, second_shortcut = (shortcut(init, inputs, outputs, stride, config.bottleneck) for _ in range(2))
+        if first_shortcut is None or second_shortcut is None:
             return Coupling(f, g)
-        return Coupling(f, g, (on_grid(across[0]), on_grid(across[1])))
+        return Coupling(f, g, (on_grid(first_shortcut), on_grid(second_shortcut)))
 
     stem = Stem(init, config.norm, config.stem, channels, 2 * stem_filters)
     segments: list[Segment] = [Chain(stem_memory, [stem, Split(init.dtype, config.snap_bits)])]

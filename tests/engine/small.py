@@ -18,7 +18,9 @@ def resnet20(norm: str = "batch", memory: str = "store", units: tuple[int, ...] 
 
 
 def revnet38(norm: str = "batch", memory: str = "reverse", units: tuple[int, ...] = (3, 3, 3)) -> RevNetConfig:
-    return RevNetConfig("revnet", memory, norm, "cifar", False, list(units), [32, 32, 64, 112][: len(units) + 1], snap_bits=12)
+    return RevNetConfig(
+        "revnet", memory, norm, "cifar", False, list(units), [32, 32, 64, 112][: len(units) + 1], snap_bits=12
+    )
 
 
 def bottleneck_revnet(norm: str = "batch", memory: str = "reverse") -> RevNetConfig:

@@ -52,6 +52,12 @@ def test_accumulation_equals_the_whole_batch(model, optim):
     assert relative_difference(ACCUMULATED[model], OPTIMIZERS[optim], "float64", 4) <= 1e-12
 
 
+@pytest.mark.parametrize("model", ACCUMULATED)
+def test_accumulation_in_float32_differs_by_rounding(model):
+    """One update: after it a rounding can move an activation across a ReLU's kink, which float64 almost never does."""
+    assert relative_difference(ACCUMULATED[model], SGD, "float32", 4, updates=1) <= 1e-4
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("micro_steps", [2, 4, 8])
 @pytest.mark.parametrize("optim", OPTIMIZERS)
@@ -96,7 +102,8 @@ def test_nothing_but_buffers_changes_during_a_window():
     assert all(np.array_equal(a, b) for a, b in zip(before, everything(window), strict=True))
     assert float(window.examples) == 24.0
     update = step.commit()
-    assert int(update["step"]) == int(window.step) == 1 and float(update["examples"]) == 24.0
+    assert int(update["step"]) == int(window.step) == 1
+    assert float(update["examples"]) == 24.0
     assert not all(np.array_equal(a, b) for a, b in zip(before, everything(window), strict=True))
     assert all(not np.any(buffer.numpy()) for buffer in window.buffers), "the commit clears the window"
 
@@ -110,11 +117,13 @@ def test_a_window_that_is_not_finite_changes_nothing(bad):
     batch = examples(8, SHAPE, 1)
     batch["image"] = tf.tensor_scatter_nd_update(batch["image"], [[7, 0, 0, 0]], [bad])  # in the last micro-batch
     (update,) = train(window, [batch], 4)
-    assert not update["finite"] and update["step"] == 1
+    assert not update["finite"]
+    assert update["step"] == 1
     after = everything(window) + [a.numpy() for a in window.ema.averages]
     assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
     (update,) = train(window, [examples(8, SHAPE)], 2)
-    assert update["finite"] and update["step"] == 2, "the window after it is clean"
+    assert update["finite"], "the window after it is clean"
+    assert update["step"] == 2
 
 
 def test_ragged_micro_batches_and_weights_give_the_mean_over_examples():

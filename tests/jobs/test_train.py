@@ -88,13 +88,15 @@ def assert_same(one, other):
 
 @pytest.mark.parametrize(("split", "step"), [("train", 3), ("train", 4), ("test", 2)])
 def test_stopping_and_continuing_changes_no_bit(config, whole, tmp_path, monkeypatch, split, step):
-    with monkeypatch.context() as patch, pytest.raises(Preempted, match=f"update {step} of 6") as stopped:
+    with monkeypatch.context() as patch:
         stop_after(patch, split, step)
-        train.run(config("stopped"))
+        with pytest.raises(Preempted, match=f"update {step} of 6") as stopped:
+            train.run(config("stopped"))
     assert stopped.value.exit_code == 75
     assert json.loads((tmp_path / "stopped/summary.json").read_text())["status"] == "preempted"
     summary = train.run(config("stopped"))
-    assert summary["status"] == "completed" and summary["step"] == 6
+    assert summary["status"] == "completed"
+    assert summary["step"] == 6
     assert_same(whole, tmp_path / "stopped")
 
 
@@ -109,9 +111,10 @@ def test_a_run_killed_after_a_checkpoint_repeats_what_it_lost(config, whole, tmp
         if record["step"] == 5:
             raise Killed
 
-    with monkeypatch.context() as patch, pytest.raises(Killed):
+    with monkeypatch.context() as patch:
         patch.setattr(Run, "log", log_then_die)
-        train.run(config("killed", "checkpoint.every=3"))
+        with pytest.raises(Killed):
+            train.run(config("killed", "checkpoint.every=3"))
     assert metrics(tmp_path / "killed")[-1]["step"] == 5
     train.run(config("killed"))
     assert_same(whole, tmp_path / "killed")
@@ -134,9 +137,12 @@ def test_a_finished_run_is_left_alone(config, whole, capsys):
 
 def test_files_of_a_run(whole):
     summary = json.loads((whole / "summary.json").read_text())
-    assert summary["batch_size"] == 16 and summary["micro_batch_size"] == 8
-    assert summary["accum_steps"] == 2 and summary["replicas"] == 1
-    assert summary["epoch"] == 2.0 and summary["params"] > 0
+    assert summary["batch_size"] == 16
+    assert summary["micro_batch_size"] == 8
+    assert summary["accum_steps"] == 2
+    assert summary["replicas"] == 1
+    assert summary["epoch"] == 2.0
+    assert summary["params"] > 0
     assert set(summary["memory"]) == {"tensor_peak_bytes", "tensor_static_bytes", "rss_peak_bytes"}
     assert [r["step"] for r in metrics(whole) if r["split"] == "test"] == [2, 4, 6]
     assert all(r["examples"] == 20 for r in metrics(whole) if r["split"] == "test")
@@ -160,7 +166,8 @@ def test_divergence_keeps_the_state_before_it(config, tmp_path):
         train.run(config("diverging", *diverging))
     assert diverged.value.exit_code == 4
     summary = json.loads((tmp_path / "diverging/summary.json").read_text())
-    assert summary["status"] == "diverged" and 0 < summary["step"] < 6
+    assert summary["status"] == "diverged"
+    assert 0 < summary["step"] < 6
     values = saved(tmp_path / "diverging", summary["step"])
     assert all(np.all(np.isfinite(value)) for name, value in values.items() if "model" in name)
 
@@ -181,7 +188,9 @@ def test_another_model_in_the_same_run_is_refused(config, tmp_path):
 
 
 def test_batch_that_does_not_divide_writes_nothing(config, tmp_path):
-    with pytest.raises(ConfigError, match="batch_size=16 does not divide by accum.steps=3 x 1 replica; nearest: 15, 18"):
+    with pytest.raises(
+        ConfigError, match=r"batch_size=16 does not divide by accum.steps=3 x 1 replica; nearest: 15, 18"
+    ):
         train.run(config("uneven", "accum.steps=3"))
     assert not (tmp_path / "uneven").exists()
 
