@@ -25,7 +25,7 @@ from accumtrain.config import Config, show, to_mapping
 from accumtrain.errors import CheckpointError, ConfigError
 
 LONGEST_NAME = 100  # characters of a derived name, its hash aside
-NOT_IN_NAMES = {"job", "run.name", "run.dir", "run.resume"}
+NOT_IN_NAMES = {"job", "report.runs", "run.name", "run.dir", "run.resume"}
 
 # What decides what is learned. A run that continues keeps these; everything else may change.
 LEARNED_GROUPS = ("model", "optim", "schedule", "data", "ema")

@@ -28,7 +28,12 @@ _INSTEAD = {
     "gradient_accumulation_steps": "set accum.steps",
     "loss_scale_factor": "leave it out, gradients arrive unscaled",
 }
-_NOT_UPDATE_RULES = ("Optimizer", "LossScaleOptimizer", "MultiOptimizer")
+_NOT_UPDATE_RULES = {"Optimizer", "LossScaleOptimizer", "MultiOptimizer"}
+if tuple(map(int, keras.version().split(".")[:2])) < (
+    3,
+    15,
+):  # Python 3.10 has 3.12, whose Muon asks plain variables for a path
+    _NOT_UPDATE_RULES.add("Muon")
 
 
 class KerasOptimizer(Optimizer):
@@ -125,12 +130,17 @@ class _WeightView(keras.Variable):
         return self._parameter.path
 
 
-def _find_class(name: str) -> type[keras.optimizers.Optimizer]:
-    choices = {
-        key: value
-        for key, value in vars(keras.optimizers).items()
-        if inspect.isclass(value) and issubclass(value, keras.optimizers.Optimizer) and key not in _NOT_UPDATE_RULES
+def update_rules() -> dict[str, type[keras.optimizers.Optimizer]]:
+    """The classes of keras.optimizers that update plain variables, by name."""
+    return {
+        name: value
+        for name, value in vars(keras.optimizers).items()
+        if inspect.isclass(value) and issubclass(value, keras.optimizers.Optimizer) and name not in _NOT_UPDATE_RULES
     }
+
+
+def _find_class(name: str) -> type[keras.optimizers.Optimizer]:
+    choices = update_rules()
     if name not in choices:
         lowered = {key.lower(): key for key in choices}
         close = [lowered[match] for match in difflib.get_close_matches(str(name).lower(), lowered)]

@@ -15,7 +15,7 @@ import pytest
 
 import accumtrain
 
-CASES = ["adam", "adamw", "sgd", "adafactor", "Lion", "Nadam", "Muon", "ScheduleFreeAdamW"]
+CASES = ["adam", "adamw", "sgd", "adafactor", "Lion", "Nadam", "ScheduleFreeAdamW"]
 
 
 @pytest.fixture(scope="module")
