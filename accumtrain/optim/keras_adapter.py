@@ -29,10 +29,8 @@ _INSTEAD = {
     "loss_scale_factor": "leave it out, gradients arrive unscaled",
 }
 _NOT_UPDATE_RULES = {"Optimizer", "LossScaleOptimizer", "MultiOptimizer"}
-if tuple(map(int, keras.version().split(".")[:2])) < (
-    3,
-    15,
-):  # Python 3.10 has 3.12, whose Muon asks plain variables for a path
+# Python 3.10 has Keras 3.12, whose Muon asks plain variables for a path
+if tuple(map(int, keras.version().split(".")[:2])) < (3, 15):
     _NOT_UPDATE_RULES.add("Muon")
 
 
