@@ -66,7 +66,7 @@ class Evaluator:
             "seconds": time.perf_counter() - started,
         }
 
-    @tf.function
+    @tf.function(autograph=False)
     def _add(self, batches: Any, count: tf.Tensor) -> None:
         for_each(self._strategy, batches, count, self._add_batch)
 
@@ -76,7 +76,7 @@ class Evaluator:
         for total, value in zip(self._sums, (loss, correct, examples), strict=True):
             total.assign_add(value)
 
-    @tf.function
+    @tf.function(autograph=False)
     def _read(self) -> tf.Tensor:
         """The sums over all replicas; clears them."""
         sums = tf.stack([tf.convert_to_tensor(total) for total in self._sums])

@@ -16,12 +16,12 @@ class Step:
     def __init__(self, window: Window, strategy: tf.distribute.Strategy):
         self._window, self._strategy = window, strategy
 
-    @tf.function
+    @tf.function(autograph=False)
     def accumulate(self, batches: Any, count: tf.Tensor) -> None:
         """Takes `count` (int32 scalar) global micro-batches from an iterator into the buffers."""
         for_each(self._strategy, batches, count, self._window.accumulate)
 
-    @tf.function
+    @tf.function(autograph=False)
     def commit(self) -> dict[str, tf.Tensor]:
         """The update; scalars as Window.commit returns them, the same on all replicas."""
         results = self._strategy.run(self._window.commit)

@@ -19,13 +19,13 @@ def resnet20(norm: str = "batch", memory: str = "store", units: tuple[int, ...] 
 
 def revnet38(norm: str = "batch", memory: str = "reverse", units: tuple[int, ...] = (3, 3, 3)) -> RevNetConfig:
     return RevNetConfig(
-        "revnet", memory, norm, "cifar", False, list(units), [32, 32, 64, 112][: len(units) + 1], snap_bits=12
+        "revnet", memory, norm, "cifar", False, list(units), [32, 32, 64, 112][: len(units) + 1], snap_bits=16
     )
 
 
 def bottleneck_revnet(norm: str = "batch", memory: str = "reverse") -> RevNetConfig:
     """RevNet-56 with two stages of two units and narrow."""
-    return RevNetConfig("revnet", memory, norm, "imagenet", True, [2, 2], [32, 32, 64], snap_bits=12)
+    return RevNetConfig("revnet", memory, norm, "imagenet", True, [2, 2], [32, 32, 64], snap_bits=16)
 
 
 def lenet(memory: str = "store") -> LeNetConfig:
