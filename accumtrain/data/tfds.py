@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import shlex
 from typing import Any
 
 import numpy as np
@@ -60,7 +59,7 @@ def _how_to_prepare(config: TfdsConfig) -> str:
         "import tensorflow_datasets as tfds; "
         f"tfds.builder({config.name!r}, data_dir={str(where)!r}).download_and_prepare()"
     )
-    return message + f"Prepare it once with: python -c {shlex.quote(code)}"
+    return message + f'Prepare it once with: python -c "{code}"'
 
 
 def _features(config: TfdsConfig, features: dict[str, Any]) -> tuple[Any, Any]:

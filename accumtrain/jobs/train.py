@@ -162,7 +162,7 @@ class Training:
     def _evaluation_due(self) -> bool:
         if self.done == 0:
             return False
-        if self.done == self.total:
+        if self.done >= self.total:
             return True
         every = self.config.eval.every
         if isinstance(every, str):  # "epoch"
