@@ -150,9 +150,9 @@ def test_may_change_when_continued(key, value, config):
         ("precision", "bfloat16", "precision=float32 there and bfloat16 here"),
         ("run.seed", 1, "run.seed=0 there and 1 here"),
         ("model.units", [1, 1, 1], r"model.units=\[3,3,3\] there and \[1,1,1\] here"),
-        ("optim.lr", 0.5, "optim.lr=null there and 0.5 here"),
+        ("optim.lr", 0.5, "optim.lr=0.05 there and 0.5 here"),
         ("schedule.warmup", 9, "schedule.warmup=0 there and 9 here"),
-        ("data.augment", "none", "data.augment=shift there and none here"),
+        ("data.augment", "shift", "data.augment=none there and shift here"),
         ("ema.decay", 0.9, "ema.decay=0.0 there and 0.9 here"),
     ],
 )
