@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from types import TracebackType
@@ -174,7 +175,7 @@ class Progress:
 
     def _epoch_index(self) -> int:
         """The epoch of the last update done, from 0; an update that ends an epoch still belongs to it."""
-        return int(max(self._step - 1, 0) // self._per_epoch)
+        return min(int(max(self._step - 1, 0) // self._per_epoch), self._epochs() - 1)
 
     def _epoch_place(self) -> tuple[float, float]:
         """Where the current epoch begins and how long it is, in updates; the last may be cut short by the run's end."""
@@ -182,8 +183,11 @@ class Progress:
         return begin, max(min(begin + self._per_epoch, self._total) - begin, 1e-9)
 
     def _epoch(self) -> str:
-        epochs = max(1, -(-self._total // self._per_epoch))
-        return f"epoch {self._epoch_index() + 1}/{epochs:.0f}"
+        return f"epoch {self._epoch_index() + 1}/{self._epochs():.0f}"
+
+    def _epochs(self) -> int:
+        """Epochs of the run; the part of an update by which the last one is overrun starts no epoch."""
+        return max(1, math.ceil((self._total - 1) / self._per_epoch))
 
     def _time_left(self) -> str:
         if self._timed_from is None or self._step <= self._timed_from[0] or self._step >= self._total:
