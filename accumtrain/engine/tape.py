@@ -84,13 +84,27 @@ def _differentiate(
     return after(done, tf.nest.pack_sequence_as(x, gradients[: len(inputs)]))
 
 
-def _replay(module: Callable, x: Streams, d_y: Streams, mode: Mode, emit: Emit) -> tuple[Streams, Streams, Streams]:
-    """Computes module(x) again once d_y is there, and differentiates it. Returns x, d_x and module(x)."""
+def _replay(
+    module: Callable,
+    x: Streams,
+    d_y: Streams,
+    mode: Mode,
+    emit: Emit,
+    then: Callable[[Streams], Streams] | None = None,
+) -> tuple[Streams, Streams, Streams]:
+    """Computes y = module(x) again once d_y is there, and differentiates it. Returns x, d_x and then(y).
+
+    Back-propagation waits for then(y), so what only that needs is freed before gradients take memory.
+    """
     x = after([d_y], x)
     with tf.control_dependencies(tf.nest.flatten(x)), tf.GradientTape() as tape:
         tape.watch(x)
         y = module(x, mode.replay())
-    return x, _differentiate(tape, module, x, y, d_y, emit), y
+    result = None
+    if then is not None:
+        result = then(y)
+        d_y = after([result], d_y)
+    return x, _differentiate(tape, module, x, y, d_y, emit), result
 
 
 def _reverse(stage: Stage, kept: Streams, y: Streams, d_y: Streams, mode: Mode, emit: Emit) -> tuple[Streams, Streams]:
@@ -110,13 +124,12 @@ def _reverse_unit(
     The sums are formed in the order in which plain back-propagation forms them, so the gradient has the same bits.
     """
     (y1, y2), (d_y1, d_y2) = y, d_y
-    y1 = after([d_y1], y1)
-    y1, d_g, g = _replay(unit.g, y1, d_y2, mode, emit)
+    invert1, invert2 = (lambda f: y1 - f, lambda g: y2 - g) if unit.invertible else (None, None)
+    y1, d_g, x2 = _replay(unit.g, after([d_y1], y1), d_y2, mode, emit, invert2)
     d_y1 = d_y1 + d_g
-    x2 = y2 - g if unit.shortcuts is None else kept[1]
-    x2, d_x2, f = _replay(unit.f, x2, d_y1, mode, emit)
+    x2, d_x2, x1 = _replay(unit.f, x2 if unit.invertible else kept[1], d_y1, mode, emit, invert1)
     if unit.shortcuts is None:
-        return (y1 - f, x2), (d_y1, d_y2 + d_x2)
+        return (x1, x2), (d_y1, d_y2 + d_x2)
     x1, d_x1, _ = _replay(unit.shortcuts[0], kept[0], after([d_x2], d_y1), mode, emit)
     _, d_across, _ = _replay(unit.shortcuts[1], x2, after([d_x1], d_y2), mode, emit)
     return (x1, x2), (d_x1, d_across + d_x2)
