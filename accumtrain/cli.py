@@ -87,7 +87,8 @@ def _read_config(composed: DictConfig, overrides: Sequence[str]) -> Config:
 
 
 def _run_job(config: Config) -> None:
-    environment.prepare(config.device)
+    if config.job != "plan":  # its probes have processes of their own, and this one shall take no memory
+        environment.prepare(config.device)
     importlib.import_module(f"accumtrain.jobs.{config.job}").run(config)
 
 

@@ -101,6 +101,8 @@ MISTAKES = [
     ("batch_size='64'", "batch_size=64: must be a whole number; write it without quotes"),
     ("batch_size=null", "batch_size=null: must be a whole number"),
     ("accum.steps=0", "accum.steps=0: must be at least 1"),
+    ("accum.steps=most", "accum.steps=most: must be a number of micro-batches per update, or auto"),
+    ("batch_size=63 accum.steps=auto device.virtual=2", "batch_size=63 does not divide by accum.steps=1 x 2 replicas"),
     ("accum=4", "accum=4: accum is a group of keys; set one of them, accum.<key>=<value>"),
     ("precision=fp32", "precision=fp32: no such choice; choose from float32, bfloat16, float64"),
     ("precision=float64", "precision=float64: fused batch norm has no float64; use model.norm=group"),

@@ -103,7 +103,7 @@ def check(config: Config) -> None:
         value = _get(config, key)
         if value is not None and value not in choices:
             raise ConfigError(f"{key}={show(value)}: no such choice; {suggest(value, choices)}")
-    _check_evaluation(config)
+    _check_words(config)
     for key, allowed in RANGES.items():
         value = _get(config, key)
         if isinstance(value, int | float) and not allowed.holds(value):
@@ -115,7 +115,8 @@ def check(config: Config) -> None:
     _check_data(config.data)
     _check_device(config.device)
     _check_run_name(config.run.name)
-    micro_batch_size(config.batch_size, config.accum.steps, replicas=config.device.virtual or 1)
+    steps = 1 if config.accum.steps == "auto" else config.accum.count
+    micro_batch_size(config.batch_size, steps, replicas=config.device.virtual or 1)
 
 
 def _get(config: Config, key: str) -> Any:
@@ -126,10 +127,13 @@ def _get(config: Config, key: str) -> Any:
     return value
 
 
-def _check_evaluation(config: Config) -> None:
-    every = config.eval.every
+def _check_words(config: Config) -> None:
+    """The keys that take a number or one word."""
+    every, steps = config.eval.every, config.accum.steps
     if isinstance(every, str) and every != "epoch":
         raise ConfigError(f"eval.every={every}: must be a number of updates or epoch; for example eval.every=epoch")
+    if isinstance(steps, str) and steps != "auto":
+        raise ConfigError(f"accum.steps={steps}: must be a number of micro-batches per update, or auto")
 
 
 def _check_length(config: Config) -> None:

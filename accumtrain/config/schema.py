@@ -25,7 +25,7 @@ from accumtrain.config.groups import (
     TfrecordConfig,
 )
 
-JOBS = ("train", "evaluate", "report")
+JOBS = ("train", "evaluate", "verify", "plan", "report")
 PRECISIONS = ("float32", "bfloat16", "float64")
 
 
@@ -41,7 +41,15 @@ class DeviceConfig:
 
 @dataclass
 class AccumConfig:
-    steps: int
+    """`steps` auto: the smallest number that fits the memory. A job puts the number in its place before it begins."""
+
+    steps: int | str
+
+    @property
+    def count(self) -> int:
+        """`steps`, once it is a number."""
+        assert isinstance(self.steps, int), "accum.steps=auto was not settled"
+        return self.steps
 
 
 @dataclass

@@ -49,5 +49,5 @@ def build_window(config: Config, data: Data, total_steps: int, strategy: tf.dist
             clip_norm=config.optim.clip_norm,
             ema=moving_average(config, model),
             seed=config.run.seed,
-            micro_steps=config.accum.steps,
+            micro_steps=config.accum.count,
         )

@@ -13,6 +13,7 @@ from accumtrain.engine.build import model_for, moving_average
 from accumtrain.engine.checkpoint import restore_model
 from accumtrain.engine.evaluate import Evaluator
 from accumtrain.errors import Preempted
+from accumtrain.jobs.auto import as_trained
 from accumtrain.jobs.failures import explained
 from accumtrain.jobs.interrupt import Interrupt
 from accumtrain.runs import Run
@@ -27,8 +28,9 @@ def run(config: Config) -> dict[str, Any]:
     Raises:
         CheckpointError: nothing is trained there, or its checkpoint can't be used.
     """
+    config = as_trained(config)
     devices = resolve(config.device)
-    micro_batch = micro_batch_size(config.batch_size, config.accum.steps, devices.replicas)
+    micro_batch = micro_batch_size(config.batch_size, config.accum.count, devices.replicas)
     data = open_data(config.data, config.run.seed)
     with devices.strategy.scope():
         model = model_for(config, data)

@@ -31,7 +31,7 @@ def _what_would_fit(config: Config) -> str:
     limit = config.device.memory_limit_mb
     where = "the device's memory" if limit is None else f"device.memory_limit_mb={limit}"
     advice = []
-    if config.accum.steps < config.batch_size:
+    if config.accum.count < config.batch_size:
         advice.append(f"raise accum.steps (now {config.accum.steps}; the result stays the same)")
     if config.model.kind == "revnet" and config.model.memory != "reverse":
         advice.append("set model.memory=reverse")

@@ -20,6 +20,7 @@ from accumtrain.engine.pace import Pace
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
 from accumtrain.errors import DivergedError, Preempted
+from accumtrain.jobs.auto import settled
 from accumtrain.jobs.events import Events
 from accumtrain.jobs.failures import explained
 from accumtrain.jobs.interrupt import Interrupt
@@ -35,8 +36,9 @@ def run(config: Config) -> dict[str, Any]:
     Raises:
         AccumtrainError: whatever keeps it from finishing; the state of the last update can be continued.
     """
+    config = settled(config)
     devices = resolve(config.device)
-    micro_batch = micro_batch_size(config.batch_size, config.accum.steps, devices.replicas)
+    micro_batch = micro_batch_size(config.batch_size, config.accum.count, devices.replicas)
     data = open_data(config.data, config.run.seed)
     total = total_steps(config, data.train.size)
     with explained(config, data):
@@ -114,7 +116,7 @@ class Training:
 
     def _accumulate(self, batches: Any) -> None:
         """The micro-steps of one window, in calls short enough to show progress and to be interrupted."""
-        steps, taken = self.config.accum.steps, 0
+        steps, taken = self.config.accum.count, 0
         while taken < steps:
             self._stop_if_asked()  # drops what the window holds: only the commit changes state
             count = self.pace.next(steps - taken)
@@ -211,7 +213,7 @@ class Training:
             "memory": self.meter.read(),
             "batch_size": self.config.batch_size,
             "micro_batch_size": self.micro_batch,
-            "accum_steps": self.config.accum.steps,
+            "accum_steps": self.config.accum.count,
             "replicas": self.devices.replicas,
         }
 

@@ -1,0 +1,98 @@
+"""job=plan: what each micro-batch of a batch would take, and how fast it would be, under each memory policy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from accumtrain.config import Config
+from accumtrain.console import say, table
+from accumtrain.errors import CheckpointError
+from accumtrain.jobs.auto import COLUMNS, Probe, divisors, limit_text, policies, row
+from accumtrain.jobs.probe import Trial, probe
+from accumtrain.runs import Run, write_json
+
+PROBES = 6  # for each policy
+
+
+def run(config: Config) -> dict[str, Any]:
+    """Probes, prints a table, and writes plan.json and plan.png into the run's folder. Trains nothing.
+
+    Returns:
+        The content of plan.json: batch_size, memory_limit_mb, trials (fields of probe.Trial).
+
+    Raises:
+        AccumtrainError: the run would fail for another reason than memory.
+    """
+    trials = [trial for policy in policies(config) for trial in climb(policy, probe)]
+    plan = {
+        "status": "completed",
+        "model": config.model.label,
+        "optimizer": config.optim.kind,
+        "precision": config.precision,
+        "batch_size": config.batch_size,
+        "memory_limit_mb": config.device.memory_limit_mb,
+        "trials": [asdict(trial) for trial in trials],
+    }
+    directory = Run(config).path
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CheckpointError(f"{directory} can't be made: {error.strerror}; choose another run.dir") from error
+    write_json(directory / "plan.json", plan)
+    draw(trials, config.device.memory_limit_mb, directory / "plan.png")
+    title = f"{config.model.label}, {config.optim.kind}, {config.precision}, batch_size={config.batch_size}"
+    table(f"{title} in {limit_text(config)}", COLUMNS, [row(trial) for trial in trials])
+    say(f"the same in {directory / 'plan.json'}, as a picture in {directory / 'plan.png'}")
+    return plan
+
+
+def climb(config: Config, attempt: Probe) -> list[Trial]:
+    """Probes at micro-batch 1 and on, doubling, while it fits; a micro-batch divides the examples of a replica."""
+    trials = [attempt(config, 1)]
+    if not trials[0].fits:
+        return trials
+    assert trials[0].replicas is not None
+    for size in ladder(config.batch_size // trials[0].replicas)[1:PROBES]:
+        trials.append(attempt(config, size))
+        if not trials[-1].fits:
+            break
+    return trials
+
+
+def ladder(examples: int) -> list[int]:
+    """Divisors from 1 to `examples`, each at least twice the one before and as near to that as there is."""
+    sizes = [1]
+    for size in divisors(examples):
+        if size >= 2 * sizes[-1]:
+            sizes.append(size)
+    return sizes
+
+
+def draw(trials: Sequence[Trial], limit_mb: int | None, path: Path) -> None:
+    """Draws tensors at the peak against the micro-batch, a line for each policy, the limit dashed."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axis = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
+    for memory in dict.fromkeys(trial.memory for trial in trials):
+        points = [(t.micro_batch, t.peak_bytes / 2**20) for t in trials if t.memory == memory and t.peak_bytes]
+        if points:
+            axis.plot(*zip(*points, strict=True), marker="o", label=memory)
+    if limit_mb is not None:
+        axis.axhline(limit_mb, color="black", ls="--", lw=1, label="limit")
+    axis.set_xscale("log", base=2)
+    axis.set_yscale("log", base=2)
+    for scale in (axis.xaxis, axis.yaxis):
+        scale.set_major_formatter("{x:g}")
+    axis.set_xlabel("micro-batch")
+    axis.set_ylabel("tensors at the peak, MB")
+    axis.grid(alpha=0.3)
+    if axis.get_legend_handles_labels()[0]:
+        axis.legend()
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
