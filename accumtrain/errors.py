@@ -41,6 +41,12 @@ class OutOfMemoryError(AccumtrainError):
     exit_code = 6
 
 
+class VerificationError(AccumtrainError):
+    """job=verify ran to its end, and a check missed its bound."""
+
+    exit_code = 7
+
+
 class Preempted(AccumtrainError):
     """Stopped by a signal; the state is saved and the same command continues the run."""
 

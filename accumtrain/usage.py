@@ -22,12 +22,13 @@ Examples
   accumtrain model=lenet5 batch_size=128 accum.steps=8  a batch of 128 in the memory of 16
   accumtrain model=revnet104 data=folder data.path=photos data.image_size=224
   accumtrain -m batch_size=32,64,128 train.epochs=2     a sweep, ranked at the end
+  accumtrain job=verify model=revnet104                 prove exactness on this machine
   accumtrain job=evaluate run.name=revnet38-digits      evaluate what a run has learned
 
 Every key with its value: accumtrain --cfg job. The same command again continues a run.
 Completion by TAB: eval "$(accumtrain --shell-completion install=bash)"
 Exit codes: 0 done, 1 a bug, 2 configuration, 3 data, 4 diverged, 5 checkpoint, 6 out of memory,
-75 stopped with its state saved, 130 interrupted before there was any."""
+7 a check of job=verify failed, 75 stopped with its state saved, 130 interrupted before there was any."""
 
 
 def help_text(config_dirs: Iterable[Path]) -> str:

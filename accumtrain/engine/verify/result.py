@@ -1,0 +1,48 @@
+"""What a check of job=verify says: the bound it must meet and what it measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+# Of a gradient, where the same sums are made in another order: by another batch size, or by another compiled graph.
+# A last bit can then move an activation across a ReLU's kink, and bfloat16 keeps 8 bits of every product.
+ROUNDING = {"float32": 1e-3, "bfloat16": 5e-2, "float64": 1e-12}
+
+
+@dataclass(frozen=True)
+class Result:
+    """One check.
+
+    Attributes:
+        name: what is compared with what.
+        measured: the difference, in the unit that the name gives.
+        bound: the largest difference that passes; None where no bound can hold, and `note` says why.
+        note: one sentence for the reader, or empty.
+    """
+
+    name: str
+    measured: float
+    bound: float | None
+    note: str = ""
+
+    @property
+    def passed(self) -> bool | None:
+        """None where there is no bound. What is not a number does not pass."""
+        return None if self.bound is None else bool(self.measured <= self.bound)
+
+
+def relative_difference(actual: Iterable[np.ndarray], expected: Iterable[np.ndarray]) -> float:
+    """|actual - expected| / |expected|, Euclidean norms over all values, in float64."""
+    difference = size = 0.0
+    for a, e in zip(actual, expected, strict=True):
+        difference += float(np.sum(np.square(np.asarray(a, np.float64) - e)))
+        size += float(np.sum(np.square(np.asarray(e, np.float64))))
+    return ratio(float(np.sqrt(difference)), float(np.sqrt(size)))
+
+
+def ratio(difference: float, size: float) -> float:
+    """difference / size; nothing that differs by nothing is equal."""
+    return difference / size if size else (0.0 if difference == 0 else float("inf"))

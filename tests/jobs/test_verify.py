@@ -1,0 +1,175 @@
+"""job=verify passes on what is exact, and fails when a fault is planted."""
+
+import dataclasses
+import json
+from contextlib import suppress
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from accumtrain.config import AdafactorConfig, AdamConfig, KerasOptimConfig, SgdConfig
+from accumtrain.engine import step
+from accumtrain.engine.moving_statistics import MovingStatisticsBuffer
+from accumtrain.engine.verify.memory import check_policies
+from accumtrain.engine.verify.optimizer import check_optimizer
+from accumtrain.engine.verify.result import Result
+from accumtrain.errors import VerificationError
+from accumtrain.jobs import verify
+from accumtrain.optim import adam
+from accumtrain.optim.build import build_optimizer
+from tests.engine.small import examples, lenet, window_for
+
+REVNET = ("model=revnet38", "model.units=[1,1]", "model.filters=[8,8,16]")
+RESNET = ("model=resnet20", "model.units=[1]", "model.filters=[8,8]")
+WINDOW = ("job=verify", "batch_size=8", "accum.steps=2")
+
+ALONE = "gradient of 2 micro-batches against the mean of each alone"
+WHOLE = "gradient of 2 micro-batches against one batch"
+REVERSAL = "largest reconstruction error of a stream"
+
+
+@pytest.fixture
+def verified(compose, tmp_path):
+    """Runs job=verify with these overrides; returns check -> passed, as verify.json has them."""
+
+    def run(*overrides):
+        config = compose(*WINDOW, f"run.dir={tmp_path}", "run.name=run", *overrides)
+        with suppress(VerificationError):
+            verify.run(config)
+        written = json.loads((tmp_path / "run" / "verify.json").read_text())
+        passed = {record["check"]: record["passed"] for record in written["checks"]}
+        assert written["passed"] == (False not in passed.values())
+        return passed
+
+    return run
+
+
+def failed(passed):
+    return {check for check, verdict in passed.items() if verdict is False}
+
+
+def test_every_bound_holds_for_a_reversible_network(verified):
+    passed = verified(*REVNET)
+    assert failed(passed) == set()
+    assert passed[WHOLE] is None, "no bound can hold with batch norm"
+    assert passed[REVERSAL] is True
+    policies = [check.rpartition("memory=")[2] for check in passed if "memory=" in check]
+    assert policies == ["store", "recompute", "reverse"]
+
+
+def test_float64_has_the_tight_bounds(verified, tmp_path):
+    assert failed(verified(*RESNET, "model.norm=group", "precision=float64")) == set()
+    records = json.loads((tmp_path / "run" / "verify.json").read_text())["checks"]
+    (whole,) = [record for record in records if record["check"] == WHOLE]
+    assert whole["bound"] == 1e-12
+    assert whole["measured"] <= 1e-13
+
+
+def test_streams_off_the_grid_fail(command, tmp_path):
+    answer = command(*WINDOW, *REVNET, "model.snap_bits=0", "run.name=run")
+    assert answer.code == VerificationError.exit_code == 7
+    assert "2 of 10 checks failed" in answer.err
+    assert "model.snap_bits=16 makes it exact" in answer.out
+    records = json.loads((tmp_path / "runs" / "run" / "verify.json").read_text())["checks"]
+    bad = [record["check"] for record in records if record["passed"] is False]
+    assert bad[0].endswith("memory=reverse")
+    assert bad[1] == REVERSAL
+
+
+def test_a_skipped_micro_batch_fails(verified, monkeypatch):
+    original = step.for_each
+
+    def one_less(strategy, batches, count, function):
+        original(strategy, batches, tf.maximum(count - 1, 1), function)
+
+    monkeypatch.setattr(step, "for_each", one_less)
+    assert failed(verified("model=lenet5")) == {ALONE, WHOLE}
+
+
+def test_a_doubled_moving_statistic_fails(verified, monkeypatch):
+    original = MovingStatisticsBuffer.write
+
+    def doubled(self, sums, examples):
+        original(self, sums, examples)
+        if self.norms:
+            self.norms[-1].moving_variance.assign(2.0 * self.norms[-1].moving_variance)
+
+    monkeypatch.setattr(MovingStatisticsBuffer, "write", doubled)
+    assert failed(verified(*RESNET)) == {"moving variances against float64, worst channel"}
+
+
+# --- the checks alone -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stored():
+    """A LeNet-5's window per policy, a batch, and its gradient."""
+    batch = examples(4, (8, 8, 1))
+
+    def window(policy):
+        return window_for(lenet(policy), SgdConfig("sgd", 1.0, 0.0, 0.0, 0.0, False), (8, 8, 1))
+
+    model = window("store").model
+    with tf.GradientTape() as tape:
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(batch["label"], model(batch["image"]))
+        loss = tf.reduce_sum(losses)
+    return window, batch, [gradient.numpy() for gradient in tape.gradient(loss, model.trainable_variables)]
+
+
+@pytest.mark.parametrize(("repeatable", "passed"), [(True, False), (False, None)])
+def test_one_other_bit_fails_unless_the_device_repeats_nothing(stored, repeatable, passed):
+    window, batch, gradient = stored
+    gradient[0].flat[0] = np.nextafter(gradient[0].flat[0] * 2.0, np.inf)
+    (result,) = check_policies(
+        window,
+        ["recompute"],
+        batch,
+        gradient,
+        repeatable=repeatable,
+        bitwise=True,
+        precision="float32",
+        snap_bits=None,
+    )
+    assert result.measured >= 1.0
+    assert result.passed is passed
+    assert result.note
+
+
+OPTIMIZERS = {
+    "adam": AdamConfig("adam", 1e-3, 0.0, 0.0, 0.9, 0.999, 1e-7),
+    "adamw": AdamConfig("adamw", 1e-3, 0.1, 0.0, 0.9, 0.999, 1e-7),
+    "sgd": SgdConfig("sgd", 0.1, 1e-4, 0.0, 0.9, True),
+    "adafactor": AdafactorConfig("adafactor", None, 0.0, 0.0, 0.8, 1e-30, 1e-3, 1.0, True, 0.0),
+    "keras": KerasOptimConfig("keras", 1e-3, 0.0, 0.0, "Nadam", {}),
+}
+
+
+def optimizer_result(config):
+    generator = np.random.default_rng(0)
+    shapes = {"kernel": (3, 3, 4, 8), "bias": (8,)}
+    weights = [generator.standard_normal(shape).astype(np.float32) * 1e-3 for shape in shapes.values()]
+    gradients = [generator.standard_normal(shape).astype(np.float32) for shape in shapes.values()]
+    return check_optimizer(lambda: build_optimizer(config), list(shapes), weights, gradients, [True, False])
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_an_optimizer_in_float32_is_that_in_float64(name):
+    result = optimizer_result(OPTIMIZERS[name])
+    assert result.passed
+    assert result.bound < 2e-5
+
+
+def test_a_bias_correction_that_cancels_fails(monkeypatch):
+    config = dataclasses.replace(OPTIMIZERS["adam"], beta2=0.9999)
+    assert optimizer_result(config).passed
+    monkeypatch.setattr(adam, "_bias_correction", lambda beta, t: 1.0 - tf.pow(tf.cast(beta, t.dtype), t))
+    assert optimizer_result(config).passed is False
+
+
+@pytest.mark.parametrize(
+    ("measured", "bound", "passed"),
+    [(0.0, 0.0, True), (2.0, 1.0, False), (float("nan"), 1.0, False), (9.0, None, None)],
+)
+def test_verdict(measured, bound, passed):
+    assert Result("check", measured, bound).passed is passed
