@@ -15,7 +15,7 @@ from accumtrain.devices import Devices, resolve
 from accumtrain.engine.build import build_window
 from accumtrain.engine.checkpoint import Checkpoints
 from accumtrain.engine.evaluate import Evaluator
-from accumtrain.engine.memory import Meter, tensor_bytes
+from accumtrain.engine.memory import Meter, state_bytes, tensor_bytes
 from accumtrain.engine.pace import Pace
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
@@ -198,6 +198,7 @@ class Training:
         )
 
     def _summary(self, status: str) -> dict[str, Any]:
+        memory = self.meter.read()
         return {
             "status": status,
             "step": self.done,
@@ -210,7 +211,11 @@ class Training:
             "examples_per_second": self.logbook.examples_per_second,
             "seconds": round(self.logbook.seconds, 3),
             "seconds_to_first_update": self.logbook.seconds_to_first_update,
-            "memory": self.meter.read(),
+            "memory": memory,
+            "memory_by_kind": {
+                **state_bytes(self.window),
+                "activations": memory["tensor_peak_bytes"] - memory["tensor_static_bytes"],
+            },
             "batch_size": self.config.batch_size,
             "micro_batch_size": self.micro_batch,
             "accum_steps": self.config.accum.count,
