@@ -16,7 +16,8 @@ from omegaconf import OmegaConf
 from accumtrain import cli, environment
 from accumtrain.config import CONF_DIR, Config, from_mapping
 
-os.environ.update(environment.VARIABLES, TF_ENABLE_ONEDNN_OPTS="1", TF_CPP_MIN_LOG_LEVEL="3")  # before a test imports TensorFlow
+# before a test imports TensorFlow
+os.environ.update(environment.VARIABLES, TF_ENABLE_ONEDNN_OPTS="1", TF_CPP_MIN_LOG_LEVEL="3")
 
 
 class Answer(NamedTuple):
