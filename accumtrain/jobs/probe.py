@@ -27,7 +27,8 @@ SHARE = 0.97
 # The child finds the modules where this process has found them.
 PROGRAM = "import sys; sys.path[:] = {path!r}; from accumtrain.jobs import probe; sys.exit(probe.main(sys.argv[1]))"
 REQUEST, ANSWER = "request.json", "answer.json"
-OF_MEMORY = (-signal.SIGKILL, -signal.SIGABRT)  # how a process ends that the system denies memory
+# How a process ends that is denied memory: by the system, by C++, or by a kernel of TensorFlow that does not check.
+OF_MEMORY = (-signal.SIGKILL, -signal.SIGABRT, -signal.SIGSEGV)
 
 
 @dataclass(frozen=True)
