@@ -17,7 +17,7 @@ from accumtrain import cli, environment
 from accumtrain.config import CONF_DIR, Config, from_mapping
 
 # before a test imports TensorFlow
-os.environ.update(environment.VARIABLES, TF_ENABLE_ONEDNN_OPTS="1", TF_CPP_MIN_LOG_LEVEL="3")
+os.environ.update(environment.VARIABLES, TF_CPP_MIN_LOG_LEVEL="3")
 
 
 class Answer(NamedTuple):
