@@ -84,11 +84,12 @@ class Checkpoints:
             manager.save(checkpoint_number=step)
         except (tf.errors.OpError, OSError) as error:
             _remove_parts(Path(manager.directory), step)
-            reason = str(error).strip().splitlines()[0]
-            last = manager.latest_checkpoint
+            full = "No space left on device" in str(error)
+            reason = "no space left on the device" if full else str(error).strip().splitlines()[0]
+            last = self._last.latest_checkpoint
             raise CheckpointError(
-                f"could not save update {step} in {manager.directory}: {reason}; "
-                + (f"{last} is untouched: free space and run the same command again" if last else "free space there")
+                f"could not save update {step} in {manager.directory}: {reason}; mend that and run the same command "
+                + (f"again: it continues from {Path(last).name}" if last else "again: nothing was saved before")
             ) from error
 
 
