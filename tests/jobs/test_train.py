@@ -199,3 +199,15 @@ def test_keras_model_trains_with_a_keras_optimizer(config):
     keras = ("model=keras", "model.name=MobileNetV3Small", "data.image_size=32")
     lion = ("optim=keras", "optim.name=Lion", "optim.lr=1e-4", "train.steps=2")
     assert train.run(config("keras", *lion, model=keras))["status"] == "completed"
+
+
+def test_a_full_disk_is_named_and_leaves_what_was_saved(config, tmp_path, monkeypatch):
+    def full(self, checkpoint_number):
+        raise tf.errors.ResourceExhaustedError(None, None, "part-00000; No space left on device")
+
+    train.run(config("full", "train.steps=1"))
+    with monkeypatch.context() as patch:
+        patch.setattr(tf.train.CheckpointManager, "save", full)
+        with pytest.raises(CheckpointError, match=r"update 2 .*no space left.*continues from step-1"):
+            train.run(config("full", "train.steps=2"))
+    assert train.run(config("full", "train.steps=2"))["step"] == 2
