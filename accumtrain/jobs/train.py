@@ -27,7 +27,7 @@ from accumtrain.jobs.interrupt import Interrupt
 from accumtrain.jobs.logbook import Logbook
 from accumtrain.jobs.opening import show_opening
 from accumtrain.jobs.pictures import draw_curves
-from accumtrain.runs import Run, read_summary
+from accumtrain.runs import Run
 
 
 def run(config: Config) -> dict[str, Any]:
@@ -77,7 +77,7 @@ class Training:
     def run(self) -> dict[str, Any]:
         show_opening(self.config, self.directory, self.data, self.devices, self.window, self.total, self.micro_batch)
         finished = self.done >= self.total and self.logbook.tested(self.done)
-        if finished and (summary := read_summary(self.directory.path)):
+        if finished and (summary := self.directory.read_summary()):
             say(f"nothing left to do: all {self.done} updates are made (train.epochs or train.steps sets how many)")
             self._show_closing(summary)
             return summary
