@@ -5,6 +5,7 @@ TensorFlow reads these once. `ACCUMTRAIN_TF_LOGS=1` leaves its logging alone.
 
 from __future__ import annotations
 
+import glob
 import importlib
 import logging
 import os
@@ -28,6 +29,8 @@ VARIABLES = {
 # Where TensorFlow has it on, a kernel that is refused memory crashes the process instead of raising an error.
 ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
 CPU_LIMIT = "TF_CPU_BFC_MEM_LIMIT_IN_MB"
+# Operations one after the other, each on all cores: as fast, and never two of them holding memory at the same time.
+OPERATIONS_AT_ONCE = "TF_NUM_INTEROP_THREADS"
 LOGS_WANTED = "ACCUMTRAIN_TF_LOGS"
 _job_started: list[float] = []
 
@@ -53,6 +56,8 @@ def prepare(device: DeviceConfig) -> None:
             )
         return
     os.environ.update(VARIABLES)
+    if _on_one_cpu(device):
+        os.environ.setdefault(OPERATIONS_AT_ONCE, "1")
     if limit is not None:
         os.environ[CPU_LIMIT] = limit
         os.environ.setdefault(ONEDNN, "0")
@@ -65,6 +70,10 @@ def prepare(device: DeviceConfig) -> None:
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     logging.getLogger("absl").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module=r"tensorflow|keras|google\.protobuf")
+
+
+def _on_one_cpu(device: DeviceConfig) -> bool:
+    return device.kind in ("auto", "cpu") and (device.virtual or 1) == 1 and not glob.glob("/dev/nvidia[0-9]*")
 
 
 @contextmanager

@@ -112,6 +112,7 @@ def _prepared(preprocess: Preprocess, split: Split, example: dict[str, tf.Tensor
 def _options() -> tf.data.Options:
     options = tf.data.Options()
     options.deterministic = True
+    options.threading.private_threadpool_size = 0  # threads of its own, one for each core: a step may have but one
     # One process reads the whole stream and hands each replica its part of every batch.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     return options

@@ -56,7 +56,8 @@ def gradient(
 def after(operations: Sequence[Any], tensors: Any) -> Any:
     """The same tensors, available only once all of `operations` (tensors or operations) are done."""
     with tf.control_dependencies(tf.nest.flatten(operations)):
-        return tf.nest.map_structure(tf.identity, tensors)
+        # not Identity: the graph optimizer moves casts in front of it, out of the order made here
+        return tf.nest.pack_sequence_as(tensors, tf.identity_n(tf.nest.flatten(tensors)))
 
 
 def _forward(segment: Segment, x: Streams, mode: Mode, emit: Emit) -> tuple[Streams, Callable]:

@@ -96,8 +96,10 @@ class Stem(tf.Module):
         super().__init__()
         self.pooled = stem == "imagenet"
         self.conv = Conv(init, 7, channels, outputs, 2) if self.pooled else Conv(init, 3, channels, outputs)
-        self.activation = Activated(init, norm, outputs)
+        self.norm = NORMS[norm](init, outputs)
 
     def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
-        x = self.activation(self.conv(x), mode)
-        return tf.nn.max_pool2d(x, 3, 2, "SAME") if self.pooled else x
+        x = self.norm(self.conv(x), mode)
+        if self.pooled:  # before ReLU, with which it commutes: a quarter of the values to rectify
+            x = tf.nn.max_pool2d(x, 3, 2, "SAME")
+        return tf.nn.relu(x)

@@ -8,6 +8,7 @@ function of (seed, order of creation), so all replicas and all resumed runs star
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import tensorflow as tf
 
@@ -56,7 +57,28 @@ class Conv(tf.Module):
         self.kernel = init.conv((size, size, inputs, outputs))
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
-        return tf.nn.conv2d(x, tf.cast(self.kernel, x.dtype), self.stride, self.padding)
+        return _convolution(x, tf.cast(self.kernel, x.dtype), self.stride, self.padding)
+
+
+def _convolution(x: tf.Tensor, kernel: tf.Tensor, stride: int, padding: str) -> tf.Tensor:
+    """tf.nn.conv2d whose backward pass is done with x before it takes memory for the gradient of x."""
+    strides = [1, stride, stride, 1]
+
+    @tf.custom_gradient
+    def convolution(x: tf.Tensor, kernel: tf.Tensor) -> tuple[tf.Tensor, Callable]:
+        def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            d_kernel = tf.raw_ops.Conv2DBackpropFilter(
+                input=x, filter_sizes=kernel.shape, out_backprop=d_y, strides=strides, padding=padding
+            )
+            with tf.control_dependencies([d_kernel]):
+                d_x = tf.raw_ops.Conv2DBackpropInput(
+                    input_sizes=tf.shape(x), filter=kernel, out_backprop=d_y, strides=strides, padding=padding
+                )
+            return d_x, d_kernel
+
+        return tf.nn.conv2d(x, kernel, strides, padding), backward
+
+    return convolution(x, kernel)
 
 
 class Dense(tf.Module):

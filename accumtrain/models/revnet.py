@@ -7,7 +7,7 @@ x1 = y1 - F(x2) gives back the very bits that went in, at any depth.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
@@ -40,7 +40,9 @@ class OnGrid(tf.Module):
         self.function, self.compute_dtype, self.bits = function, compute_dtype, bits
 
     def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
-        return snap(tf.cast(self.function(tf.cast(x, self.compute_dtype), mode), x.dtype), self.bits)
+        # a low precision is snapped as it is: the same values in half the memory
+        with tf.control_dependencies([x]):  # or the kernels of all units are cast, and held, from the first moment
+            return tf.cast(snap(self.function(tf.cast(x, self.compute_dtype), mode), self.bits), x.dtype)
 
 
 class Split(tf.Module):
@@ -98,6 +100,7 @@ def build_revnet(
         return Coupling(f, g, (on_grid(first_shortcut), on_grid(second_shortcut)))
 
     stem = Stem(init, config.norm, config.stem, channels, 2 * stem_filters)
+    stored = stored_units(config.units, widths[1:]) if config.memory == "reverse" else [0] * len(config.units)
     segments: list[Segment] = [Chain(stem_memory, [stem, Split(init.dtype, config.snap_bits)])]
     for stage, count in enumerate(config.units):
         entry = unit(widths[stage], widths[stage + 1], 2 if stage > 0 else 1, first=stage == 0)
@@ -105,6 +108,25 @@ def build_revnet(
         if config.memory == "recompute":
             segments += [Chain("recompute", [unit]) for unit in units]
         else:
-            segments.append(Stage(config.memory, units))
+            replayed, kept = units[: count - stored[stage]], units[count - stored[stage] :]
+            segments += [Stage(config.memory, replayed)] if replayed else []
+            segments += [Stage("store", kept)] if kept else []
     segments.append(Chain("store", [Join(compute_dtype), Head(init, config.norm, 2 * widths[-1], classes)]))
     return segments
+
+
+def stored_units(units: Sequence[int], widths: Sequence[int]) -> list[int]:
+    """How many units at the end of each stage are stored although the others are reversed.
+
+    The first stage, whose images are the largest, makes the peak, late in the backward pass. Units at the end of the
+    network are done by then: they are spared the replay while all of them together take no more than half of what one
+    unit of the first stage takes. Each stage halves height and width.
+    """
+    sizes = [width / 4**stage for stage, width in enumerate(widths)]  # of a unit's activations
+    left, stored = sizes[0] / 2, [0] * len(units)
+    for stage in reversed(range(len(units))):
+        stored[stage] = min(units[stage], int(left / sizes[stage]))
+        left -= stored[stage] * sizes[stage]
+        if stored[stage] < units[stage]:
+            break
+    return stored

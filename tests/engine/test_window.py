@@ -71,7 +71,8 @@ def test_moving_statistics_are_those_of_the_whole_window():
     window = window_for(resnet20(units=(1, 1)), SGD, (8, 8, 3))
     batch = examples(32, (8, 8, 3))
     batch["image"] = batch["image"] * tf.linspace(0.5, 3.0, 32)[:, None, None, None] + 2.0  # micro-batches that differ
-    norm_, conv = window.model.segments[0].layers[0].activation.norm, window.model.segments[0].layers[0].conv
+    stem = window.model.segments[0].layers[0]
+    norm_, conv = stem.norm, stem.conv
     expected = tf.nn.conv2d(tf.cast(batch["image"], tf.float64), tf.cast(conv.kernel, tf.float64), 1, "SAME").numpy()
     train(window, [batch], 4)
     mean, variance = expected.mean((0, 1, 2)), expected.var((0, 1, 2))

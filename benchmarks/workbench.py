@@ -1,0 +1,85 @@
+"""What the benchmarks share: configurations composed as the command line composes them, and one measured micro-step.
+
+Import it before TensorFlow: it settles the allocator as a run does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import hydra
+
+from accumtrain import environment
+from accumtrain.config import CONF_DIR, Config, DeviceConfig, from_mapping
+
+environment.prepare(DeviceConfig("cpu", None, None, None))
+
+import tensorflow as tf  # noqa: E402
+from omegaconf import OmegaConf  # noqa: E402
+
+from accumtrain.engine.step import Step  # noqa: E402
+from accumtrain.engine.window import Window  # noqa: E402
+from accumtrain.models.build import build_model  # noqa: E402
+from accumtrain.optim.build import build_optimizer  # noqa: E402
+from accumtrain.optim.schedules import build_schedule  # noqa: E402
+
+MB = 2**20
+
+
+def compose(*overrides: str) -> Config:
+    """The configuration that `accumtrain *overrides` would run."""
+    with hydra.initialize_config_dir(str(CONF_DIR), version_base="1.3"):
+        return from_mapping(OmegaConf.to_container(hydra.compose("config", list(overrides)), resolve=True))
+
+
+@dataclass
+class MicroStep:
+    """A model with buffers, and what its micro-steps took."""
+
+    config: Config
+    shape: tuple[int, int, int]
+    classes: int
+    seconds: list[float] = field(default_factory=list)
+    bytes: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        model = build_model(
+            self.config.model, precision=self.config.precision, seed=3, image_shape=self.shape, num_classes=self.classes
+        )
+        self.window = Window(
+            model,
+            build_optimizer(self.config.optim),
+            build_schedule(self.config.schedule, 1),
+            clip_norm=0.0,
+            ema=None,
+            seed=11,
+            micro_steps=2,
+        )
+        self.step = Step(self.window, tf.distribute.get_strategy())
+
+    def run(self, batch: int, timed: bool = True) -> None:
+        """One micro-step on a batch that is already there; its gradient is added to the buffers."""
+        batches = iter(tf.data.Dataset.from_tensors(examples(batch, self.shape, self.classes)))
+        tf.config.experimental.reset_memory_stats("CPU:0")
+        static = tf.config.experimental.get_memory_info("CPU:0")["current"]
+        started = time.perf_counter()
+        self.step.accumulate(batches, tf.constant(1))
+        tf.test.experimental.sync_devices()
+        if timed:
+            self.seconds.append(time.perf_counter() - started)
+            self.bytes.append(tf.config.experimental.get_memory_info("CPU:0")["peak"] - static)
+
+    def clear(self) -> None:
+        for buffer in self.window.buffers:
+            buffer.assign(tf.zeros_like(buffer))
+
+
+def examples(count: int, shape: Sequence[int], classes: int) -> dict[str, tf.Tensor]:
+    """Normal noise as images, labels in turn: the same bits each time."""
+    return {
+        "image": tf.random.stateless_normal([count, *shape], [0, 1]),
+        "label": tf.range(count) % classes,
+        "weight": tf.ones([count]),
+    }
