@@ -1,4 +1,4 @@
-"""What a run would take: its real window, optimizer, data, evaluation and checkpoint, for a few short updates."""
+"""What a run would take: its real window, optimizer, data, evaluation and checkpoint, for a few updates."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from accumtrain.engine.build import build_window
 from accumtrain.engine.checkpoint import Checkpoints
 from accumtrain.engine.evaluate import Evaluator
 from accumtrain.engine.memory import Meter
+from accumtrain.engine.pace import Pace
 from accumtrain.engine.step import Step
 
 MICRO_STEPS = 2  # of a window; the second one meets a buffer that is in use
@@ -43,7 +44,7 @@ def measure(config: Config, data: Data, micro_batch: int, directory: Path) -> di
     devices = resolve(config.device)
     steps = micro_batch_size(config.batch_size, micro_batch, devices.replicas)  # the quotient is the steps here
     config = replace(config, accum=replace(config.accum, steps=steps))
-    probe = _Probe(config, data, devices, micro_batch * devices.replicas, directory)
+    probe = Probe(config, data, devices, micro_batch, directory, min(steps, MICRO_STEPS))
     probe.update()
     first_update = time.time() - environment.job_started()
     timings, started = [probe.update()], time.perf_counter()
@@ -63,29 +64,41 @@ def measure(config: Config, data: Data, micro_batch: int, directory: Path) -> di
     }
 
 
-class _Probe:
-    """The parts of jobs/train.py that hold memory, in its order."""
+class Probe:
+    """The parts of jobs/train.py that hold memory, in its order.
 
-    def __init__(self, config: Config, data: Data, devices: Devices, batch: int, directory: Path):
-        self._window = build_window(config, data, total_steps(config, data.train.size), devices.strategy)
+    Args:
+        micro_batch: examples of a micro-step on one replica.
+        micro_steps: of an update.
+    """
+
+    def __init__(
+        self, config: Config, data: Data, devices: Devices, micro_batch: int, directory: Path, micro_steps: int
+    ):
+        batch = micro_batch * devices.replicas
+        self.window = build_window(config, data, total_steps(config, data.train.size), devices.strategy)
         with devices.strategy.scope():
-            self._step = Step(self._window, devices.strategy)
-            self._evaluator = Evaluator(self._window.model, self._window.ema, data, batch, devices.strategy)
-        self._checkpoints = Checkpoints(directory, self._window, config.checkpoint.keep)
+            self.step = Step(self.window, devices.strategy)
+            self._evaluator = Evaluator(self.window.model, self.window.ema, data, batch, devices.strategy)
+        self._checkpoints = Checkpoints(directory, self.window, config.checkpoint.keep)
         dataset = train_batches(data, batch=batch, first=0, seed=config.run.seed)
-        self._batches = iter(devices.strategy.experimental_distribute_dataset(dataset))
-        self._micro_steps = min(self._window.micro_steps, MICRO_STEPS)
-        self._meter = Meter()
-        self._meter.start()
+        self.batches = iter(devices.strategy.experimental_distribute_dataset(dataset))
+        self._micro_steps, self._pace = micro_steps, Pace()
+        self.calls = 0  # of the last update, for its micro-steps
+        self.meter = Meter()
+        self.meter.start()
 
     def update(self) -> tuple[float, float]:
         """Returns the seconds of a micro-step and of the commit."""
-        started = time.perf_counter()
-        for _ in range(self._micro_steps):
-            self._step.accumulate(self._batches, tf.constant(1))
+        started, taken, self.calls = time.perf_counter(), 0, 0
+        while taken < self._micro_steps:
+            count = self._pace.next(self._micro_steps - taken)
+            with self._pace.timed(count):
+                self.step.accumulate(self.batches, tf.constant(count))
+            taken, self.calls = taken + count, self.calls + 1
         tf.test.experimental.sync_devices()
         accumulated = time.perf_counter()
-        self._step.commit()["step"].numpy()
+        self.step.commit()["step"].numpy()
         return (accumulated - started) / self._micro_steps, time.perf_counter() - accumulated
 
     def evaluate(self) -> None:
@@ -102,4 +115,4 @@ class _Probe:
         """Writes the last and the best checkpoint, and reads the meter."""
         self._checkpoints.save()
         self._checkpoints.save_if_best(loss=0.0, accuracy=0.0)
-        return self._meter.read()
+        return self.meter.read()

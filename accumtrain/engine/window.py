@@ -7,6 +7,7 @@ are ON_READ sums: each replica adds to its own, and the commit reduces all of th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import tensorflow as tf
 
@@ -15,7 +16,7 @@ from accumtrain.engine.ema import MovingAverage
 from accumtrain.engine.moving_statistics import MovingStatisticsBuffer
 from accumtrain.models.mode import Mode
 from accumtrain.models.segments import Model
-from accumtrain.optim.optimizer import Optimizer
+from accumtrain.optim.optimizer import Optimizer, in_sequence
 
 Batch = Mapping[str, tf.Tensor]  # image [N, H, W, C], label int32 [N], weight float32 [N]
 
@@ -76,6 +77,8 @@ class Window(tf.Module):
         self.examples, self.loss, self.correct = (sum_buffer([], self.dtype) for _ in range(3))
         self.micro_step = sum_buffer([], tf.int32)  # of each replica, never reduced
         self.statistics = MovingStatisticsBuffer(model.norms, sum_buffer)
+        # a variable: of a constant the graph optimizer would make, and keep, one for every buffer, as large as it
+        self._zero = tf.Variable(0, dtype=tf.int32, trainable=False)
 
     @property
     def buffers(self) -> list[tf.Variable]:
@@ -136,7 +139,7 @@ class Window(tf.Module):
         gradients, sums = sums[: len(self.gradients)], sums[len(self.gradients) :]
         examples, loss, correct, *statistics = sums
 
-        squares = tf.add_n([tf.reduce_sum(tf.square(gradient)) for gradient in gradients])
+        squares = 2.0 * tf.add_n([tf.nn.l2_loss(gradient) for gradient in gradients])  # no square of one in memory
         norm = tf.sqrt(squares) / examples
         finite = tf.math.is_finite(loss) & tf.math.is_finite(norm)
         rate = tf.cast(self.optimizer.learning_rate(self.step) * self.schedule(self.step), tf.float32)
@@ -146,15 +149,16 @@ class Window(tf.Module):
 
         def update() -> tf.Tensor:
             # the conditional's own order of effects: each line waits for the variables the one before it wrote
-            self.optimizer.apply([gradient * scale for gradient in gradients], rate, self.step)
+            self.optimizer.apply(gradients, rate, self.step, scale)
             self.statistics.write(statistics, examples)
             if self.ema is not None:
                 self.ema.update(self.step)
             self.step.assign_add(1)
             return tf.constant(True)
 
-        tf.cond(finite, update, lambda: tf.constant(False))
-        self._clear()
+        updated = tf.cond(finite, update, lambda: tf.constant(False))
+        with tf.control_dependencies([updated]):  # by then nothing holds the sums any more
+            self._clear()
         return {
             "step": tf.identity(self.step),
             "loss": loss / examples,
@@ -166,5 +170,7 @@ class Window(tf.Module):
         }
 
     def _clear(self) -> None:
-        for buffer in self.buffers:
-            buffer.assign(tf.zeros_like(buffer))
+        in_sequence(partial(self._zero_out, buffer) for buffer in self.buffers)
+
+    def _zero_out(self, buffer: tf.Variable) -> tf.Operation | None:
+        return buffer.assign(tf.fill(buffer.shape, tf.cast(self._zero, buffer.dtype)), read_value=False)

@@ -63,12 +63,14 @@ class KerasOptimizer(Optimizer):
         self._keras_update = rule.update  # the method, not the object, which a checkpoint would follow to the weights
 
     @tf.autograph.experimental.do_not_convert
-    def apply(self, gradients: Sequence[tf.Tensor], rate: tf.Tensor, step: tf.Tensor) -> None:
+    def apply(
+        self, gradients: Sequence[tf.Tensor], rate: tf.Tensor, step: tf.Tensor, scale: tf.Tensor | float = 1.0
+    ) -> None:
         if self._weight_decay:
             in_sequence(
                 partial(self._decay, parameter.variable, rate) for parameter in self._parameters if parameter.decayed
             )
-        self._keras_update(gradients, [parameter.variable for parameter in self._parameters], rate, step)
+        self._keras_update(gradients, [parameter.variable for parameter in self._parameters], rate, step, scale)
 
 
 class _ReplicaLocal(keras.optimizers.Optimizer):
@@ -79,6 +81,7 @@ class _ReplicaLocal(keras.optimizers.Optimizer):
     """
 
     _updates_done: tf.Tensor | None = None
+    _scale: tf.Tensor | float = 1.0
 
     @property
     def iterations(self) -> tf.Tensor:
@@ -91,9 +94,14 @@ class _ReplicaLocal(keras.optimizers.Optimizer):
         return [variable.value for variable in self.variables if not any(variable is other for other in unused)]
 
     def update(
-        self, gradients: Sequence[tf.Tensor], variables: Sequence[tf.Variable], rate: tf.Tensor, step: tf.Tensor
+        self,
+        gradients: Sequence[tf.Tensor],
+        variables: Sequence[tf.Variable],
+        rate: tf.Tensor,
+        step: tf.Tensor,
+        scale: tf.Tensor | float,
     ) -> None:
-        self._updates_done = step
+        self._updates_done, self._scale = step, scale
         self._backend_update_step(gradients, variables, rate)
         self._updates_done = None
 
@@ -106,7 +114,7 @@ class _ReplicaLocal(keras.optimizers.Optimizer):
         )
 
     def _update_one(self, gradient: tf.Tensor, variable: tf.Variable, rate: tf.Tensor) -> tf.Operation | None:
-        self.update_step(gradient, variable, rate)
+        self.update_step(gradient * self._scale, variable, rate)
         after = variable.read_value()
         return None if tf.executing_eagerly() else after.op
 

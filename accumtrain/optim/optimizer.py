@@ -69,15 +69,18 @@ class Optimizer(tf.Module):
         return tf.constant(self._lr, tf.float32)
 
     @tf.autograph.experimental.do_not_convert
-    def apply(self, gradients: Sequence[tf.Tensor], rate: tf.Tensor, step: tf.Tensor) -> None:
+    def apply(
+        self, gradients: Sequence[tf.Tensor], rate: tf.Tensor, step: tf.Tensor, scale: tf.Tensor | float = 1.0
+    ) -> None:
         """Makes one update of all variables.
 
         Args:
             gradients: one per variable, of its shape and dtype.
             rate: `learning_rate(step)` times the schedule, a float scalar.
             step: updates done so far, an int64 scalar; the rules count this update as t = step + 1.
+            scale: multiplies each gradient in its turn, so that no second set of them is ever there.
         """
-        in_sequence(self._changes(gradients, rate, step))
+        in_sequence(self._changes(gradients, rate, step, scale))
 
     @property
     def state(self) -> list[tf.Variable]:
@@ -96,19 +99,25 @@ class Optimizer(tf.Module):
         """Updates variable number `index`; returns the op that does (None in eager mode)."""
         raise NotImplementedError
 
-    def _changes(self, gradients: Sequence[tf.Tensor], rate: tf.Tensor, step: tf.Tensor) -> Iterator[Change]:
+    def _changes(
+        self, gradients: Sequence[tf.Tensor], rate: tf.Tensor, step: tf.Tensor, scale: tf.Tensor | float
+    ) -> Iterator[Change]:
         scalars: dict[tf.DType, Any] = {}
         for dtype in {parameter.variable.dtype for parameter in self._parameters}:
             scalars[dtype] = self._scalars(tf.cast(rate, dtype), tf.cast(step + 1, dtype))
         for index, (parameter, gradient) in enumerate(zip(self._parameters, gradients, strict=True)):
             variable = parameter.variable
-            if not (parameter.decayed and self._weight_decay):
-                yield partial(self._update, index, variable, gradient, scalars[variable.dtype])
-            elif self.decoupled_decay:
+            decayed = parameter.decayed and self._weight_decay
+            if decayed and self.decoupled_decay:
                 yield partial(self._decay, variable, rate)
-                yield partial(self._update, index, variable, gradient, scalars[variable.dtype])
-            else:
-                yield partial(self._update_with_l2, index, variable, gradient, scalars[variable.dtype])
+            update = self._update_with_l2 if decayed and not self.decoupled_decay else self._update
+            yield partial(self._scaled, update, index, variable, gradient, scale, scalars[variable.dtype])
+
+    @staticmethod
+    def _scaled(
+        update: Callable, index: int, variable: tf.Variable, gradient: tf.Tensor, scale: tf.Tensor | float, scalars: Any
+    ) -> tf.Operation | None:
+        return update(index, variable, gradient * scale, scalars)
 
     def _decay(self, variable: tf.Variable, rate: tf.Tensor) -> tf.Operation | None:
         """Decoupled decay (Loshchilov & Hutter 2019, arXiv:1711.05101)."""

@@ -89,7 +89,7 @@ def test_moving_statistics_count_the_variance_between_micro_batches():
     conv = window.model.segments[0].layers[0].conv
     features = tf.nn.conv2d(batch["image"], conv.kernel, 1, "SAME").numpy().astype(np.float64)
     train(window, [batch], 2)
-    norm_ = window.model.segments[0].layers[0].activation.norm
+    norm_ = window.model.segments[0].layers[0].norm
     share = 1.0 - norm_.momentum
     np.testing.assert_allclose(norm_.moving_variance, (1 - share) + share * features.var((0, 1, 2)), rtol=1e-5)
 

@@ -1,0 +1,121 @@
+"""Floating-point operations: those a compiled step contains, and those the device can do in a second.
+
+Only convolutions and matrix products count, two operations for each multiply-add; what a training step computes beside
+them is below a hundredth of it and bound by memory, not by arithmetic.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator
+
+import tensorflow as tf
+
+PEAK_SIZE, PEAK_REPEATS = 3072, 5  # of the matrix product that shows what the device can do
+
+
+def count_flops(graph: tf.Graph, batch: int) -> int:
+    """Operations of one run of a function's graph, replayed parts included; the body of a loop counts once.
+
+    What does not reach the function's results or effects is left out, as the runtime leaves it out. Of the branches of
+    a conditional the largest counts.
+
+    Args:
+        graph: the graph of a tf.function's concrete function.
+        batch: stands for a first dimension that the graph leaves open.
+
+    Raises:
+        ValueError: an operation's shape is open in another dimension.
+    """
+    total = 0
+    for operation in _live(graph):
+        if operation.type in _COUNTS:
+            total += 2 * _COUNTS[operation.type](operation, batch)
+        else:
+            inner = [count_flops(each, batch) for each in _functions(graph, operation)]
+            total += max(inner) if operation.type in _CONDITIONALS and inner else sum(inner)
+    return total
+
+
+def matmul_flops_per_second(dtype: tf.DType) -> float:
+    """What a product of two square matrices of PEAK_SIZE reaches on the default device: the median of PEAK_REPEATS."""
+    a, b = (tf.cast(tf.random.stateless_uniform([PEAK_SIZE] * 2, [0, seed]), dtype) for seed in (1, 2))
+    seconds = []
+    for _ in range(1 + PEAK_REPEATS):
+        started = time.perf_counter()
+        tf.matmul(a, b)
+        tf.test.experimental.sync_devices()
+        seconds.append(time.perf_counter() - started)
+    return 2 * PEAK_SIZE**3 / statistics.median(seconds[1:])  # the first prepares its kernel
+
+
+# --- the graph --------------------------------------------------------------------------------------------------
+
+
+def _live(graph: tf.Graph) -> list[tf.Operation]:
+    """The operations that results or effects of a function's graph depend on."""
+    waiting = [tensor.op for tensor in graph.outputs] + list(graph.control_outputs)
+    live = {}
+    while waiting:
+        operation = waiting.pop()
+        if operation.name not in live:
+            live[operation.name] = operation
+            waiting += [tensor.op for tensor in operation.inputs] + list(operation.control_inputs)
+    return list(live.values())
+
+
+def _functions(graph: tf.Graph, operation: tf.Operation) -> Iterator[tf.Graph]:
+    """The graphs of the functions that an operation calls."""
+    for attribute in operation.op_def.attr:
+        value = operation.get_attr(attribute.name) if attribute.type in ("func", "list(func)") else []
+        for function in value if isinstance(value, list) else [value]:
+            yield graph._get_function(function.name).graph  # no public way leads to a function's shapes
+
+
+# --- multiply-adds of an operation ------------------------------------------------------------------------------
+
+
+def _size(tensor: tf.Tensor, batch: int) -> int:
+    shape = tensor.shape.as_list()
+    if None in shape[1:]:
+        raise ValueError(f"{tensor.name} has the open shape {shape}")
+    return math.prod([batch if size is None else size for size in shape])
+
+
+def _convolution(image: int, kernel: int) -> Callable[[tf.Operation, int], int]:
+    """Each pixel of the convolved image takes a product with the kernel of its channel.
+
+    Args:
+        image, kernel: where these are among [output, *inputs] of the operation; kernel is [.., inputs, outputs].
+    """
+
+    def count(operation: tf.Operation, batch: int) -> int:
+        tensors = [operation.outputs[0], *operation.inputs]
+        channels = tensors[image].shape[-1 if operation.get_attr("data_format") == b"NHWC" else 1]
+        return _size(tensors[image], batch) // channels * _size(tensors[kernel], batch)
+
+    return count
+
+
+def _matrix_product(first: str) -> Callable[[tf.Operation, int], int]:
+    """`first`: the attribute that says whether the first matrix is transposed."""
+
+    def count(operation: tf.Operation, batch: int) -> int:
+        a = operation.inputs[0].shape
+        summed = a[-2] if operation.get_attr(first) else a[-1]
+        return _size(operation.outputs[0], batch) * (batch if summed is None else summed)
+
+    return count
+
+
+_CONVOLUTIONS = ("Conv2D", "DepthwiseConv2dNative")
+_COUNTS: dict[str, Callable[[tf.Operation, int], int]] = {
+    "MatMul": _matrix_product("transpose_a"),
+    "BatchMatMulV2": _matrix_product("adj_x"),
+    **dict.fromkeys(_CONVOLUTIONS, _convolution(image=0, kernel=2)),
+    **{f"{name}BackpropInput": _convolution(image=3, kernel=2) for name in _CONVOLUTIONS},
+    **{f"{name}BackpropFilter": _convolution(image=3, kernel=0) for name in _CONVOLUTIONS},
+}
+_CONDITIONALS = ("If", "StatelessIf", "Case", "StatelessCase")
