@@ -87,7 +87,8 @@ def _is_number(text: str) -> bool:
 
 
 LONG_WINDOW = 16  # micro-steps from which a window shows its own count
-TEXT_WIDTH = 70  # columns that the bar leaves for the text beside it
+TEXT_WIDTH = 94  # columns that the bar leaves for the text beside it
+LEFT_OUT_FIRST = ("speed", "accuracy", "time left")  # on a terminal too narrow for all
 
 
 class Progress:
@@ -103,13 +104,14 @@ class Progress:
     def __init__(self, *, first: int, total: int, updates_per_epoch: float, log_every: int = 10):
         self._first, self._total, self._per_epoch, self._log_every = first, total, updates_per_epoch, log_every
         self._step, self._micro = first, 0.0
-        self._text = "compiling"
+        self._parts = {"state": "compiling"}
         self._timed_from: tuple[int, float] | None = None
         self._console = _out()
         self._per_second = "ex/s" if self._console.is_terminal else "examples/s"
+        self._bar_width = min(40, max(6, self._console.width - TEXT_WIDTH))
         self._bar = RichProgress(
             TextColumn("{task.fields[epoch]}"),
-            BarColumn(bar_width=min(40, max(6, self._console.width - TEXT_WIDTH))),
+            BarColumn(bar_width=self._bar_width),
             TextColumn("{task.fields[place]}"),
             TextColumn("{task.fields[text]}"),
             console=self._console,
@@ -129,22 +131,29 @@ class Progress:
         self._bar.stop()
 
     def update(
-        self, step: int, *, loss: float | None, accuracy: float | None, examples_per_second: float | None
+        self,
+        step: int,
+        *,
+        loss: float | None,
+        accuracy: float | None,
+        examples_per_second: float | None,
+        peak_bytes: int | None = None,
     ) -> None:
-        """To be called after every update; what is not known yet is None."""
+        """To be called after every update; what is not known yet is None. `peak_bytes`: of tensors, so far."""
         self._step, self._micro = step, 0.0
         if self._timed_from is None:
             self._timed_from = (step, time.monotonic())  # the first update compiles, it says nothing of the rest
-        parts = [
-            "" if loss is None else f"loss {loss:.4f}",
-            "" if accuracy is None else f"accuracy {accuracy:.4f}",
-            "" if examples_per_second is None else f"{examples_per_second:,.0f} {self._per_second}",
-            self._time_left(),
-        ]
-        self._text = ("  " if self._bar.disable else " ").join(filter(None, parts))
+        parts = {
+            "loss": "" if loss is None else f"loss {loss:.4f}",
+            "accuracy": "" if accuracy is None else f"accuracy {accuracy:.4f}",
+            "speed": "" if examples_per_second is None else f"{examples_per_second:,.0f} {self._per_second}",
+            "memory": "" if peak_bytes is None else f"peak {format_bytes(peak_bytes)}",
+            "time left": self._time_left(),
+        }
+        self._parts = {name: text for name, text in parts.items() if text}
         self._show()
         if self._bar.disable and (step % self._log_every == 0 or step in (self._first + 1, self._total)):
-            self._print(f"{self._epoch()}  update {step}/{self._total}  {self._text}")
+            self._print(f"{self._epoch()}  update {step}/{self._total}  {'  '.join(self._parts.values())}")
 
     def window(self, done: int, steps: int) -> None:
         """`done` of the `steps` micro-steps of the current window have run; long windows show it as +done/steps."""
@@ -164,14 +173,24 @@ class Progress:
 
     def _show(self, micro: str = "") -> None:
         begin, length = self._epoch_place()
+        epoch, place = self._epoch(), f"{self._step}/{self._total}{micro}"
+        beside = len(epoch) + self._bar_width + len(place) + 3  # a column between each two
         self._bar.update(
             self._task,
             completed=self._step + self._micro - begin,
             total=length,
-            epoch=self._epoch(),
-            place=f"{self._step}/{self._total}{micro}",
-            text=self._text,
+            epoch=epoch,
+            place=place,
+            text=self._text(self._console.width - beside),
         )
+
+    def _text(self, width: int) -> str:
+        """As much of what the last update said as fits into `width` columns; loss and memory always."""
+        parts = dict(self._parts)
+        for name in LEFT_OUT_FIRST:
+            if len(" ".join(parts.values())) > width:
+                parts.pop(name, None)
+        return " ".join(parts.values())
 
     def _epoch_index(self) -> int:
         """The epoch of the last update done, from 0; an update that ends an epoch still belongs to it."""

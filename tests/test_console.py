@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from accumtrain import console
@@ -52,11 +54,11 @@ def test_progress_in_a_pipe_logs_first_last_and_every_tenth(capsys):
     with Progress(first=3, total=25, updates_per_epoch=12.5) as progress:
         for step in range(4, 26):
             progress.window(1, 2)
-            progress.update(step, loss=1 / step, accuracy=None, examples_per_second=512.4)
+            progress.update(step, loss=1 / step, accuracy=None, examples_per_second=512.4, peak_bytes=step * 2**20)
             if step == 13:
                 progress.event("evaluated [here]")
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "epoch 1/2  update 4/25  loss 0.2500  512 examples/s"
+    assert lines[0] == "epoch 1/2  update 4/25  loss 0.2500  512 examples/s  peak 4.0 MB"
     assert lines[2] == "evaluated [here]"
     assert [line.partition("update ")[2].split()[0] for line in lines if "update" in line] == [
         "4/25",
@@ -64,7 +66,7 @@ def test_progress_in_a_pipe_logs_first_last_and_every_tenth(capsys):
         "20/25",
         "25/25",
     ]
-    assert lines[-1] == "epoch 2/2  update 25/25  loss 0.0400  512 examples/s"
+    assert lines[-1] == "epoch 2/2  update 25/25  loss 0.0400  512 examples/s  peak 25.0 MB"
 
 
 @pytest.mark.parametrize(
@@ -102,6 +104,30 @@ def test_progress_on_a_terminal(method, done, of, shown, capsys, terminal):
     assert "epoch 1/2" in out
     assert "2,000 ex/s" in out
     assert "evaluated\n" in out
+
+
+@pytest.mark.parametrize("columns", [60, 80, 90, 120])
+def test_the_bar_stays_on_its_line(columns, capsys, terminal, monkeypatch):
+    """Where a terminal is narrow, the memory and the loss are what it still shows."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    with Progress(first=0, total=9999, updates_per_epoch=500) as progress:
+        for step in (1000, 1002):
+            progress.update(step, loss=0.5, accuracy=0.25, examples_per_second=2000, peak_bytes=389 * 2**20)
+        progress.window(12, 64)
+    lines = [
+        re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line) for line in capsys.readouterr().out.replace("\r", "\n").splitlines()
+    ]
+    (shown,) = {line.rstrip() for line in lines if "+12/64" in line}
+    assert len(shown) <= columns
+    assert "…" not in shown
+    assert "1002/9999 +12/64 loss 0.5000" in shown
+    assert "peak 389.0 MB" in shown
+    assert ("left" in shown, "accuracy" in shown, "ex/s" in shown) == {
+        60: (False, False, False),
+        80: (True, False, False),
+        90: (True, True, False),
+        120: (True, True, True),
+    }[columns]
 
 
 @pytest.mark.parametrize(

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Protocol
 
 from omegaconf import OmegaConf
 
-from accumtrain.config import CONF_DIR, MEMORIES, Config, from_mapping, to_mapping
+from accumtrain.config import Config
 from accumtrain.console import format_bytes, say, table
-from accumtrain.errors import CheckpointError, ConfigError, OutOfMemoryError
-from accumtrain.jobs.probe import SHARE, Trial, free_bytes, probe
+from accumtrain.errors import CheckpointError, OutOfMemoryError
+from accumtrain.jobs.advice import LAST_RESORT, choices, combined
+from accumtrain.jobs.free_memory import free_bytes
+from accumtrain.jobs.probe import SHARE, Trial, ended_by_sigterm, probe
 from accumtrain.runs import Run
 
-Probe = Callable[[Config, int], Trial]
+
+class Probe(Protocol):
+    """jobs.probe.probe, or what stands for it."""
+
+    def __call__(self, config: Config, micro_batch: int, note: str = "") -> Trial: ...
+
 
 COLUMNS = ("memory", "accum.steps", "micro-batch", "tensors at peak", "resident", "images/s", "fits")
 
 
+@ended_by_sigterm()
 def settled(config: Config) -> Config:
     """`config` with accum.steps as a number: as given, as its run began with, or found by probes.
 
@@ -62,7 +71,7 @@ def search(config: Config, attempt: Probe) -> list[Trial]:
     """Probes until the largest fitting micro-batch is known: it fits, and the next larger one does not, or is none.
 
     A micro-batch divides the examples of a replica's update, so that every micro-batch is full. From 1 upward by
-    doubling, then by where a straight line through the last two fitting trials meets the limit.
+    doubling, then by where a straight line through the last two fitting trials meets the limit, or else by halving.
 
     Returns:
         The trials, by micro-batch; if the first does not fit, no other was made.
@@ -75,12 +84,13 @@ def search(config: Config, attempt: Probe) -> list[Trial]:
         return [first]
     sizes = divisors(config.batch_size // first.replicas)
     trials = {1: first}
-    low, high = (
-        (0, len(sizes)) if first.fits else (-1, 0)
-    )  # places of the largest that fits and the first that does not
+    # places of the largest that fits and the first that does not
+    low, high = (0, len(sizes)) if first.fits else (-1, 0)
     while high - low > 1:
         fitting = [trials[size] for size in sizes[: low + 1] if size in trials]
         place = bisect_right(sizes, _target(config, fitting)) - 1
+        if place >= high and high < len(sizes):  # the line is wrong: that was refused
+            place = (low + high) // 2
         place = min(max(place, low + 1), high - 1)
         trials[sizes[place]] = trial = attempt(config, sizes[place])
         low, high = (place, high) if trial.fits else (low, place)
@@ -102,14 +112,14 @@ def row(trial: Trial) -> tuple[str, ...]:
         "-" if trial.peak_bytes is None else format_bytes(trial.peak_bytes),
         "-" if trial.rss_bytes is None else format_bytes(trial.rss_bytes),
         "-" if speed is None else f"{speed:.3g}" if speed < 100 else f"{speed:,.0f}",
-        "yes" if trial.fits else "no",
+        _verdict(trial),
     )
 
 
-def policies(config: Config) -> list[Config]:
-    """The configuration under each memory policy that its model has."""
-    variants = [_changed(config, {"model": {"memory": memory}}) for memory in MEMORIES]
-    return [variant for variant in variants if variant is not None]
+def _verdict(trial: Trial) -> str:
+    if trial.expected_bytes is not None:
+        return f"beyond (some {format_bytes(trial.expected_bytes)})"
+    return "yes" if trial.fits else "no"
 
 
 def limit_text(config: Config) -> str:
@@ -119,30 +129,54 @@ def limit_text(config: Config) -> str:
 
 
 def what_would_help(config: Config, attempt: Probe) -> str:
-    """Why not even a micro-batch of 1 fits, and the peaks it would have with other choices: one probe for each."""
+    """Why not even a micro-batch of 1 fits, and the peaks it would have with other choices, by probes."""
     limit = config.device.memory_limit_mb
-    choices = {"as it is": config}
-    for other in policies(config):
-        choices[f"model.memory={other.model.memory}"] = other
-    adafactor = OmegaConf.to_container(OmegaConf.load(CONF_DIR / "optim" / "adafactor.yaml"))
-    for text, changes in (("optim=adafactor", {"optim": adafactor}), ("precision=bfloat16", {"precision": "bfloat16"})):
-        if (variant := _changed(config, changes)) is not None:
-            choices[text] = variant
-    found = []
-    for text, choice in choices.items():
-        if text != "as it is" and choice == config:
-            continue
-        trial = attempt(replace(choice, device=replace(choice.device, memory_limit_mb=None)), 1)
-        if trial.peak_bytes is None:
-            found.append(f"{text}: more than is free here")
-            continue
-        fits = limit is not None and trial.peak_bytes <= SHARE * limit * 2**20
-        found.append(f"{text}: {format_bytes(trial.peak_bytes)}{' (fits)' if fits else ''}")
+    options = choices(config, replicas=1)
+    tried = {"as it is": config} | {choice.override: choice.config for choice in options}
+    if len(options) > 1:
+        tried["all of these"] = combined(config, options)
+    peaks = {}
+    for text, choice in tried.items():
+        free = replace(choice, device=replace(choice.device, memory_limit_mb=None))
+        peaks[text] = attempt(free, 1).peak_bytes
+    # tried under the limit too: with less room the allocator packs less well
+    fits = [
+        text
+        for text, peak in peaks.items()
+        if limit is not None and peak is not None and peak <= budget(config) and attempt(tried[text], 1).fits
+    ]
+    found = [
+        f"{text}: {'more than is free here' if peak is None else format_bytes(peak)}{' (fits)' * (text in fits)}"
+        for text, peak in peaks.items()
+    ]
     return (
         f"accum.steps=auto: not even a micro-batch of 1 fits in {limit_text(config)}. Tensors at the peak there, "
-        f"{'; '.join(found)}. Choose what fits, "
-        + ("a smaller model or smaller images" if limit is None else "or raise device.memory_limit_mb")
+        f"{'; '.join(found)}. {'Choose what fits, or ' if fits else 'So '}{_last_resort(peaks['as it is'], limit)}"
     )
+
+
+def _last_resort(peak: int | None, limit: int | None) -> str:
+    if limit is None:
+        return f"take {LAST_RESORT}"
+    if peak is None:
+        return f"raise device.memory_limit_mb and take {LAST_RESORT}"
+    return f"raise device.memory_limit_mb to {math.ceil(peak / SHARE / 2**20)} at least"
+
+
+def budget(config: Config) -> float:
+    """Bytes that a probe may use: tensors under a limit, else resident memory."""
+    limit = config.device.memory_limit_mb
+    return SHARE * (free_bytes() if limit is None else limit * 2**20)
+
+
+def line_through(config: Config, before: Trial, last: Trial) -> tuple[float, float]:
+    """Bytes, of the kind that `budget` counts, at a micro-batch of 0 and for each example, after two fitting trials."""
+    pair = (before, last)
+    used_before, used = (t.rss_bytes if config.device.memory_limit_mb is None else t.peak_bytes for t in pair)
+    assert used is not None
+    assert used_before is not None
+    slope = (used - used_before) / (last.micro_batch - before.micro_batch)
+    return used - slope * last.micro_batch, slope
 
 
 def _target(config: Config, fitting: Sequence[Trial]) -> int:
@@ -150,15 +184,9 @@ def _target(config: Config, fitting: Sequence[Trial]) -> int:
     last = fitting[-1]
     if len(fitting) < 2:
         return 2 * last.micro_batch
-    before = fitting[-2]
-    limited = config.device.memory_limit_mb
-    limit = free_bytes() if limited is None else limited * 2**20
-    used, used_before = (t.rss_bytes if limited is None else t.peak_bytes for t in (last, before))
-    assert used is not None
-    assert used_before is not None
-    slope = (used - used_before) / (last.micro_batch - before.micro_batch)
+    base, slope = line_through(config, fitting[-2], last)
     # not rising: the share of the examples is still hidden by that of the allocator
-    return 8 * last.micro_batch if slope <= 0 else last.micro_batch + int((limit - used) / slope)
+    return 8 * last.micro_batch if slope <= 0 else int((budget(config) - base) / slope)
 
 
 def _with_steps(config: Config, steps: int) -> Config:
@@ -169,15 +197,3 @@ def _saved_steps(config: Config) -> int | None:
     """accum.steps of the run that is already there, None where there is none."""
     path = Run(config).path / "config.yaml"
     return int(OmegaConf.select(OmegaConf.load(path), "accum.steps")) if path.exists() else None
-
-
-def _changed(config: Config, changes: dict[str, Any]) -> Config | None:
-    """`config` with other values; a kind of its own replaces its group. None where they break a rule."""
-    mapping = to_mapping(config)
-    for key, value in changes.items():
-        whole = not isinstance(value, dict) or "kind" in value
-        mapping[key] = value if whole else mapping[key] | value
-    try:
-        return from_mapping(mapping)
-    except ConfigError:
-        return None

@@ -10,13 +10,16 @@ from typing import Any
 from accumtrain.config import Config
 from accumtrain.console import say, table
 from accumtrain.errors import CheckpointError
-from accumtrain.jobs.auto import COLUMNS, Probe, divisors, limit_text, policies, row
-from accumtrain.jobs.probe import Trial, probe
+from accumtrain.jobs.advice import policies
+from accumtrain.jobs.auto import COLUMNS, Probe, budget, divisors, limit_text, line_through, row
+from accumtrain.jobs.probe import Trial, ended_by_sigterm, probe
 from accumtrain.runs import Run, write_json
 
 PROBES = 6  # for each policy
+CLEARLY = 1.25  # what is expected to take so many times the limit is not tried
 
 
+@ended_by_sigterm()
 def run(config: Config) -> dict[str, Any]:
     """Probes, prints a table, and writes plan.json and plan.png into the run's folder. Trains nothing.
 
@@ -26,7 +29,12 @@ def run(config: Config) -> dict[str, Any]:
     Raises:
         AccumtrainError: the run would fail for another reason than memory.
     """
-    trials = [trial for policy in policies(config) for trial in climb(policy, probe)]
+    variants = policies(config)
+    trials = [
+        trial
+        for number, variant in enumerate(variants, start=1)
+        for trial in climb(variant, probe, after=PROBES * (len(variants) - number))
+    ]
     plan = {
         "status": "completed",
         "model": config.model.label,
@@ -49,17 +57,40 @@ def run(config: Config) -> dict[str, Any]:
     return plan
 
 
-def climb(config: Config, attempt: Probe) -> list[Trial]:
-    """Probes at micro-batch 1 and on, doubling, while it fits; a micro-batch divides the examples of a replica."""
-    trials = [attempt(config, 1)]
+def climb(config: Config, attempt: Probe, after: int = 0) -> list[Trial]:
+    """Probes at micro-batch 1 and on, doubling, while it fits; a micro-batch divides the examples of a replica.
+
+    The last trial is not made where the two before it say that it is clearly beyond the limit.
+
+    Args:
+        after: probes of other policies that are still to come.
+    """
+    trials = [attempt(config, 1, _left(PROBES - 1 + after))]
     if not trials[0].fits:
         return trials
     assert trials[0].replicas is not None
-    for size in ladder(config.batch_size // trials[0].replicas)[1:PROBES]:
-        trials.append(attempt(config, size))
+    sizes = ladder(config.batch_size // trials[0].replicas)[:PROBES]
+    for done, size in enumerate(sizes[1:], start=2):
+        beyond = _expected_beyond(config, trials, size)
+        trials.append(beyond or attempt(config, size, _left(len(sizes) - done + after)))
         if not trials[-1].fits:
             break
     return trials
+
+
+def _left(probes: int) -> str:
+    return f" (at most {probes} more after it)" if probes else " (the last one)"
+
+
+def _expected_beyond(config: Config, fitting: Sequence[Trial], size: int) -> Trial | None:
+    """The trial of `size` without a probe, if a straight line through the last two is CLEARLY beyond the limit."""
+    if len(fitting) < 2:
+        return None
+    base, slope = line_through(config, *fitting[-2:])
+    expected = base + slope * size
+    if expected <= CLEARLY * budget(config):
+        return None
+    return Trial(config.model.memory, size, fits=False, expected_bytes=int(expected))
 
 
 def ladder(examples: int) -> list[int]:

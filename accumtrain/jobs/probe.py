@@ -7,33 +7,40 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import FrameType
 from typing import Any
-
-import psutil
 
 from accumtrain import environment
 from accumtrain.config import Config, from_mapping, to_mapping
-from accumtrain.console import say
+from accumtrain.console import format_seconds, say
 from accumtrain.errors import AccumtrainError, OutOfMemoryError
+from accumtrain.jobs.free_memory import free_bytes
 
 # What a probe may use of a limit: over many updates the allocator's memory is less well packed than over two.
 SHARE = 0.97
 # The child finds the modules where this process has found them.
 PROGRAM = "import sys; sys.path[:] = {path!r}; from accumtrain.jobs import probe; sys.exit(probe.main(sys.argv[1]))"
-REQUEST, ANSWER = "request.json", "answer.json"
+REQUEST, ANSWER, DOING, LAST_WORDS = "request.json", "answer.json", "doing", "stderr"
+SILENCE = 20.0  # seconds after which a probe says what it is doing
 # How a process ends that is denied memory: by the system, by C++, or by a kernel of TensorFlow that does not check.
 OF_MEMORY = (-signal.SIGKILL, -signal.SIGABRT, -signal.SIGSEGV)
+STOPPED = (-signal.SIGINT, -signal.SIGTERM)  # a signal to a whole group of processes
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What one probe found. `accum_steps` and all after it are None where it ran out of memory.
+    """What one probe found. `accum_steps` and all after it are None where it ran out of memory, or was not made.
 
     Attributes:
         memory: the memory policy.
@@ -44,6 +51,7 @@ class Trial:
         rss_bytes: peak resident memory of the process.
         examples_per_second: over whole updates of accum_steps micro-steps.
         seconds_to_first_update: from the start of the process.
+        expected_bytes: no probe was made, for it would take so much: the peak, or without a limit the resident memory.
     """
 
     memory: str
@@ -56,40 +64,75 @@ class Trial:
     rss_bytes: int | None = None
     examples_per_second: float | None = None
     seconds_to_first_update: float | None = None
+    expected_bytes: int | None = None
 
 
-def probe(config: Config, micro_batch: int) -> Trial:
+def probe(config: Config, micro_batch: int, note: str = "") -> Trial:
     """Tries `config` at a micro-batch, in a child process, within device.memory_limit_mb and the free memory.
+
+    Args:
+        note: what to say beside the choices that are tried.
 
     Raises:
         AccumtrainError: the run would fail for another reason than memory.
+        KeyboardInterrupt: the child was told to stop.
         RuntimeError: the child ended by a bug; its last words are in the message.
     """
-    free = free_bytes()
+    free = int(SHARE * free_bytes())
     choices = f"model.memory={config.model.memory}, optim={config.optim.kind}, {config.precision}"
-    say(f"probing micro-batch {micro_batch}: {choices}")
+    say(f"probing micro-batch {micro_batch}: {choices}{note}")
     with tempfile.TemporaryDirectory(prefix="accumtrain-probe-") as name:
         directory = Path(name)
         settled = replace(config, accum=replace(config.accum, steps=1))  # micro_batch decides, not `auto`
         request = {"config": to_mapping(settled), "micro_batch": micro_batch, "free_mb": free // 2**20}
         (directory / REQUEST).write_text(json.dumps(request))
-        command = [sys.executable, "-c", PROGRAM.format(path=sys.path), name]
-        child = subprocess.run(command, capture_output=True, text=True, check=False)
+        code = _run_child(directory)
+        last_words = (directory / LAST_WORDS).read_text(errors="replace")[-4000:]
         answer = directory / ANSWER
         found = json.loads(answer.read_text()) if answer.exists() else {}
     out_of_memory = Trial(config.model.memory, micro_batch, fits=False)
-    if child.returncode == OutOfMemoryError.exit_code or child.returncode in OF_MEMORY:
+    if code == OutOfMemoryError.exit_code or code in OF_MEMORY:
         return out_of_memory
-    if child.returncode != 0 and "message" in found:
-        raise _error(child.returncode)(found["message"])
-    if child.returncode != 0:
-        raise RuntimeError(f"a probe ended with code {child.returncode}:\n{child.stderr[-4000:]}")
+    if code in STOPPED:
+        raise KeyboardInterrupt
+    if code != 0 and "message" in found:
+        raise _error(code)(found["message"])
+    if code != 0:
+        raise RuntimeError(f"a probe ended with code {code}:\n{last_words}")
     return replace(out_of_memory, fits=found["rss_bytes"] <= free, **found)
 
 
-def free_bytes() -> int:
-    """Memory a run started now could have: what the system has to give, and what this process would leave to it."""
-    return psutil.virtual_memory().available + psutil.Process().memory_info().rss
+def _run_child(directory: Path) -> int:
+    """Runs `main` in a process that ends before this function does. Returns its exit code."""
+    command = [sys.executable, "-c", PROGRAM.format(path=sys.path), str(directory)]
+    started = time.monotonic()
+    with (directory / LAST_WORDS).open("wb") as errors:
+        child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=errors)
+        try:
+            while True:
+                try:
+                    return child.wait(SILENCE)
+                except subprocess.TimeoutExpired:
+                    doing = directory / DOING
+                    task = doing.read_text() if doing.exists() else "importing TensorFlow"
+                    say(f"  {format_seconds(time.monotonic() - started)}: {task}")
+        finally:
+            child.kill()
+            child.communicate()
+
+
+@contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """Within, SIGTERM ends what is under way as Ctrl-C does, so that it is tidied up."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 def _error(exit_code: int) -> type[AccumtrainError]:
@@ -102,6 +145,7 @@ def _error(exit_code: int) -> type[AccumtrainError]:
 def main(name: str) -> int:
     """Answers the request in the folder `name`. Returns the exit code."""
     directory = Path(name)
+    _end_with_parent(directory)
     request = json.loads((directory / REQUEST).read_text())
     config = from_mapping(request["config"])
     limit = config.device.memory_limit_mb
@@ -118,6 +162,17 @@ def main(name: str) -> int:
     return code
 
 
+def _end_with_parent(directory: Path) -> None:
+    """Ends this process when its parent ends, however that may: the parent holds the other end of stdin."""
+
+    def watch() -> None:
+        os.read(sys.stdin.fileno(), 1)
+        shutil.rmtree(directory, ignore_errors=True)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 def _measured(config: Config, micro_batch: int, directory: Path) -> dict[str, Any]:
     import tensorflow as tf
 
@@ -125,8 +180,11 @@ def _measured(config: Config, micro_batch: int, directory: Path) -> dict[str, An
     from accumtrain.engine.probe import measure
     from accumtrain.jobs.failures import explained
 
+    doing = directory / DOING
     try:
+        doing.write_text("opening the data")
         data = open_data(config.data, config.run.seed)
+        doing.write_text("compiling, then timing updates")
         with explained(config, data):
             return measure(config, data, micro_batch, directory / "checkpoints")
     except tf.errors.ResourceExhaustedError as error:

@@ -41,7 +41,7 @@ def run(config: Config) -> dict[str, Any]:
     micro_batch = micro_batch_size(config.batch_size, config.accum.count, devices.replicas)
     data = open_data(config.data, config.run.seed)
     total = total_steps(config, data.train.size)
-    with explained(config, data):
+    with explained(config, data, devices.replicas):
         window = build_window(config, data, total, devices.strategy)
         with Run(config) as run, Events(run.path / "tensorboard") as events:
             return Training(config, run, events, data, devices, window, total, micro_batch).run()
@@ -138,6 +138,7 @@ class Training:
             loss=update["loss"],
             accuracy=update["accuracy"],
             examples_per_second=self.logbook.examples_per_second,
+            peak_bytes=self.meter.read()["tensor_peak_bytes"],
         )
         if self.done % self.config.log.every == 0 or self.done in (1, self.total):
             self.logbook.train(self.done, update)

@@ -46,7 +46,7 @@ def run(config: Config) -> dict[str, Any]:
         raise ConfigError(
             f"the run's folder {path.parent} can't be used: {error.strerror}; choose another run.dir or run.name"
         ) from error
-    with explained(config, data):
+    with explained(config, data, devices.replicas):
         examples = _examples(config, data, devices)
         say(
             f"{config.model.label}, {config.precision}, {devices.description}: a window of {examples.steps} x "

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import random
-import signal
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import yaml
 
-from accumtrain.config import to_mapping
-from accumtrain.errors import CheckpointError, ConfigError, DataError, OutOfMemoryError
-from accumtrain.jobs import auto, plan, probe
+from accumtrain.errors import CheckpointError, OutOfMemoryError
+from accumtrain.jobs import auto, plan
+from accumtrain.jobs.advice import policies
 from accumtrain.jobs.probe import Trial
 from accumtrain.runs import Run
 
@@ -43,7 +40,7 @@ class Memory:
         wobble = random.Random(micro_batch).uniform(-self.noise, self.noise)
         return self.fixed + wobble + self.each * micro_batch
 
-    def __call__(self, config, micro_batch):
+    def __call__(self, config, micro_batch, note=""):
         self.asked.append(micro_batch)
         out = Trial(config.model.memory, micro_batch, fits=False)
         if config.device.memory_limit_mb is not None and self.takes(micro_batch) > self.limit:
@@ -83,6 +80,19 @@ def test_search_takes_the_whole_batch_where_memory_does_not_grow(config):
     assert memory.asked == [1, 2, 16, 64]
 
 
+def test_search_halves_where_the_process_does_not_show_what_is_used(config):
+    """A GPU without a limit: the resident memory of the process hardly grows."""
+    asked = []
+
+    def attempt(config, micro_batch, note=""):
+        asked.append(micro_batch)
+        rss = 500 * MB + micro_batch
+        return Trial("store", micro_batch, fits=micro_batch <= 16, accum_steps=1, replicas=1, rss_bytes=rss)
+
+    auto.search(config("batch_size=65536"), attempt)
+    assert asked == [1, 2, 65536, 256, 16, 64, 32]
+
+
 def test_auto_becomes_a_number(config, monkeypatch, capsys):
     monkeypatch.setattr(auto, "probe", Memory(limit=45, each=2.0))
     before = config("device.memory_limit_mb=45")
@@ -109,7 +119,7 @@ def test_evaluating_what_was_never_trained(config):
 
 
 def test_nothing_fits_says_what_would(config, monkeypatch):
-    def memory(config, micro_batch):
+    def memory(config, micro_batch, note=""):
         fixed = {"adam": 60.0, "adafactor": 30.0}[config.optim.kind]
         return Memory(limit=40, each=10.0 if config.precision == "bfloat16" else 20.0, fixed=fixed)(config, micro_batch)
 
@@ -122,21 +132,44 @@ def test_nothing_fits_says_what_would(config, monkeypatch):
     assert "model.memory=recompute: 80.0 MB" in message
     assert "optim=adafactor: 50.0 MB" in message
     assert "precision=bfloat16: 70.0 MB" in message
-    assert "(fits)" not in message
+    assert "all of these: 40.0 MB" in message
+    assert "(fits)" not in message, "a probe has 97 % of the limit"
+    assert message.endswith("So raise device.memory_limit_mb to 83 at least")
 
 
 def test_help_that_fits_is_marked(config):
-    def memory(config, micro_batch):
+    def memory(config, micro_batch, note=""):
         return Memory(limit=55, each=20.0, fixed={"adam": 60.0, "adafactor": 30.0}[config.optim.kind])(config, 1)
 
     message = auto.what_would_help(config("optim=adam", "device.memory_limit_mb=55"), memory)
     assert "optim=adafactor: 50.0 MB (fits)" in message
-    assert message.count("(fits)") == 1
+    assert "all of these: 50.0 MB (fits)" in message
+    assert message.count("(fits)") == 2
+    assert message.endswith("Choose what fits, or raise device.memory_limit_mb to 83 at least")
+
+
+def test_help_is_tried_under_the_limit(config):
+    """Peaks of 50 MB with room, but no room for them in 55."""
+
+    def attempt(config, micro_batch, note=""):
+        limited = config.device.memory_limit_mb is not None
+        return Trial("store", 1, fits=not limited, peak_bytes=None if limited else 50 * MB)
+
+    message = auto.what_would_help(config("optim=adam", "device.memory_limit_mb=55"), attempt)
+    assert "optim=adafactor: 50.0 MB" in message
+    assert "(fits)" not in message
+
+
+def test_help_without_a_limit(config):
+    message = auto.what_would_help(config(), lambda config, micro_batch, note="": Trial("store", 1, fits=False))
+    assert "as it is: more than is free here" in message
+    assert "(fits)" not in message
+    assert message.endswith("So take a smaller model or smaller images")
 
 
 def test_policies_are_those_the_model_has(config):
     def names(*overrides):
-        return [policy.model.memory for policy in auto.policies(config(*overrides))]
+        return [policy.model.memory for policy in policies(config(*overrides))]
 
     assert names() == ["store", "recompute"]
     assert names("model=revnet38") == ["store", "recompute", "reverse"]
@@ -154,57 +187,33 @@ def test_plan_stops_climbing_where_memory_ends(config, monkeypatch, capsys, tmp_
     monkeypatch.setattr(plan, "probe", memory)
     plan.run(config("job=plan", "device.memory_limit_mb=27"))
     written = json.loads((tmp_path / "mine/plan.json").read_text())
-    assert [(t["memory"], t["micro_batch"], t["fits"]) for t in written["trials"]] == [
-        (policy, size, size < 8) for policy in ("store", "recompute") for size in (1, 2, 4, 8)
+    assert [(t["memory"], t["micro_batch"], t["fits"], t["expected_bytes"]) for t in written["trials"]] == [
+        (policy, size, size < 8, None) for policy in ("store", "recompute") for size in (1, 2, 4, 8)
     ]
     assert (tmp_path / "mine/plan.png").read_bytes().startswith(b"\x89PNG")
     assert "lenet5, adafactor, float32, batch_size=48 in device.memory_limit_mb=27" in capsys.readouterr().out
 
 
-# --- real probes ------------------------------------------------------------------------------------------------
+def test_plan_does_not_probe_what_is_clearly_beyond(config, monkeypatch, capsys):
+    memory = Memory(limit=60, each=8.0)  # 4 examples take 52 MB, 8 would take 84
+    monkeypatch.setattr(plan, "probe", memory)
+    trials = plan.run(config("job=plan", "device.memory_limit_mb=60"))["trials"]
+    assert memory.asked == [1, 2, 4] * 2
+    assert [(t["fits"], t["peak_bytes"], t["expected_bytes"]) for t in trials[3::4]] == [(False, None, 84 * MB)] * 2
+    assert "beyond (some 84.0 MB)" in capsys.readouterr().out
 
 
-def test_probe_measures_a_run_without_tensorflow_here(config, tmp_path):
-    asked = config("batch_size=32")
-    program = (
-        "import json, sys; from accumtrain.config import from_mapping; from accumtrain.jobs.probe import probe;"
-        f"trial = probe(from_mapping(json.loads({json.dumps(to_mapping(asked))!r})), 8);"
-        "assert 'tensorflow' not in sys.modules;"
-        "print(json.dumps(vars(trial)))"
-    )
-    path = {"PYTHONPATH": ":".join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", program], env=path, capture_output=True, text=True, check=True)
-    trial = json.loads(done.stdout.splitlines()[-1])
-    assert (trial["fits"], trial["accum_steps"], trial["replicas"], trial["memory"]) == (True, 4, 1, "store")
-    assert 0 < trial["static_bytes"] < trial["peak_bytes"] < trial["rss_bytes"]
-    assert trial["examples_per_second"] > 0
-    assert trial["seconds_to_first_update"] > 0
+def test_plan_says_how_many_probes_are_left(config):
+    notes = []
 
+    def attempt(config, micro_batch, note):
+        notes.append(note)
+        return Memory(limit=100, each=0.0)(config, micro_batch)
 
-def test_probe_without_memory_does_not_fit(config):
-    trial = probe.probe(config("device.memory_limit_mb=1"), 48)
-    assert trial == Trial("store", 48, fits=False)
-
-
-@pytest.mark.parametrize(
-    ("code", "message", "expected"),
-    [(2, "sizes", ConfigError), (3, "no data", DataError), (-signal.SIGILL, None, RuntimeError)],
-)
-def test_other_failures_are_not_taken_for_memory(config, monkeypatch, code, message, expected):
-    def child(command, **options):
-        if message is not None:
-            Path(command[-1], probe.ANSWER).write_text(json.dumps({"message": message}))
-        return SimpleNamespace(returncode=code, stderr="last words")
-
-    monkeypatch.setattr(probe.subprocess, "run", child)
-    with pytest.raises(expected, match=message or "last words"):
-        probe.probe(config(), 1)
-
-
-@pytest.mark.parametrize("code", [6, -signal.SIGKILL, -signal.SIGABRT, -signal.SIGSEGV])
-def test_ways_to_die_of_memory(config, monkeypatch, code):
-    monkeypatch.setattr(probe.subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=code, stderr=""))
-    assert not probe.probe(config(), 1).fits
+    plan.climb(config("batch_size=4"), attempt, after=6)
+    plan.climb(config("batch_size=4"), attempt)
+    left = [" (at most 11 more after it)", " (at most 7 more after it)", " (at most 6 more after it)"]
+    assert notes == [*left, " (at most 5 more after it)", " (at most 1 more after it)", " (the last one)"]
 
 
 @pytest.mark.slow

@@ -1,0 +1,48 @@
+"""Memory that a run started now could have: what the machine has to give, and the container around it allows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+CGROUPS, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+# The limit, what is used of it, and the line of memory.stat with the file cache that is dropped on demand.
+V2 = ("memory.max", "memory.current", "inactive_file")
+V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+
+
+def free_bytes() -> int:
+    """Bytes for a run in the place of this process: what is free, and what this process would leave to it."""
+    free = min([psutil.virtual_memory().available, *cgroup_bytes(CGROUPS, OWN_CGROUPS)])
+    return free + psutil.Process().memory_info().rss
+
+
+def cgroup_bytes(mounted: Path, own: Path) -> Iterator[int]:
+    """What each control group around this process leaves free; nothing for those without a limit.
+
+    Args:
+        mounted: where the control groups are mounted, version 2 there or version 1 in memory/.
+        own: the file that names those of this process, a line `number:controllers:path` each.
+    """
+    for line in own.read_text().splitlines() if own.exists() else ():
+        _, controllers, path = line.split(":", 2)
+        if controllers not in ("", "memory"):
+            continue
+        root, names = (mounted, V2) if controllers == "" else (mounted / "memory", V1)
+        group = root / path.lstrip("/")
+        # a container may see only the end of its path, and every group further up has a limit of its own
+        for folder in (group, *group.parents):
+            if folder.is_relative_to(root):
+                yield from _left(folder, *names)
+
+
+def _left(folder: Path, limit: str, used: str, cache: str) -> Iterator[int]:
+    try:
+        most, now = (folder / limit).read_text().strip(), int((folder / used).read_text())
+        statistics = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+    except FileNotFoundError:  # the root has no limit, and a group of another namespace is not shown
+        return
+    if most != "max":
+        yield max(0, int(most) - now + int(statistics.get(cache, 0)))
