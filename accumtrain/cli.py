@@ -34,6 +34,7 @@ from accumtrain.usage import help_text
 
 INTERRUPTED = 130  # as a shell reports Ctrl-C: stopped before there was a state to save
 STOPPED = (Preempted.exit_code, INTERRUPTED)
+PROBED = ("train", "bench")  # the jobs that learn before they start whether they fit into the memory
 
 Result = TypeVar("Result")
 
@@ -88,7 +89,7 @@ def _read_config(composed: DictConfig, overrides: Sequence[str]) -> Config:
 
 def _run_job(config: Config) -> None:
     if config.job != "plan":  # its probes have processes of their own, and this one shall take no memory
-        environment.prepare(config.device)
+        environment.prepare(config.device, probed=config.job in PROBED)
     importlib.import_module(f"accumtrain.jobs.{config.job}").run(config)
 
 

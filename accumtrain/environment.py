@@ -26,7 +26,7 @@ VARIABLES = {
     "TF_FORCE_GPU_ALLOW_GROWTH": "true",  # a GPU's memory is taken as it is needed
     "KERAS_BACKEND": "tensorflow",
 }
-# Where TensorFlow has it on, a kernel that is refused memory crashes the process instead of raising an error.
+# Its kernels make a CPU twice as fast, but one that is refused memory crashes the process instead of raising an error.
 ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
 CPU_LIMIT = "TF_CPU_BFC_MEM_LIMIT_IN_MB"
 # Operations one after the other, each on all cores: as fast, and never two of them holding memory at the same time.
@@ -40,8 +40,16 @@ def job_started() -> float:
     return _job_started[-1]
 
 
-def prepare(device: DeviceConfig) -> None:
+def crashes_when_refused(device: DeviceConfig) -> bool:
+    """May a run on `device` end by a signal, not by an error, when it meets its memory limit?"""
+    return device.memory_limit_mb is not None and device.kind != "gpu" and os.environ.get(ONEDNN) != "0"
+
+
+def prepare(device: DeviceConfig, *, probed: bool = False) -> None:
     """Sets the environment for `device` and imports TensorFlow, quietly.
+
+    Args:
+        probed: what is to run is known to fit into device.memory_limit_mb, or may crash.
 
     Raises:
         ConfigError: TensorFlow already runs in this process with another memory limit (a sweep over limits).
@@ -60,7 +68,8 @@ def prepare(device: DeviceConfig) -> None:
         os.environ.setdefault(OPERATIONS_AT_ONCE, "1")
     if limit is not None:
         os.environ[CPU_LIMIT] = limit
-        os.environ.setdefault(ONEDNN, "0")
+        if not probed:
+            os.environ.setdefault(ONEDNN, "0")
     if os.environ.get(LOGS_WANTED) == "1":
         importlib.import_module("tensorflow")
         return

@@ -1,10 +1,10 @@
-"""What reversal saves and costs: RevNet-104 at 224 px, reversed against stored, side by side.
+"""What reversal saves and costs: RevNet-104 at 224 px, reversed against stored (about five minutes).
 
-    .venv/bin/python benchmarks/reversal.py                                 # all of docs/memory.md's table
-    .venv/bin/python benchmarks/reversal.py --precision float32 --repeats 9
+    .venv/bin/python benchmarks/reversal.py                        # float32 and bfloat16, batch 16, then depth
+    .venv/bin/python benchmarks/reversal.py --precision float32 --batch 8 --repeats 9
 
 Both policies run in one process on the same weights, their micro-steps in turn. Memory is the allocator's peak over
-what was there before the micro-step; time is the median; differing values are counted over all gradients.
+what was there before the micro-step; time is the median over the pairs; gradient values are compared bit for bit.
 """
 
 import argparse
@@ -14,51 +14,69 @@ import numpy as np
 from workbench import MB, MicroStep, compose
 
 SHAPE, CLASSES = (224, 224, 3), 1000
-POLICIES = ("store", "reverse")
 
 
-def compare(precision: str, batch: int, repeats: int, further: bool) -> None:
-    runs = {
-        memory: MicroStep(
-            compose(f"model={MODEL}", "optim=adafactor", f"model.memory={memory}", f"precision={precision}"),
-            SHAPE,
-            CLASSES,
-        )
-        for memory in POLICIES
-    }
-    for run in runs.values():
+def micro_step(*overrides: str) -> MicroStep:
+    return MicroStep(compose("optim=adafactor", *overrides), SHAPE, CLASSES)
+
+
+def line(name: str, stored: float, reversed_: float, form: str) -> None:
+    ratio = reversed_ / stored
+    print(f"  {name:<26} stored {stored:>8{form}}  reversed {reversed_:>8{form}}  ratio {ratio:.3f}", flush=True)
+
+
+def against_stored(model: str, precision: str, batch: int, repeats: int) -> None:
+    stored, reversed_ = (
+        micro_step(f"model={model}", f"model.memory={memory}", f"precision={precision}")
+        for memory in ("store", "reverse")
+    )
+    for run in (stored, reversed_):
         run.run(batch, timed=False)  # traces
         run.clear()
         run.run(batch, timed=False)
-    stored, reversed_ = ([b.numpy() for b in runs[memory].window.gradients] for memory in POLICIES)
-    values = sum(array.size for array in stored)
-    differing = sum(int(np.sum(a != b)) for a, b in zip(stored, reversed_, strict=True))
+    pairs = list(
+        zip(*([buffer.numpy() for buffer in run.window.gradients] for run in (stored, reversed_)), strict=True)
+    )
     for _ in range(repeats):
-        for run in runs.values():
-            run.run(batch)
-    peak = {memory: max(run.bytes) / MB for memory, run in runs.items()}
-    seconds = {memory: statistics.median(run.seconds) for memory, run in runs.items()}
-    print(f"{MODEL} {precision}, {SHAPE[0]} px, batch {batch}")
-    print(f"  peak over static, MB      stored {peak['store']:8.0f}  reversed {peak['reverse']:8.0f}  ratio {peak['reverse'] / peak['store']:.3f}")
-    print(f"  seconds of a micro-step   stored {seconds['store']:8.2f}  reversed {seconds['reverse']:8.2f}  ratio {seconds['reverse'] / seconds['store']:.3f}")
-    print("  pairs " + " ".join(f"{b / a:.3f}" for a, b in zip(runs['store'].seconds, runs['reverse'].seconds)))
-    print(f"  gradient values differing {differing:,} of {values:,}", flush=True)
-    if further:
-        for run in runs.values():
-            run.bytes.clear()
-            run.run(2 * batch, timed=False)
-            run.run(2 * batch)
-        marginal = {memory: (max(run.bytes) / MB - peak[memory]) / batch for memory, run in runs.items()}
-        print(f"  MB for a further image    stored {marginal['store']:8.1f}  reversed {marginal['reverse']:8.1f}  ratio {marginal['reverse'] / marginal['store']:.3f}", flush=True)
+        stored.run(batch)
+        reversed_.run(batch)
+    ratio = statistics.median(r / s for s, r in zip(stored.seconds, reversed_.seconds, strict=True))
+    peaks = [max(run.bytes) / MB for run in (stored, reversed_)]
+
+    print(f"{model}, {precision}, {SHAPE[0]} px, batch {batch}")
+    line("MB over static at the peak", *peaks, ".0f")
+    line("seconds of a micro-step", *(statistics.median(run.seconds) for run in (stored, reversed_)), ".2f")
+    print(f"  {'the same, by pairs':<26} {ratio:.3f} (median of {repeats})")
+    differing = sum(int(np.sum(s != r)) for s, r in pairs)
+    print(f"  {'gradient values':<26} {differing:,} of {sum(s.size for s, _ in pairs):,} differ", flush=True)
+    for run in (stored, reversed_):
+        run.bytes.clear()
+        run.run(2 * batch, timed=False)
+        run.run(2 * batch)
+    line(
+        "MB for a further image",
+        *((max(run.bytes) / MB - p) / batch for run, p in zip((stored, reversed_), peaks)),
+        ".1f",
+    )
+
+
+def depth(batch: int) -> None:
+    print(f"revnet104 with more units in its third stage, float32, {SHAPE[0]} px, batch {batch}, reversed")
+    for units in (11, 44):
+        run = micro_step("model=revnet104", f"model.units=[2,2,{units},2]")
+        run.run(batch, timed=False)
+        run.run(batch)
+        print(f"  {units} units: {run.bytes[-1] / MB:.1f} MB over static at the peak", flush=True)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("--precision", default="float32")
-    parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--further", action="store_true")
     parser.add_argument("--model", default="revnet104")
+    parser.add_argument("--precision", help="one only; leaves depth out")
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
-    MODEL = options.model
-    compare(options.precision, options.batch, options.repeats, options.further)
+    for precision in [options.precision] if options.precision else ["float32", "bfloat16"]:
+        against_stored(options.model, precision, options.batch, options.repeats)
+    if options.precision is None:
+        depth(options.batch)

@@ -37,7 +37,7 @@ def command(
     for name in ("HYDRA_FULL_ERROR", "ACCUMTRAIN_TRACEBACK", "ACCUMTRAIN_SWEEP_DIR"):
         monkeypatch.setenv(name, "")  # so that what the command sets is undone
         monkeypatch.delenv(name)
-    monkeypatch.setattr(environment, "prepare", lambda device: None)
+    monkeypatch.setattr(environment, "prepare", lambda device, **_: None)
 
     def run(*arguments: str) -> Answer:
         monkeypatch.setattr(sys, "argv", ["accumtrain", *arguments])

@@ -7,23 +7,27 @@ from typing import Any
 
 import tensorflow as tf
 
+from accumtrain.engine.graph_optimizer import FUSION_ONLY, NOTHING, Compiled
 from accumtrain.engine.window import Window
 
 
 class Step:
-    """Runs micro-steps and commits on all replicas. Create it inside the strategy's scope."""
+    """Runs micro-steps and commits on all replicas. Create it inside the strategy's scope.
+
+    Attributes:
+        accumulate: (batches, count) takes `count` (int32 scalar) global micro-batches of an iterator into the buffers.
+        commit: makes the update; returns scalars as Window.commit does, the same on all replicas.
+    """
 
     def __init__(self, window: Window, strategy: tf.distribute.Strategy):
         self._window, self._strategy = window, strategy
+        self.accumulate = Compiled(self._accumulate, FUSION_ONLY)
+        self.commit = Compiled(self._commit, NOTHING)
 
-    @tf.function(autograph=False)
-    def accumulate(self, batches: Any, count: tf.Tensor) -> None:
-        """Takes `count` (int32 scalar) global micro-batches from an iterator into the buffers."""
+    def _accumulate(self, batches: Any, count: tf.Tensor) -> None:
         for_each(self._strategy, batches, count, self._window.accumulate)
 
-    @tf.function(autograph=False)
-    def commit(self) -> dict[str, tf.Tensor]:
-        """The update; scalars as Window.commit returns them, the same on all replicas."""
+    def _commit(self) -> dict[str, tf.Tensor]:
         results = self._strategy.run(self._window.commit)
         return {name: self._strategy.experimental_local_results(value)[0] for name, value in results.items()}
 

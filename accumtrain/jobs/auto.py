@@ -10,10 +10,11 @@ from typing import Protocol
 
 from omegaconf import OmegaConf
 
-from accumtrain.config import Config
+from accumtrain import environment
+from accumtrain.config import Config, micro_batch_size
 from accumtrain.console import format_bytes, say, table
 from accumtrain.errors import CheckpointError, OutOfMemoryError
-from accumtrain.jobs.advice import LAST_RESORT, choices, combined
+from accumtrain.jobs.advice import LAST_RESORT, choices, combined, in_words
 from accumtrain.jobs.free_memory import free_bytes
 from accumtrain.jobs.probe import SHARE, Trial, ended_by_sigterm, probe
 from accumtrain.runs import Run
@@ -33,9 +34,12 @@ def settled(config: Config) -> Config:
     """`config` with accum.steps as a number: as given, as its run began with, or found by probes.
 
     Raises:
-        OutOfMemoryError: not even a micro-batch of 1 fits; the message has the peaks of what would help.
+        OutOfMemoryError: it does not fit; with accum.steps=auto not even a micro-batch of 1, and then the message has
+            the peaks of what would help.
     """
     if config.accum.steps != "auto":
+        if environment.crashes_when_refused(config.device) and _saved_steps(config) is None:
+            _check_fits(config)
         return config
     steps = _saved_steps(config)
     if steps is not None:
@@ -51,6 +55,13 @@ def settled(config: Config) -> Config:
     assert best.accum_steps is not None
     say(f"accum.steps={best.accum_steps}: micro-batch {best.micro_batch}")
     return _with_steps(config, best.accum_steps)
+
+
+def _check_fits(config: Config) -> None:
+    """One probe before the first update: then a run under a limit may use the kernels that crash when it is too low."""
+    replicas = config.device.virtual or 1
+    if not probe(config, micro_batch_size(config.batch_size, config.accum.count, replicas)).fits:
+        raise OutOfMemoryError(in_words(config, replicas))
 
 
 def as_trained(config: Config) -> Config:

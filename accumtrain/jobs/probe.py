@@ -153,7 +153,7 @@ def main(name: str) -> int:
         config = replace(config, device=replace(config.device, memory_limit_mb=max(1, int(limit * SHARE))))
     else:  # without a limit of its own the machine's: the probe fails before the machine does
         os.environ[environment.CPU_LIMIT] = str(request["free_mb"])
-    environment.prepare(config.device)
+    environment.prepare(config.device, probed=True)  # it may crash: it is the probe
     try:
         answer, code = _measured(config, request["micro_batch"], directory), 0
     except AccumtrainError as error:

@@ -113,6 +113,21 @@ def test_a_number_is_left_alone_and_a_run_keeps_its_own(config, monkeypatch):
     assert auto.as_trained(config()).accum.count == 6
 
 
+def test_a_number_under_a_limit_is_probed_once(config, monkeypatch):
+    monkeypatch.delenv("TF_ENABLE_ONEDNN_OPTS", raising=False)
+    memory = Memory(limit=45, each=2.0)
+    monkeypatch.setattr(auto, "probe", memory)
+    fitting = config("accum.steps=4", "device.memory_limit_mb=45")
+    assert auto.settled(fitting) is fitting
+    assert memory.asked == [12]
+    with pytest.raises(OutOfMemoryError, match=r"device\.memory_limit_mb=45 is not enough for this run.*accum\.steps=6"):
+        auto.settled(config("accum.steps=3", "device.memory_limit_mb=45"))
+    with Run(fitting) as run:
+        run.save_config()
+    auto.settled(fitting)
+    assert memory.asked == [12, 16], "a run that has begun fits"
+
+
 def test_evaluating_what_was_never_trained(config):
     with pytest.raises(CheckpointError, match="train first"):
         auto.as_trained(config())

@@ -1,0 +1,87 @@
+"""How well `job=plan` predicts, and whether `accum.steps=auto` picks the right size (about fifteen minutes).
+
+    .venv/bin/python benchmarks/plan_accuracy.py
+
+First the peak that plan predicts against the peak of a real run of three updates, three models in two precisions.
+Then runs with accum.steps=auto under ten limits: each must complete, and twice its micro-batch must not.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+PROGRAM = "from accumtrain.cli import main; main()"
+IMAGES = ["data=synthetic", "data.num_classes=10", "data.train_examples=512", "data.test_examples=64"]
+MODELS = {
+    "revnet56": ["model=revnet56", "data.image_size=96", "batch_size=32"],
+    "resnet50": ["model=resnet50", "data.image_size=64", "batch_size=32"],
+    "resnet20": ["model=resnet20", "data.image_size=32", "batch_size=256"],
+}
+LIMITS = {"resnet20": (100, 130, 170, 220, 300, 400, 600), "revnet56": (400, 600, 900)}
+
+
+def accumtrain(folder: Path, *overrides: str) -> tuple[int, Path]:
+    """Runs the command line; returns its exit code and the folder of the run."""
+    command = [sys.executable, "-c", PROGRAM, *IMAGES, *overrides, f"run.dir={folder}", "run.name=run"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.returncode, folder / "run"
+
+
+def peak_of_run(*overrides: str) -> int | None:
+    """Peak tensor bytes of three updates with an evaluation; None when it runs out of memory."""
+    with tempfile.TemporaryDirectory() as folder:
+        code, run = accumtrain(Path(folder), *overrides, "train.steps=3")
+        if code == 6:
+            return None
+        if code != 0:
+            raise SystemExit(f"{' '.join(overrides)}: exit code {code}")
+        return json.loads((run / "summary.json").read_text())["memory"]["tensor_peak_bytes"]
+
+
+def predictions() -> None:
+    print("predicted and real peak of tensors, MB")
+    for name, overrides in MODELS.items():
+        for precision in ("float32", "bfloat16"):
+            with tempfile.TemporaryDirectory() as folder:
+                _, run = accumtrain(Path(folder), *overrides, f"precision={precision}", "job=plan")
+                trials = json.loads((run / "plan.json").read_text())["trials"]
+            trial = max((t for t in trials if t["fits"]), key=lambda t: (t["memory"] == "store", t["micro_batch"]))
+            real = peak_of_run(
+                *overrides,
+                f"precision={precision}",
+                f"accum.steps={trial['accum_steps']}",
+                f"model.memory={trial['memory']}",
+            )
+            assert real is not None
+            error = trial["peak_bytes"] / real - 1
+            print(
+                f"  {name} {precision} {trial['memory']} micro-batch {trial['micro_batch']}: "
+                f"{trial['peak_bytes'] / 2**20:.0f} {real / 2**20:.0f} ({error:+.1%})",
+                flush=True,
+            )
+
+
+def choices() -> None:
+    print("accum.steps=auto")
+    for name, limits in LIMITS.items():
+        for limit in limits:
+            overrides = [*MODELS[name], f"device.memory_limit_mb={limit}"]
+            with tempfile.TemporaryDirectory() as folder:
+                code, run = accumtrain(Path(folder), *overrides, "accum.steps=auto", "train.steps=3")
+                summary = json.loads((run / "summary.json").read_text()) if code == 0 else None
+            if summary is None:
+                print(f"  {name} in {limit} MB: exit code {code}", flush=True)
+                continue
+            steps, size = summary["accum_steps"], summary["micro_batch_size"]
+            double = "is the whole batch"
+            if steps % 2 == 0:
+                fitted = peak_of_run(*overrides, f"accum.steps={steps // 2}") is not None
+                double = "would have FITTED" if fitted else "does not fit"
+            print(f"  {name} in {limit} MB: micro-batch {size} completed, its double {double}", flush=True)
+
+
+if __name__ == "__main__":
+    predictions()
+    choices()
