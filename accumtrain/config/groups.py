@@ -9,6 +9,7 @@ from typing import Any
 NORMS = ("batch", "group")
 MEMORIES = ("store", "recompute", "reverse")
 STEMS = ("cifar", "imagenet")
+WITHOUT_CUTS = ("NASNetLarge", "NASNetMobile")  # of keras.applications: every cell takes the two before it
 AUGMENTS = ("none", "shift", "crop_flip", "inception")
 
 
@@ -60,7 +61,7 @@ class RevNetConfig(ResNetConfig):
 
 @dataclass
 class KerasModelConfig(ModelConfig):
-    """`name` is a builder of keras.applications; `args` are passed to it."""
+    """`name` is a builder of keras.applications; `args` are passed to it. Those in WITHOUT_CUTS can't be recomputed."""
 
     name: str
     args: dict[str, Any] = field(default_factory=dict)

@@ -14,6 +14,7 @@ from accumtrain.config.groups import (
     MEMORIES,
     NORMS,
     STEMS,
+    WITHOUT_CUTS,
     AdafactorConfig,
     DataConfig,
     KerasModelConfig,
@@ -59,6 +60,8 @@ RANGES = {
     "checkpoint.every": COUNT,
     "checkpoint.keep": COUNT,
     "log.every": COUNT,
+    "bench.updates": COUNT,
+    "bench.seconds": Range(0),
     "ema.decay": FRACTION,
     "run.seed": Range(0, 2**31),
     "device.virtual": COUNT,
@@ -142,16 +145,15 @@ def _check_length(config: Config) -> None:
 
 
 def _check_model(model: ModelConfig, precision: str) -> None:
-    if isinstance(model, KerasModelConfig):
-        if model.memory != "store":
-            raise ConfigError(
-                f"model.memory={model.memory}: a Keras model is one segment and always stores its activations; "
-                "use model.memory=store, or a model of accumtrain such as model=revnet104"
-            )
-    elif model.memory == "reverse" and not isinstance(model, RevNetConfig):
+    if model.memory == "reverse" and not isinstance(model, RevNetConfig):
         raise ConfigError(
             f"model.memory=reverse: {model.label} is not reversible; "
             "use model.memory=recompute, or a RevNet such as model=revnet38"
+        )
+    if isinstance(model, KerasModelConfig) and model.memory == "recompute" and model.name in WITHOUT_CUTS:
+        raise ConfigError(
+            f"model.memory=recompute: model.name={model.name} has no cut points between which computing again would "
+            "save memory; use model.memory=store"
         )
     if isinstance(model, ResNetConfig):
         _check_stages(model)

@@ -39,7 +39,7 @@ def build_model(
         case KerasModelConfig():
             from accumtrain.models.keras_model import build_keras  # importing Keras costs seconds
 
-            return Model(build_keras(config, precision, seed, image_shape, num_classes), init.dtype)
+            return build_keras(config, precision, seed, image_shape, num_classes)
         case _:
             raise TypeError(f"no builder for {type(config).__name__}")
     return Model(segments, compute_dtype)

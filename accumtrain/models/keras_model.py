@@ -1,4 +1,4 @@
-"""Any classifier of keras.applications as one segment, driven through Keras's `stateless_call`.
+"""Any classifier of keras.applications, driven through Keras's `stateless_call`: whole, or as a chain of segments.
 
 Keras writes batch-norm statistics and seed counters inside the forward pass; here every state that a call would
 change comes back as a value instead, so that it moves at the commit or not at all.
@@ -7,18 +7,22 @@ change comes back as a value instead, so that it moves at the commit or not at a
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any
 
 import keras
 import tensorflow as tf
 
 from accumtrain.config import KerasModelConfig
 from accumtrain.errors import ConfigError
+from accumtrain.models.keras_chain import cheapest, pieces
 from accumtrain.models.mode import Mode
-from accumtrain.models.segments import Segment
+from accumtrain.models.segments import Model
 
 POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float64": "float64"}
+LEAST_SAVING = 0.1  # of the activations; with less, computing them again is for nothing
 
 
 class KerasNorm(tf.Module):
@@ -31,36 +35,108 @@ class KerasNorm(tf.Module):
         self.channels = int(self.moving_mean.shape[0])
 
 
-class KerasSegment(tf.Module):
-    """A whole Keras model, images [N, H, W, C] to logits [N, classes]."""
+class KerasSegment:
+    """A functional Keras model or a part of one, from its input to its output, [N, ...] each.
 
-    def __init__(self, model: keras.Model, dtype: tf.DType):
-        super().__init__()
-        self.memory, self.model, self.dtype = "store", model, dtype
-        self.weights = [variable.value for variable in model.trainable_variables]
-        places = {variable.path: place for place, variable in enumerate(model.non_trainable_variables)}
-        layers = [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.BatchNormalization)]
-        self.normalisations = [KerasNorm(layer) for layer in layers]
-        self._statistics = [(places[layer.moving_mean.path], places[layer.moving_variance.path]) for layer in layers]
-        self._seeds = [place for path, place in places.items() if path.endswith("seed_generator_state")]
+    No tf.Module: KerasModel holds the variables.
+
+    Args:
+        part: with one input and one output.
+        memory: `store` or `recompute`.
+        norms: id of a BatchNormalization -> its moving statistics.
+        draws: id of the state of a seed generator -> its number in the whole model.
+        dtype: of the output.
+    """
+
+    def __init__(
+        self,
+        part: keras.Model,
+        memory: str,
+        norms: Mapping[int, KerasNorm],
+        draws: Mapping[int, int],
+        dtype: tf.DType,
+    ):
+        self.model, self.memory, self.dtype = part, memory, dtype
+        self.trainable_variables = [variable.value for variable in part.trainable_variables]
+        places = {id(variable): place for place, variable in enumerate(part.non_trainable_variables)}
+        self._seeds = [(place, draws[key]) for key, place in places.items() if key in draws]
+        self._norms = [
+            (norms[id(layer)], places[id(layer.moving_mean)], places[id(layer.moving_variance)])
+            for layer in _normalisations(part)
+        ]
+        written = {place for place, _ in self._seeds} | {place for _, *both in self._norms for place in both}
+        self._constants = sorted(set(places.values()) - written)
 
     def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
         state = [tf.convert_to_tensor(variable.value) for variable in self.model.non_trainable_variables]
         if mode.training:
-            for draw, place in enumerate(self._seeds):
+            for place, draw in self._seeds:
                 # a seed is a function of (run, update, micro-step, layer), never a counter of calls
                 seed = tf.random.experimental.stateless_fold_in(mode.seed, draw)
                 state[place] = tf.cast(tf.bitwise.bitwise_and(seed, 0x7FFFFFFF), state[place].dtype)
-            for mean, variance in self._statistics:
+            for _, mean, variance in self._norms:
                 state[mean], state[variance] = tf.zeros_like(state[mean]), tf.zeros_like(state[variance])
-        weights = [tf.convert_to_tensor(weight) for weight in self.weights]
-        logits, after = self.model.stateless_call(weights, state, x, training=mode.training)
+        weights = [tf.convert_to_tensor(weight) for weight in self.trainable_variables]
+        y, after = self.model.stateless_call(weights, state, x, training=mode.training)
+        for place in self._constants:
+            if after[place] is not state[place]:
+                raise ConfigError(
+                    f"{self.model.non_trainable_variables[place].path} changes in a forward pass, which only batch "
+                    "statistics and seeds may do here; choose another model.name"
+                )
         if mode.recording:
-            for norm, (mean, variance) in zip(self.normalisations, self._statistics, strict=True):
+            for norm, mean, variance in self._norms:
                 # from zero, Keras's moving average leaves (1 - momentum) times the batch's own statistics
                 share = 1.0 - norm.momentum
                 mode.record(norm, after[mean] / share, after[variance] / share)
-        return tf.cast(logits, self.dtype)
+        return tf.cast(y, self.dtype)
+
+
+class KerasModel(Model):
+    """A whole Keras model, images [N, H, W, C] to logits [N, classes].
+
+    It holds the variables in Keras's order, so checkpoints and optimizer state fit whatever the segments are.
+
+    Args:
+        config: memory `store`: one segment. `recompute`: the chain that costs the least memory; its last segment is
+            stored, since its backward pass follows at once.
+
+    Raises:
+        ConfigError: recompute, and the model has no cut points that would save memory.
+    """
+
+    def __init__(self, config: KerasModelConfig, model: keras.Model, dtype: tf.DType):
+        norms = {id(layer): KerasNorm(layer) for layer in _normalisations(model)}
+        states = [variable for variable in model.non_trainable_variables if variable.name == "seed_generator_state"]
+        draws = {id(variable): draw for draw, variable in enumerate(states)}
+        parts = [model] if config.memory == "store" else _parts(config.name, model)
+        policies = ["recompute"] * (len(parts) - 1) + ["store"]
+        dtypes = [*(tf.as_dtype(part.output.dtype) for part in parts[:-1]), dtype]
+        segments: list[Any] = [
+            KerasSegment(part, policy, norms, draws, output)
+            for part, policy, output in zip(parts, policies, dtypes, strict=True)
+        ]
+        super().__init__(segments, dtype)
+        self.weights = [variable.value for variable in model.trainable_variables]
+        self.normalisations = list(norms.values())
+        self.state = [variable.value for variable in model.non_trainable_variables]
+
+
+def _parts(name: str, model: keras.Model) -> list[keras.Model]:
+    """The model cut into parts that share its layers."""
+    chain = pieces(model)
+    ends, peak = cheapest(chain)
+    if peak > (1.0 - LEAST_SAVING) * sum(piece.inner for piece in chain):
+        raise ConfigError(
+            f"model.name={name} has no cut points (tensors through which every path goes) between which "
+            "computing again would save memory; use model.memory=store"
+        )
+    tensors = [model.input, *(chain[end].output for end in ends)]
+    return [keras.Model(start, end) for start, end in pairwise(tensors)]
+
+
+def _normalisations(model: keras.Model) -> list[keras.layers.BatchNormalization]:
+    return [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.BatchNormalization)]
 
 
 @contextmanager
@@ -75,11 +151,12 @@ def _dtype_policy(name: str) -> Iterator[None]:
 
 def build_keras(
     config: KerasModelConfig, precision: str, seed: int, image_shape: tuple[int, int, int], classes: int
-) -> list[Segment]:
+) -> KerasModel:
     """keras.applications.<name>(weights=None, ...) with logits instead of probabilities.
 
     Raises:
-        ConfigError: an unknown name, an argument Keras refuses, or an image too small for the model.
+        ConfigError: an unknown name, an argument Keras refuses, an image too small for the model, or
+            model.memory=recompute for a model that it saves nothing.
     """
     builders = {name: value for name, value in vars(keras.applications).items() if name[0].isupper()}
     if config.name not in builders:
@@ -98,4 +175,4 @@ def build_keras(
             model = builders[config.name](**fixed, **config.args)
         except (TypeError, ValueError) as error:
             raise ConfigError(f"keras.applications.{config.name} refuses {image_shape} images: {error}") from error
-    return [KerasSegment(model, tf.float64 if precision == "float64" else tf.float32)]
+        return KerasModel(config, model, tf.float64 if precision == "float64" else tf.float32)
