@@ -4,8 +4,9 @@ ARGS ?=
 
 BIN := .venv/bin
 READY := .venv/.ready
+PEERS := .venv/.peers
 
-.PHONY: help train sweep test test-slow clean
+.PHONY: help train sweep test test-slow bench bench-full clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -25,6 +26,12 @@ test: $(READY) ## lint, types and the fast tests; ARGS go to pytest
 test-slow: $(READY) ## the tests that take minutes; ARGS go to pytest
 	$(BIN)/pytest -m slow $(ARGS)
 
+bench: $(PEERS) ## beside Keras and PyTorch, in minutes; ARGS go to benchmarks/compare.py
+	$(BIN)/python benchmarks/compare.py --small $(ARGS)
+
+bench-full: $(PEERS) ## all cases, an hour or so on a quiet machine; writes benchmarks/RESULTS.md
+	$(BIN)/python benchmarks/compare.py --output benchmarks/RESULTS.md $(ARGS)
+
 clean: ## remove .venv and caches; runs/ stays
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache
 	find accumtrain tests -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -37,4 +44,10 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --progress-bar off \
 		--constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+$(PEERS): $(READY)
+	@echo "installing PyTorch to compare with"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --progress-bar off \
+		--constraint constraints.txt --editable '.[peers]'
 	@touch $@

@@ -5,7 +5,6 @@ TensorFlow reads these once. `ACCUMTRAIN_TF_LOGS=1` leaves its logging alone.
 
 from __future__ import annotations
 
-import glob
 import importlib
 import logging
 import os
@@ -15,6 +14,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import psutil
 
@@ -82,7 +82,7 @@ def prepare(device: DeviceConfig, *, probed: bool = False) -> None:
 
 
 def _on_one_cpu(device: DeviceConfig) -> bool:
-    return device.kind in ("auto", "cpu") and (device.virtual or 1) == 1 and not glob.glob("/dev/nvidia[0-9]*")
+    return device.kind in ("auto", "cpu") and (device.virtual or 1) == 1 and not any(Path("/dev").glob("nvidia[0-9]*"))
 
 
 @contextmanager

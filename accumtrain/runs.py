@@ -48,7 +48,7 @@ def run_name(config: Config, overrides: Sequence[str]) -> str:
     told = {
         key: value
         for key, value in sorted(values.items())
-        if key not in in_base | NOT_IN_NAMES and not key.startswith(("log.", "hydra"))
+        if key not in in_base | NOT_IN_NAMES and not key.startswith(("log.", "bench.", "hydra"))
     }
     exact = "-".join([base, *(f"{key}-{value}" for key, value in told.items())])
     name = re.sub(r"[^A-Za-z0-9._-]+", "_", exact).strip("._-")

@@ -23,6 +23,7 @@ Examples
   accumtrain model=revnet104 data=folder data.path=photos data.image_size=224
   accumtrain -m batch_size=32,64,128 train.epochs=2     a sweep, ranked at the end
   accumtrain job=verify model=revnet104                 prove exactness on this machine
+  accumtrain job=bench model=resnet50 data=synthetic data.image_size=224
   accumtrain job=evaluate run.name=revnet38-digits      evaluate what a run has learned
 
 Every key with its value: accumtrain --cfg job. The same command again continues a run.

@@ -25,7 +25,7 @@ from accumtrain.config.groups import (
     TfrecordConfig,
 )
 
-JOBS = ("train", "evaluate", "verify", "plan", "report")
+JOBS = ("train", "evaluate", "verify", "plan", "bench", "report")
 PRECISIONS = ("float32", "bfloat16", "float64")
 
 
@@ -92,6 +92,14 @@ class RunConfig:
 
 
 @dataclass
+class BenchConfig:
+    """How long job=bench measures: at least `updates`, and until `seconds` have passed."""
+
+    updates: int
+    seconds: float
+
+
+@dataclass
 class ReportConfig:
     """`runs`: names of the runs that job=report compares; empty: all in run.dir."""
 
@@ -115,6 +123,7 @@ class Config:
     log: LogConfig
     ema: EmaConfig
     run: RunConfig
+    bench: BenchConfig
     report: ReportConfig
 
     GROUPS: ClassVar[dict[str, dict[str, type]]] = {

@@ -1,0 +1,234 @@
+"""job=bench: the speed of the configured run, what its memory, start and input cost, and what the chip could do."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from accumtrain import environment
+from accumtrain.config import BenchConfig, Config, micro_batch_size
+from accumtrain.console import banner, format_bytes, format_count, format_seconds, say
+from accumtrain.data.build import open_data
+from accumtrain.data.pipeline import train_batches
+from accumtrain.data.source import Data
+from accumtrain.devices import Devices, resolve
+from accumtrain.engine.flops import count_flops, matmul_flops_per_second
+from accumtrain.engine.probe import Probe
+from accumtrain.errors import CheckpointError
+from accumtrain.jobs.auto import settled
+from accumtrain.jobs.failures import explained
+from accumtrain.runs import Run, write_json
+
+WARM_UP = 2  # updates after the first; by then calls have their length and buffers their place
+INPUT_SECONDS = 2.0  # for the input alone
+EMPTY_CALLS = 31
+
+
+def run(config: Config) -> dict[str, Any]:
+    """Measures, prints a table and writes bench.json into the run's folder. Trains nothing there.
+
+    Returns:
+        The content of bench.json, as docs/bench.md describes it.
+
+    Raises:
+        AccumtrainError: the run would fail too.
+    """
+    imported = time.time() - environment.job_started()
+    path = _folder(config) / "bench.json"
+    config = settled(config)
+    result = {
+        "status": "completed",
+        "model": config.model.label,
+        "memory_policy": config.model.memory,
+        "optimizer": config.optim.kind,
+        "precision": config.precision,
+        **measure(config, imported),
+    }
+    write_json(path, result)
+    _show(result)
+    say(f"the same in {path}")
+    return result
+
+
+def measure(config: Config, imported: float) -> dict[str, Any]:
+    """What docs/bench.md lists. `imported`: seconds of the process so far, without those of accum.steps=auto."""
+    clock = Stopwatch()
+    devices = resolve(config.device)
+    data = open_data(config.data, config.run.seed)
+    steps = config.accum.count
+    micro_batch = micro_batch_size(config.batch_size, steps, devices.replicas)
+    batch = micro_batch * devices.replicas
+    say(f"measuring {config.model.label}, {config.optim.kind}, {config.precision} on {devices.description}")
+    with explained(config, data), tempfile.TemporaryDirectory(prefix="accumtrain-bench-") as scratch:
+        probe = Probe(config, data, devices, micro_batch, Path(scratch), steps)
+        start = {"import": imported, "build": clock.lap()}
+        graph = probe.step.accumulate.get_concrete_function(probe.batches, tf.constant(1)).graph
+        probe.step.commit.get_concrete_function()
+        start["trace"] = clock.lap()
+        probe.update()
+        start["first_run"] = clock.lap()
+
+        updates = timed_updates(probe.update, config.bench)
+        memory = probe.meter.read()
+        call = call_seconds(probe)
+        calls = probe.calls + 1  # of an update; the commit is one
+        repeat_one_batch(probe, config, data, devices, batch)
+        updates_without_input = timed_updates(probe.update, config.bench)
+        flops = count_flops(graph, micro_batch) / batch
+
+        del probe, graph  # their place is needed for what follows
+        input_alone = input_images_per_second(config, data, batch)
+    peak = matmul_peak(config)
+    speed = updates.examples_per_second(config.batch_size)
+    return {
+        "device": devices.description,
+        "batch_size": config.batch_size,
+        "micro_batch_size": micro_batch,
+        "accum_steps": steps,
+        "replicas": devices.replicas,
+        "updates": len(updates.seconds),
+        "update_seconds": updates.spread(),
+        "images_per_second": speed,
+        "host_share": calls * call / updates.median,
+        "call_seconds": call,
+        "seconds_to_first_update": {"total": sum(start.values()), **start},
+        "memory": memory,
+        "flops_per_image": flops,
+        "flops_per_second": flops * speed["median"],
+        "matmul_flops_per_second": peak,
+        "share_of_matmul": flops * speed["median"] / peak if peak else None,
+        "input_share": max(0.0, 1.0 - updates_without_input.median / updates.median),
+        "input_images_per_second": input_alone,
+    }
+
+
+class Stopwatch:
+    """Splits a stretch of time."""
+
+    def __init__(self) -> None:
+        self._last = time.perf_counter()
+
+    def lap(self) -> float:
+        """Seconds since the last lap."""
+        last, self._last = self._last, time.perf_counter()
+        return self._last - last
+
+
+@dataclass(frozen=True)
+class Updates:
+    """The seconds that each of some updates took."""
+
+    seconds: Sequence[float]
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.seconds)
+
+    def spread(self) -> dict[str, float]:
+        """median, p10 and p90 of the seconds; between the two lie four of five updates."""
+        p10, p90 = np.percentile(self.seconds, [10, 90])
+        return {"median": self.median, "p10": float(p10), "p90": float(p90)}
+
+    def examples_per_second(self, batch_size: int) -> dict[str, float]:
+        """The same of the speed; p10 is the slow end."""
+        spread = self.spread()
+        return {
+            name: batch_size / spread[other] for name, other in (("median", "median"), ("p10", "p90"), ("p90", "p10"))
+        }
+
+
+def timed_updates(update: Callable[[], Any], bench: BenchConfig) -> Updates:
+    """Whole updates, one after the other, after a warm-up."""
+    for _ in range(WARM_UP):
+        update()
+    clock = Stopwatch()
+    seconds: list[float] = []
+    while len(seconds) < bench.updates or sum(seconds) < bench.seconds:
+        update()
+        seconds.append(clock.lap())
+    return Updates(seconds)
+
+
+def call_seconds(probe: Probe) -> float:
+    """What a compiled call costs beside its work: the median of some that have nothing to do."""
+    clock, seconds = Stopwatch(), []
+    for _ in range(EMPTY_CALLS):
+        probe.step.accumulate(probe.batches, tf.constant(0))
+        tf.test.experimental.sync_devices()
+        seconds.append(clock.lap())
+    return statistics.median(seconds)
+
+
+def repeat_one_batch(probe: Probe, config: Config, data: Data, devices: Devices, batch: int) -> None:
+    """From here on the probe's updates take one batch that is already in memory, again and again."""
+    dataset = train_batches(data, batch=batch, first=0, seed=config.run.seed).take(1).cache().repeat()
+    probe.batches = iter(devices.strategy.experimental_distribute_dataset(dataset))
+
+
+def input_images_per_second(config: Config, data: Data, batch: int) -> float:
+    """What the input delivers when nothing else runs."""
+    batches = iter(train_batches(data, batch=batch, first=0, seed=config.run.seed))
+    for _ in range(4):  # past those that are prefetched while nobody asks
+        next(batches)
+    started, taken = time.perf_counter(), 0
+    while (passed := time.perf_counter() - started) < INPUT_SECONDS:
+        next(batches)
+        taken += batch
+    return taken / passed
+
+
+def matmul_peak(config: Config) -> float | None:
+    """Operations per second of a large matrix product on all chips; None where it does not fit into the limit."""
+    chips = max(1, len(tf.config.list_logical_devices("GPU")))
+    try:
+        return chips * matmul_flops_per_second(tf.as_dtype(config.precision))
+    except tf.errors.ResourceExhaustedError:
+        return None
+
+
+def _folder(config: Config) -> Path:
+    folder = Run(config).path
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CheckpointError(f"{folder} can't be made: {error.strerror}; choose another run.dir") from error
+    return folder
+
+
+def _show(result: dict[str, Any]) -> None:
+    speed, seconds, start, memory = (
+        result[name] for name in ("images_per_second", "update_seconds", "seconds_to_first_update", "memory")
+    )
+    arithmetic = (
+        f"{result['flops_per_image'] / 1e6:,.4g} MFLOP per image: {result['flops_per_second'] / 1e9:.4g} GFLOP/s"
+    )
+    if peak := result["matmul_flops_per_second"]:
+        arithmetic += f", {result['share_of_matmul']:.0%} of the {peak / 1e9:.4g} of a matrix product"
+    alone = format_count(result["input_images_per_second"])
+    rows = [
+        ("batch", "{batch_size} = micro-batch {micro_batch_size} x {accum_steps} x {replicas}".format(**result)),
+        ("images/s", f"{speed['median']:.4g} ({speed['p10']:.4g} to {speed['p90']:.4g}; {result['updates']} updates)"),
+        ("an update", f"{seconds['median']:.4g} s ({seconds['p10']:.4g} to {seconds['p90']:.4g})"),
+        ("host", f"{result['host_share']:.2%} of an update, {1e3 * result['call_seconds']:.2g} ms of a compiled call"),
+        (
+            "first update",
+            f"after {format_seconds(start['total'])}: import {start['import']:.1f}, build {start['build']:.1f}, "
+            f"trace {start['trace']:.1f}, first run {start['first_run']:.1f}",
+        ),
+        (
+            "memory",
+            f"{format_bytes(memory['tensor_peak_bytes'])} of tensors at the peak, "
+            f"{format_bytes(memory['tensor_static_bytes'])} static; {format_bytes(memory['rss_peak_bytes'])} resident",
+        ),
+        ("arithmetic", arithmetic),
+        ("input", f"{result['input_share']:.1%} of an update; alone {alone} images/s"),
+    ]
+    banner("{model}, memory={memory_policy}, {optimizer}, {precision}".format(**result), rows)

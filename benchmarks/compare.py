@@ -1,0 +1,248 @@
+"""accumtrain beside Keras `fit` and PyTorch: the same updates in turn on a quiet machine, ratios by rounds.
+
+    .venv/bin/python benchmarks/compare.py --small                     # a few minutes
+    .venv/bin/python benchmarks/compare.py --case resnet50-bfloat16    # one of them
+    .venv/bin/python benchmarks/compare.py --output benchmarks/RESULTS.md
+
+Each worker is a process of its own (peers/), started alone, so that its first update is timed alone. Then rounds: every
+worker makes one update while the others wait, and a matrix product shows what the machine gives at that moment. A ratio
+is formed within each round; its median stands in the table. The peers need `pip install 'accumtrain[peers]'`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import importlib.metadata
+import json
+import os
+import platform
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+PEERS = Path(__file__).parent / "peers"
+PACKAGES = ("accumtrain", "tensorflow", "keras", "torch", "numpy")
+MEANINGS = """\
+Images per second: median over the rounds, p10 to p90 in brackets. Ratios: ours over the peer's within each round,
+median. Share: ours of the matrix product of the same round. First update: seconds from the start of the process.
+Memory: peak resident. Others: the share of the machine's CPUs that other processes used meanwhile; above a few per cent
+the row says little. One batch in memory, Adam, two updates of warm-up. Keras is `fit` without XLA; PyTorch is eager,
+channels_last, with fused Adam, and autocast for bfloat16. The peers have no RevNets: theirs is the ResNet of as many
+parameters.
+"""
+
+
+@dataclass(frozen=True)
+class Case:
+    """ours: overrides of accumtrain; peer: the model of Keras and PyTorch, named as accumtrain names it."""
+
+    ours: str
+    peer: str
+    precision: str
+    micro_batch: int
+    steps: int
+    image_size: int
+
+    @property
+    def text(self) -> str:
+        return f"{self.ours}, {self.image_size} px, {self.micro_batch} x {self.steps}, {self.precision}"
+
+
+def _cases() -> dict[str, Case]:
+    models = {  # name -> overrides, the peers' model, micro-batch, micro-steps, pixels
+        "resnet20": ("model=resnet20", "resnet20", 128, 1, 32),
+        "revnet38": ("model=revnet38", "resnet32", 128, 1, 32),
+        "revnet38-stored": ("model=revnet38 model.memory=store", "resnet32", 128, 1, 32),
+        "resnet50": ("model=resnet50", "resnet50", 16, 2, 224),
+        "resnet101": ("model=resnet101", "resnet101", 16, 2, 224),
+        "revnet104": ("model=revnet104", "resnet101", 16, 2, 224),
+        "revnet104-stored": ("model=revnet104 model.memory=store", "resnet101", 16, 2, 224),
+    }
+    return {
+        f"{name}-{precision}": Case(ours, peer, precision, *shape)
+        for name, (ours, peer, *shape) in models.items()
+        for precision in ("float32", "bfloat16")
+    }
+
+
+CASES = _cases()
+SMALL = ("resnet20-float32", "revnet38-float32", "resnet50-bfloat16")
+WARM_UP = 2  # turns of each worker before those that count
+WORKERS = {"ours": "ours.py", "keras": "keras_fit.py", "torch": "torch_fit.py", "matmul": "matmul.py"}
+
+
+class Worker:
+    """A process that makes one update for every turn. `answers` holds what it said, the first update apart."""
+
+    def __init__(self, name: str, case: Case):
+        self.name, self.answers = name, []
+        options = {
+            "--model": case.ours if name == "ours" else case.peer,
+            "--precision": case.precision,
+            "--micro-batch": case.micro_batch,
+            "--steps": case.steps,
+            "--image-size": case.image_size,
+        }
+        words = [str(word) for option in options.items() for word in option]
+        command = [sys.executable, str(PEERS / WORKERS[name]), *words]
+        self._stderr = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr, text=True, bufsize=1
+        )
+        self.first = self._answer()
+
+    def turn(self) -> dict[str, Any]:
+        self._process.stdin.write("go\n")
+        self.answers.append(self._answer())
+        return self.answers[-1]
+
+    def close(self) -> None:
+        self._process.stdin.close()
+        self._process.wait()
+        self._stderr.close()
+
+    def cpu_seconds(self) -> float:
+        times = psutil.Process(self._process.pid).cpu_times()
+        return times.user + times.system
+
+    def facts(self) -> dict[str, Any]:
+        """All that it ever said, the latest word of each kind."""
+        return {key: value for answer in (self.first, *self.answers) for key, value in answer.items()}
+
+    def _answer(self) -> dict[str, Any]:
+        line = self._process.stdout.readline()
+        if not line:
+            self._stderr.seek(0)
+            raise SystemExit(f"{self.name} ended:\n{self._stderr.read()[-4000:]}")
+        return json.loads(line)
+
+
+def compare(case: Case, names: Sequence[str], rounds: int) -> dict[str, dict[str, Any]]:
+    """Facts of every worker, its answers in `rounds`; of `machine`, the share of its CPUs that `others` used."""
+    workers = [Worker(name, case) for name in names]
+    for _ in range(WARM_UP):
+        for worker in workers:
+            worker.turn()
+    started, used = time.perf_counter(), used_by_others(workers)
+    for number in range(rounds):
+        # the order turns round by round: nobody always follows the same one
+        for worker in workers[number % len(workers) :] + workers[: number % len(workers)]:
+            worker.turn()
+    others = (used_by_others(workers) - used) / (time.perf_counter() - started) / os.cpu_count()
+    for worker in workers:
+        worker.close()
+    found = {worker.name: worker.facts() | {"rounds": worker.answers[WARM_UP:]} for worker in workers}
+    return found | {"machine": {"others": others}}
+
+
+def used_by_others(workers: Sequence[Worker]) -> float:
+    """CPU seconds that the machine has spent on anything but these workers."""
+    times = psutil.cpu_times()
+    return times.user + times.nice + times.system - sum(worker.cpu_seconds() for worker in workers)
+
+
+# --- the table ------------------------------------------------------------------------------------------------------
+
+
+def rates(facts: dict[str, Any]) -> list[float]:
+    return [answer["images_per_second"] for answer in facts["rounds"]]
+
+
+def ratio(a: Sequence[float], b: Sequence[float]) -> str:
+    return f"{statistics.median(x / y for x, y in zip(a, b, strict=True)):.2f}"
+
+
+def share(found: dict[str, dict[str, Any]]) -> str:
+    peaks = [answer["flops_per_second"] for answer in found["matmul"]["rounds"]]
+    flops = found["ours"]["flops_per_image"]
+    return ratio([flops * rate for rate in rates(found["ours"])], peaks)
+
+
+def of_each(found: dict[str, dict[str, Any]], show: Callable[[dict[str, Any]], str]) -> list[str]:
+    return [show(found[name]) if name in found else "-" for name in ("ours", "keras", "torch")]
+
+
+def speed(facts: dict[str, Any]) -> str:
+    ordered = sorted(rates(facts))
+    low, high = (ordered[round(part * (len(ordered) - 1))] for part in (0.1, 0.9))
+    return f"{statistics.median(ordered):.4g} ({low:.4g} to {high:.4g})"
+
+
+def row(name: str, found: dict[str, dict[str, Any]]) -> list[str]:
+    ours = rates(found["ours"])
+    return [
+        name,
+        *of_each(found, speed),
+        *(ratio(ours, rates(found[peer])) if peer in found else "-" for peer in ("keras", "torch")),
+        share(found),
+        " / ".join(of_each(found, lambda facts: f"{facts['rss_peak_bytes'] / 2**30:.2f}")),
+        " / ".join(of_each(found, lambda facts: f"{facts['seconds_to_first_update']:.1f}")),
+        " / ".join(of_each(found, lambda facts: f"{facts['parameters'] / 1e6:.2f}")),
+        f"{found['machine']['others']:.0%}",
+    ]
+
+
+HEAD = (
+    "case",
+    "ours, images/s",
+    "Keras",
+    "PyTorch",
+    "ours / Keras",
+    "ours / PyTorch",
+    "share",
+    "memory, GB (ours / Keras / PyTorch)",
+    "first update, s",
+    "M parameters",
+    "others",
+)
+
+
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (HEAD, ["---"] * len(HEAD), *rows))
+
+
+def machine() -> str:
+    with Path("/proc/cpuinfo").open() as file:
+        models = {line.partition(":")[2].strip() for line in file if line.startswith("model name")}
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES)
+    return f"{', '.join(sorted(models))}, {os.cpu_count()} cores; Python {platform.python_version()}, {versions}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--case", nargs="+", choices=CASES, default=list(CASES), metavar="CASE", help=", ".join(CASES))
+    parser.add_argument("--small", action="store_true", help=f"only {', '.join(SMALL)}, in few rounds")
+    parser.add_argument("--rounds", type=int, help="updates of each worker that count (9, small 3)")
+    parser.add_argument("--peers", nargs="*", choices=("keras", "torch"), default=["keras", "torch"])
+    parser.add_argument("--output", type=Path, help="write the table there too, after every case")
+    options = parser.parse_args()
+    rounds = options.rounds or (3 if options.small else 9)
+    rows = []
+    print(f"{machine()}\n\n{markdown([])}", flush=True)
+    for name in SMALL if options.small else options.case:
+        rows.append(row(name, compare(CASES[name], ["ours", *options.peers, "matmul"], rounds)))
+        print(markdown(rows).splitlines()[-1], flush=True)
+        if options.output:
+            options.output.write_text(report(rows, rounds))
+
+
+def report(rows: Sequence[Sequence[str]], rounds: int) -> str:
+    cases = "\n".join(f"- {cells[0]}: {CASES[cells[0]].text}" for cells in rows)
+    return (
+        f"# accumtrain beside Keras and PyTorch\n\n{datetime.date.today()}, {machine()}\n\n"
+        f"`.venv/bin/python {shlex.join(sys.argv)}`, {rounds} rounds\n\n{markdown(rows)}\n\n{MEANINGS}\n{cases}\n"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""Keras's updates: one call of `fit` with gradient_accumulation_steps, on one batch in memory.
+
+`fit` runs once, over an endless data set; a callback holds it between updates. XLA is off: on CPU it is slower.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+
+from turns import Turns, arguments
+
+options = arguments()
+turns = Turns(options.micro_batch * options.steps)
+os.environ.update(KERAS_BACKEND="tensorflow", TF_CPP_MIN_LOG_LEVEL="3")
+
+import keras  # noqa: E402
+import numpy as np  # noqa: E402
+import tensorflow as tf  # noqa: E402
+from keras import layers  # noqa: E402
+
+UNITS = {"resnet20": 3, "resnet32": 5}  # of each of three stages
+FILTERS = (16, 16, 32, 64)
+
+
+def main() -> None:
+    if options.precision == "bfloat16":
+        keras.mixed_precision.set_global_policy("mixed_bfloat16")
+    size = options.image_size
+    classes = 10 if options.model in UNITS else 1000
+    model = cifar_resnet(UNITS[options.model], classes) if options.model in UNITS else imagenet_resnet(classes)
+    accumulated = options.steps if options.steps > 1 else None
+    model.compile(
+        keras.optimizers.Adam(1e-3, gradient_accumulation_steps=accumulated),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+        jit_compile=False,
+    )
+    generator = np.random.default_rng(0)
+    images = tf.constant(generator.standard_normal((options.micro_batch, size, size, 3), np.float32))
+    labels = tf.range(options.micro_batch) % classes
+    dataset = tf.data.Dataset.from_tensors((images, labels)).repeat()
+    model.fit(dataset, steps_per_epoch=10**9, shuffle=False, verbose=0, callbacks=[Hold(model)])
+
+
+class Hold(keras.callbacks.Callback):
+    """Answers after each update and waits for the next turn."""
+
+    def __init__(self, model: keras.Model):
+        super().__init__()
+        self._facts = {"parameters": sum(int(np.prod(weight.shape)) for weight in model.trainable_weights)}
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if batch == 0:
+            turns.next()
+
+    def on_train_batch_end(self, batch, logs=None):
+        if (batch + 1) % options.steps == 0:
+            turns.done(**self._facts)
+            self._facts = {}
+            if not turns.next():
+                raise SystemExit
+
+
+def imagenet_resnet(classes: int) -> keras.Model:
+    """The one Keras brings: post-activation, with biases, of as many convolutions."""
+    build = {"resnet50": keras.applications.ResNet50, "resnet101": keras.applications.ResNet101}[options.model]
+    return build(weights=None, classes=classes, classifier_activation=None)
+
+
+def cifar_resnet(units: int, classes: int) -> keras.Model:
+    """The pre-activation ResNet of He et al. 2016 as accumtrain's, layer for layer."""
+    image = keras.Input((options.image_size, options.image_size, 3))
+    x = activated(convolved(image, FILTERS[0]))
+    for stage, (inputs, outputs) in enumerate(itertools.pairwise(FILTERS)):
+        for unit in range(units):
+            stride = 2 if stage > 0 and unit == 0 else 1
+            y = convolved(activated(x) if stage or unit else x, outputs, stride)
+            y = convolved(activated(y), outputs)
+            if stride == 2:
+                side = (outputs - inputs) // 2
+                x = keras.ops.pad(layers.AveragePooling2D(2)(x), [[0, 0], [0, 0], [0, 0], [side, side]])
+            x = layers.Add()([y, x])
+    x = layers.GlobalAveragePooling2D()(activated(x))
+    return keras.Model(image, layers.Dense(classes, dtype="float32")(x))
+
+
+def activated(x):
+    return layers.ReLU()(layers.BatchNormalization(momentum=0.9)(x))
+
+
+def convolved(x, filters: int, stride: int = 1):
+    return layers.Conv2D(filters, 3, stride, padding="same", use_bias=False)(x)
+
+
+if __name__ == "__main__":
+    main()

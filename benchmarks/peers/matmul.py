@@ -1,0 +1,19 @@
+"""What a matrix product reaches on this machine, in turn with the others. Takes the workers' arguments."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from turns import Turns, arguments
+
+options = arguments()
+turns = Turns(images=1)
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from workbench import tf  # noqa: E402
+
+from accumtrain.engine.flops import matmul_flops_per_second  # noqa: E402
+
+while turns.next():
+    turns.done(flops_per_second=matmul_flops_per_second(tf.as_dtype(options.precision)))

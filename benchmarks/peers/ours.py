@@ -1,0 +1,54 @@
+"""accumtrain's updates, with all that a run of it holds, on one batch in memory. `--model` is one or more overrides."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+from turns import Turns, arguments
+
+options = arguments()
+turns = Turns(options.micro_batch * options.steps)
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from workbench import compose, tf  # noqa: E402
+
+from accumtrain.data.build import open_data  # noqa: E402
+from accumtrain.devices import resolve  # noqa: E402
+from accumtrain.engine.flops import count_flops  # noqa: E402
+from accumtrain.engine.probe import Probe  # noqa: E402
+from accumtrain.jobs.bench import repeat_one_batch  # noqa: E402
+
+CLASSES = {32: 10, 224: 1000}
+
+
+def main() -> None:
+    config = compose(
+        *options.model.split(),
+        "optim=adam",
+        "data=synthetic",
+        f"data.image_size={options.image_size}",
+        f"data.num_classes={CLASSES[options.image_size]}",
+        f"precision={options.precision}",
+        f"batch_size={options.micro_batch * options.steps}",
+        f"accum.steps={options.steps}",
+    )
+    devices, data = resolve(config.device), open_data(config.data, config.run.seed)
+    with tempfile.TemporaryDirectory() as scratch:
+        probe = Probe(config, data, devices, options.micro_batch, Path(scratch), options.steps)
+        repeat_one_batch(probe, config, data, devices, options.micro_batch)
+        facts = {"parameters": probe.window.model.params}
+        while turns.next():
+            probe.update()
+            turns.done(**facts)
+            facts = {} if "flops_per_image" in facts else {"flops_per_image": flops_per_image(probe)}
+
+
+def flops_per_image(probe: Probe) -> float:
+    graph = probe.step.accumulate.get_concrete_function(probe.batches, tf.constant(1)).graph
+    return count_flops(graph, options.micro_batch) / options.micro_batch
+
+
+if __name__ == "__main__":
+    main()
