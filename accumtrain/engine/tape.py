@@ -8,11 +8,11 @@ a control dependency on the incoming gradient.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import tensorflow as tf
 
 from accumtrain.models.mode import Mode
+from accumtrain.models.order import after
 from accumtrain.models.segments import Coupling, Model, Segment, Stage, Streams
 
 Emit = Callable[[Sequence[tf.Variable], Sequence[tf.Tensor | None]], list[tf.Operation]]
@@ -51,13 +51,6 @@ def gradient(
     for backward in reversed(backwards):
         x, d_x = backward(x, d_x)
     return value, logits
-
-
-def after(operations: Sequence[Any], tensors: Any) -> Any:
-    """The same tensors, available only once all of `operations` (tensors or operations) are done."""
-    with tf.control_dependencies(tf.nest.flatten(operations)):
-        # not Identity: the graph optimizer moves casts in front of it, out of the order made here
-        return tf.nest.pack_sequence_as(tensors, tf.identity_n(tf.nest.flatten(tensors)))
 
 
 def _forward(segment: Segment, x: Streams, mode: Mode, emit: Emit) -> tuple[Streams, Callable]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import tensorflow as tf
 
-from accumtrain.models.layers import NORMS, Conv, Initializer
+from accumtrain.models.layers import NORMS, BatchNorm, Conv, GroupNorm, Initializer
 from accumtrain.models.mode import Mode
+from accumtrain.models.order import after
 
 
 class Activated(tf.Module):
@@ -24,6 +27,7 @@ class Residual(tf.Module):
 
     Args:
         preactivated: False where the input has just been normalised by the stem (the first unit of the network).
+        keep: a replay keeps what norm and ReLU give; else they are computed once more where it is differentiated.
     """
 
     def __init__(
@@ -36,8 +40,10 @@ class Residual(tf.Module):
         stride: int = 1,
         bottleneck: bool,
         preactivated: bool = True,
+        keep: bool = True,
     ):
         super().__init__()
+        self.keep = keep
         inner = outputs // 4 if bottleneck else outputs
         sizes = (1, 3, 1) if bottleneck else (3, 3)
         widths = (inputs, *[inner] * (len(sizes) - 1), outputs)
@@ -48,10 +54,33 @@ class Residual(tf.Module):
 
     def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
         for activation, conv in zip(self.activations, self.convs, strict=True):
-            if activation is not None:
-                x = activation(x, mode)
-            x = conv(x)
+            if activation is not None and activation.norm.replays(mode):
+                x = _activated_again(activation.norm, conv, x, mode, self.keep)
+            else:
+                x = conv(x if activation is None else activation(x, mode))
         return x
+
+
+def _activated_again(norm: BatchNorm | GroupNorm, conv: Conv, x: tf.Tensor, mode: Mode, keep: bool) -> tf.Tensor:
+    """conv(relu(norm(x))) in a replay, with the statistics of the recorded pass."""
+
+    @tf.custom_gradient
+    def run(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, kernel: tf.Tensor) -> tuple[tf.Tensor, Callable]:
+        def activate(x: tf.Tensor) -> tf.Tensor:
+            return tf.nn.relu(norm.forward(x, gamma, beta, mode))
+
+        activated = activate(x)
+
+        def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            a = activated if keep else activate(after([d_y], x))
+            d_a, d_kernel = conv.backward(d_y, a, kernel)
+            d_normed = tf.raw_ops.ReluGrad(gradients=d_a, features=a)
+            return *norm.backward(d_normed, x, gamma, beta, mode), d_kernel
+
+        return conv.forward(activated, kernel), backward
+
+    gamma, beta = tf.convert_to_tensor(norm.gamma), tf.convert_to_tensor(norm.beta)
+    return run(x, gamma, beta, conv.kernel_for(x))
 
 
 class Projection(tf.Module):

@@ -57,28 +57,26 @@ class Conv(tf.Module):
         self.kernel = init.conv((size, size, inputs, outputs))
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
-        return _convolution(x, tf.cast(self.kernel, x.dtype), self.stride, self.padding)
+        @tf.custom_gradient
+        def convolution(x: tf.Tensor, kernel: tf.Tensor) -> tuple[tf.Tensor, Callable]:
+            return self.forward(x, kernel), lambda d_y: self.backward(d_y, x, kernel)
 
+        return convolution(x, self.kernel_for(x))
 
-def _convolution(x: tf.Tensor, kernel: tf.Tensor, stride: int, padding: str) -> tf.Tensor:
-    """tf.nn.conv2d whose backward pass is done with x before it takes memory for the gradient of x."""
-    strides = [1, stride, stride, 1]
+    def kernel_for(self, x: tf.Tensor) -> tf.Tensor:
+        """The kernel in the dtype of x."""
+        return tf.cast(self.kernel, x.dtype)
 
-    @tf.custom_gradient
-    def convolution(x: tf.Tensor, kernel: tf.Tensor) -> tuple[tf.Tensor, Callable]:
-        def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            d_kernel = tf.raw_ops.Conv2DBackpropFilter(
-                input=x, filter_sizes=kernel.shape, out_backprop=d_y, strides=strides, padding=padding
-            )
-            with tf.control_dependencies([d_kernel]):
-                d_x = tf.raw_ops.Conv2DBackpropInput(
-                    input_sizes=tf.shape(x), filter=kernel, out_backprop=d_y, strides=strides, padding=padding
-                )
-            return d_x, d_kernel
+    def forward(self, x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
+        return tf.nn.conv2d(x, kernel, self.stride, self.padding)
 
-        return tf.nn.conv2d(x, kernel, strides, padding), backward
-
-    return convolution(x, kernel)
+    def backward(self, d_y: tf.Tensor, x: tf.Tensor, kernel: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Gradients of x and of the kernel; x is done with before the gradient of x takes memory."""
+        how = {"strides": [1, self.stride, self.stride, 1], "padding": self.padding}
+        d_kernel = tf.raw_ops.Conv2DBackpropFilter(input=x, filter_sizes=kernel.shape, out_backprop=d_y, **how)
+        with tf.control_dependencies([d_kernel]):
+            d_x = tf.raw_ops.Conv2DBackpropInput(input_sizes=tf.shape(x), filter=kernel, out_backprop=d_y, **how)
+        return d_x, d_kernel
 
 
 class Dense(tf.Module):
@@ -120,7 +118,7 @@ class BatchNorm(tf.Module):
         self.moving_variance = init.constant(1.0, channels, "moving_variance", trainable=False)
 
     def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
-        y, mean, variance, *_ = tf.raw_ops.FusedBatchNormV3(
+        y, mean, variance, saved_mean, saved_variance, _ = tf.raw_ops.FusedBatchNormV3(
             x=x,
             scale=self.gamma,
             offset=self.beta,
@@ -133,7 +131,42 @@ class BatchNorm(tf.Module):
             elements = tf.cast(tf.reduce_prod(tf.shape(x)[:3]), variance.dtype)
             unbiased_to_biased = tf.maximum(elements - 1.0, 1.0) / elements
             mode.record(self, mean, variance * unbiased_to_biased)
+            if _on_cpu():
+                mode.saved[self] = saved_mean, saved_variance
         return y
+
+    def replays(self, mode: Mode) -> bool:
+        """Can `forward` and `backward` take over the statistics of the recorded pass?"""
+        return mode.replaying and self in mode.saved
+
+    def forward(self, x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, mode: Mode) -> tf.Tensor:
+        """The output of the recorded pass, to the bit, without computing the statistics again."""
+        mean, variance = mode.saved[self]
+        return tf.raw_ops.FusedBatchNormV3(
+            x=x, scale=gamma, offset=beta, mean=mean, variance=variance, epsilon=EPSILON, is_training=False
+        ).y
+
+    def backward(
+        self, d_y: tf.Tensor, x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, mode: Mode
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Gradients of x, gamma and beta, through the statistics too."""
+        mean, variance = mode.saved[self]
+        d_x, d_gamma, d_beta, *_ = tf.raw_ops.FusedBatchNormGradV3(
+            y_backprop=d_y,
+            x=x,
+            scale=gamma,
+            reserve_space_1=mean,
+            reserve_space_2=variance,
+            reserve_space_3=tf.zeros([0]),
+            epsilon=EPSILON,
+            is_training=True,
+        )
+        return d_x, d_gamma, d_beta
+
+
+def _on_cpu() -> bool:
+    """Elsewhere the fused kernels hand on other things than mean and variance."""
+    return all(device.device_type == "CPU" for device in tf.config.list_logical_devices())
 
 
 class GroupNorm(tf.Module):
@@ -146,12 +179,27 @@ class GroupNorm(tf.Module):
         self.beta = init.constant(0.0, channels, "beta")
 
     def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
+        return self.forward(x, self.gamma, self.beta, mode)
+
+    def replays(self, mode: Mode) -> bool:
+        return mode.replaying
+
+    def forward(self, x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, mode: Mode) -> tf.Tensor:
         height, width, channels = x.shape[1:]
         working = tf.cast(x, self.gamma.dtype)
         grouped = tf.reshape(working, [-1, height, width, self.groups, channels // self.groups])
         mean, variance = tf.nn.moments(grouped, axes=[1, 2, 4], keepdims=True)
         normed = tf.reshape((grouped - mean) * tf.math.rsqrt(variance + EPSILON), tf.shape(x))
-        return tf.cast(normed * self.gamma + self.beta, x.dtype)
+        return tf.cast(normed * gamma + beta, x.dtype)
+
+    def backward(
+        self, d_y: tf.Tensor, x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, mode: Mode
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Gradients of x, gamma and beta."""
+        with tf.GradientTape() as tape:
+            tape.watch([x, gamma, beta])
+            y = self.forward(x, gamma, beta, mode)
+        return tuple(tape.gradient(y, [x, gamma, beta], d_y))
 
 
 NORMS: dict[str, type[BatchNorm] | type[GroupNorm]] = {"batch": BatchNorm, "group": GroupNorm}

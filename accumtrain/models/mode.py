@@ -25,12 +25,16 @@ class Mode:
         training: normalise by the statistics of the micro-batch.
         recording: hand those statistics over.
         statistics: layer -> (mean [C], biased variance [C]) of this micro-batch.
+        replaying: this pass computes again what one before it has computed.
         seed: int32 [2], different for every micro-batch of every replica; for layers that draw random numbers.
+        saved: layer -> what a replay may take over from the recorded pass.
     """
 
     def __init__(self, training: bool, recording: bool = False, seed: tf.Tensor | None = None):
         self.training, self.recording, self.seed = training, recording, seed
+        self.replaying = False
         self.statistics: dict[MovingStatistics, tuple[tf.Tensor, tf.Tensor]] = {}
+        self.saved: dict[tf.Module, tuple[tf.Tensor, tf.Tensor]] = {}
 
     def record(self, layer: MovingStatistics, mean: tf.Tensor, variance: tf.Tensor) -> None:
         if layer in self.statistics:
@@ -39,7 +43,9 @@ class Mode:
 
     def replay(self) -> Mode:
         """The mode for computing the same pass again."""
-        return Mode(self.training, recording=False, seed=self.seed)
+        again = Mode(self.training, recording=False, seed=self.seed)
+        again.replaying, again.saved = True, self.saved
+        return again
 
 
 EVALUATION = Mode(training=False)

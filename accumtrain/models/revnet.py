@@ -80,7 +80,7 @@ def build_revnet(
     def on_grid(function: Callable[[tf.Tensor, Mode], tf.Tensor]) -> OnGrid:
         return OnGrid(function, compute_dtype, config.snap_bits)
 
-    def unit(inputs: int, outputs: int, stride: int, first: bool) -> Coupling:
+    def unit(inputs: int, outputs: int, stride: int, first: bool, widest: bool) -> Coupling:
         def residual(inputs: int, stride: int, preactivated: bool) -> Residual:
             return Residual(
                 init,
@@ -90,6 +90,7 @@ def build_revnet(
                 stride=stride,
                 bottleneck=config.bottleneck,
                 preactivated=preactivated,
+                keep=not widest,
             )
 
         f = on_grid(residual(inputs, stride, preactivated=not first))
@@ -103,14 +104,15 @@ def build_revnet(
     stored = stored_units(config.units, widths[1:]) if config.memory == "reverse" else [0] * len(config.units)
     segments: list[Segment] = [Chain(stem_memory, [stem, Split(init.dtype, config.snap_bits)])]
     for stage, count in enumerate(config.units):
-        entry = unit(widths[stage], widths[stage + 1], 2 if stage > 0 else 1, first=stage == 0)
-        units = [entry] + [unit(widths[stage + 1], widths[stage + 1], 1, first=False) for _ in range(count - 1)]
+        inputs, outputs, stride = widths[stage], widths[stage + 1], 2 if stage > 0 else 1
+        units = [unit(inputs, outputs, stride, first=stage == 0, widest=stage == 0)]
+        units += [unit(outputs, outputs, 1, first=False, widest=stage == 0) for _ in range(count - 1)]
         if config.memory == "recompute":
             segments += [Chain("recompute", [unit]) for unit in units]
         else:
             replayed, kept = units[: count - stored[stage]], units[count - stored[stage] :]
             segments += [Stage(config.memory, replayed)] if replayed else []
-            segments += [Stage("store", kept)] if kept else []
+            segments += [Stage("store", [unit]) for unit in kept]  # each of its own: its gradients are freed with it
     segments.append(Chain("store", [Join(compute_dtype), Head(init, config.norm, 2 * widths[-1], classes)]))
     return segments
 
@@ -119,11 +121,11 @@ def stored_units(units: Sequence[int], widths: Sequence[int]) -> list[int]:
     """How many units at the end of each stage are stored although the others are reversed.
 
     The first stage, whose images are the largest, makes the peak, late in the backward pass. Units at the end of the
-    network are done by then: they are spared the replay while all of them together take no more than half of what one
-    unit of the first stage takes. Each stage halves height and width.
+    network are done by then: they are spared the replay while all of them together take no more than a quarter of what
+    one unit of the first stage takes. Each stage halves height and width.
     """
     sizes = [width / 4**stage for stage, width in enumerate(widths)]  # of a unit's activations
-    left, stored = sizes[0] / 2, [0] * len(units)
+    left, stored = sizes[0] / 4, [0] * len(units)
     for stage in reversed(range(len(units))):
         stored[stage] = min(units[stage], int(left / sizes[stage]))
         left -= stored[stage] * sizes[stage]

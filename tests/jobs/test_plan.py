@@ -120,7 +120,9 @@ def test_a_number_under_a_limit_is_probed_once(config, monkeypatch):
     fitting = config("accum.steps=4", "device.memory_limit_mb=45")
     assert auto.settled(fitting) is fitting
     assert memory.asked == [12]
-    with pytest.raises(OutOfMemoryError, match=r"device\.memory_limit_mb=45 is not enough for this run.*accum\.steps=6"):
+    with pytest.raises(
+        OutOfMemoryError, match=r"device\.memory_limit_mb=45 is not enough for this run.*accum\.steps=6"
+    ):
         auto.settled(config("accum.steps=3", "device.memory_limit_mb=45"))
     with Run(fitting) as run:
         run.save_config()

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from accumtrain.engine.graph_optimizer import FUSION_ONLY, Compiled
 from accumtrain.engine.window import Batch, loss_and_correct
 from accumtrain.models.mode import Mode
 from accumtrain.models.segments import Model
@@ -42,6 +43,7 @@ class Reference:
 
     def __init__(self, model: Model, strategy: tf.distribute.Strategy, seed: int):
         self._model, self._strategy, self._seed = model, strategy, seed
+        self._run = Compiled(self._differentiate_on_all, FUSION_ONLY)  # as the step is, or its bits are others
 
     def __call__(self, batches: Any, count: int) -> Iterator[Pass]:
         """The passes of the next `count` global micro-batches of an iterator, replica after replica."""
@@ -54,8 +56,7 @@ class Reference:
                 )
                 yield Pass(float(loss), float(examples), gradients, statistics)
 
-    @tf.function(autograph=False)
-    def _run(self, batches: Any, micro_step: tf.Tensor) -> Any:
+    def _differentiate_on_all(self, batches: Any, micro_step: tf.Tensor) -> Any:
         return self._strategy.run(self._differentiate, args=(batches.get_next(), micro_step))
 
     def _differentiate(self, batch: Batch, micro_step: tf.Tensor) -> Any:
