@@ -55,7 +55,7 @@ def against_stored(model: str, precision: str, batch: int, repeats: int) -> None
         run.run(2 * batch)
     line(
         "MB for a further image",
-        *((max(run.bytes) / MB - p) / batch for run, p in zip((stored, reversed_), peaks)),
+        *((max(run.bytes) / MB - p) / batch for run, p in zip((stored, reversed_), peaks, strict=True)),
         ".1f",
     )
 

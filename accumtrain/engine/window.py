@@ -77,8 +77,8 @@ class Window(tf.Module):
         self.examples, self.loss, self.correct = (sum_buffer([], self.dtype) for _ in range(3))
         self.micro_step = sum_buffer([], tf.int32)  # of each replica, never reduced
         self.statistics = MovingStatisticsBuffer(model.norms, sum_buffer)
-        # a variable: of a constant the graph optimizer would make, and keep, one for every buffer, as large as it
-        self._zero = tf.Variable(0, dtype=tf.int32, trainable=False)
+        # a variable: of a constant the runtime would make, and keep, one for every buffer, as large as it
+        self._one = tf.Variable(1, dtype=tf.int32, trainable=False)
 
     @property
     def buffers(self) -> list[tf.Variable]:
@@ -158,7 +158,7 @@ class Window(tf.Module):
 
         updated = tf.cond(finite, update, lambda: tf.constant(False))
         with tf.control_dependencies([updated]):  # by then nothing holds the sums any more
-            self._clear()
+            self._clear(finite)
         return {
             "step": tf.identity(self.step),
             "loss": loss / examples,
@@ -169,8 +169,24 @@ class Window(tf.Module):
             "finite": finite,
         }
 
-    def _clear(self) -> None:
-        in_sequence(partial(self._zero_out, buffer) for buffer in self.buffers)
+    def _clear(self, finite: tf.Tensor) -> None:
+        """Sets the buffers to zero, finite gradients where they lie: so memory is packed the same for each update."""
 
-    def _zero_out(self, buffer: tf.Variable) -> tf.Operation | None:
-        return buffer.assign(tf.fill(buffer.shape, tf.cast(self._zero, buffer.dtype)), read_value=False)
+        def change(how: Callable[[tf.Variable], tf.Operation | None], buffers: Sequence[tf.Variable]) -> tf.Tensor:
+            in_sequence(partial(how, buffer) for buffer in buffers)
+            return tf.constant(True)
+
+        tf.cond(
+            finite,
+            lambda: change(self._subtract_itself, self.gradients),
+            lambda: change(self._overwrite, self.gradients),
+        )
+        change(self._overwrite, self.buffers[len(self.gradients) :])
+
+    def _subtract_itself(self, buffer: tf.Variable) -> tf.Operation | None:
+        copy = buffer * tf.cast(self._one, buffer.dtype)
+        return buffer.assign_sub(copy, read_value=False)
+
+    def _overwrite(self, buffer: tf.Variable) -> tf.Operation | None:
+        one = tf.cast(self._one, buffer.dtype)
+        return buffer.assign(tf.fill(buffer.shape, one - one), read_value=False)
