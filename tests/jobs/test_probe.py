@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -46,7 +47,7 @@ def test_probe_measures_a_run_without_tensorflow_here(config, tmp_path):
 
 
 def test_probe_without_memory_does_not_fit(config):
-    trial = probe.probe(config("device.memory_limit_mb=1"), 48)
+    trial = probe.probe(config("model=resnet20", "device.memory_limit_mb=1"), 48)
     assert trial == Trial("store", 48, fits=False)
 
 
@@ -94,7 +95,7 @@ def test_a_long_probe_says_what_it_is_doing(config, child, monkeypatch, capsys):
     probe.probe(config(), 1, " (the last one)")
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "probing micro-batch 1: model.memory=store, optim=adafactor, float32 (the last one)"
-    assert lines[-1] in [f"  0.{tenth} s: timing" for tenth in (4, 5, 6)]
+    assert re.fullmatch(r"  \d+\.\d s: timing", lines[-1])
 
 
 def eventually(condition, seconds=20):
@@ -111,15 +112,19 @@ def test_a_probe_ends_with_its_command(tmp_path, job, number, code):
     environment = os.environ | {"TMPDIR": str(tmp_path)}
     arguments = ("model=lenet5", job, f"run.dir={tmp_path / 'runs'}")
     command = subprocess.Popen(
-        [*COMMAND, *arguments], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        [*COMMAND, *arguments],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job in the background may ignore it
     )
     assert eventually(lambda: list(tmp_path.glob("accumtrain-probe-*/doing")))
     (child,) = psutil.Process(command.pid).children()
     command.send_signal(number)
-    command.communicate(timeout=20)
+    command.communicate(timeout=60)
     assert command.returncode == code
-    assert eventually(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, seconds=2)
-    assert eventually(lambda: not list(tmp_path.glob("accumtrain-probe-*")), seconds=2)
+    assert eventually(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
+    assert eventually(lambda: not list(tmp_path.glob("accumtrain-probe-*")))
 
 
 @pytest.mark.parametrize(
