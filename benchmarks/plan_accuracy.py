@@ -2,15 +2,20 @@
 
     .venv/bin/python benchmarks/plan_accuracy.py
 
-First the peak that plan predicts against the peak of a real run of three updates, three models in two precisions.
+First what a probe of plan finds against the peak of a real run of three updates, three models in two precisions.
 Then runs with accum.steps=auto under ten limits: each must complete, and twice its micro-batch must not.
 """
 
+import argparse
 import json
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from workbench import compose
+
+from accumtrain.jobs.probe import probe
 
 PROGRAM = "from accumtrain.cli import main; main()"
 IMAGES = ["data=synthetic", "data.num_classes=10", "data.train_examples=512", "data.test_examples=64"]
@@ -44,28 +49,21 @@ def predictions() -> None:
     print("predicted and real peak of tensors, MB")
     for name, overrides in MODELS.items():
         for precision in ("float32", "bfloat16"):
-            with tempfile.TemporaryDirectory() as folder:
-                _, run = accumtrain(Path(folder), *overrides, f"precision={precision}", "job=plan")
-                trials = json.loads((run / "plan.json").read_text())["trials"]
-            trial = max((t for t in trials if t["fits"]), key=lambda t: (t["memory"] == "store", t["micro_batch"]))
-            real = peak_of_run(
-                *overrides,
-                f"precision={precision}",
-                f"accum.steps={trial['accum_steps']}",
-                f"model.memory={trial['memory']}",
-            )
+            asked = [*overrides, f"precision={precision}", "accum.steps=2"]
+            config = compose(*IMAGES, *asked)
+            trial = probe(config, config.batch_size // 2)
+            real = peak_of_run(*asked)
+            assert trial.peak_bytes is not None
             assert real is not None
-            error = trial["peak_bytes"] / real - 1
-            print(
-                f"  {name} {precision} {trial['memory']} micro-batch {trial['micro_batch']}: "
-                f"{trial['peak_bytes'] / 2**20:.0f} {real / 2**20:.0f} ({error:+.1%})",
-                flush=True,
-            )
+            error = trial.peak_bytes / real - 1
+            print(f"  {name} {precision}: {trial.peak_bytes / 2**20:.0f} {real / 2**20:.0f} ({error:+.1%})", flush=True)
 
 
-def choices() -> None:
+def choices(models: list[str]) -> None:
     print("accum.steps=auto")
     for name, limits in LIMITS.items():
+        if name not in models:
+            continue
         for limit in limits:
             overrides = [*MODELS[name], f"device.memory_limit_mb={limit}"]
             with tempfile.TemporaryDirectory() as folder:
@@ -83,5 +81,7 @@ def choices() -> None:
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--models", nargs="*", default=list(LIMITS), choices=LIMITS, help="for accum.steps=auto")
     predictions()
-    choices()
+    choices(parser.parse_args().models)
