@@ -40,8 +40,8 @@ class OnGrid(tf.Module):
         self.function, self.compute_dtype, self.bits = function, compute_dtype, bits
 
     def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
-        # a low precision is snapped as it is: the same values in half the memory
         with tf.control_dependencies([x]):  # or the kernels of all units are cast, and held, from the first moment
+            # a low precision is snapped as it is: the same values in half the memory
             return tf.cast(snap(self.function(tf.cast(x, self.compute_dtype), mode), self.bits), x.dtype)
 
 
