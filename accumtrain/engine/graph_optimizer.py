@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import tensorflow as tf
@@ -22,18 +23,24 @@ class Compiled:
         self._function, self._options = tf.function(function, autograph=False), dict(options)
 
     def __call__(self, *arguments: Any) -> Any:
-        before = tf.config.optimizer.get_experimental_options()
-        tf.config.optimizer.set_experimental_options(self._options)
-        try:
+        with self._settings():
             return self._function(*arguments)
-        finally:
-            defaults = {name: not value for name, value in self._options.items()}
-            tf.config.optimizer.set_experimental_options(defaults | before)
 
     def get_concrete_function(self, *arguments: Any) -> Any:
         """The traced function for arguments like these."""
-        return self._function.get_concrete_function(*arguments)
+        with self._settings():  # the functions it calls take theirs down when they are traced
+            return self._function.get_concrete_function(*arguments)
 
     def experimental_get_tracing_count(self) -> int:
         """How often it has been traced."""
         return self._function.experimental_get_tracing_count()
+
+    @contextmanager
+    def _settings(self) -> Iterator[None]:
+        before = tf.config.optimizer.get_experimental_options()
+        tf.config.optimizer.set_experimental_options(self._options)
+        try:
+            yield
+        finally:
+            defaults = {name: not value for name, value in self._options.items()}
+            tf.config.optimizer.set_experimental_options(defaults | before)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
 import tensorflow as tf
 
 from accumtrain.models.mode import MovingStatistics
@@ -27,6 +28,8 @@ class MovingStatisticsBuffer(tf.Module):
         self.norms = list(norms)
         self.channels = [norm.channels for norm in self.norms]
         dtype = self.norms[0].moving_mean.dtype if self.norms else tf.float32
+        blends = [np.full(norm.channels, 1.0 - norm.momentum) for norm in self.norms]
+        self._blend = np.concatenate(blends).astype(dtype.as_numpy_dtype) if blends else None
         self.buffers = [sum_buffer([sum(self.channels)], dtype) for _ in range(2)] if self.norms else []
 
     def add(self, statistics: Mapping[MovingStatistics, tuple[tf.Tensor, tf.Tensor]], examples: tf.Tensor) -> None:
@@ -43,12 +46,13 @@ class MovingStatisticsBuffer(tf.Module):
         """Moves the averages by the statistics of the window whose reduced sums are given."""
         if not self.norms:
             return
-        offset = sums[0] / examples
-        means = tf.split(self._shift() + offset, self.channels)
-        variances = tf.split(sums[1] / examples - tf.square(offset), self.channels)
+        shift, offset = self._shift(), sums[0] / examples
+        spread = tf.concat([norm.moving_variance for norm in self.norms], 0)
+        means = tf.split((shift + offset - shift) * self._blend, self.channels)
+        variances = tf.split((sums[1] / examples - tf.square(offset) - spread) * self._blend, self.channels)
         for norm, mean, variance in zip(self.norms, means, variances, strict=True):
-            norm.moving_mean.assign_add((mean - norm.moving_mean) * (1.0 - norm.momentum))
-            norm.moving_variance.assign_add((variance - norm.moving_variance) * (1.0 - norm.momentum))
+            norm.moving_mean.assign_add(mean)
+            norm.moving_variance.assign_add(variance)
 
     def _shift(self) -> tf.Tensor:
         return tf.concat([norm.moving_mean for norm in self.norms], 0)

@@ -17,6 +17,7 @@ from accumtrain.engine.moving_statistics import MovingStatisticsBuffer
 from accumtrain.models.mode import Mode
 from accumtrain.models.segments import Model
 from accumtrain.optim.optimizer import Optimizer, in_sequence
+from accumtrain.optim.shared import Local, Shared
 
 Batch = Mapping[str, tf.Tensor]  # image [N, H, W, C], label int32 [N], weight float32 [N]
 
@@ -77,8 +78,7 @@ class Window(tf.Module):
         self.examples, self.loss, self.correct = (sum_buffer([], self.dtype) for _ in range(3))
         self.micro_step = sum_buffer([], tf.int32)  # of each replica, never reduced
         self.statistics = MovingStatisticsBuffer(model.norms, sum_buffer)
-        # a variable: of a constant the runtime would make, and keep, one for every buffer, as large as it
-        self._one = tf.Variable(1, dtype=tf.int32, trainable=False)
+        self._shared_clear = Shared(_clear_one)
 
     @property
     def buffers(self) -> list[tf.Variable]:
@@ -171,22 +171,18 @@ class Window(tf.Module):
 
     def _clear(self, finite: tf.Tensor) -> None:
         """Sets the buffers to zero, finite gradients where they lie: so memory is packed the same for each update."""
+        in_sequence(partial(self._shared_clear, {"buffer": buffer}, finite) for buffer in self.buffers)
 
-        def change(how: Callable[[tf.Variable], tf.Operation | None], buffers: Sequence[tf.Variable]) -> tf.Tensor:
-            in_sequence(partial(how, buffer) for buffer in buffers)
-            return tf.constant(True)
 
-        tf.cond(
-            finite,
-            lambda: change(self._subtract_itself, self.gradients),
-            lambda: change(self._overwrite, self.gradients),
-        )
-        change(self._overwrite, self.buffers[len(self.gradients) :])
+def _clear_one(variables: Mapping[str, Local], finite: tf.Tensor) -> None:
+    buffer = variables["buffer"]
 
-    def _subtract_itself(self, buffer: tf.Variable) -> tf.Operation | None:
-        copy = buffer * tf.cast(self._one, buffer.dtype)
-        return buffer.assign_sub(copy, read_value=False)
+    def subtract_itself() -> tf.Tensor:
+        buffer.assign_sub(buffer.read() * tf.ones((), buffer.dtype))  # a copy: the buffer itself is changed meanwhile
+        return finite
 
-    def _overwrite(self, buffer: tf.Variable) -> tf.Operation | None:
-        one = tf.cast(self._one, buffer.dtype)
-        return buffer.assign(tf.fill(buffer.shape, one - one), read_value=False)
+    def overwrite() -> tf.Tensor:
+        buffer.assign(tf.raw_ops.ZerosLike(x=buffer.read()))  # no constant: the runtime would keep one for each buffer
+        return finite
+
+    tf.cond(finite, subtract_itself, overwrite)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import tensorflow as tf
 
 from accumtrain.config import AdafactorConfig
 from accumtrain.optim.optimizer import Optimizer, Parameter, zeros_slot
+from accumtrain.optim.shared import Local
 
 MAX_RELATIVE_STEP = 1e-2
 
@@ -62,6 +64,10 @@ class Adafactor(Optimizer):
         ]
         self.momenta = [zeros_slot(parameter, "momentum") for parameter in parameters] if self._momentum else []
 
+    def _slots(self, index: int) -> dict[str, tf.Variable]:
+        momentum = {"momentum": self.momenta[index]} if self._momentum else {}
+        return {**self.second_moments[index].slots, **momentum}
+
     def _scalars(self, rate: tf.Tensor, t: tf.Tensor) -> AdafactorScalars:
         return AdafactorScalars(
             rate,
@@ -72,18 +78,20 @@ class Adafactor(Optimizer):
         )
 
     def _update(
-        self, index: int, variable: tf.Variable, gradient: tf.Tensor, scalars: AdafactorScalars
-    ) -> tf.Operation | None:
-        update = self.second_moments[index].precondition(gradient, scalars.epsilon1, scalars.blend)
+        self, weight: Local, slots: Mapping[str, Local], gradient: tf.Tensor, scalars: AdafactorScalars
+    ) -> None:
+        precondition = _by_full_moment if "v" in slots else _by_factors
+        update = precondition(slots, gradient, scalars)
         clip = scalars.clip_threshold / tf.maximum(_rms(update), scalars.clip_threshold)
         step_size = scalars.rate * clip
         if self._scale_parameter:
-            step_size *= tf.maximum(_rms(variable), scalars.epsilon2)
+            step_size *= tf.maximum(_rms(weight.read()), scalars.epsilon2)
         if not self._momentum:
-            return tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=step_size, delta=update)
-        return tf.raw_ops.ResourceApplyMomentum(
-            var=variable.handle,
-            accum=self.momenta[index].handle,
+            tf.raw_ops.ResourceApplyGradientDescent(var=weight.handle, alpha=step_size, delta=update)
+            return
+        tf.raw_ops.ResourceApplyMomentum(
+            var=weight.handle,
+            accum=slots["momentum"].handle,
             lr=tf.ones((), update.dtype),
             grad=(1.0 - self._momentum) * step_size * update,
             momentum=tf.constant(self._momentum, update.dtype),
@@ -97,10 +105,9 @@ class FullMoment(tf.Module):
         super().__init__()
         self.value = zeros_slot(parameter, "v")
 
-    def precondition(self, gradient: tf.Tensor, epsilon1: tf.Tensor, blend: tf.Tensor) -> tf.Tensor:
-        """Takes the gradient in, then returns gradient / sqrt(v)."""
-        moment = _blended(self.value, tf.square(gradient) + epsilon1, blend)
-        return gradient * tf.math.rsqrt(moment)
+    @property
+    def slots(self) -> dict[str, tf.Variable]:
+        return {"v": self.value}
 
 
 class FactoredMoment(tf.Module):
@@ -112,30 +119,44 @@ class FactoredMoment(tf.Module):
         self.row = zeros_slot(parameter, "v_row", [*stack, rows, 1])
         self.column = zeros_slot(parameter, "v_column", [*stack, 1, columns])
 
-    def precondition(self, gradient: tf.Tensor, epsilon1: tf.Tensor, blend: tf.Tensor) -> tf.Tensor:
-        """Takes the gradient in, then returns gradient / sqrt(v).
+    @property
+    def slots(self) -> dict[str, tf.Variable]:
+        return {"row": self.row, "column": self.column}
 
-        v itself is never formed: for zero gradients it is epsilon1^2 / epsilon1, 0 / 0 in float32.
-        """
-        square = tf.square(gradient)  # [..., n, m]
-        row = _blended(self.row, tf.reduce_mean(square, axis=-1, keepdims=True) + epsilon1, blend)  # [..., n, 1]
-        column = _blended(self.column, tf.reduce_mean(square, axis=-2, keepdims=True) + epsilon1, blend)  # [..., 1, m]
-        row_root = tf.sqrt(row) * tf.math.rsqrt(tf.reduce_mean(row, axis=-2, keepdims=True))  # [..., n, 1]
-        # Row divides, not multiplies: Grappler reorders products, and that of the two factors alone can overflow.
-        return gradient * tf.math.rsqrt(column) / row_root  # [..., n, m]
+
+def _by_full_moment(slots: Mapping[str, Local], gradient: tf.Tensor, scalars: AdafactorScalars) -> tf.Tensor:
+    """Takes the gradient into v, then returns gradient / sqrt(v)."""
+    moment = _blended(slots["v"], tf.square(gradient) + scalars.epsilon1, scalars.blend)
+    return gradient * tf.math.rsqrt(moment)
+
+
+def _by_factors(slots: Mapping[str, Local], gradient: tf.Tensor, scalars: AdafactorScalars) -> tf.Tensor:
+    """Takes the gradient into the factors, then returns gradient / sqrt(v).
+
+    v itself is never formed: for zero gradients it is epsilon1^2 / epsilon1, 0 / 0 in float32.
+    """
+    square = tf.square(gradient)  # [..., n, m]
+    rows = tf.reduce_mean(square, axis=-1, keepdims=True) + scalars.epsilon1
+    columns = tf.reduce_mean(square, axis=-2, keepdims=True) + scalars.epsilon1
+    row = _blended(slots["row"], rows, scalars.blend)  # [..., n, 1]
+    column = _blended(slots["column"], columns, scalars.blend)  # [..., 1, m]
+    row_root = tf.sqrt(row) * tf.math.rsqrt(tf.reduce_mean(row, axis=-2, keepdims=True))  # [..., n, 1]
+    # Row divides, not multiplies: Grappler reorders products, and that of the two factors alone can overflow.
+    return gradient * tf.math.rsqrt(column) / row_root  # [..., n, m]
 
 
 def _is_factored(shape: tf.TensorShape) -> bool:
     return shape.rank >= 2 and min(shape[-2:]) > 1
 
 
-def _blended(moment: tf.Variable, value: tf.Tensor, blend: tf.Tensor) -> tf.Tensor:
+def _blended(moment: Local, value: tf.Tensor, blend: tf.Tensor) -> tf.Tensor:
     """moment = (1 - blend) * moment + blend * value; returns the new moment."""
-    blended = moment + blend * (value - moment)
-    moment.assign(blended, read_value=False)
+    old = moment.read()
+    blended = old + blend * (value - old)
+    moment.assign(blended)
     return blended
 
 
-def _rms(tensor: tf.Tensor | tf.Variable) -> tf.Tensor:
+def _rms(tensor: tf.Tensor) -> tf.Tensor:
     """Root mean square over all values, a scalar."""
     return tf.sqrt(2.0 / tensor.shape.num_elements() * tf.nn.l2_loss(tensor))  # no square of it in memory

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import tensorflow as tf
 
 from accumtrain.config import AdamConfig
 from accumtrain.optim.optimizer import Optimizer, zeros_slot
+from accumtrain.optim.shared import Local
 
 
 class AdamScalars(NamedTuple):
@@ -29,21 +31,22 @@ class Adam(Optimizer):
         self.first_moments = [zeros_slot(parameter, "m") for parameter in self._parameters]
         self.second_moments = [zeros_slot(parameter, "v") for parameter in self._parameters]
 
+    def _slots(self, index: int) -> dict[str, tf.Variable]:
+        return {"m": self.first_moments[index], "v": self.second_moments[index]}
+
     def _scalars(self, rate: tf.Tensor, t: tf.Tensor) -> AdamScalars:
         # m_hat / (sqrt(v_hat) + eps) with the bias corrections taken out of the tensors.
         correction1 = _bias_correction(self._beta1, t)
         correction2 = tf.sqrt(_bias_correction(self._beta2, t))
         return AdamScalars(rate * correction2 / correction1, self._epsilon * correction2)
 
-    def _update(
-        self, index: int, variable: tf.Variable, gradient: tf.Tensor, scalars: AdamScalars
-    ) -> tf.Operation | None:
+    def _update(self, weight: Local, slots: Mapping[str, Local], gradient: tf.Tensor, scalars: AdamScalars) -> None:
         # The fused kernel would correct the bias by 1 - beta_power in its own dtype, which cancels; 0 turns that off.
         dtype = gradient.dtype
-        return tf.raw_ops.ResourceApplyAdam(
-            var=variable.handle,
-            m=self.first_moments[index].handle,
-            v=self.second_moments[index].handle,
+        tf.raw_ops.ResourceApplyAdam(
+            var=weight.handle,
+            m=slots["m"].handle,
+            v=slots["v"].handle,
             beta1_power=tf.zeros((), dtype),
             beta2_power=tf.zeros((), dtype),
             lr=scalars.step_size,

@@ -14,6 +14,7 @@ import tensorflow as tf
 from accumtrain.config import KerasOptimConfig
 from accumtrain.errors import ConfigError
 from accumtrain.optim.optimizer import Optimizer, Parameter, in_sequence
+from accumtrain.optim.shared import Shared
 
 _INSTEAD = {
     "learning_rate": "set optim.lr and the schedule group",
@@ -49,6 +50,7 @@ class KerasOptimizer(Optimizer):
         super().__init__(config.lr, config.weight_decay)
         self._keras_class = _find_class(config.name)
         self._args = _checked_args(self._keras_class, config.args)
+        self._shared_decay = Shared(lambda variables, rate: self._decay(variables["weight"], rate))
 
     def _build_slots(self) -> None:
         """Raises ConfigError when Keras refuses a value in optim.args."""
@@ -68,7 +70,8 @@ class KerasOptimizer(Optimizer):
     ) -> None:
         if self._weight_decay:
             in_sequence(
-                partial(self._decay, parameter.variable, rate) for parameter in self._parameters if parameter.decayed
+                partial(self._shared_decay, {"weight": variable}, tf.cast(rate, variable.dtype))
+                for variable in (parameter.variable for parameter in self._parameters if parameter.decayed)
             )
         self._keras_update(gradients, [parameter.variable for parameter in self._parameters], rate, step, scale)
 

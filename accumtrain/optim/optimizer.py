@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import tensorflow as tf
+
+from accumtrain.optim.shared import Local, Shared
 
 Change = Callable[[], "tf.Operation | None"]  # returns the op to wait for, None in eager mode
 
@@ -36,7 +38,7 @@ class Optimizer(tf.Module):
 
     Weight decay is done here, on decayed variables only: L2 (gradient + weight_decay * w), or where a rule says
     `decoupled_decay`, w -= rate * weight_decay * w just before the update. A rule implements `_build_slots`,
-    `_scalars` and `_update`.
+    `_slots`, `_scalars` and `_update`.
     """
 
     decoupled_decay = False
@@ -46,6 +48,7 @@ class Optimizer(tf.Module):
         self._lr = lr
         self._weight_decay = weight_decay
         self._parameters: list[Parameter] = []
+        self._shared_change = Shared(self._change)
 
     def build(self, variables: Sequence[tf.Variable], decayed: Sequence[bool]) -> None:
         """Allocates the slots, in the dtype of their variable.
@@ -91,44 +94,58 @@ class Optimizer(tf.Module):
         """Creates the slots of `self._parameters`."""
         raise NotImplementedError
 
+    def _slots(self, index: int) -> dict[str, tf.Variable]:
+        """The slots of variable number `index`, by name."""
+        raise NotImplementedError
+
     def _scalars(self, rate: tf.Tensor, t: tf.Tensor) -> Any:
         """What the updates of all variables of a dtype share; `rate` and `t` are scalars of that dtype."""
         raise NotImplementedError
 
-    def _update(self, index: int, variable: tf.Variable, gradient: tf.Tensor, scalars: Any) -> tf.Operation | None:
-        """Updates variable number `index`; returns the op that does (None in eager mode)."""
+    def _update(self, weight: Local, slots: Mapping[str, Local], gradient: tf.Tensor, scalars: Any) -> None:
+        """Updates a variable and its slots."""
         raise NotImplementedError
 
     def _changes(
         self, gradients: Sequence[tf.Tensor], rate: tf.Tensor, step: tf.Tensor, scale: tf.Tensor | float
     ) -> Iterator[Change]:
-        scalars: dict[tf.DType, Any] = {}
-        for dtype in {parameter.variable.dtype for parameter in self._parameters}:
-            scalars[dtype] = self._scalars(tf.cast(rate, dtype), tf.cast(step + 1, dtype))
+        dtypes = {parameter.variable.dtype for parameter in self._parameters}
+        rates = {dtype: tf.cast(rate, dtype) for dtype in dtypes}
+        scales = {dtype: tf.cast(scale, dtype) for dtype in dtypes}
+        scalars = {dtype: self._scalars(rates[dtype], tf.cast(step + 1, dtype)) for dtype in dtypes}
         for index, (parameter, gradient) in enumerate(zip(self._parameters, gradients, strict=True)):
-            variable = parameter.variable
-            decayed = parameter.decayed and self._weight_decay
-            if decayed and self.decoupled_decay:
-                yield partial(self._decay, variable, rate)
-            update = self._update_with_l2 if decayed and not self.decoupled_decay else self._update
-            yield partial(self._scaled, update, index, variable, gradient, scale, scalars[variable.dtype])
+            dtype = parameter.variable.dtype
+            yield partial(
+                self._shared_change,
+                {"weight": parameter.variable, **self._slots(index)},
+                parameter.decayed and self._weight_decay != 0.0,
+                gradient,
+                scales[dtype],
+                rates[dtype],
+                scalars[dtype],
+            )
 
-    @staticmethod
-    def _scaled(
-        update: Callable, index: int, variable: tf.Variable, gradient: tf.Tensor, scale: tf.Tensor | float, scalars: Any
-    ) -> tf.Operation | None:
-        return update(index, variable, gradient * scale, scalars)
+    def _change(
+        self,
+        variables: Mapping[str, Local],
+        decayed: bool,
+        gradient: tf.Tensor,
+        scale: tf.Tensor,
+        rate: tf.Tensor,
+        scalars: Any,
+    ) -> None:
+        slots = dict(variables)
+        weight = slots.pop("weight")
+        gradient *= scale
+        if decayed and self.decoupled_decay:
+            self._decay(weight, rate)
+        elif decayed:  # the gradient of loss + weight_decay / 2 * |w|^2
+            gradient += self._weight_decay * weight.read()
+        self._update(weight, slots, gradient, scalars)
 
-    def _decay(self, variable: tf.Variable, rate: tf.Tensor) -> tf.Operation | None:
+    def _decay(self, weight: Local, rate: tf.Tensor) -> None:
         """Decoupled decay (Loshchilov & Hutter 2019, arXiv:1711.05101)."""
-        shrink = tf.cast(rate, variable.dtype) * self._weight_decay
-        return variable.assign_sub(shrink * variable, read_value=False)
-
-    def _update_with_l2(
-        self, index: int, variable: tf.Variable, gradient: tf.Tensor, scalars: Any
-    ) -> tf.Operation | None:
-        """The update of loss + weight_decay / 2 * |w|^2."""
-        return self._update(index, variable, gradient + self._weight_decay * variable, scalars)
+        weight.assign_sub(rate * self._weight_decay * weight.read())
 
 
 def in_sequence(changes: Iterable[Change]) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import tensorflow as tf
 
 from accumtrain.config import SgdConfig
 from accumtrain.optim.optimizer import Optimizer, zeros_slot
+from accumtrain.optim.shared import Local
 
 
 class SGD(Optimizer):
@@ -25,18 +28,20 @@ class SGD(Optimizer):
         parameters = self._parameters if self._momentum else []
         self.momenta = [zeros_slot(parameter, "momentum") for parameter in parameters]
 
+    def _slots(self, index: int) -> dict[str, tf.Variable]:
+        return {"momentum": self.momenta[index]} if self._momentum else {}
+
     def _scalars(self, rate: tf.Tensor, t: tf.Tensor) -> tf.Tensor:
         return rate
 
-    def _update(
-        self, index: int, variable: tf.Variable, gradient: tf.Tensor, scalars: tf.Tensor
-    ) -> tf.Operation | None:
+    def _update(self, weight: Local, slots: Mapping[str, Local], gradient: tf.Tensor, scalars: tf.Tensor) -> None:
         rate = scalars
         if not self._momentum:
-            return tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=rate, delta=gradient)
-        return tf.raw_ops.ResourceApplyMomentum(
-            var=variable.handle,
-            accum=self.momenta[index].handle,
+            tf.raw_ops.ResourceApplyGradientDescent(var=weight.handle, alpha=rate, delta=gradient)
+            return
+        tf.raw_ops.ResourceApplyMomentum(
+            var=weight.handle,
+            accum=slots["momentum"].handle,
             lr=rate,
             grad=gradient,
             momentum=tf.constant(self._momentum, gradient.dtype),
