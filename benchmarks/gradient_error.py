@@ -31,8 +31,8 @@ def gradient(name: str, bits: int, precision: str) -> list[np.ndarray]:
     labels = tf.range(IMAGES) % CLASSES
     found: dict = {}
 
-    def emit(variables, gradients):
-        found.update({variable.ref(): value for variable, value in zip(variables, gradients, strict=True)})
+    def emit(gradients):
+        found.update({variable.ref(): gradient for variable, gradient in gradients})
         return []
 
     @tf.function(autograph=False)

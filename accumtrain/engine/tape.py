@@ -7,15 +7,16 @@ a control dependency on the incoming gradient.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import tensorflow as tf
 
 from accumtrain.models.mode import Mode
 from accumtrain.models.order import after
-from accumtrain.models.segments import Coupling, Model, Segment, Stage, Streams
+from accumtrain.models.pullback import Gradients, Streams, pullback
+from accumtrain.models.segments import Coupling, Model, Segment, Stage
 
-Emit = Callable[[Sequence[tf.Variable], Sequence[tf.Tensor | None]], list[tf.Operation]]
+Emit = Callable[[Gradients], list[tf.Operation]]
 
 
 def gradient(
@@ -31,8 +32,8 @@ def gradient(
         images: [N, H, W, C].
         loss: scalar function of the logits.
         mode: a training mode that records; afterwards it holds the batch statistics.
-        emit: takes variables and their gradients (None where the loss does not depend on one) as soon as they are
-            known and returns the operations that consume them; the next segment waits for these.
+        emit: takes pairs of a variable and its gradient (None where the loss does not depend on it) as soon as they
+            are known and returns the operations that consume them; the next segment waits for these.
 
     Returns:
         The loss and the logits [N, classes].
@@ -55,27 +56,20 @@ def gradient(
 
 def _forward(segment: Segment, x: Streams, mode: Mode, emit: Emit) -> tuple[Streams, Callable]:
     """Output of a segment, and its backward: (output, d_output) -> (input, d_input)."""
+    y, pulled_back = pullback(segment, x, mode)
     if segment.memory == "store":
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = segment(x, mode)
-        return y, lambda _, d_y: (x, _differentiate(tape, segment, x, y, d_y, emit))
+        return y, lambda _, d_y: (x, _emitted(pulled_back(d_y), emit))
     if segment.memory == "recompute":
-        return segment(x, mode), lambda _, d_y: _replay(segment, x, d_y, mode, emit)[:2]
+        return y, lambda _, d_y: _replay(segment, x, d_y, mode, emit)[:2]
     # `reverse`: a first unit that can't be inverted needs its input kept
     kept = None if segment.units[0].invertible else x
-    return segment(x, mode), lambda y, d_y: _reverse(segment, kept, y, d_y, mode, emit)
+    return y, lambda y, d_y: _reverse(segment, kept, y, d_y, mode, emit)
 
 
-def _differentiate(
-    tape: tf.GradientTape, module: tf.Module, x: Streams, y: Streams, d_y: Streams, emit: Emit
-) -> Streams:
-    """Gradient with respect to x; those of the module's variables are emitted, and x's waits until they are."""
-    variables = module.trainable_variables
-    inputs = tf.nest.flatten(x)
-    gradients = tape.gradient(tf.nest.flatten(y), [*inputs, *variables], output_gradients=tf.nest.flatten(d_y))
-    done = emit(variables, gradients[len(inputs) :])
-    return after(done, tf.nest.pack_sequence_as(x, gradients[: len(inputs)]))
+def _emitted(result: tuple[Streams, Gradients], emit: Emit) -> Streams:
+    """Emits the gradients of a pullback's result; that of the input is there once they are consumed."""
+    d_x, gradients = result
+    return after(emit(gradients), d_x)
 
 
 def _replay(
@@ -91,14 +85,13 @@ def _replay(
     Back-propagation waits for then(y), so what only that needs is freed before gradients take memory.
     """
     x = after([d_y], x)
-    with tf.control_dependencies(tf.nest.flatten(x)), tf.GradientTape() as tape:
-        tape.watch(x)
-        y = module(x, mode.replay())
+    with tf.control_dependencies(tf.nest.flatten(x)):
+        y, pulled_back = pullback(module, x, mode.replay())
     result = None
     if then is not None:
         result = then(y)
         d_y = after([result], d_y)
-    return x, _differentiate(tape, module, x, y, d_y, emit), result
+    return x, _emitted(pulled_back(d_y), emit), result
 
 
 def _reverse(stage: Stage, kept: Streams, y: Streams, d_y: Streams, mode: Mode, emit: Emit) -> tuple[Streams, Streams]:

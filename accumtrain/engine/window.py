@@ -15,6 +15,7 @@ from accumtrain.engine import tape
 from accumtrain.engine.ema import MovingAverage
 from accumtrain.engine.moving_statistics import MovingStatisticsBuffer
 from accumtrain.models.mode import Mode
+from accumtrain.models.pullback import Gradients
 from accumtrain.models.segments import Model
 from accumtrain.optim.optimizer import Optimizer, in_sequence
 from accumtrain.optim.shared import Local, Shared
@@ -109,11 +110,9 @@ class Window(tf.Module):
         self.correct.assign_add(correct[0])
         self.micro_step.assign_add(1)
 
-    def _add_gradients(self, variables: Sequence[tf.Variable], gradients: Sequence[tf.Tensor | None]) -> list:
+    def _add_gradients(self, gradients: Gradients) -> list[tf.Operation]:
         return [
-            self._slot[variable.ref()].assign_add(gradient)
-            for variable, gradient in zip(variables, gradients, strict=True)
-            if gradient is not None
+            self._slot[variable.ref()].assign_add(gradient) for variable, gradient in gradients if gradient is not None
         ]
 
     def _micro_seed(self) -> tf.Tensor:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import tensorflow as tf
 
-from accumtrain.models.layers import NORMS, BatchNorm, Conv, GroupNorm, Initializer
+from accumtrain.models.layers import NORMS, Conv, Initializer
 from accumtrain.models.mode import Mode
 from accumtrain.models.order import after
+from accumtrain.models.pullback import Gradients, Pullback, chained
 
 
 class Activated(tf.Module):
@@ -20,6 +22,15 @@ class Activated(tf.Module):
 
     def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
         return tf.nn.relu(self.norm(x, mode))
+
+    def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Callable]:
+        """The output, and the function from (d_y, y) to the gradients: taking y a second time, it does not keep it."""
+        normed, norm_backward = self.norm.pullback(x, mode)
+
+        def backward(d_y: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, Gradients]:
+            return norm_backward(tf.raw_ops.ReluGrad(gradients=d_y, features=y))
+
+        return tf.nn.relu(normed), backward
 
 
 class Residual(tf.Module):
@@ -53,34 +64,48 @@ class Residual(tf.Module):
             self.convs.append(Conv(init, size, widths[i], widths[i + 1], stride if i == 0 else 1))
 
     def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
-        for activation, conv in zip(self.activations, self.convs, strict=True):
-            if activation is not None and activation.norm.replays(mode):
-                x = _activated_again(activation.norm, conv, x, mode, self.keep)
-            else:
-                x = conv(x if activation is None else activation(x, mode))
+        for layer in self._layers:
+            x = layer(x, mode)
         return x
 
+    def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:
+        return chained(self._layers, x, mode)
 
-def _activated_again(norm: BatchNorm | GroupNorm, conv: Conv, x: tf.Tensor, mode: Mode, keep: bool) -> tf.Tensor:
-    """conv(relu(norm(x))) in a replay, with the statistics of the recorded pass."""
+    @property
+    def _layers(self) -> list[_ActivatedConv]:
+        return [
+            _ActivatedConv(activation, conv, self.keep)
+            for activation, conv in zip(self.activations, self.convs, strict=True)
+        ]
 
-    @tf.custom_gradient
-    def run(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, kernel: tf.Tensor) -> tuple[tf.Tensor, Callable]:
-        def activate(x: tf.Tensor) -> tf.Tensor:
-            return tf.nn.relu(norm.forward(x, gamma, beta, mode))
 
-        activated = activate(x)
+@dataclass(frozen=True)
+class _ActivatedConv:
+    """conv(relu(norm(x)))."""
 
-        def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            a = activated if keep else activate(after([d_y], x))
-            d_a, d_kernel = conv.backward(d_y, a, kernel)
-            d_normed = tf.raw_ops.ReluGrad(gradients=d_a, features=a)
-            return *norm.backward(d_normed, x, gamma, beta, mode), d_kernel
+    activation: Activated | None
+    conv: Conv
+    keep: bool
 
-        return conv.forward(activated, kernel), backward
+    def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
+        return self.conv(x if self.activation is None else self.activation(x, mode))
 
-    gamma, beta = tf.convert_to_tensor(norm.gamma), tf.convert_to_tensor(norm.beta)
-    return run(x, gamma, beta, conv.kernel_for(x))
+    def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:
+        if self.activation is None:
+            y, conv_backward = self.conv.pullback(x)
+            return y, lambda d_y: conv_backward(d_y, x)
+        activation = self.activation
+        activated, activation_backward = activation.pullback(x, mode)
+        y, conv_backward = self.conv.pullback(activated)
+
+        def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, Gradients]:
+            again = mode.replaying and not self.keep
+            a = activation.pullback(after([d_y], x), mode)[0] if again else activated
+            d_a, kernel = conv_backward(d_y, a)
+            d_x, norm = activation_backward(d_a, a)
+            return d_x, kernel + norm
+
+        return y, backward
 
 
 class Projection(tf.Module):
@@ -92,6 +117,10 @@ class Projection(tf.Module):
 
     def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
         return self.conv(x)
+
+    def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:
+        y, backward = self.conv.pullback(x)
+        return y, lambda d_y: backward(d_y, x)
 
 
 class PoolAndPad(tf.Module):

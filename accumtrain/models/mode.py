@@ -41,6 +41,10 @@ class Mode:
             raise ValueError(f"{layer} recorded its statistics twice in one pass")
         self.statistics[layer] = (mean, variance)
 
+    def saved_for_replay(self, layer: tf.Module) -> tuple[tf.Tensor, tf.Tensor] | None:
+        """What this pass may take over from the recorded one."""
+        return self.saved.get(layer) if self.replaying else None
+
     def replay(self) -> Mode:
         """The mode for computing the same pass again."""
         again = Mode(self.training, recording=False, seed=self.seed)

@@ -9,6 +9,7 @@ from accumtrain.models.blocks import Residual, Stem, shortcut
 from accumtrain.models.head import Head
 from accumtrain.models.layers import Initializer
 from accumtrain.models.mode import Mode
+from accumtrain.models.pullback import Gradients, Pullback, pullback
 from accumtrain.models.segments import Chain, Segment
 
 
@@ -22,6 +23,17 @@ class Unit(tf.Module):
     def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
         residual = self.residual(x, mode)
         return residual + (x if self.shortcut is None else self.shortcut(x, mode))
+
+    def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:
+        residual, residual_backward = self.residual.pullback(x, mode)
+        across, shortcut_backward = pullback(self.shortcut, x, mode)
+
+        def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, Gradients]:
+            d_x, gradients = residual_backward(d_y)
+            d_across, more = shortcut_backward(d_y)
+            return d_x + d_across, gradients + more
+
+        return residual + across, backward
 
 
 def build_resnet(config: ResNetConfig, init: Initializer, channels: int, classes: int) -> list[Segment]:

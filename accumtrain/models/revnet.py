@@ -16,6 +16,7 @@ from accumtrain.models.blocks import Residual, Stem, shortcut
 from accumtrain.models.head import Head
 from accumtrain.models.layers import Initializer
 from accumtrain.models.mode import Mode
+from accumtrain.models.pullback import Gradients, Pullback, pullback
 from accumtrain.models.segments import Chain, Coupling, Segment, Stage
 
 
@@ -23,13 +24,16 @@ def snap(x: tf.Tensor, bits: int) -> tf.Tensor:
     """Rounds to multiples of 2^-bits; the gradient passes straight through. bits = 0 leaves x alone."""
     if bits == 0:
         return x
-    grid = 2.0**bits
 
     @tf.custom_gradient
     def rounded(x: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
-        return tf.round(x * grid) / grid, lambda upstream: upstream
+        return _rounded(x, bits), lambda upstream: upstream
 
     return rounded(x)
+
+
+def _rounded(x: tf.Tensor, bits: int) -> tf.Tensor:
+    return x if bits == 0 else tf.round(x * 2.0**bits) / 2.0**bits
 
 
 class OnGrid(tf.Module):
@@ -43,6 +47,17 @@ class OnGrid(tf.Module):
         with tf.control_dependencies([x]):  # or the kernels of all units are cast, and held, from the first moment
             # a low precision is snapped as it is: the same values in half the memory
             return tf.cast(snap(self.function(tf.cast(x, self.compute_dtype), mode), self.bits), x.dtype)
+
+    def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:
+        with tf.control_dependencies([x]):
+            y, function_backward = pullback(self.function, tf.cast(x, self.compute_dtype), mode)
+            y = tf.cast(_rounded(y, self.bits), x.dtype)
+
+        def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, Gradients]:
+            d_x, gradients = function_backward(tf.cast(d_y, self.compute_dtype))
+            return tf.cast(d_x, x.dtype), gradients
+
+        return y, backward
 
 
 class Split(tf.Module):

@@ -15,8 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from accumtrain.models.mode import EVALUATION, Mode
-
-Streams = Any  # one tensor, or the tuple of two streams that a reversible stage carries
+from accumtrain.models.pullback import Gradients, Pullback, Streams, chained, pullback
 
 
 class Chain(tf.Module):
@@ -30,6 +29,9 @@ class Chain(tf.Module):
         for layer in self.layers:
             x = layer(x, mode)
         return x
+
+    def pullback(self, x: Streams, mode: Mode) -> tuple[Streams, Pullback]:
+        return chained(self.layers, x, mode)
 
 
 class Coupling(tf.Module):
@@ -59,6 +61,26 @@ class Coupling(tf.Module):
         y1 = x1 + f
         return y1, x2 + self.g(y1, mode)
 
+    def pullback(self, x: tuple[tf.Tensor, tf.Tensor], mode: Mode) -> tuple[Streams, Pullback]:
+        x1, x2 = x
+        first, second = self.shortcuts or (None, None)
+        f, f_backward = pullback(self.f, x2, mode)
+        across1, backward1 = pullback(first, x1, mode)
+        across2, backward2 = pullback(second, x2, mode)
+        y1 = across1 + f
+        g, g_backward = pullback(self.g, y1, mode)
+
+        def backward(d_y: tuple[tf.Tensor, tf.Tensor]) -> tuple[Streams, Gradients]:
+            d_y1, d_y2 = d_y
+            d_g, of_g = g_backward(d_y2)
+            d_y1 = d_y1 + d_g
+            d_f, of_f = f_backward(d_y1)
+            d_x1, of_first = backward1(d_y1)
+            d_across2, of_second = backward2(d_y2)
+            return (d_x1, d_across2 + d_f), of_g + of_f + of_first + of_second
+
+        return (y1, across2 + g), backward
+
 
 class Stage(tf.Module):
     """Reversible units in a row; only the first may be one that can't be reversed, and then its input is kept."""
@@ -73,6 +95,9 @@ class Stage(tf.Module):
         for unit in self.units:
             x = unit(x, mode)
         return x
+
+    def pullback(self, x: Streams, mode: Mode) -> tuple[Streams, Pullback]:
+        return chained(self.units, x, mode)
 
 
 Segment = Chain | Stage  # and KerasSegment, which stays outside to keep the import of Keras away

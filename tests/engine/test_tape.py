@@ -26,9 +26,9 @@ def gradients(config, precision, shape, batch=8):
     data = examples(batch, shape)
     collected = {}
 
-    def emit(variables, values):
-        collected.update({variable.ref(): value for variable, value in zip(variables, values, strict=True)})
-        return [value.op for value in values]
+    def emit(gradients):
+        collected.update({variable.ref(): gradient for variable, gradient in gradients})
+        return [gradient.op for _, gradient in gradients]
 
     @tf.function
     def run():

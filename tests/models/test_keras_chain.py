@@ -69,9 +69,9 @@ def gradients(model, size=16):
     data = examples(8, (size, size, 3))
     collected = {}
 
-    def emit(variables, values):
-        collected.update({variable.ref(): value for variable, value in zip(variables, values, strict=True)})
-        return [value.op for value in values]
+    def emit(gradients):
+        collected.update({variable.ref(): gradient for variable, gradient in gradients})
+        return [gradient.op for _, gradient in gradients]
 
     @tf.function(autograph=False)
     def run():

@@ -6,33 +6,103 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.models.blocks import Residual
-from accumtrain.models.layers import Conv, Initializer
+from accumtrain.models.blocks import PoolAndPad, Projection, Residual
+from accumtrain.models.layers import BatchNorm, Conv, GroupNorm, Initializer
 from accumtrain.models.mode import Mode
+from accumtrain.models.pullback import pullback
+from accumtrain.models.resnet import Unit
+from accumtrain.models.revnet import OnGrid
+from accumtrain.models.segments import Chain, Coupling
+
+
+def perturbed(module):
+    for number, variable in enumerate(module.trainable_variables):
+        variable.assign_add(0.1 * tf.random.stateless_normal(variable.shape, [number, 7]))
+    return module
 
 
 @pytest.mark.parametrize(
     ("size", "stride", "padding"), [(3, 1, "SAME"), (3, 2, "SAME"), (1, 2, "SAME"), (5, 1, "VALID")]
 )
-def test_gradients_of_a_convolution(size, stride, padding):
+def test_pullback_of_a_convolution_is_tensorflows(size, stride, padding):
     conv = Conv(Initializer(1), size, 6, 10, stride, padding)
     x = tf.random.stateless_normal([4, 9, 9, 6], [1, 2])
-    with tf.GradientTape(persistent=True) as tape:
+    with tf.GradientTape() as tape:
         tape.watch(x)
-        ours = conv(x)
-        plain = tf.nn.conv2d(x, conv.kernel, stride, padding)
-    d_y = tf.random.stateless_normal(plain.shape, [3, 4])
-    for source in (x, conv.kernel):
-        actual, expected = (tape.gradient(y, source, d_y).numpy() for y in (ours, plain))
-        np.testing.assert_array_equal(actual, expected)
+        expected = conv(x)
+    d_y = tf.random.stateless_normal(expected.shape, [3, 4])
+    y, backward = conv.pullback(x)
+    d_x, [(variable, d_kernel)] = backward(d_y, x)
+    assert variable is conv.kernel
+    for actual, wanted in zip(
+        (y, d_x, d_kernel), (expected, *tape.gradient(expected, [x, conv.kernel], d_y)), strict=True
+    ):
+        np.testing.assert_array_equal(actual, wanted)
+
+
+def residual(init, *, widths=(16, 16), stride=1, bottleneck=False, preactivated=True):
+    return Residual(init, "batch", *widths, stride=stride, bottleneck=bottleneck, preactivated=preactivated)
+
+
+MODULES = {
+    "batch norm": lambda init: BatchNorm(init, 16),
+    "group norm": lambda init: GroupNorm(init, 16),
+    "residual behind a stem": lambda init: residual(init, preactivated=False),
+    "bottleneck": lambda init: residual(init, bottleneck=True),
+    "unit": lambda init: Unit(residual(init), None),
+    "unit with projection": lambda init: Unit(residual(init, widths=(16, 32), stride=2), Projection(init, 16, 32, 2)),
+    "unit with pooling": lambda init: Unit(residual(init, widths=(16, 32), stride=2), PoolAndPad(16, 32, 2)),
+    "on the grid": lambda init: OnGrid(residual(init), tf.float32, 16),
+    "chain": lambda init: Chain("store", [residual(init), residual(init, preactivated=False)]),
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_pullback_is_the_gradient_of_the_call(name):
+    module = perturbed(MODULES[name](Initializer(1)))
+    x = tf.random.stateless_normal([4, 8, 8, 16], [1, 2])
+
+    @tf.function(autograph=False)
+    def both():
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            expected = module(x, Mode(training=True))
+        d_y = tf.random.stateless_normal(expected.shape, [3, 4])
+        y, backward = pullback(module, x, Mode(training=True))
+        d_x, gradients = backward(d_y)
+        by_variable = {variable.ref(): gradient for variable, gradient in gradients}
+        variables = module.trainable_variables
+        return [y, d_x, *(by_variable[variable.ref()] for variable in variables)], [
+            expected,
+            *tape.gradient(expected, [x, *variables], d_y),
+        ]
+
+    for actual, expected in zip(*both(), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-4)
+
+
+def test_pullback_of_a_coupling_is_the_gradient_of_the_call():
+    init = Initializer(1)
+    f, g = (Residual(init, "batch", *widths, bottleneck=False) for widths in ((16, 32), (32, 32)))
+    unit = perturbed(Coupling(f, g, (Projection(init, 16, 32, 1), Projection(init, 16, 32, 1))))
+    x = tuple(tf.random.stateless_normal([4, 8, 8, 16], [1, seed]) for seed in (2, 3))
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        expected = unit(x, Mode(training=True))
+    d_y = tuple(tf.random.stateless_normal(stream.shape, [3, 4]) for stream in expected)
+    y, backward = unit.pullback(x, Mode(training=True))
+    d_x, gradients = backward(d_y)
+    by_variable = {variable.ref(): gradient for variable, gradient in gradients}
+    wanted = tape.gradient(expected, [*x, *unit.trainable_variables], d_y)
+    actual = [*d_x, *(by_variable[variable.ref()] for variable in unit.trainable_variables)]
+    for ours, theirs in zip([*y, *actual], [*expected, *wanted], strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize("keep", [True, False])
 @pytest.mark.parametrize("norm", ["batch", "group"])
 def test_a_replayed_residual_gives_the_bits_and_the_gradient_of_the_recorded_one(norm, keep):
-    residual = Residual(Initializer(1), norm, 16, 16, bottleneck=False, keep=keep)
-    for number, variable in enumerate(residual.trainable_variables):
-        variable.assign_add(0.1 * tf.random.stateless_normal(variable.shape, [number, 7]))
+    module = perturbed(Residual(Initializer(1), norm, 16, 16, bottleneck=False, keep=keep))
     x = tf.random.stateless_normal([4, 8, 8, 16], [1, 2])
 
     @tf.function(autograph=False)
@@ -40,11 +110,9 @@ def test_a_replayed_residual_gives_the_bits_and_the_gradient_of_the_recorded_one
         mode = Mode(training=True, recording=True)
         results = []
         for _ in range(2):  # the recorded pass, then its replay
-            with tf.GradientTape() as tape:
-                tape.watch(x)
-                y = residual(x, mode)
-            d_y = tf.random.stateless_normal(y.shape, [3, 4])
-            results.append([y, *tape.gradient(y, [x, *residual.trainable_variables], d_y)])
+            y, backward = module.pullback(x, mode)
+            d_x, gradients = backward(tf.random.stateless_normal(y.shape, [3, 4]))
+            results.append([y, d_x, *(gradient for _, gradient in gradients)])
             mode = mode.replay()
         return results
 
@@ -54,11 +122,11 @@ def test_a_replayed_residual_gives_the_bits_and_the_gradient_of_the_recorded_one
 
 def test_a_replay_takes_the_statistics_from_the_recorded_pass():
     """With other statistics in their place the output is another: they are not computed again."""
-    residual = Residual(Initializer(1), "batch", 8, 8, bottleneck=False)
+    module = Residual(Initializer(1), "batch", 8, 8, bottleneck=False)
     x = tf.random.stateless_normal([4, 8, 8, 8], [1, 2])
     mode = Mode(training=True, recording=True)
-    expected = residual(x, mode)
-    norm = residual.activations[0].norm
+    expected, _ = module.pullback(x, mode)
+    norm = module.activations[0].norm
     mean, variance = mode.saved[norm]
     mode.saved[norm] = mean + 1.0, variance
-    assert not np.allclose(residual(x, mode.replay()), expected)
+    assert not np.allclose(module.pullback(x, mode.replay())[0], expected)
