@@ -17,12 +17,15 @@ class Step:
     Attributes:
         accumulate: (batches, count) takes `count` (int32 scalar) global micro-batches of an iterator into the buffers.
         commit: makes the update; returns scalars as Window.commit does, the same on all replicas.
+        updates: (batches, count) makes `count` (int32 scalar, at least 1) whole updates, the same bits as from as many
+            calls of the other two; returns the scalars of the last. It stops after one that is not finite.
     """
 
     def __init__(self, window: Window, strategy: tf.distribute.Strategy):
         self._window, self._strategy = window, strategy
         self.accumulate = Compiled(self._accumulate, FUSION_ONLY)
         self.commit = Compiled(self._commit, NOTHING)
+        self.updates = Compiled(self._updates, NOTHING)  # the two that it calls keep their own settings
 
     def _accumulate(self, batches: Any, count: tf.Tensor) -> None:
         for_each(self._strategy, batches, count, self._window.accumulate)
@@ -30,6 +33,21 @@ class Step:
     def _commit(self) -> dict[str, tf.Tensor]:
         results = self._strategy.run(self._window.commit)
         return {name: self._strategy.experimental_local_results(value)[0] for name, value in results.items()}
+
+    def _updates(self, batches: Any, count: tf.Tensor) -> dict[str, tf.Tensor]:
+        def body(done: tf.Tensor, update: dict[str, tf.Tensor]) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+            self.accumulate(batches, tf.constant(self._window.micro_steps))
+            return done + 1, self.commit()
+
+        scalars = self.commit.get_concrete_function().structured_outputs
+        none = {name: tf.ones(scalar.shape, scalar.dtype) for name, scalar in scalars.items()}  # none is "finite", too
+        _, last = tf.while_loop(
+            lambda done, update: (done < count) & update["finite"],
+            body,
+            (tf.constant(0), none),
+            parallel_iterations=1,
+        )
+        return last
 
 
 def for_each(strategy: tf.distribute.Strategy, batches: Any, count: tf.Tensor, function: Callable[[Any], None]) -> None:

@@ -27,18 +27,21 @@ class Logbook:
         self.records: list[dict[str, Any]] = run.records()
         self._seconds_before = max((record["seconds"] for record in self.records), default=0.0)
         self.seconds_to_first_update: float | None = None
-        self._updates, self._busy = 0, 0.0  # without the first update, which traces and compiles
+        self._updates, self._busy = 0, 0.0  # without what compiles
+        self._compiled: set[bool] = set()  # one update in a call, several updates in a call
         self._updates_logged, self._busy_logged = 0, 0.0
 
     @contextmanager
-    def timed_update(self) -> Iterator[None]:
-        """Around everything that makes one update."""
+    def timed_updates(self, count: int) -> Iterator[None]:
+        """Around everything that makes `count` updates. The first alone and the first together also compile."""
         started = time.perf_counter()
         yield
         if self.seconds_to_first_update is None:
             self.seconds_to_first_update = time.time() - environment.job_started()
+        if (together := count > 1) not in self._compiled:
+            self._compiled.add(together)
             return
-        self._updates += 1
+        self._updates += count
         self._busy += time.perf_counter() - started
 
     @property
@@ -55,7 +58,8 @@ class Logbook:
         """Logs an update: its loss, accuracy, learning_rate and grad_norm."""
         updates, busy = self._updates - self._updates_logged, self._busy - self._busy_logged
         self._updates_logged, self._busy_logged = self._updates, self._busy
-        speed = {"examples_per_second": updates * self._batch_size / busy} if updates else {}
+        per_second = updates * self._batch_size / busy if updates else self.examples_per_second
+        speed = {"examples_per_second": per_second} if per_second else {}
         names = ("loss", "accuracy", "learning_rate", "grad_norm")
         self._write("train", step, {name: update[name] for name in names} | speed)
 

@@ -21,6 +21,7 @@ from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
 from accumtrain.errors import DivergedError, Preempted
 from accumtrain.jobs.auto import settled
+from accumtrain.jobs.due import Due
 from accumtrain.jobs.events import Events
 from accumtrain.jobs.failures import explained
 from accumtrain.jobs.interrupt import Interrupt
@@ -28,6 +29,8 @@ from accumtrain.jobs.logbook import Logbook
 from accumtrain.jobs.opening import show_opening
 from accumtrain.jobs.pictures import draw_curves
 from accumtrain.runs import Run
+
+WORTH_TOGETHER = 10  # updates that fit into a call: with fewer, calling costs nothing beside them
 
 
 def run(config: Config) -> dict[str, Any]:
@@ -72,7 +75,9 @@ class Training:
         self.done = int(window.step.numpy())
         run.truncate(self.done)
         self.logbook = Logbook(run, events, config.batch_size, data.train.size)
-        self.meter, self.pace, self.interrupt = Meter(), Pace(), Interrupt()
+        self.due = Due(config, total, data.train.size)
+        self.micro_steps_pace, self.updates_pace = Pace(), Pace(WORTH_TOGETHER)
+        self.meter, self.interrupt = Meter(), Interrupt()
 
     def run(self) -> dict[str, Any]:
         show_opening(self.config, self.directory, self.data, self.devices, self.window, self.total, self.micro_batch)
@@ -97,12 +102,14 @@ class Training:
         with self.interrupt, self._progress() as self.progress:
             self._evaluate_if_due()  # an evaluation that a stop has cut off
             while self.done < self.total:
-                with self.logbook.timed_update():
-                    self._accumulate(batches)
-                    update = self._commit()
+                count = self.updates_pace.next(self.due.next(self.done) - self.done)
+                with self.logbook.timed_updates(count), self.updates_pace.timed(count):
+                    update = self._updates(batches, count) if count > 1 else self._update(batches)
+                if not update["finite"]:
+                    self._diverged(update)
                 self._report(update)
                 self._evaluate_if_due()
-                if self.done % self.config.checkpoint.every == 0 or self.done == self.total:
+                if self.due.checkpoint(self.done):
                     self.checkpoints.save()
 
         # ---- close -----------------------------------------------------------------------------------------------
@@ -112,24 +119,31 @@ class Training:
         self._show_closing(summary)
         return summary
 
-    # ---- an update -----------------------------------------------------------------------------------------------
+    # ---- updates -------------------------------------------------------------------------------------------------
+
+    def _updates(self, batches: Any, count: int) -> dict[str, float]:
+        """Short updates in one call, up to one that is not finite; returns the scalars of the last."""
+        self._stop_if_asked()
+        return self._read(self.step.updates(batches, tf.constant(count)))
+
+    def _update(self, batches: Any) -> dict[str, float]:
+        self._accumulate(batches)
+        return self._read(self.step.commit())
 
     def _accumulate(self, batches: Any) -> None:
         """The micro-steps of one window, in calls short enough to show progress and to be interrupted."""
         steps, taken = self.config.accum.count, 0
         while taken < steps:
             self._stop_if_asked()  # drops what the window holds: only the commit changes state
-            count = self.pace.next(steps - taken)
-            with self.pace.timed(count):
+            count = self.micro_steps_pace.next(steps - taken)
+            with self.micro_steps_pace.timed(count):
                 self.step.accumulate(batches, tf.constant(count))
             taken += count
             self.progress.window(taken, steps)
 
-    def _commit(self) -> dict[str, float]:
-        update = {name: value.numpy().item() for name, value in self.step.commit().items()}
-        if not update["finite"]:
-            self._diverged(update)
-        self.done += 1
+    def _read(self, scalars: dict[str, tf.Tensor]) -> dict[str, float]:
+        update = {name: value.numpy().item() for name, value in scalars.items()}
+        self.done = update["step"]  # without one that is not finite
         return update
 
     def _report(self, update: dict[str, float]) -> None:
@@ -140,7 +154,7 @@ class Training:
             examples_per_second=self.logbook.examples_per_second,
             peak_bytes=self.meter.read()["tensor_peak_bytes"],
         )
-        if self.done % self.config.log.every == 0 or self.done in (1, self.total):
+        if self.due.log(self.done):
             self.logbook.train(self.done, update)
 
     def _progress(self) -> Progress:
@@ -150,7 +164,7 @@ class Training:
     # ---- evaluation ----------------------------------------------------------------------------------------------
 
     def _evaluate_if_due(self) -> None:
-        if not self._evaluation_due() or self.logbook.tested(self.done):
+        if not self.due.evaluation(self.done) or self.logbook.tested(self.done):
             return
         result = self.evaluator(stop=lambda: self.interrupt.requested, report=self.progress.evaluating)
         if result is None:
@@ -161,17 +175,6 @@ class Training:
             f"update {self.done}: test loss {result['loss']:.4f}, test accuracy {result['accuracy']:.4f}"
             + (" (best)" if best else "")
         )
-
-    def _evaluation_due(self) -> bool:
-        if self.done == 0:
-            return False
-        if self.done >= self.total:
-            return True
-        every = self.config.eval.every
-        if isinstance(every, str):  # "epoch"
-            examples, size = self.done * self.config.batch_size, self.data.train.size
-            return examples // size > (examples - self.config.batch_size) // size
-        return self.done % every == 0
 
     # ---- ways out ------------------------------------------------------------------------------------------------
 

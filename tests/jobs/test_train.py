@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from accumtrain import environment
+from accumtrain.engine import pace, step
 from accumtrain.errors import CheckpointError, ConfigError, DivergedError, Preempted
 from accumtrain.jobs import evaluate, train
 from accumtrain.runs import Run
@@ -199,6 +200,40 @@ def test_keras_model_trains_with_a_keras_optimizer(config):
     keras = ("model=keras", "model.name=MobileNetV3Small", "data.image_size=32")
     lion = ("optim=keras", "optim.name=Lion", "optim.lr=1e-4", "train.steps=2")
     assert train.run(config("keras", *lion, model=keras))["status"] == "completed"
+
+
+LENET = ("model=lenet5", "data.image_size=12")
+TOGETHER = ("train.steps=16", "log.every=8", "eval.every=16", "checkpoint.every=16", "ema.decay=0")
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """How many updates went into each call of several; such calls are tried however slow the machine is."""
+    counts = []
+
+    class Counting(step.Step):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            compiled = self.updates
+            self.updates = lambda batches, count: counts.append(int(count)) or compiled(batches, count)
+
+    monkeypatch.setattr(train, "Step", Counting)
+    monkeypatch.setattr(pace, "SECONDS_PER_CALL", 1e3)
+    return counts
+
+
+def test_updates_together_are_the_updates_apart(config, tmp_path, monkeypatch, calls):
+    train.run(config("together", *TOGETHER, model=LENET))
+    assert calls
+    assert max(calls) > 2
+    calls.clear()
+    monkeypatch.setattr(train, "WORTH_TOGETHER", float("inf"))
+    train.run(config("apart", *TOGETHER, model=LENET))
+    assert not calls
+    assert metrics(tmp_path / "together") == metrics(tmp_path / "apart")
+    expected, actual = (saved(tmp_path / name, 16) for name in ("apart", "together"))
+    assert expected.keys() == actual.keys()
+    assert all(np.array_equal(expected[name], actual[name]) for name in expected)
 
 
 def test_a_full_disk_is_named_and_leaves_what_was_saved(config, tmp_path, monkeypatch):

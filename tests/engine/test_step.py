@@ -1,0 +1,123 @@
+"""Several updates in one call are the same updates, bit for bit, and end where one is not finite."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from accumtrain.config import AdafactorConfig, SgdConfig
+from accumtrain.devices import resolve
+from accumtrain.engine.ema import MovingAverage
+from accumtrain.engine.step import Step
+from tests.engine.small import examples, lenet, revnet38, window_for
+
+ROOT = Path(__file__).parents[2]
+SGD = SgdConfig("sgd", 0.1, 1e-4, 0.0, 0.9, False)
+UPDATES, MICRO_STEPS, MICRO_BATCH = 5, 3, 4
+
+
+def step_and_batches(config, optim, shape, strategy=None, image_of=lambda image: image, ema=None):
+    """A window's compiled functions and enough micro-batches, the same bits each time."""
+    strategy = strategy or tf.distribute.get_strategy()
+    with strategy.scope():
+        window = window_for(config, optim, shape, clip_norm=1.0, micro_steps=MICRO_STEPS, ema=ema)
+        step = Step(window, strategy)
+    data = examples(UPDATES * MICRO_STEPS * MICRO_BATCH, shape)
+    dataset = tf.data.Dataset.from_tensor_slices({**data, "image": image_of(data["image"])})
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    batches = dataset.batch(MICRO_BATCH, drop_remainder=True).with_options(options)
+    return window, step, iter(strategy.experimental_distribute_dataset(batches))
+
+
+def apart(step, batches, count):
+    for _ in range(count):
+        step.accumulate(batches, tf.constant(MICRO_STEPS))
+        update = step.commit()
+    return update
+
+
+def all_variables(window):
+    averages = window.ema.averages if window.ema is not None else []
+    return [*window.model.variables, *window.optimizer.state, *averages, window.step, *window.buffers]
+
+
+def assert_same_bits(strategy, one, other):
+    copies = strategy.experimental_local_results
+    assert len(set(map(id, all_variables(one)))) >= len(one.variables), "none is left out"
+    for mine, its in zip(all_variables(one), all_variables(other), strict=True):
+        assert all(np.array_equal(a, b) for a, b in zip(copies(mine), copies(its), strict=True)), mine.name
+
+
+def compare(config, optim, shape, strategy, ema=None):
+    one, separate, batches = step_and_batches(config, optim, shape, strategy, ema=ema)
+    expected = apart(separate, batches, UPDATES)
+    other, together, batches = step_and_batches(config, optim, shape, strategy, ema=ema)
+    apart(together, batches, 1)
+    together.updates(batches, tf.constant(1))
+    update = together.updates(batches, tf.constant(UPDATES - 2))
+    assert int(update["step"]) == UPDATES
+    assert {name: value.numpy() for name, value in update.items()} == {
+        name: value.numpy() for name, value in expected.items()
+    }
+    assert_same_bits(strategy, one, other)
+    for function in (together.accumulate, together.commit, together.updates):
+        assert function.experimental_get_tracing_count() == 1
+
+
+def test_lenet_with_sgd():
+    compare(lenet(), SGD, (12, 12, 1), tf.distribute.get_strategy())
+
+
+def test_revnet_with_adafactor_and_averaged_weights(compose):
+    optim = compose("optim=adafactor").optim
+    assert isinstance(optim, AdafactorConfig)
+    network = revnet38(units=(1, 1))  # batch norm
+    compare(network, optim, (8, 8, 1), tf.distribute.get_strategy(), ema=lambda weights: MovingAverage(weights, 0.9))
+
+
+def test_on_two_replicas():
+    """In a process of its own: logical devices have to be set before TensorFlow runs."""
+    script = "from tests.engine.test_step import two_replicas; two_replicas()"
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def two_replicas():
+    from accumtrain.config import DeviceConfig
+
+    devices = resolve(DeviceConfig("mirrored", 2, None, None))
+    assert devices.replicas == 2
+    compare(revnet38(units=(1, 1)), SGD, (8, 8, 1), devices.strategy)
+
+
+@pytest.mark.parametrize("bad", [0, 2, UPDATES - 1])
+def test_an_update_that_is_not_finite_ends_the_call(bad):
+    """Nothing of it is applied, and nothing that follows it is begun."""
+
+    def with_a_bad_image(image):
+        place = bad * MICRO_STEPS * MICRO_BATCH + 1
+        return tf.tensor_scatter_nd_update(image, [[place, 0, 0, 0]], [np.nan])
+
+    shape, strategy = (12, 12, 1), tf.distribute.get_strategy()
+    one, separate, batches = step_and_batches(lenet(), SGD, shape)
+    if bad:
+        apart(separate, batches, bad)
+    other, together, batches = step_and_batches(lenet(), SGD, shape, image_of=with_a_bad_image)
+    update = together.updates(batches, tf.constant(UPDATES))
+    assert not update["finite"]
+    assert int(update["step"]) == bad
+    assert_same_bits(strategy, one, other)
+    left = sum(1 for _ in batches)
+    assert left == (UPDATES - 1 - bad) * MICRO_STEPS
+
+
+def test_the_longer_call_is_traced_when_it_is_asked_for():
+    _, step, batches = step_and_batches(lenet(), SGD, (12, 12, 1))
+    apart(step, batches, 2)
+    assert step.updates.experimental_get_tracing_count() == 0
