@@ -103,7 +103,7 @@ class Run:
     def log(self, record: Mapping[str, Any]) -> None:
         """Appends one line to metrics.jsonl. Numbers may be NumPy scalars; non-finite ones become null."""
         line = json.dumps(_plain(record), allow_nan=False).encode() + b"\n"
-        with _disk_errors(self._metrics), self._metrics.open("ab", buffering=0) as file:
+        with disk_errors(self._metrics), self._metrics.open("ab", buffering=0) as file:
             size = file.tell()
             try:
                 if file.write(line) < len(line):
@@ -200,7 +200,7 @@ def write_atomic(path: Path, text: str) -> None:
         CheckpointError: it can't be written, for example because the disk is full.
     """
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    with _disk_errors(path):
+    with disk_errors(path):
         try:
             with unfinished.open("w") as file:
                 file.write(text)
@@ -213,7 +213,8 @@ def write_atomic(path: Path, text: str) -> None:
 
 
 @contextmanager
-def _disk_errors(path: Path) -> Iterator[None]:
+def disk_errors(path: Path) -> Iterator[None]:
+    """Within, an OSError about writing `path` becomes a CheckpointError that says what to do."""
     try:
         yield
     except OSError as error:

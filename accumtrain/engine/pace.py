@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 SECONDS_PER_CALL = 0.5
+WORTH_TOGETHER = 10  # updates that fit into a call: with fewer, calling costs nothing beside them
 
 
 class Pace:

@@ -19,7 +19,7 @@ from accumtrain.engine.build import build_window
 from accumtrain.engine.checkpoint import Checkpoints
 from accumtrain.engine.evaluate import Evaluator
 from accumtrain.engine.memory import Meter
-from accumtrain.engine.pace import Pace
+from accumtrain.engine.pace import WORTH_TOGETHER, Pace
 from accumtrain.engine.step import Step
 
 MICRO_STEPS = 2  # of a window; the second one meets a buffer that is in use
@@ -83,14 +83,14 @@ class Probe:
         self._checkpoints = Checkpoints(directory, self.window, config.checkpoint.keep)
         dataset = train_batches(data, batch=batch, first=0, seed=config.run.seed)
         self.batches = iter(devices.strategy.experimental_distribute_dataset(dataset))
-        self._micro_steps, self._pace = micro_steps, Pace()
-        self.calls = 0  # of the last update, for its micro-steps
+        self._micro_steps, self._pace, self._updates_pace = micro_steps, Pace(), Pace(WORTH_TOGETHER)
+        self.calls = 0.0  # compiled calls that the last update took
         self.meter = Meter()
         self.meter.start()
 
     def update(self) -> tuple[float, float]:
         """Returns the seconds of a micro-step and of the commit."""
-        started, taken, self.calls = time.perf_counter(), 0, 0
+        started, taken, self.calls = time.perf_counter(), 0, 1.0  # the commit's
         while taken < self._micro_steps:
             count = self._pace.next(self._micro_steps - taken)
             with self._pace.timed(count):
@@ -100,6 +100,17 @@ class Probe:
         accumulated = time.perf_counter()
         self.step.commit()["step"].numpy()
         return (accumulated - started) / self._micro_steps, time.perf_counter() - accumulated
+
+    def updates(self, most: int) -> int:
+        """Up to `most` updates in one call if they are short, as in training; returns how many."""
+        count = self._updates_pace.next(most)
+        with self._updates_pace.timed(count):
+            if count == 1:
+                self.update()
+            else:
+                self.step.updates(self.batches, tf.constant(count))["step"].numpy()
+                self.calls = 1 / count
+        return count
 
     def evaluate(self) -> None:
         """The first batch of an evaluation; the stop ends it before the second."""

@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,6 @@ from accumtrain.jobs.auto import settled
 from accumtrain.jobs.failures import explained
 from accumtrain.runs import Run, write_json
 
-WARM_UP = 2  # updates after the first; by then calls have their length and buffers their place
 INPUT_SECONDS = 2.0  # for the input alone
 EMPTY_CALLS = 31
 
@@ -76,15 +76,15 @@ def measure(config: Config, imported: float) -> dict[str, Any]:
         probe.update()
         start["first_run"] = clock.lap()
 
-        updates = timed_updates(probe.update, config.bench)
-        memory = probe.meter.read()
+        some_updates = partial(probe.updates, config.log.every)  # as training makes them between two log records
+        updates = timed_updates(some_updates, config.bench)
+        memory, calls = probe.meter.read(), probe.calls
         call = call_seconds(probe)
-        calls = probe.calls + 1  # of an update; the commit is one
         repeat_one_batch(probe, config, data, devices, batch)
-        updates_without_input = timed_updates(probe.update, config.bench)
+        updates_without_input = timed_updates(some_updates, config.bench)
         flops = count_flops(graph, micro_batch) / batch
 
-        del probe, graph  # their place is needed for what follows
+        del probe, graph, some_updates  # their place is needed for what follows
         input_alone = input_images_per_second(config, data, batch)
     peak = matmul_peak(config)
     speed = updates.examples_per_second(config.batch_size)
@@ -145,15 +145,16 @@ class Updates:
         }
 
 
-def timed_updates(update: Callable[[], Any], bench: BenchConfig) -> Updates:
-    """Whole updates, one after the other, after a warm-up."""
-    for _ in range(WARM_UP):
-        update()
+def timed_updates(updates: Callable[[], int], bench: BenchConfig) -> Updates:
+    """Whole updates after a warm-up. `updates` makes some in one call and returns how many."""
+    length = 0
+    while (count := updates()) > length:
+        length = count  # once calls grow no longer, buffers have their place too
     clock = Stopwatch()
     seconds: list[float] = []
     while len(seconds) < bench.updates or sum(seconds) < bench.seconds:
-        update()
-        seconds.append(clock.lap())
+        count = updates()
+        seconds += [clock.lap() / count] * count
     return Updates(seconds)
 
 

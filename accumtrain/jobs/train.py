@@ -16,7 +16,7 @@ from accumtrain.engine.build import build_window
 from accumtrain.engine.checkpoint import Checkpoints
 from accumtrain.engine.evaluate import Evaluator
 from accumtrain.engine.memory import Meter, state_bytes, tensor_bytes
-from accumtrain.engine.pace import Pace
+from accumtrain.engine.pace import WORTH_TOGETHER, Pace
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
 from accumtrain.errors import DivergedError, Preempted
@@ -29,8 +29,6 @@ from accumtrain.jobs.logbook import Logbook
 from accumtrain.jobs.opening import show_opening
 from accumtrain.jobs.pictures import draw_curves
 from accumtrain.runs import Run
-
-WORTH_TOGETHER = 10  # updates that fit into a call: with fewer, calling costs nothing beside them
 
 
 def run(config: Config) -> dict[str, Any]:

@@ -107,9 +107,26 @@ def test_on_two_replicas_an_image_takes_the_same_operations(measured, tmp_path):
 
 def test_updates_are_timed_until_both_bounds_are_met():
     pauses = iter([0.0, 0.0, 0.03, 0.01, 0.02, *[0.03] * 9])
-    updates = bench.timed_updates(lambda: time.sleep(next(pauses)), BenchConfig(updates=2, seconds=0.055))
+
+    def one_update():
+        time.sleep(next(pauses))
+        return 1
+
+    updates = bench.timed_updates(one_update, BenchConfig(updates=2, seconds=0.055))
     assert len(updates.seconds) == 3
     assert updates.median == pytest.approx(0.02, abs=0.009)
+
+
+def test_updates_are_timed_once_calls_have_their_length():
+    lengths = iter([1, 2, 4, 4, *[4] * 9])
+
+    def some_updates():
+        time.sleep(0.02)
+        return next(lengths)
+
+    updates = bench.timed_updates(some_updates, BenchConfig(updates=8, seconds=0.0))
+    assert len(updates.seconds) == 8
+    assert updates.median == pytest.approx(0.005, abs=0.003)
 
 
 def test_spread():
