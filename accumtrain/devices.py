@@ -16,10 +16,11 @@ from accumtrain.errors import ConfigError
 
 @dataclass(frozen=True)
 class Devices:
-    """Where a run computes: a strategy, and a line that says what was found."""
+    """Where a run computes: a strategy, a line that says what was found, and whether XLA compiles micro-steps."""
 
     strategy: tf.distribute.Strategy
     description: str
+    xla: bool
 
     @property
     def replicas(self) -> int:
@@ -33,6 +34,13 @@ def resolve(config: DeviceConfig) -> Devices:
         ConfigError: the device is not there, or TensorFlow was initialised with other devices in this process.
     """
     kind = _best_kind() if config.kind == "auto" else config.kind
+    strategy, found = _resolve(config, kind)
+    # auto: half as fast as oneDNN on a CPU (docs/bench.md), not measured on a GPU; a TPU runs nothing else
+    xla = kind == "tpu" if config.xla == "auto" else bool(config.xla)
+    return Devices(strategy, found + (", XLA" if xla else ""), xla)
+
+
+def _resolve(config: DeviceConfig, kind: str) -> tuple[tf.distribute.Strategy, str]:
     if kind == "tpu":
         return _tpu(config)
     gpus = tf.config.list_physical_devices("GPU")
@@ -54,7 +62,7 @@ def _tpu_library() -> bool:
     return importlib.util.find_spec("libtpu") is not None
 
 
-def _tpu(config: DeviceConfig) -> Devices:
+def _tpu(config: DeviceConfig) -> tuple[tf.distribute.Strategy, str]:
     address = config.tpu or "local"
     if address == "local" and not _tpu_library():
         raise ConfigError(
@@ -69,10 +77,10 @@ def _tpu(config: DeviceConfig) -> Devices:
         reason = str(error).strip().splitlines()[0]
         raise ConfigError(f"device=tpu: no TPU answers at device.tpu={address}: {reason}") from error
     strategy = tf.distribute.TPUStrategy(resolver)
-    return Devices(strategy, f"TPU {address}, {strategy.num_replicas_in_sync} cores")
+    return strategy, f"TPU {address}, {strategy.num_replicas_in_sync} cores"
 
 
-def _gpu(config: DeviceConfig, gpus: list) -> Devices:
+def _gpu(config: DeviceConfig, gpus: list) -> tuple[tf.distribute.Strategy, str]:
     if not gpus:
         raise ConfigError(
             "device=gpu: TensorFlow sees no GPU; check nvidia-smi and that tensorflow[and-cuda] is installed, "
@@ -80,13 +88,13 @@ def _gpu(config: DeviceConfig, gpus: list) -> Devices:
         )
     _limit_gpus(config, gpus[:1])
     _set(tf.config.set_visible_devices, gpus[:1], "GPU")
-    return Devices(tf.distribute.OneDeviceStrategy("/gpu:0"), _gpu_name(gpus[0]))
+    return tf.distribute.OneDeviceStrategy("/gpu:0"), _gpu_name(gpus[0])
 
 
-def _mirrored_gpus(config: DeviceConfig, gpus: list) -> Devices:
+def _mirrored_gpus(config: DeviceConfig, gpus: list) -> tuple[tf.distribute.Strategy, str]:
     _limit_gpus(config, gpus)
     strategy = tf.distribute.MirroredStrategy([f"/gpu:{index}" for index in range(len(gpus))])
-    return Devices(strategy, f"{len(gpus)} x {_gpu_name(gpus[0])}, mirrored")
+    return strategy, f"{len(gpus)} x {_gpu_name(gpus[0])}, mirrored"
 
 
 def _limit_gpus(config: DeviceConfig, gpus: list) -> None:
@@ -100,7 +108,7 @@ def _gpu_name(gpu: tf.config.PhysicalDevice) -> str:
     return tf.config.experimental.get_device_details(gpu).get("device_name", gpu.name)
 
 
-def _cpu(config: DeviceConfig, kind: str) -> Devices:
+def _cpu(config: DeviceConfig, kind: str) -> tuple[tf.distribute.Strategy, str]:
     replicas = config.virtual or 1
     if kind == "mirrored" and replicas < 2:
         raise ConfigError(
@@ -113,9 +121,9 @@ def _cpu(config: DeviceConfig, kind: str) -> Devices:
         _set(tf.config.set_logical_device_configuration, cpu, [tf.config.LogicalDeviceConfiguration()] * replicas)
     threads = f"CPU, {os.cpu_count()} cores"
     if replicas == 1:
-        return Devices(tf.distribute.get_strategy(), threads)
+        return tf.distribute.get_strategy(), threads
     strategy = tf.distribute.MirroredStrategy([f"/cpu:{index}" for index in range(replicas)])
-    return Devices(strategy, f"{threads} as {replicas} virtual devices, mirrored")
+    return strategy, f"{threads} as {replicas} virtual devices, mirrored"
 
 
 def _set(setter: Callable[..., None], *arguments: Any) -> None:

@@ -14,7 +14,7 @@ import hydra
 from accumtrain import environment
 from accumtrain.config import CONF_DIR, Config, DeviceConfig, from_mapping
 
-environment.prepare(DeviceConfig("cpu", None, None, None))
+environment.prepare(DeviceConfig("cpu", None, None, None, "auto"))
 
 import tensorflow as tf  # noqa: E402
 from omegaconf import OmegaConf  # noqa: E402

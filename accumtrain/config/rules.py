@@ -132,11 +132,13 @@ def _get(config: Config, key: str) -> Any:
 
 def _check_words(config: Config) -> None:
     """The keys that take a number or one word."""
-    every, steps = config.eval.every, config.accum.steps
+    every, steps, xla = config.eval.every, config.accum.steps, config.device.xla
     if isinstance(every, str) and every != "epoch":
         raise ConfigError(f"eval.every={every}: must be a number of updates or epoch; for example eval.every=epoch")
     if isinstance(steps, str) and steps != "auto":
         raise ConfigError(f"accum.steps={steps}: must be a number of micro-batches per update, or auto")
+    if isinstance(xla, str) and xla != "auto":
+        raise ConfigError(f"device.xla={xla}: must be true, false or auto")
 
 
 def _check_length(config: Config) -> None:

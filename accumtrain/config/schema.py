@@ -31,12 +31,16 @@ PRECISIONS = ("float32", "bfloat16", "float64")
 
 @dataclass
 class DeviceConfig:
-    """`virtual`: logical CPU devices. `memory_limit_mb`: a hard limit. `tpu`: address or name, kind tpu only."""
+    """`virtual`: logical CPU devices. `memory_limit_mb`: a hard limit. `tpu`: address or name, kind tpu only.
+
+    `xla`: compile micro-steps with XLA? auto: on a TPU only.
+    """
 
     kind: str
     virtual: int | None
     memory_limit_mb: int | None
     tpu: str | None
+    xla: bool | str
 
 
 @dataclass

@@ -78,7 +78,7 @@ class Probe:
         batch = micro_batch * devices.replicas
         self.window = build_window(config, data, total_steps(config, data.train.size), devices.strategy)
         with devices.strategy.scope():
-            self.step = Step(self.window, devices.strategy)
+            self.step = Step(self.window, devices.strategy, devices.xla)
             self._evaluator = Evaluator(self.window.model, self.window.ema, data, batch, devices.strategy)
         self._checkpoints = Checkpoints(directory, self.window, config.checkpoint.keep)
         dataset = train_batches(data, batch=batch, first=0, seed=config.run.seed)

@@ -9,10 +9,14 @@ import tensorflow as tf
 
 from accumtrain.engine.graph_optimizer import FUSION_ONLY, NOTHING, Compiled
 from accumtrain.engine.window import Window
+from accumtrain.models.order import for_xla
 
 
 class Step:
     """Runs micro-steps and commits on all replicas. Create it inside the strategy's scope.
+
+    Args:
+        xla: compile micro-steps with XLA; the commit gains nothing from it.
 
     Attributes:
         accumulate: (batches, count) takes `count` (int32 scalar) global micro-batches of an iterator into the buffers.
@@ -21,14 +25,15 @@ class Step:
             calls of the other two; returns the scalars of the last. It stops after one that is not finite.
     """
 
-    def __init__(self, window: Window, strategy: tf.distribute.Strategy):
+    def __init__(self, window: Window, strategy: tf.distribute.Strategy, xla: bool = False):
         self._window, self._strategy = window, strategy
+        self._micro_step = by_xla(window.accumulate, strategy) if xla else window.accumulate
         self.accumulate = Compiled(self._accumulate, FUSION_ONLY)
         self.commit = Compiled(self._commit, NOTHING)
         self.updates = Compiled(self._updates, NOTHING)  # the two that it calls keep their own settings
 
     def _accumulate(self, batches: Any, count: tf.Tensor) -> None:
-        for_each(self._strategy, batches, count, self._window.accumulate)
+        for_each(self._strategy, batches, count, self._micro_step)
 
     def _commit(self) -> dict[str, tf.Tensor]:
         results = self._strategy.run(self._window.commit)
@@ -48,6 +53,18 @@ class Step:
             parallel_iterations=1,
         )
         return last
+
+
+def by_xla(function: Callable[[Any], None], strategy: tf.distribute.Strategy) -> Callable[[Any], None]:
+    """The replica function, traced for XLA and compiled by it."""
+
+    def traced(batch: Any) -> None:
+        with for_xla():
+            function(batch)
+
+    if isinstance(strategy, tf.distribute.TPUStrategy):
+        return traced  # it compiles whatever it runs
+    return tf.function(traced, autograph=False, jit_compile=True)
 
 
 def for_each(strategy: tf.distribute.Strategy, batches: Any, count: tf.Tensor, function: Callable[[Any], None]) -> None:

@@ -66,7 +66,7 @@ class Training:
         self.total, self.micro_batch = total, micro_batch
         self.global_micro_batch = micro_batch * devices.replicas
         with devices.strategy.scope():
-            self.step = Step(window, devices.strategy)
+            self.step = Step(window, devices.strategy, devices.xla)
             self.evaluator = Evaluator(window.model, window.ema, data, self.global_micro_batch, devices.strategy)
         self.checkpoints = Checkpoints(run.checkpoints, window, config.checkpoint.keep)
         self.resumed = self.checkpoints.restore()

@@ -37,6 +37,11 @@ def run(config: Config) -> dict[str, Any]:
     Raises:
         VerificationError: a check missed its bound.
     """
+    if config.device.xla is True:
+        raise ConfigError(
+            "device.xla=true: job=verify compares the bits of TensorFlow's own kernels, and XLA sums in an order that "
+            "depends on what it fuses; leave device.xla out"
+        )
     devices = resolve(config.device)
     data = open_data(config.data, config.run.seed)
     path = Run(config).path / "verify.json"

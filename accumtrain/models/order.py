@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.compiler.tf2xla.python.xla import optimization_barrier
+
+_for_xla: ContextVar[bool] = ContextVar("for_xla", default=False)
+
+
+@contextmanager
+def for_xla() -> Iterator[None]:
+    """What is traced within will be compiled by XLA, which drops control dependencies but keeps barriers."""
+    token = _for_xla.set(True)
+    try:
+        yield
+    finally:
+        _for_xla.reset(token)
 
 
 def after(operations: Sequence[Any], tensors: Any) -> Any:
-    """The same tensors, available only once all of `operations` (tensors or operations) are done."""
-    with tf.control_dependencies(tf.nest.flatten(operations)):
+    """The same tensors, available only once all of `operations` (tensors or operations) are done.
+
+    XLA waits for tensors only.
+    """
+    first, then = tf.nest.flatten(operations), tf.nest.flatten(tensors)
+    if _for_xla.get():
+        waited = [value for value in first if isinstance(value, tf.Tensor)]
+        return tf.nest.pack_sequence_as(tensors, optimization_barrier(*waited, *then)[len(waited) :])
+    with tf.control_dependencies(first):
         # not Identity: the graph optimizer moves casts in front of it, out of the order made here
-        return tf.nest.pack_sequence_as(tensors, tf.identity_n(tf.nest.flatten(tensors)))
+        return tf.nest.pack_sequence_as(tensors, tf.identity_n(then))

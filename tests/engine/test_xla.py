@@ -1,0 +1,43 @@
+"""Micro-steps compiled by XLA."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from accumtrain.config import SgdConfig
+from accumtrain.engine.step import Step
+from tests.engine.small import examples, lenet, revnet38, window_for
+
+SHAPE, MICRO_BATCH = (8, 8, 3), 8
+SGD = SgdConfig("sgd", 0.1, 0.0, 0.0, 0.9, False)
+
+
+def sums_of_a_window(config, xla):
+    window = window_for(config, SGD, SHAPE)
+    step = Step(window, tf.distribute.get_strategy(), xla)
+    dataset = tf.data.Dataset.from_tensor_slices(examples(2 * MICRO_BATCH, SHAPE))
+    step.accumulate(iter(dataset.batch(MICRO_BATCH, drop_remainder=True)), tf.constant(2))
+    return [buffer.numpy() for buffer in window.buffers]
+
+
+# without the grid, on which a sum that is rounded otherwise may fall on the next point
+SMOOTH = replace(revnet38("group", units=(2, 1)), snap_bits=0)
+
+
+@pytest.mark.parametrize("config", [lenet(), SMOOTH], ids=["lenet", "revnet"])
+def test_sums_are_those_of_tensorflows_kernels(config):
+    for compiled, plain in zip(sums_of_a_window(config, True), sums_of_a_window(config, False), strict=True):
+        np.testing.assert_allclose(compiled, plain, rtol=1e-4, atol=1e-4)
+
+
+def test_reversed_gradient_is_that_of_stored_activations():
+    """To rounding: XLA sums in another order where it fuses otherwise."""
+    reversed_, stored = (
+        sums_of_a_window(revnet38(memory=memory, units=(2, 1)), True) for memory in ("reverse", "store")
+    )
+    for one, other in zip(reversed_, stored, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
