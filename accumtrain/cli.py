@@ -114,8 +114,8 @@ def _run_sweep_job(composed: DictConfig) -> None:
     job, overrides = HydraConfig.get().job, list(HydraConfig.get().overrides.task)
     say(f"\nrun {job.num + 1} of the sweep: {' '.join(overrides)}")
     code, config = _run_composed(composed)
-    path = None if config is None else str(Run(config).path)
-    sweep.leave(Path(os.environ[sweep.SCRATCH]), job.num, sweep.Outcome(overrides, path, code))
+    path, kind = (None, None) if config is None else (str(Run(config).path), config.job)
+    sweep.leave(Path(os.environ[sweep.SCRATCH]), job.num, sweep.Outcome(overrides, path, kind, code))
     if code in STOPPED:
         raise KeyboardInterrupt
 

@@ -6,13 +6,13 @@ Jobs may run in processes of their own, so files, not variables, carry what beca
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from accumtrain.config import Config
-from accumtrain.console import format_seconds, table
+from accumtrain.console import format_bytes, format_seconds, table
 from accumtrain.errors import AccumtrainError, ConfigError
 from accumtrain.runs import read_summary, write_json
 
@@ -21,10 +21,11 @@ SCRATCH = "ACCUMTRAIN_SWEEP_DIR"  # environment variable, read by conf/config.ya
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one job. `path`: the run's folder, None if its configuration was refused."""
+    """What became of one job. `path`: the run's folder, `job`: what it did; None if its configuration was refused."""
 
     overrides: list[str]
     path: str | None
+    job: str | None
     exit_code: int
 
     @property
@@ -36,9 +37,12 @@ class Outcome:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """The run's summary; empty where this job wrote none."""
-        wrote_one = self.path is not None and self.exit_code in (0, 4, 75)
-        return (read_summary(Path(self.path)) if wrote_one and self.path else None) or {}
+        """The run's summary, or what a benchmark measured; empty where this job wrote none."""
+        if self.path is None or self.exit_code not in (0, 4, 75):
+            return {}
+        if self.job == "bench":
+            return json.loads((Path(self.path) / "bench.json").read_text())
+        return read_summary(Path(self.path)) or {}
 
 
 def check_distinct(configs: Sequence[Config]) -> None:
@@ -63,15 +67,18 @@ def collect(scratch: Path) -> list[Outcome]:
 
 
 def report(outcomes: Sequence[Outcome]) -> None:
-    """Shows the runs, best first by test accuracy then test loss, and writes them to sweep.json beside the runs."""
+    """Shows the runs, best first, and writes them to sweep.json beside the runs."""
     ranked = sorted(outcomes, key=_rank)
     swept = _swept_keys(outcomes)
-    columns = [*swept, "status", "step", "test accuracy", "test loss", "examples/s", "seconds"]
-    table(f"{len(ranked)} runs, best first", columns, [_row(outcome, swept) for outcome in ranked])
-    rows = [{**asdict(each), "status": each.status, "summary": each.summary} for each in ranked]
+    measured = {
+        title: read for job, columns in COLUMNS.items() if _any(job, outcomes) for title, read in columns.items()
+    }
+    rows = [_row(outcome, swept, list(measured.values())) for outcome in ranked]
+    table(f"{len(ranked)} runs, best first", [*swept, "status", *measured], rows)
+    records = [{**asdict(each), "status": each.status, "summary": each.summary} for each in ranked]
     run_dir = next((Path(each.path).parent for each in outcomes if each.path), None)
     if run_dir is not None and run_dir.is_dir():  # else no run began
-        write_json(run_dir / "sweep.json", rows)
+        write_json(run_dir / "sweep.json", records)
 
 
 def exit_code(outcomes: Sequence[Outcome]) -> int:
@@ -79,12 +86,14 @@ def exit_code(outcomes: Sequence[Outcome]) -> int:
     return next((outcome.exit_code for outcome in outcomes if outcome.exit_code), 0)
 
 
-def _rank(outcome: Outcome) -> tuple[bool, float, float]:
+def _rank(outcome: Outcome) -> tuple[bool, float, float, float]:
+    """Failed ones last; then test accuracy, test loss, and the speed a benchmark found."""
     accuracy, loss = _test(outcome.summary, "accuracy"), _test(outcome.summary, "loss")
     return (
         outcome.exit_code != 0,
         float("inf") if accuracy is None else -accuracy,
         float("inf") if loss is None else loss,
+        -outcome.summary.get("images_per_second", {}).get("median", 0.0),
     )
 
 
@@ -103,18 +112,39 @@ def _values(outcome: Outcome) -> dict[str, str]:
     return dict(override.partition("=")[::2] for override in outcome.overrides)
 
 
-def _row(outcome: Outcome, swept: Sequence[str]) -> list[str]:
-    summary, values = outcome.summary, _values(outcome)
-    numbers: list[tuple[Any, str]] = [
-        (summary.get("step"), "d"),
-        (_test(summary, "accuracy"), ".4f"),
-        (_test(summary, "loss"), ".4f"),
-        (summary.get("examples_per_second"), ",.0f"),
-    ]
-    seconds = summary.get("seconds")
+def _any(job: str, outcomes: Sequence[Outcome]) -> bool:
+    return any(outcome.job == job for outcome in outcomes)
+
+
+def _row(outcome: Outcome, swept: Sequence[str], columns: Sequence[Column]) -> list[str]:
+    values, summary = _values(outcome), outcome.summary
+    texts = [read(summary) if summary else None for read in columns]
     return [
         *(values.get(key, "-") for key in swept),
         outcome.status,
-        *("-" if number is None else format(number, form) for number, form in numbers),
-        "-" if seconds is None else format_seconds(seconds),
+        *("-" if text is None else text for text in texts),
     ]
+
+
+def _shown(value: Any, form: str | Callable[[Any], str]) -> str | None:
+    if value is None:
+        return None
+    return format(value, form) if isinstance(form, str) else form(value)
+
+
+Column = Callable[[dict[str, Any]], "str | None"]  # from a job's summary to what the table shows
+TRAINING: dict[str, Column] = {
+    "step": lambda summary: _shown(summary.get("step"), "d"),
+    "test accuracy": lambda summary: _shown(_test(summary, "accuracy"), ".4f"),
+    "test loss": lambda summary: _shown(_test(summary, "loss"), ".4f"),
+    "examples/s": lambda summary: _shown(summary.get("examples_per_second"), ",.0f"),
+    "seconds": lambda summary: _shown(summary.get("seconds"), format_seconds),
+}
+BENCH: dict[str, Column] = {
+    "images/s": lambda summary: _shown(summary.get("images_per_second", {}).get("median"), ",.4g"),
+    "peak of tensors": lambda summary: _shown(summary.get("memory", {}).get("tensor_peak_bytes"), format_bytes),
+    "resident": lambda summary: _shown(summary.get("memory", {}).get("rss_peak_bytes"), format_bytes),
+    "of a matrix product": lambda summary: _shown(summary.get("share_of_matmul"), ".0%"),
+    "first update": lambda summary: _shown(summary.get("seconds_to_first_update", {}).get("total"), format_seconds),
+}
+COLUMNS = {"train": TRAINING, "evaluate": TRAINING, "bench": BENCH}

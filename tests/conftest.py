@@ -52,17 +52,17 @@ def command(
 
 
 @pytest.fixture
-def fake_job(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Config], Any]], list[Config]]:
-    """Puts a function in the place of job=train; returns the list of configurations it will have seen."""
+def fake_job(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Config]]:
+    """Puts a function in the place of a job; returns the list of configurations it will have seen."""
 
-    def put(run: Callable[[Config], Any]) -> list[Config]:
+    def put(run: Callable[[Config], Any], name: str = "train") -> list[Config]:
         seen: list[Config] = []
 
         def job(config: Config) -> Any:
             seen.append(config)
             return run(config)
 
-        monkeypatch.setitem(sys.modules, "accumtrain.jobs.train", SimpleNamespace(run=job))
+        monkeypatch.setitem(sys.modules, f"accumtrain.jobs.{name}", SimpleNamespace(run=job))
         return seen
 
     return put

@@ -171,6 +171,27 @@ def test_sweep_ranks_its_runs(command, fake_job, tmp_path):
     assert sorted(each.name for each in tmp_path.iterdir()) == ["runs"], "nothing of Hydra's"
 
 
+def test_sweep_of_benchmarks_ranks_them_by_speed(command, fake_job):
+    def measure(config):
+        path = Run(config).path
+        path.mkdir(parents=True)
+        measured = {
+            "images_per_second": {"median": 10.0 * config.batch_size},
+            "memory": {"tensor_peak_bytes": 3 * 2**20, "rss_peak_bytes": 2**30},
+            "share_of_matmul": None,
+            "seconds_to_first_update": {"total": 14.2},
+        }
+        (path / "bench.json").write_text(json.dumps(measured))
+
+    fake_job(measure, "bench")
+    answer = command("-m", "job=bench", "batch_size=32,64")
+    assert answer.code == 0
+    assert rows_of(answer.out) == [
+        ["64", "completed", "640", "3.0", "MB", "1.0", "GB", "-", "14.2", "s"],
+        ["32", "completed", "320", "3.0", "MB", "1.0", "GB", "-", "14.2", "s"],
+    ]
+
+
 def test_sweep_goes_on_after_failures(command, fake_job):
     def job(config):
         if config.run.seed == 0:
