@@ -33,11 +33,17 @@ CPU_LIMIT = "TF_CPU_BFC_MEM_LIMIT_IN_MB"
 OPERATIONS_AT_ONCE = "TF_NUM_INTEROP_THREADS"
 LOGS_WANTED = "ACCUMTRAIN_TF_LOGS"
 _job_started: list[float] = []
+_import_seconds: list[float] = []
 
 
 def job_started() -> float:
     """When the current job began, in seconds of the epoch: for the first of a process, when that began."""
     return _job_started[-1]
+
+
+def tensorflow_import_seconds() -> float:
+    """What importing TensorFlow took in this process, where accumtrain did it; else 0."""
+    return sum(_import_seconds)
 
 
 def crashes_when_refused(device: DeviceConfig) -> bool:
@@ -71,14 +77,20 @@ def prepare(device: DeviceConfig, *, probed: bool = False) -> None:
         if not probed:
             os.environ.setdefault(ONEDNN, "0")
     if os.environ.get(LOGS_WANTED) == "1":
-        importlib.import_module("tensorflow")
+        _import_tensorflow()
         return
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     with _stderr_kept_back():
-        importlib.import_module("tensorflow")
+        _import_tensorflow()
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     logging.getLogger("absl").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module=r"tensorflow|keras|google\.protobuf")
+
+
+def _import_tensorflow() -> None:
+    started = time.perf_counter()
+    importlib.import_module("tensorflow")
+    _import_seconds.append(time.perf_counter() - started)
 
 
 def _on_one_cpu(device: DeviceConfig) -> bool:
