@@ -150,11 +150,9 @@ def _is_factored(shape: tf.TensorShape) -> bool:
 
 
 def _blended(moment: Local, value: tf.Tensor, blend: tf.Tensor) -> tf.Tensor:
-    """moment = (1 - blend) * moment + blend * value; returns the new moment."""
-    old = moment.read()
-    blended = old + blend * (value - old)
-    moment.assign(blended)
-    return blended
+    """moment = (1 - blend) * moment + blend * value, where it lies in memory; returns the new moment."""
+    moment.assign_add(blend * (value - moment.read()))
+    return moment.read()
 
 
 def _rms(tensor: tf.Tensor) -> tf.Tensor:
