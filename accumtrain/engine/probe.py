@@ -84,6 +84,7 @@ class Probe:
         dataset = train_batches(data, batch=batch, first=0, seed=config.run.seed)
         self.batches = iter(devices.strategy.experimental_distribute_dataset(dataset))
         self._micro_steps, self._pace, self._updates_pace = micro_steps, Pace(), Pace(WORTH_TOGETHER)
+        self._together = False  # have updates been made in one call?
         self.calls = 0.0  # compiled calls that the last update took
         self.meter = Meter()
         self.meter.start()
@@ -104,6 +105,9 @@ class Probe:
     def updates(self, most: int) -> int:
         """Up to `most` updates in one call if they are short, as in training; returns how many."""
         count = self._updates_pace.next(most)
+        if count > 1 and not self._together:
+            self._together = True
+            self.step.updates(self.batches, tf.constant(1))  # traces and compiles: its time says nothing
         with self._updates_pace.timed(count):
             if count == 1:
                 self.update()
