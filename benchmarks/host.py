@@ -36,8 +36,8 @@ EMPTY_CALLS = 101
 class TimedCalls:
     """The compiled functions as jobs/train.py calls them; notes begin, end and micro-steps of each call."""
 
-    def __init__(self, window: Any, strategy: tf.distribute.Strategy):
-        self._step, self._micro_steps = Step(window, strategy), window.micro_steps
+    def __init__(self, window: Any, strategy: tf.distribute.Strategy, xla: bool):
+        self._step, self._micro_steps = Step(window, strategy, xla), window.micro_steps
         self.calls: list[tuple[float, float, int]] = []
 
     def accumulate(self, batches: Any, count: tf.Tensor) -> None:
