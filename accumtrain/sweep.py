@@ -6,8 +6,9 @@ Jobs may run in processes of their own, so files, not variables, carry what beca
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ class Outcome:
         names = {error.exit_code: error.__name__ for error in AccumtrainError.__subclasses__()}
         return names.get(self.exit_code, "interrupted" if self.exit_code == 130 else "bug")
 
-    @property
+    @cached_property
     def summary(self) -> dict[str, Any]:
         """The run's summary, or what a benchmark measured; empty where this job wrote none."""
         if self.path is None or self.exit_code not in (0, 4, 75):
@@ -70,11 +71,11 @@ def report(outcomes: Sequence[Outcome]) -> None:
     """Shows the runs, best first, and writes them to sweep.json beside the runs."""
     ranked = sorted(outcomes, key=_rank)
     swept = _swept_keys(outcomes)
-    measured = {
-        title: read for job, columns in COLUMNS.items() if _any(job, outcomes) for title, read in columns.items()
-    }
-    rows = [_row(outcome, swept, list(measured.values())) for outcome in ranked]
-    table(f"{len(ranked)} runs, best first", [*swept, "status", *measured], rows)
+    columns: dict[str, Column] = {}
+    for job in dict.fromkeys(outcome.job for outcome in outcomes):
+        columns |= COLUMNS.get(job, {})
+    rows = [_row(outcome, swept, columns.values()) for outcome in ranked]
+    table(f"{len(ranked)} runs, best first", [*swept, "status", *columns], rows)
     records = [{**asdict(each), "status": each.status, "summary": each.summary} for each in ranked]
     run_dir = next((Path(each.path).parent for each in outcomes if each.path), None)
     if run_dir is not None and run_dir.is_dir():  # else no run began
@@ -112,39 +113,34 @@ def _values(outcome: Outcome) -> dict[str, str]:
     return dict(override.partition("=")[::2] for override in outcome.overrides)
 
 
-def _any(job: str, outcomes: Sequence[Outcome]) -> bool:
-    return any(outcome.job == job for outcome in outcomes)
+def _row(outcome: Outcome, swept: Sequence[str], columns: Iterable[Column]) -> list[str]:
+    values = _values(outcome)
+    measured = (_shown(outcome.summary, *column) for column in columns)
+    return [*(values.get(key, "-") for key in swept), outcome.status, *measured]
 
 
-def _row(outcome: Outcome, swept: Sequence[str], columns: Sequence[Column]) -> list[str]:
-    values, summary = _values(outcome), outcome.summary
-    texts = [read(summary) if summary else None for read in columns]
-    return [
-        *(values.get(key, "-") for key in swept),
-        outcome.status,
-        *("-" if text is None else text for text in texts),
-    ]
+def _shown(summary: Any, key: str, form: str | Callable[[Any], str]) -> str:
+    """The value at a dotted key, "-" where there is none."""
+    for name in key.split("."):
+        summary = (summary or {}).get(name)
+    if summary is None:
+        return "-"
+    return format(summary, form) if isinstance(form, str) else form(summary)
 
 
-def _shown(value: Any, form: str | Callable[[Any], str]) -> str | None:
-    if value is None:
-        return None
-    return format(value, form) if isinstance(form, str) else form(value)
-
-
-Column = Callable[[dict[str, Any]], "str | None"]  # from a job's summary to what the table shows
+Column = tuple[str, "str | Callable[[Any], str]"]  # dotted key of the summary, how it is shown
 TRAINING: dict[str, Column] = {
-    "step": lambda summary: _shown(summary.get("step"), "d"),
-    "test accuracy": lambda summary: _shown(_test(summary, "accuracy"), ".4f"),
-    "test loss": lambda summary: _shown(_test(summary, "loss"), ".4f"),
-    "examples/s": lambda summary: _shown(summary.get("examples_per_second"), ",.0f"),
-    "seconds": lambda summary: _shown(summary.get("seconds"), format_seconds),
+    "step": ("step", "d"),
+    "test accuracy": ("test.accuracy", ".4f"),
+    "test loss": ("test.loss", ".4f"),
+    "examples/s": ("examples_per_second", ",.0f"),
+    "seconds": ("seconds", format_seconds),
 }
 BENCH: dict[str, Column] = {
-    "images/s": lambda summary: _shown(summary.get("images_per_second", {}).get("median"), ",.4g"),
-    "peak of tensors": lambda summary: _shown(summary.get("memory", {}).get("tensor_peak_bytes"), format_bytes),
-    "resident": lambda summary: _shown(summary.get("memory", {}).get("rss_peak_bytes"), format_bytes),
-    "of a matrix product": lambda summary: _shown(summary.get("share_of_matmul"), ".0%"),
-    "first update": lambda summary: _shown(summary.get("seconds_to_first_update", {}).get("total"), format_seconds),
+    "images/s": ("images_per_second.median", ",.4g"),
+    "peak of tensors": ("memory.tensor_peak_bytes", format_bytes),
+    "resident": ("memory.rss_peak_bytes", format_bytes),
+    "of a matrix product": ("share_of_matmul", ".0%"),
+    "first update": ("seconds_to_first_update.total", format_seconds),
 }
-COLUMNS = {"train": TRAINING, "evaluate": TRAINING, "bench": BENCH}
+COLUMNS: dict[str | None, dict[str, Column]] = {"train": TRAINING, "evaluate": TRAINING, "bench": BENCH}
