@@ -6,11 +6,13 @@ import importlib.util
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import tensorflow as tf
 
 from accumtrain.config import DeviceConfig
+from accumtrain.environment import CPU_LIMIT
 from accumtrain.errors import ConfigError
 
 
@@ -119,11 +121,30 @@ def _cpu(config: DeviceConfig, kind: str) -> tuple[tf.distribute.Strategy, str]:
     if replicas > 1:
         (cpu,) = tf.config.list_physical_devices("CPU")
         _set(tf.config.set_logical_device_configuration, cpu, [tf.config.LogicalDeviceConfiguration()] * replicas)
+    _take_memory_in_one_piece()
     threads = f"CPU, {os.cpu_count()} cores"
     if replicas == 1:
         return tf.distribute.get_strategy(), threads
     strategy = tf.distribute.MirroredStrategy([f"/cpu:{index}" for index in range(replicas)])
     return strategy, f"{threads} as {replicas} virtual devices, mirrored"
+
+
+@cache
+def _take_memory_in_one_piece() -> None:
+    """Makes the CPU's allocator ask the system for its first gigabyte at once.
+
+    It would grow by pieces of 2, 4, 8, ... MB, and what is freed at the borders of two never joins to make room for a
+    large tensor: RevNet-104's peak was up to a tenth higher (docs/memory.md). Its tables take 3 % of what it asks for,
+    in memory; the rest is addresses until it is used.
+    """
+    megabytes = (
+        min(int(os.environ.get(CPU_LIMIT, 1024)), 1024) * 9 // 10
+    )  # it rounds up to a power of two, or to its limit
+    if megabytes < 32:
+        return  # a small limit leaves no choice
+    with tf.device("/cpu:0"):
+        tf.raw_ops.Empty(shape=[megabytes, 2**20], dtype=tf.uint8, init=False)
+    tf.config.experimental.reset_memory_stats("CPU:0")
 
 
 def _set(setter: Callable[..., None], *arguments: Any) -> None:

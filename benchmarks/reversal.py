@@ -3,12 +3,15 @@
     .venv/bin/python benchmarks/reversal.py                        # float32 and bfloat16, batch 16, then depth
     .venv/bin/python benchmarks/reversal.py --precision float32 --batch 8 --repeats 9
 
-Both policies run in one process on the same weights, their micro-steps in turn. Memory is the allocator's peak over
-what was there before the micro-step; time is the median over the pairs; gradient values are compared bit for bit.
+Time and gradients: both policies in one process on the same weights, their micro-steps in turn; the median over the
+pairs, and gradient values compared bit for bit. Memory: each policy in a process of its own, as runs are; the
+allocator's peak over what was there before the micro-step.
 """
 
 import argparse
+import multiprocessing
 import statistics
+from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 from workbench import MB, MicroStep, compose
@@ -20,16 +23,40 @@ def micro_step(*overrides: str) -> MicroStep:
     return MicroStep(compose("optim=adafactor", *overrides), SHAPE, CLASSES)
 
 
+def peaks(batches: list[int], *overrides: str) -> list[float]:
+    """MB over static at the peak of a micro-step, for each size of a batch, in a new process."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as processes:
+        return processes.submit(_peaks, batches, *overrides).result()
+
+
+def _peaks(batches: list[int], *overrides: str) -> list[float]:
+    run, found = micro_step(*overrides), []
+    for batch in batches:
+        run.run(batch, timed=False)  # traces
+        run.bytes.clear()
+        for _ in range(3):
+            run.run(batch)
+        found.append(max(run.bytes) / MB)
+    return found
+
+
 def line(name: str, stored: float, reversed_: float, form: str) -> None:
     ratio = reversed_ / stored
     print(f"  {name:<26} stored {stored:>8{form}}  reversed {reversed_:>8{form}}  ratio {ratio:.3f}", flush=True)
 
 
 def against_stored(model: str, precision: str, batch: int, repeats: int) -> None:
-    stored, reversed_ = (
-        micro_step(f"model={model}", f"model.memory={memory}", f"precision={precision}")
-        for memory in ("store", "reverse")
+    policies = [
+        [f"model={model}", f"model.memory={memory}", f"precision={precision}"] for memory in ("store", "reverse")
+    ]
+    print(f"{model}, {precision}, {SHAPE[0]} px, batch {batch}", flush=True)
+    at_once, at_twice = zip(*(peaks([batch, 2 * batch], *policy) for policy in policies), strict=True)
+    line("MB over static at the peak", *at_once, ".0f")
+    line(
+        "MB for a further image", *((more - peak) / batch for peak, more in zip(at_once, at_twice, strict=True)), ".1f"
     )
+
+    stored, reversed_ = (micro_step(*policy) for policy in policies)
     for run in (stored, reversed_):
         run.run(batch, timed=False)  # traces
         run.clear()
@@ -37,36 +64,21 @@ def against_stored(model: str, precision: str, batch: int, repeats: int) -> None
     pairs = list(
         zip(*([buffer.numpy() for buffer in run.window.gradients] for run in (stored, reversed_)), strict=True)
     )
+    differing = sum(int(np.sum(s != r)) for s, r in pairs)
+    print(f"  {'gradient values':<26} {differing:,} of {sum(s.size for s, _ in pairs):,} differ", flush=True)
     for _ in range(repeats):
         stored.run(batch)
         reversed_.run(batch)
     ratio = statistics.median(r / s for s, r in zip(stored.seconds, reversed_.seconds, strict=True))
-    peaks = [max(run.bytes) / MB for run in (stored, reversed_)]
-
-    print(f"{model}, {precision}, {SHAPE[0]} px, batch {batch}")
-    line("MB over static at the peak", *peaks, ".0f")
     line("seconds of a micro-step", *(statistics.median(run.seconds) for run in (stored, reversed_)), ".2f")
-    print(f"  {'the same, by pairs':<26} {ratio:.3f} (median of {repeats})")
-    differing = sum(int(np.sum(s != r)) for s, r in pairs)
-    print(f"  {'gradient values':<26} {differing:,} of {sum(s.size for s, _ in pairs):,} differ", flush=True)
-    for run in (stored, reversed_):
-        run.bytes.clear()
-        run.run(2 * batch, timed=False)
-        run.run(2 * batch)
-    line(
-        "MB for a further image",
-        *((max(run.bytes) / MB - p) / batch for run, p in zip((stored, reversed_), peaks, strict=True)),
-        ".1f",
-    )
+    print(f"  {'the same, by pairs':<26} {ratio:.3f} (median of {repeats})", flush=True)
 
 
 def depth(batch: int) -> None:
     print(f"revnet104 with more units in its third stage, float32, {SHAPE[0]} px, batch {batch}, reversed")
     for units in (11, 44):
-        run = micro_step("model=revnet104", f"model.units=[2,2,{units},2]")
-        run.run(batch, timed=False)
-        run.run(batch)
-        print(f"  {units} units: {run.bytes[-1] / MB:.1f} MB over static at the peak", flush=True)
+        (peak,) = peaks([batch], "model=revnet104", f"model.units=[2,2,{units},2]")
+        print(f"  {units} units: {peak:.1f} MB over static at the peak", flush=True)
 
 
 if __name__ == "__main__":

@@ -14,11 +14,13 @@ import hydra
 from accumtrain import environment
 from accumtrain.config import CONF_DIR, Config, DeviceConfig, from_mapping
 
-environment.prepare(DeviceConfig("cpu", None, None, None, "auto"))
+CPU = DeviceConfig("cpu", None, None, None, "auto")
+environment.prepare(CPU)
 
 import tensorflow as tf  # noqa: E402
 from omegaconf import OmegaConf  # noqa: E402
 
+from accumtrain.devices import resolve  # noqa: E402
 from accumtrain.engine.step import Step  # noqa: E402
 from accumtrain.engine.window import Window  # noqa: E402
 from accumtrain.models.build import build_model  # noqa: E402
@@ -26,6 +28,7 @@ from accumtrain.optim.build import build_optimizer  # noqa: E402
 from accumtrain.optim.schedules import build_schedule  # noqa: E402
 
 MB = 2**20
+STRATEGY = resolve(CPU).strategy
 
 
 def compose(*overrides: str) -> Config:
@@ -57,7 +60,7 @@ class MicroStep:
             seed=11,
             micro_steps=2,
         )
-        self.step = Step(self.window, tf.distribute.get_strategy())
+        self.step = Step(self.window, STRATEGY)
 
     def run(self, batch: int, timed: bool = True) -> None:
         """One micro-step on a batch that is already there; its gradient is added to the buffers."""

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from accumtrain.engine.graph_optimizer import FUSION_ONLY, NOTHING, Compiled
 from accumtrain.engine.window import Window
-from accumtrain.models.order import for_xla
+from accumtrain.models.target import for_xla
 
 
 class Step:

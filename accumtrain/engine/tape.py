@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from accumtrain.models.add import add
 from accumtrain.models.mode import Mode
 from accumtrain.models.order import after
 from accumtrain.models.pullback import Gradients, Streams, pullback
@@ -111,12 +112,12 @@ def _reverse_unit(
     The sums are formed in the order in which plain back-propagation forms them, so the gradient has the same bits.
     """
     (y1, y2), (d_y1, d_y2) = y, d_y
-    invert1, invert2 = (lambda f: y1 - f, lambda g: y2 - g) if unit.invertible else (None, None)
+    invert1, invert2 = (lambda f: add(y1, -f), lambda g: add(y2, -g)) if unit.invertible else (None, None)
     y1, d_g, x2 = _replay(unit.g, after([d_y1], y1), d_y2, mode, emit, invert2)
-    d_y1 = d_y1 + d_g
+    d_y1 = add(d_y1, d_g)
     x2, d_x2, x1 = _replay(unit.f, x2 if unit.invertible else kept[1], d_y1, mode, emit, invert1)
     if unit.shortcuts is None:
-        return (x1, x2), (d_y1, d_y2 + d_x2)
+        return (x1, x2), (d_y1, add(d_y2, d_x2))
     x1, d_x1, _ = _replay(unit.shortcuts[0], kept[0], after([d_x2], d_y1), mode, emit)
     _, d_across, _ = _replay(unit.shortcuts[1], x2, after([d_x1], d_y2), mode, emit)
-    return (x1, x2), (d_x1, d_across + d_x2)
+    return (x1, x2), (d_x1, add(d_across, d_x2))

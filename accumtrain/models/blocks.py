@@ -39,6 +39,7 @@ class Residual(tf.Module):
     Args:
         preactivated: False where the input has just been normalised by the stem (the first unit of the network).
         keep: a replay keeps what norm and ReLU give; else they are computed once more where it is differentiated.
+        compute_dtype: of the convolutions; without one, the input's.
     """
 
     def __init__(
@@ -52,9 +53,10 @@ class Residual(tf.Module):
         bottleneck: bool,
         preactivated: bool = True,
         keep: bool = True,
+        compute_dtype: tf.DType | None = None,
     ):
         super().__init__()
-        self.keep = keep
+        self.keep, self.compute_dtype = keep, compute_dtype
         inner = outputs // 4 if bottleneck else outputs
         sizes = (1, 3, 1) if bottleneck else (3, 3)
         widths = (inputs, *[inner] * (len(sizes) - 1), outputs)
@@ -74,7 +76,7 @@ class Residual(tf.Module):
     @property
     def _layers(self) -> list[_ActivatedConv]:
         return [
-            _ActivatedConv(activation, conv, self.keep)
+            _ActivatedConv(activation, conv, self.keep, self.compute_dtype)
             for activation, conv in zip(self.activations, self.convs, strict=True)
         ]
 
@@ -86,65 +88,78 @@ class _ActivatedConv:
     activation: Activated | None
     conv: Conv
     keep: bool
+    compute_dtype: tf.DType | None
 
     def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
+        x = tf.cast(x, self.compute_dtype or x.dtype)
         return self.conv(x if self.activation is None else self.activation(x, mode))
 
     def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:
-        if self.activation is None:
-            y, conv_backward = self.conv.pullback(x)
-            return y, lambda d_y: conv_backward(d_y, x)
-        activation = self.activation
-        activated, activation_backward = activation.pullback(x, mode)
+        again = mode.replaying and not self.keep
+        activated, activation_backward = self._activate(x, mode)
         y, conv_backward = self.conv.pullback(activated)
 
         def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, Gradients]:
-            again = mode.replaying and not self.keep
-            a = activation.pullback(after([d_y], x), mode)[0] if again else activated
+            # the cast input is not kept either: x itself is there anyway
+            a, a_backward = self._activate(after([d_y], x), mode) if again else (activated, activation_backward)
             d_a, kernel = conv_backward(d_y, a)
-            d_x, norm = activation_backward(d_a, a)
+            d_x, norm = a_backward(d_a, a)
             return d_x, kernel + norm
 
         return y, backward
+
+    def _activate(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Callable]:
+        x = tf.cast(x, self.compute_dtype or x.dtype)
+        return (x, lambda d_y, _: (d_y, [])) if self.activation is None else self.activation.pullback(x, mode)
 
 
 class Projection(tf.Module):
     """1x1 convolution: the shortcut of bottleneck units that change shape."""
 
-    def __init__(self, init: Initializer, inputs: int, outputs: int, stride: int):
+    def __init__(
+        self, init: Initializer, inputs: int, outputs: int, stride: int, compute_dtype: tf.DType | None = None
+    ):
         super().__init__()
         self.conv = Conv(init, 1, inputs, outputs, stride)
+        self._layer = _ActivatedConv(None, self.conv, True, compute_dtype)
 
     def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
-        return self.conv(x)
+        return self._layer(x, mode)
 
     def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:
-        y, backward = self.conv.pullback(x)
-        return y, lambda d_y: backward(d_y, x)
+        return self._layer.pullback(x, mode)
 
 
 class PoolAndPad(tf.Module):
     """Average pooling and zero channels on both sides: the shortcut of basic units that change shape."""
 
-    def __init__(self, inputs: int, outputs: int, stride: int):
+    def __init__(self, inputs: int, outputs: int, stride: int, compute_dtype: tf.DType | None = None):
         super().__init__()
-        self.stride = stride
+        self.stride, self.compute_dtype = stride, compute_dtype
         missing = outputs - inputs
         self.padding = (missing // 2, missing - missing // 2)
 
     def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
+        x = tf.cast(x, self.compute_dtype or x.dtype)
         if self.stride > 1:
             x = tf.nn.avg_pool2d(x, self.stride, self.stride, "VALID")
         return tf.pad(x, [[0, 0], [0, 0], [0, 0], self.padding])
 
 
 def shortcut(
-    init: Initializer, inputs: int, outputs: int, stride: int, bottleneck: bool
+    init: Initializer,
+    inputs: int,
+    outputs: int,
+    stride: int,
+    bottleneck: bool,
+    compute_dtype: tf.DType | None = None,
 ) -> Projection | PoolAndPad | None:
     """The shortcut of a unit; None is the identity."""
     if inputs == outputs and stride == 1:
         return None
-    return Projection(init, inputs, outputs, stride) if bottleneck else PoolAndPad(inputs, outputs, stride)
+    if bottleneck:
+        return Projection(init, inputs, outputs, stride, compute_dtype)
+    return PoolAndPad(inputs, outputs, stride, compute_dtype)
 
 
 class Stem(tf.Module):

@@ -16,6 +16,7 @@ import tensorflow as tf
 from accumtrain.models.mode import Mode
 from accumtrain.models.order import after
 from accumtrain.models.pullback import Gradients, Pullback, taped
+from accumtrain.models.target import on_cpu
 
 EPSILON = 1e-3
 MOMENTUM = 0.9
@@ -167,7 +168,7 @@ class BatchNorm(tf.Module):
             return y, (*known, empty)
         if mode.recording:
             mode.record(self, mean, variance * _unbiased_to_biased(x, variance.dtype))
-            if _on_cpu():
+            if on_cpu():  # elsewhere the fused kernels hand on other things than mean and variance
                 mode.saved[self] = reserved[0], reserved[1]
         return y, reserved
 
@@ -180,11 +181,6 @@ def _unbiased_to_biased(x: tf.Tensor, dtype: tf.DType) -> tf.Tensor | np.floatin
         return np.maximum(elements - 1, 1) / elements
     elements = tf.cast(tf.reduce_prod(tf.shape(x)[:3]), dtype)
     return tf.maximum(elements - 1.0, 1.0) / elements
-
-
-def _on_cpu() -> bool:
-    """Elsewhere the fused kernels hand on other things than mean and variance."""
-    return all(device.device_type == "CPU" for device in tf.config.list_logical_devices())
 
 
 class GroupNorm(tf.Module):

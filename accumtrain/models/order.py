@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.python.xla import optimization_barrier
 
-_for_xla: ContextVar[bool] = ContextVar("for_xla", default=False)
-
-
-@contextmanager
-def for_xla() -> Iterator[None]:
-    """What is traced within will be compiled by XLA, which drops control dependencies but keeps barriers."""
-    token = _for_xla.set(True)
-    try:
-        yield
-    finally:
-        _for_xla.reset(token)
+from accumtrain.models.target import is_for_xla
 
 
 def after(operations: Sequence[Any], tensors: Any) -> Any:
     """The same tensors, available only once all of `operations` (tensors or operations) are done.
 
-    XLA waits for tensors only.
+    XLA drops control dependencies but keeps barriers, and these wait for tensors only.
     """
     first, then = tf.nest.flatten(operations), tf.nest.flatten(tensors)
-    if _for_xla.get():
+    if is_for_xla():
         waited = [value for value in first if isinstance(value, tf.Tensor)]
         return tf.nest.pack_sequence_as(tensors, optimization_barrier(*waited, *then)[len(waited) :])
     with tf.control_dependencies(first):

@@ -37,27 +37,26 @@ def _rounded(x: tf.Tensor, bits: int) -> tf.Tensor:
 
 
 class OnGrid(tf.Module):
-    """Computes `function` in `compute_dtype` and returns it on the grid, in the streams' dtype."""
+    """Returns what `function` computes, in whatever precision, on the grid; it and its gradient in `dtype`."""
 
-    def __init__(self, function: Callable[[tf.Tensor, Mode], tf.Tensor], compute_dtype: tf.DType, bits: int):
+    def __init__(self, function: Callable[[tf.Tensor, Mode], tf.Tensor], bits: int, dtype: tf.DType):
         super().__init__()
-        self.function, self.compute_dtype, self.bits = function, compute_dtype, bits
+        self.function, self.bits, self.dtype = function, bits, dtype
 
     def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
         with tf.control_dependencies([x]):  # or the kernels of all units are cast, and held, from the first moment
             # a low precision is snapped as it is: the same values in half the memory
-            return tf.cast(snap(self.function(tf.cast(x, self.compute_dtype), mode), self.bits), x.dtype)
+            return tf.cast(snap(self.function(x, mode), self.bits), self.dtype)
 
     def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:
         with tf.control_dependencies([x]):
-            y, function_backward = pullback(self.function, tf.cast(x, self.compute_dtype), mode)
-            y = tf.cast(_rounded(y, self.bits), x.dtype)
+            y, function_backward = pullback(self.function, x, mode)
 
-        def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, Gradients]:
-            d_x, gradients = function_backward(tf.cast(d_y, self.compute_dtype))
-            return tf.cast(d_x, x.dtype), gradients
+            def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, Gradients]:
+                d_x, gradients = function_backward(tf.cast(d_y, y.dtype))
+                return tf.cast(d_x, self.dtype), gradients
 
-        return y, backward
+            return tf.cast(_rounded(y, self.bits), self.dtype), backward
 
 
 class Split(tf.Module):
@@ -70,6 +69,10 @@ class Split(tf.Module):
     def __call__(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, tf.Tensor]:
         x1, x2 = tf.split(snap(tf.cast(x, self.dtype), self.bits), 2, axis=-1)
         return x1, x2
+
+    def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tuple[tf.Tensor, tf.Tensor], Pullback]:
+        """The gradients of the streams may be of a higher precision than the streams."""
+        return self(x, mode), lambda d_y: (tf.cast(tf.concat(d_y, -1), x.dtype), [])
 
 
 class Join(tf.Module):
@@ -92,8 +95,8 @@ def build_revnet(
     stem_filters, *filters = [width // 2 for width in config.filters]  # of one stream
     widths = [stem_filters] + [width * (4 if config.bottleneck else 1) for width in filters]
 
-    def on_grid(function: Callable[[tf.Tensor, Mode], tf.Tensor]) -> OnGrid:
-        return OnGrid(function, compute_dtype, config.snap_bits)
+    def on_grid(function: Callable[[tf.Tensor, Mode], tf.Tensor], dtype: tf.DType) -> OnGrid:
+        return OnGrid(function, config.snap_bits, dtype)
 
     def unit(inputs: int, outputs: int, stride: int, first: bool, widest: bool) -> Coupling:
         def residual(inputs: int, stride: int, preactivated: bool) -> Residual:
@@ -106,18 +109,25 @@ def build_revnet(
                 bottleneck=config.bottleneck,
                 preactivated=preactivated,
                 keep=not widest,
+                compute_dtype=compute_dtype,
             )
 
-        f = on_grid(residual(inputs, stride, preactivated=not first))
-        g = on_grid(residual(outputs, 1, preactivated=True))
-        first_shortcut, second_shortcut = (shortcut(init, inputs, outputs, stride, config.bottleneck) for _ in range(2))
+        # where memory peaks, in low precision: `add` converts it in parts
+        returned = compute_dtype if widest else init.dtype
+        f = on_grid(residual(inputs, stride, preactivated=not first), returned)
+        g = on_grid(residual(outputs, 1, preactivated=True), returned)
+        first_shortcut, second_shortcut = (
+            shortcut(init, inputs, outputs, stride, config.bottleneck, compute_dtype) for _ in range(2)
+        )
         if first_shortcut is None or second_shortcut is None:
             return Coupling(f, g)
-        return Coupling(f, g, (on_grid(first_shortcut), on_grid(second_shortcut)))
+        return Coupling(f, g, (on_grid(first_shortcut, init.dtype), on_grid(second_shortcut, init.dtype)))
 
     stem = Stem(init, config.norm, config.stem, channels, 2 * stem_filters)
     stored = stored_units(config.units, widths[1:]) if config.memory == "reverse" else [0] * len(config.units)
-    segments: list[Segment] = [Chain(stem_memory, [stem, Split(init.dtype, config.snap_bits)])]
+    # kept for the replay, so as small as it may be: the shortcuts of a first unit that has some return streams
+    split = Split(init.dtype if widths[0] == widths[1] else compute_dtype, config.snap_bits)
+    segments: list[Segment] = [Chain(stem_memory, [stem, split])]
     for stage, count in enumerate(config.units):
         inputs, outputs, stride = widths[stage], widths[stage + 1], 2 if stage > 0 else 1
         units = [unit(inputs, outputs, stride, first=stage == 0, widest=stage == 0)]

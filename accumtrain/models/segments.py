@@ -14,6 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from accumtrain.models.add import add
 from accumtrain.models.mode import EVALUATION, Mode
 from accumtrain.models.pullback import Gradients, Pullback, Streams, chained, pullback
 
@@ -37,7 +38,8 @@ class Chain(tf.Module):
 class Coupling(tf.Module):
     """One reversible unit (Gomez et al. 2017, arXiv:1707.04585): y1 = s1(x1) + F(x2), y2 = s2(x2) + G(y1).
 
-    Invertible when both shortcuts are the identity (None). F, G and the shortcuts return values on the snap grid.
+    Invertible when both shortcuts are the identity (None). F, G and the shortcuts return values on the snap grid; F
+    and G may do so in a lower precision than that of the streams.
     """
 
     def __init__(
@@ -58,8 +60,8 @@ class Coupling(tf.Module):
         f = self.f(x2, mode)
         if self.shortcuts is not None:
             x1, x2 = self.shortcuts[0](x1, mode), self.shortcuts[1](x2, mode)
-        y1 = x1 + f
-        return y1, x2 + self.g(y1, mode)
+        y1 = add(x1, f)
+        return y1, add(x2, self.g(y1, mode))
 
     def pullback(self, x: tuple[tf.Tensor, tf.Tensor], mode: Mode) -> tuple[Streams, Pullback]:
         x1, x2 = x
@@ -67,19 +69,19 @@ class Coupling(tf.Module):
         f, f_backward = pullback(self.f, x2, mode)
         across1, backward1 = pullback(first, x1, mode)
         across2, backward2 = pullback(second, x2, mode)
-        y1 = across1 + f
+        y1 = add(across1, f)
         g, g_backward = pullback(self.g, y1, mode)
 
         def backward(d_y: tuple[tf.Tensor, tf.Tensor]) -> tuple[Streams, Gradients]:
             d_y1, d_y2 = d_y
             d_g, of_g = g_backward(d_y2)
-            d_y1 = d_y1 + d_g
+            d_y1 = add(d_y1, d_g)
             d_f, of_f = f_backward(d_y1)
             d_x1, of_first = backward1(d_y1)
             d_across2, of_second = backward2(d_y2)
-            return (d_x1, d_across2 + d_f), of_g + of_f + of_first + of_second
+            return (d_x1, add(d_across2, d_f)), of_g + of_f + of_first + of_second
 
-        return (y1, across2 + g), backward
+        return (y1, add(across2, g)), backward
 
 
 class Stage(tf.Module):

@@ -52,7 +52,7 @@ MODULES = {
     "unit": lambda init: Unit(residual(init), None),
     "unit with projection": lambda init: Unit(residual(init, widths=(16, 32), stride=2), Projection(init, 16, 32, 2)),
     "unit with pooling": lambda init: Unit(residual(init, widths=(16, 32), stride=2), PoolAndPad(16, 32, 2)),
-    "on the grid": lambda init: OnGrid(residual(init), tf.float32, 16),
+    "on the grid": lambda init: OnGrid(residual(init), 16, tf.float32),
     "chain": lambda init: Chain("store", [residual(init), residual(init, preactivated=False)]),
 }
 
