@@ -11,6 +11,7 @@ import tensorflow as tf
 from accumtrain.config import AdafactorConfig, AdamConfig, KerasOptimConfig, SgdConfig
 from accumtrain.engine import step
 from accumtrain.engine.moving_statistics import MovingStatisticsBuffer
+from accumtrain.engine.verify import optimizer
 from accumtrain.engine.verify.memory import check_policies
 from accumtrain.engine.verify.optimizer import check_optimizer
 from accumtrain.engine.verify.result import Result
@@ -165,6 +166,29 @@ def test_a_bias_correction_that_cancels_fails(monkeypatch):
     assert optimizer_result(config).passed
     monkeypatch.setattr(adam, "_bias_correction", lambda beta, t: 1.0 - tf.pow(tf.cast(beta, t.dtype), t))
     assert optimizer_result(config).passed is False
+
+
+def cancelling(jumps):
+    """Gradients for Lion whose second update is the sign of what rounding leaves of 0, for the first `jumps` values."""
+    beta1, beta2 = (float(np.float32(beta)) for beta in (0.9, 0.99))
+
+    def noisy(gradient, seed):
+        generator = np.random.default_rng(seed)
+        drawn = [generator.standard_normal(gradient.shape).astype(np.float32) for _ in range(5)]
+        drawn[1][:jumps] = -beta1 * (1 - beta2) / (1 - beta1) * drawn[0][:jumps]
+        return drawn
+
+    return noisy
+
+
+@pytest.mark.parametrize(("jumps", "passed"), [(0, True), (10, True), (1000, False)])
+def test_a_sign_that_rounding_decides_is_left_out(monkeypatch, jumps, passed):
+    monkeypatch.setattr(optimizer, "_noisy", cancelling(jumps))
+    lion = KerasOptimConfig("keras", 1e-3, 0.0, 0.0, "Lion", {})
+    zeros = [np.zeros(100_000, np.float32)]
+    result = check_optimizer(lambda: build_optimizer(lion), ["kernel"], zeros, zeros, [True])
+    assert result.passed is passed
+    assert ("jumps" in result.note) is (jumps == 10)
 
 
 @pytest.mark.parametrize(
