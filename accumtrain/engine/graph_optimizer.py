@@ -2,45 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 
-# What fuses and lays out convolutions and normalisations stays on.
-FUSION_ONLY = dict.fromkeys(
-    ("constant_folding", "arithmetic_optimization", "dependency_optimization", "loop_optimization"), False
+# tf.config.optimizer sets these for all threads; here two may compile at the same time
+from tensorflow.python.eager.context import FunctionCallOptions, context
+
+# What fuses and lays out convolutions and normalisations stays on, and finds all there is to find at once.
+FUSION_ONLY = RewriterConfig(
+    meta_optimizer_iterations=RewriterConfig.ONE,
+    constant_folding=RewriterConfig.OFF,
+    arithmetic_optimization=RewriterConfig.OFF,
+    dependency_optimization=RewriterConfig.OFF,
+    loop_optimization=RewriterConfig.OFF,
 )
 # A commit has nothing to fuse: without the optimizer it starts several times sooner and is no slower.
-NOTHING = {"disable_meta_optimizer": True}
+NOTHING = RewriterConfig(disable_meta_optimizer=True)
 
 
 class Compiled:
     """A tf.function that is always compiled and called under the same settings of the graph optimizer."""
 
-    def __init__(self, function: Callable[..., Any], options: Mapping[str, bool]):
-        self._function, self._options = tf.function(function, autograph=False), dict(options)
+    def __init__(self, function: Callable[..., Any], options: RewriterConfig):
+        self._function, self._options = tf.function(function, autograph=False), options
+        self._ahead: Future | None = None
 
     def __call__(self, *arguments: Any) -> Any:
+        self._wait()
         with self._settings():
             return self._function(*arguments)
 
+    def trace_ahead(self, *arguments: Any) -> None:
+        """Begins to trace for arguments like these while other things go on. The first call waits for it."""
+        thread = ThreadPoolExecutor(1)
+        self._ahead = thread.submit(self._trace, *arguments)
+        thread.shutdown(wait=False)
+
     def get_concrete_function(self, *arguments: Any) -> Any:
         """The traced function for arguments like these."""
-        with self._settings():  # the functions it calls take theirs down when they are traced
-            return self._function.get_concrete_function(*arguments)
+        self._wait()
+        return self._trace(*arguments)
 
     def experimental_get_tracing_count(self) -> int:
         """How often it has been traced."""
         return self._function.experimental_get_tracing_count()
 
+    def _trace(self, *arguments: Any) -> Any:
+        with self._settings():  # the functions it calls take theirs down when they are traced
+            return self._function.get_concrete_function(*arguments)
+
+    def _wait(self) -> None:
+        if self._ahead is not None:
+            ahead, self._ahead = self._ahead, None
+            ahead.result()
+
     @contextmanager
     def _settings(self) -> Iterator[None]:
-        before = tf.config.optimizer.get_experimental_options()
-        tf.config.optimizer.set_experimental_options(self._options)
+        """Of this thread."""
+        before = context().function_call_options
+        config = context().config
+        config.graph_options.rewrite_options.MergeFrom(self._options)
+        context().function_call_options = FunctionCallOptions(before.executor_type, config)
         try:
             yield
         finally:
-            defaults = {name: not value for name, value in self._options.items()}
-            tf.config.optimizer.set_experimental_options(defaults | before)
+            context().function_call_options = before

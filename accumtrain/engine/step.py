@@ -32,6 +32,12 @@ class Step:
         self.commit = Compiled(self._commit, NOTHING)
         self.updates = Compiled(self._updates, NOTHING)  # the two that it calls keep their own settings
 
+    def trace(self, batches: Any) -> Any:
+        """Traces the micro-step and returns it; the commit is traced while the first micro-steps run."""
+        micro_step = self.accumulate.get_concrete_function(batches, tf.constant(1))
+        self.commit.trace_ahead()
+        return micro_step
+
     def _accumulate(self, batches: Any, count: tf.Tensor) -> None:
         for_each(self._strategy, batches, count, self._micro_step)
 

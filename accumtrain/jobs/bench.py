@@ -71,8 +71,7 @@ def measure(config: Config, imported: float) -> dict[str, Any]:
         probe = Probe(config, data, devices, micro_batch, Path(scratch), steps)
         start = {"import": imported, "build": clock.lap()}
         tensorflow = environment.tensorflow_import_seconds()  # the larger part of "import"
-        graph = probe.step.accumulate.get_concrete_function(probe.batches, tf.constant(1)).graph
-        probe.step.commit.get_concrete_function()
+        graph = probe.step.trace(probe.batches).graph
         start["trace"] = clock.lap()
         probe.update()
         start["first_run"] = clock.lap()

@@ -1,33 +1,76 @@
-"""The settings of the graph optimizer hold for one function and leave no trace."""
+"""The settings of the graph optimizer hold for one function in one thread and leave no trace."""
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import tensorflow as tf
+from tensorflow.core.protobuf.config_pb2 import ConfigProto
+from tensorflow.python.eager.context import context
 
 from accumtrain.engine.graph_optimizer import FUSION_ONLY, NOTHING, Compiled
 
 
-@pytest.mark.parametrize("options", [FUSION_ONLY, NOTHING])
+def settings():
+    """What the functions that this thread calls now are compiled under."""
+    return ConfigProto.FromString(context().function_call_options.config_proto_serialized).graph_options.rewrite_options
+
+
+@pytest.mark.parametrize("options", [FUSION_ONLY, NOTHING], ids=["fusion only", "nothing"])
 def test_settings_hold_within_and_are_undone(options):
     seen = []
 
     def function(x):
-        seen.append(tf.config.optimizer.get_experimental_options())
+        seen.append(settings())
         return x + 1
 
-    before = tf.config.optimizer.get_experimental_options()
-    compiled = Compiled(function, options)
-    assert compiled(tf.constant(1)).numpy() == 2
-    assert options.items() <= seen[0].items()
-    for name, value in options.items():
-        assert tf.config.optimizer.get_experimental_options().get(name, not value) == before.get(name, not value)
+    before = settings()
+    assert Compiled(function, options)(tf.constant(1)).numpy() == 2
+    for field, value in options.ListFields():
+        assert getattr(seen[0], field.name) == value
+        assert getattr(before, field.name) != value
+    assert settings() == before
 
 
 def test_settings_are_undone_after_an_error():
     def function(x):
         raise ValueError("no")
 
+    before = settings()
     with pytest.raises(ValueError, match="no"):
         Compiled(function, NOTHING)(tf.constant(1))
-    assert not tf.config.optimizer.get_experimental_options().get("disable_meta_optimizer")
+    assert settings() == before
+
+
+def test_traced_ahead_once_while_another_runs_under_its_own_settings():
+    seen, may_end = [], threading.Event()
+
+    def slow(x):
+        seen.append(settings().disable_meta_optimizer)
+        assert may_end.wait(60)
+        seen.append(settings().disable_meta_optimizer)
+        return x + 1
+
+    ahead = Compiled(slow, NOTHING)
+    ahead.trace_ahead(tf.constant(1))
+
+    def other(x):
+        seen.append(settings().disable_meta_optimizer)
+        return x * 2
+
+    assert Compiled(other, FUSION_ONLY)(tf.constant(3)).numpy() == 6
+    may_end.set()
+    assert ahead(tf.constant(1)).numpy() == 2
+    assert sorted(seen) == [False, True, True]
+    assert ahead.experimental_get_tracing_count() == 1
+
+
+def test_an_error_ahead_comes_out_of_the_call():
+    def function(x):
+        raise ValueError("no")
+
+    compiled = Compiled(function, NOTHING)
+    compiled.trace_ahead(tf.constant(1))
+    with pytest.raises(ValueError, match="no"):
+        compiled(tf.constant(1))
