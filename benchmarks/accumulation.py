@@ -8,27 +8,22 @@ windows of one, in turn.
 
 import argparse
 import statistics
-import time
 
-from workbench import MB, MicroStep, compose, examples, tf
+from workbench import MB, MicroStep, compose, tf
 
 SHAPE, CLASSES, STEPS = (224, 224, 3), 1000, 8
 
 
 def main(model: str, micro_batch: int, repeats: int) -> None:
     run = MicroStep(compose(f"model={model}", "optim=adafactor"), SHAPE, CLASSES)
-    batches = iter(tf.data.Dataset.from_tensors(examples(micro_batch, SHAPE, CLASSES)).repeat())
 
     def update(micro_steps: int) -> float:
-        started = time.perf_counter()
-        run.step.accumulate(batches, tf.constant(micro_steps))
-        run.step.commit()["step"].numpy()
-        return time.perf_counter() - started
+        run.update(micro_batch, micro_steps)
+        return run.seconds[-1]
 
     update(1)
     print(f"{model}, float32, {SHAPE[0]} px, micro-batch {micro_batch}")
     for micro_steps in (2, 64):
-        tf.config.experimental.reset_memory_stats("CPU:0")
         update(micro_steps)
         peak = tf.config.experimental.get_memory_info("CPU:0")["peak"] / MB
         print(f"  accum.steps={micro_steps:<3} {peak:.1f} MB at the peak", flush=True)

@@ -7,17 +7,16 @@ Then runs with accum.steps=auto under ten limits: each must complete, and twice 
 """
 
 import argparse
-import json
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
+from command_line import accumtrain
 from workbench import compose
 
 from accumtrain.jobs.probe import probe
 
-PROGRAM = "from accumtrain.cli import main; main()"
+OUT_OF_MEMORY = 6  # exit code
 IMAGES = ["data=synthetic", "data.num_classes=10", "data.train_examples=512", "data.test_examples=64"]
 MODELS = {
     "revnet56": ["model=revnet56", "data.image_size=96", "batch_size=32"],
@@ -27,22 +26,18 @@ MODELS = {
 LIMITS = {"resnet20": (100, 130, 170, 220, 300, 400, 600), "revnet56": (400, 600, 900)}
 
 
-def accumtrain(folder: Path, *overrides: str) -> tuple[int, Path]:
-    """Runs the command line; returns its exit code and the folder of the run."""
-    command = [sys.executable, "-c", PROGRAM, *IMAGES, *overrides, f"run.dir={folder}", "run.name=run"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return done.returncode, folder / "run"
+def run(*overrides: str) -> tuple[int, dict[str, Any] | None]:
+    """Exit code and summary of three updates with an evaluation."""
+    with tempfile.TemporaryDirectory() as folder:
+        return accumtrain(Path(folder), *IMAGES, *overrides, "train.steps=3")
 
 
 def peak_of_run(*overrides: str) -> int | None:
-    """Peak tensor bytes of three updates with an evaluation; None when it runs out of memory."""
-    with tempfile.TemporaryDirectory() as folder:
-        code, run = accumtrain(Path(folder), *overrides, "train.steps=3")
-        if code == 6:
-            return None
-        if code != 0:
-            raise SystemExit(f"{' '.join(overrides)}: exit code {code}")
-        return json.loads((run / "summary.json").read_text())["memory"]["tensor_peak_bytes"]
+    """Its peak of tensor bytes; None when it runs out of memory."""
+    code, summary = run(*overrides)
+    if code not in (0, OUT_OF_MEMORY):
+        raise SystemExit(f"{' '.join(overrides)}: exit code {code}")
+    return None if summary is None else summary["memory"]["tensor_peak_bytes"]
 
 
 def predictions() -> None:
@@ -66,9 +61,7 @@ def choices(models: list[str]) -> None:
             continue
         for limit in limits:
             overrides = [*MODELS[name], f"device.memory_limit_mb={limit}"]
-            with tempfile.TemporaryDirectory() as folder:
-                code, run = accumtrain(Path(folder), *overrides, "accum.steps=auto", "train.steps=3")
-                summary = json.loads((run / "summary.json").read_text()) if code == 0 else None
+            code, summary = run(*overrides, "accum.steps=auto")
             if summary is None:
                 print(f"  {name} in {limit} MB: exit code {code}", flush=True)
                 continue

@@ -13,7 +13,6 @@ import signal
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
@@ -123,7 +122,7 @@ def measure(line: str, value: int, setting: Setting) -> Point:
         if setting.accum_steps is None:
             run.run(setting.micro_batch, timed)
         else:
-            update(run, setting.micro_batch, setting.accum_steps, timed)
+            run.update(setting.micro_batch, setting.accum_steps, timed)
 
     for _ in range(WARM_UP):
         once(timed=False)
@@ -142,21 +141,6 @@ def network(line: str, depth: int | None, image_size: int) -> "MicroStep":
     from workbench import MicroStep, compose
 
     return MicroStep(compose(*LINES[line].overrides(depth)), (image_size, image_size, 3), CLASSES)
-
-
-def update(run: "MicroStep", micro_batch: int, steps: int, timed: bool) -> None:
-    """A whole update, measured as MicroStep.run measures a micro-step."""
-    from workbench import examples, tf
-
-    batches = iter(tf.data.Dataset.from_tensors(examples(micro_batch, run.shape, run.classes)).repeat())
-    tf.config.experimental.reset_memory_stats("CPU:0")
-    static = tf.config.experimental.get_memory_info("CPU:0")["current"]
-    started = time.perf_counter()
-    run.step.accumulate(batches, tf.constant(steps))
-    run.step.commit()["step"].numpy()
-    if timed:
-        run.seconds.append(time.perf_counter() - started)
-        run.bytes.append(tf.config.experimental.get_memory_info("CPU:0")["peak"] - static)
 
 
 def curve(line: str, sweep: str) -> Iterator[Point]:

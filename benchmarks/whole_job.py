@@ -15,21 +15,25 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
+
+from command_line import accumtrain
 
 GB = 2**30
-PROGRAM = "from accumtrain.cli import main; main()"
 JOB = [
     *("model=revnet104", "optim=adafactor", "batch_size=64", "accum.steps=auto", "device.memory_limit_mb=1000"),
     *("data=synthetic", "data.image_size=224", "data.num_classes=1000", "data.train_examples=128"),
-    *("data.test_examples=64", "train.steps=2", "run.name=job"),
+    *("data.test_examples=64", "train.steps=2"),
 ]
 
 
-def ours() -> dict:
+def ours() -> dict[str, Any]:
     """The run's summary."""
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([sys.executable, "-c", PROGRAM, *JOB, f"run.dir={folder}"], check=True)
-        return json.loads((Path(folder) / "job" / "summary.json").read_text())
+        code, summary = accumtrain(Path(folder), *JOB, show=True)
+    if summary is None:
+        raise SystemExit(f"accumtrain: exit code {code}")
+    return summary
 
 
 def peer(script: str, micro_batch: int, steps: int) -> float:

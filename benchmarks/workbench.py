@@ -6,7 +6,7 @@ Import it before TensorFlow: it settles the allocator as a run does.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import hydra
@@ -39,7 +39,7 @@ def compose(*overrides: str) -> Config:
 
 @dataclass
 class MicroStep:
-    """A model with buffers, and what its micro-steps took."""
+    """A model with buffers, and what its micro-steps or updates took."""
 
     config: Config
     shape: tuple[int, int, int]
@@ -64,11 +64,23 @@ class MicroStep:
 
     def run(self, batch: int, timed: bool = True) -> None:
         """One micro-step on a batch that is already there; its gradient is added to the buffers."""
-        batches = iter(tf.data.Dataset.from_tensors(examples(batch, self.shape, self.classes)))
+        self._measured(batch, timed, lambda batches: self.step.accumulate(batches, tf.constant(1)))
+
+    def update(self, batch: int, micro_steps: int, timed: bool = True) -> None:
+        """A whole update of micro-steps on a batch that is already there."""
+
+        def work(batches: Iterator) -> None:
+            self.step.accumulate(batches, tf.constant(micro_steps))
+            self.step.commit()
+
+        self._measured(batch, timed, work)
+
+    def _measured(self, batch: int, timed: bool, work: Callable[[Iterator], None]) -> None:
+        batches = iter(tf.data.Dataset.from_tensors(examples(batch, self.shape, self.classes)).repeat())
         tf.config.experimental.reset_memory_stats("CPU:0")
         static = tf.config.experimental.get_memory_info("CPU:0")["current"]
         started = time.perf_counter()
-        self.step.accumulate(batches, tf.constant(1))
+        work(batches)
         tf.test.experimental.sync_devices()
         if timed:
             self.seconds.append(time.perf_counter() - started)
