@@ -11,8 +11,15 @@ from typing import Any
 PROGRAM = "from accumtrain.cli import main; main()"
 
 
-def accumtrain(folder: Path, *overrides: str, show: bool = False) -> tuple[int, dict[str, Any] | None]:
-    """Runs `accumtrain *overrides`; returns its exit code and, where that is 0, the summary of the run."""
+def accumtrain(folder: Path, *overrides: str, show: bool = False) -> tuple[int, Path]:
+    """Runs `accumtrain *overrides`; returns its exit code and the folder of the run."""
     command = [sys.executable, "-c", PROGRAM, *overrides, f"run.dir={folder}", "run.name=run"]
-    code = subprocess.run(command, capture_output=not show, check=False).returncode
-    return code, json.loads((folder / "run" / "summary.json").read_text()) if code == 0 else None
+    return subprocess.run(command, capture_output=not show, check=False).returncode, folder / "run"
+
+
+def result(folder: Path, file: str, *overrides: str, show: bool = False) -> dict[str, Any]:
+    """What `accumtrain *overrides` leaves in a JSON file of its run; it must end well."""
+    code, run = accumtrain(folder, *overrides, show=show)
+    if code != 0:
+        raise SystemExit(f"accumtrain {' '.join(overrides)}: exit code {code}")
+    return json.loads((run / file).read_text())

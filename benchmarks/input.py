@@ -15,11 +15,8 @@ all threads of a side, so it is comparable on a busy machine too.
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -29,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from command_line import result
 
 SECONDS, SKIPPED_SECONDS = 3.0, 1.0  # of a turn; first goes what was prefetched while others had theirs
 TOLD_APART, HELD_OUT = 10, 40  # classes, test images
@@ -36,7 +34,6 @@ THUMBNAILS = 10_000
 SHAPES = ((375, 500), (500, 375), (333, 500))
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 STEP = ["model=revnet38", "batch_size=128"]
-PROGRAM = "from accumtrain.cli import main; main()"
 
 
 @dataclass(frozen=True)
@@ -224,13 +221,6 @@ def compare(case: Case, root: Path, rounds: int) -> np.ndarray:
     return found
 
 
-def step(overrides: list[str], root: Path) -> dict[str, Any]:
-    """What job=bench says."""
-    command = ["job=bench", *overrides, f"run.dir={root}/runs", "run.name=bench"]
-    subprocess.run([sys.executable, "-c", PROGRAM, *command], check=True, capture_output=True)
-    return json.loads((root / "runs" / "bench" / "bench.json").read_text())
-
-
 def main(images: int, rounds: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
@@ -248,7 +238,7 @@ def main(images: int, rounds: int) -> None:
                 flush=True,
             )
         small = CASES["tfds, 32 px"].overrides.format(root).split()
-        bench = step([*STEP, *small], root)
+        bench = result(root / "runs", "bench.json", "job=bench", *STEP, *small)
         used = bench["images_per_second"]["median"]
         print(
             f"{' '.join(STEP)} on the last: {used:.0f} images/s, {bench['input_share']:.1%} of it for the input, which "

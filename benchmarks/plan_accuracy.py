@@ -7,6 +7,7 @@ Then runs with accum.steps=auto under ten limits: each must complete, and twice 
 """
 
 import argparse
+import json
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -27,9 +28,10 @@ LIMITS = {"resnet20": (100, 130, 170, 220, 300, 400, 600), "revnet56": (400, 600
 
 
 def run(*overrides: str) -> tuple[int, dict[str, Any] | None]:
-    """Exit code and summary of three updates with an evaluation."""
+    """Exit code and, where that is 0, the summary of three updates with an evaluation."""
     with tempfile.TemporaryDirectory() as folder:
-        return accumtrain(Path(folder), *IMAGES, *overrides, "train.steps=3")
+        code, run = accumtrain(Path(folder), *IMAGES, *overrides, "train.steps=3")
+        return code, json.loads((run / "summary.json").read_text()) if code == 0 else None
 
 
 def peak_of_run(*overrides: str) -> int | None:

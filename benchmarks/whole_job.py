@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from command_line import accumtrain
+from command_line import result
 
 GB = 2**30
 JOB = [
@@ -30,10 +30,7 @@ JOB = [
 def ours() -> dict[str, Any]:
     """The run's summary."""
     with tempfile.TemporaryDirectory() as folder:
-        code, summary = accumtrain(Path(folder), *JOB, show=True)
-    if summary is None:
-        raise SystemExit(f"accumtrain: exit code {code}")
-    return summary
+        return result(Path(folder), "summary.json", *JOB, show=True)
 
 
 def peer(script: str, micro_batch: int, steps: int) -> float:
