@@ -28,7 +28,7 @@ from accumtrain.errors import AccumtrainError, OutOfMemoryError
 from accumtrain.jobs.free_memory import free_bytes
 
 # What a probe may use of a limit: over many updates the allocator's memory is less well packed than over two.
-SHARE = 0.97
+SHARE = 0.95
 # The child finds the modules where this process has found them.
 PROGRAM = "import sys; sys.path[:] = {path!r}; from accumtrain.jobs import probe; sys.exit(probe.main(sys.argv[1]))"
 REQUEST, ANSWER, DOING, LAST_WORDS = "request.json", "answer.json", "doing", "stderr"
