@@ -137,9 +137,8 @@ def _take_memory_in_one_piece() -> None:
     large tensor: RevNet-104's peak was up to a tenth higher (docs/memory.md). Its tables take 3 % of what it asks for,
     in memory; the rest is addresses until it is used.
     """
-    megabytes = (
-        min(int(os.environ.get(CPU_LIMIT, 1024)), 1024) * 9 // 10
-    )  # it rounds up to a power of two, or to its limit
+    # it rounds up, to a power of two or to its limit
+    megabytes = min(int(os.environ.get(CPU_LIMIT, 1024)), 1024) * 9 // 10
     if megabytes < 32:
         return  # a small limit leaves no choice
     with tf.device("/cpu:0"):
