@@ -52,9 +52,8 @@ def against_stored(model: str, precision: str, batch: int, repeats: int) -> None
     print(f"{model}, {precision}, {SHAPE[0]} px, batch {batch}", flush=True)
     at_once, at_twice = zip(*(peaks([batch, 2 * batch], *policy) for policy in policies), strict=True)
     line("MB over static at the peak", *at_once, ".0f")
-    line(
-        "MB for a further image", *((more - peak) / batch for peak, more in zip(at_once, at_twice, strict=True)), ".1f"
-    )
+    further = [(twice - once) / batch for once, twice in zip(at_once, at_twice, strict=True)]
+    line("MB for a further image", *further, ".1f")
 
     stored, reversed_ = (micro_step(*policy) for policy in policies)
     for run in (stored, reversed_):

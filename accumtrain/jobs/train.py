@@ -99,7 +99,8 @@ class Training:
         self.meter.start()
         with self.interrupt, self._progress() as self.progress:
             self._evaluate_if_due()  # an evaluation that a stop has cut off
-            self.step.trace(batches)
+            if self.done < self.total:
+                self.step.trace(batches)
             while self.done < self.total:
                 count = self.updates_pace.next(self.due.next(self.done) - self.done)
                 with self.logbook.timed_updates(count), self.updates_pace.timed(count):
