@@ -1,12 +1,13 @@
 # make help lists the targets. Needs python3 (3.10 to 3.13) and make; everything else goes into .venv.
 PYTHON ?= python3
 ARGS ?=
+N ?= 2
 
 BIN := .venv/bin
 READY := .venv/.ready
 PEERS := .venv/.peers
 
-.PHONY: help train sweep test test-slow bench bench-full clean
+.PHONY: help train sweep workers test test-slow bench bench-full clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -17,6 +18,9 @@ train: $(READY) ## train; ARGS are overrides: make train ARGS="model=lenet5 accu
 
 sweep: $(READY) ## train once per combination: make sweep ARGS="batch_size=32,64,128 train.epochs=2"
 	@$(BIN)/accumtrain --multirun $(ARGS)
+
+workers: $(READY) ## train in N local processes, as on N machines: make workers N=2 ARGS="batch_size=64"
+	@$(BIN)/python -m accumtrain.local_workers $(N) $(ARGS)
 
 test: $(READY) ## lint, types and the fast tests; ARGS go to pytest
 	$(BIN)/ruff check .

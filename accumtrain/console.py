@@ -15,9 +15,16 @@ from rich.progress import Progress as RichProgress
 from rich.table import Table
 from rich.text import Text
 
+_silent = [False]
+
+
+def silence() -> None:
+    """From here on this process prints nothing but warnings and errors: the chief of the workers speaks for it."""
+    _silent[0] = True
+
 
 def _out() -> Console:
-    return Console(highlight=False)
+    return Console(highlight=False, quiet=_silent[0])
 
 
 def _err() -> Console:

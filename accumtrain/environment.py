@@ -22,6 +22,7 @@ from typing import Any
 
 import psutil
 
+from accumtrain import tpu_runtime
 from accumtrain.config import DeviceConfig
 from accumtrain.errors import ConfigError
 
@@ -62,7 +63,8 @@ def prepare(device: DeviceConfig, *, probed: bool = False) -> None:
         probed: what is to run is known to fit into device.memory_limit_mb, or may crash.
 
     Raises:
-        ConfigError: TensorFlow already runs in this process with another memory limit (a sweep over limits).
+        ConfigError: TensorFlow already runs in this process with another memory limit (a sweep over limits), or there
+            is no TPU for device=tpu.
     """
     limit = None if device.memory_limit_mb is None else str(device.memory_limit_mb)
     _job_started.append(time.time() if _job_started else psutil.Process().create_time())
@@ -73,7 +75,9 @@ def prepare(device: DeviceConfig, *, probed: bool = False) -> None:
                 "start a command of its own for each limit instead of a sweep over it"
             )
         return
-    os.environ.update(VARIABLES)
+    if device.kind == "tpu":
+        tpu_runtime.check(device.tpu)
+    os.environ.update(VARIABLES | tpu_runtime.quiet_environment())
     if _on_one_cpu(device):
         os.environ.setdefault(OPERATIONS_AT_ONCE, "1")
     if limit is not None:
@@ -123,7 +127,11 @@ class _NoKeras(MetaPathFinder, Loader):
 
 
 def _on_one_cpu(device: DeviceConfig) -> bool:
-    return device.kind in ("auto", "cpu") and (device.virtual or 1) == 1 and not any(Path("/dev").glob("nvidia[0-9]*"))
+    return (
+        device.kind in ("auto", "cpu", "multiworker")
+        and (device.virtual or 1) == 1
+        and not any(Path("/dev").glob("nvidia[0-9]*"))
+    )
 
 
 @contextmanager

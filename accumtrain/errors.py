@@ -47,6 +47,12 @@ class VerificationError(AccumtrainError):
     exit_code = 7
 
 
+class WorkerLostError(AccumtrainError):
+    """Another worker went away, or did not answer in time; the last checkpoint can be continued."""
+
+    exit_code = 75
+
+
 class Preempted(AccumtrainError):
     """Stopped by a signal; the state is saved and the same command continues the run."""
 

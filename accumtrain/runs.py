@@ -25,7 +25,7 @@ from accumtrain.config import Config, show, to_mapping
 from accumtrain.errors import CheckpointError, ConfigError
 
 LONGEST_NAME = 100  # characters of a derived name, its hash aside
-NOT_IN_NAMES = {"job", "report.runs", "run.name", "run.dir", "run.resume"}
+NOT_IN_NAMES = {"job", "report.runs", "run.name", "run.dir", "run.resume", "device.workers", "device.index"}
 
 # What decides what is learned. A run that continues keeps these; everything else may change.
 LEARNED_GROUPS = ("model", "optim", "schedule", "data", "ema")
@@ -174,6 +174,25 @@ class Run:
     def _trained(self) -> bool:
         checkpoints = self.checkpoints.is_dir() and any(self.checkpoints.iterdir())
         return checkpoints or (self._metrics.exists() and self._metrics.stat().st_size > 0)
+
+
+class Bystander(Run):
+    """The folder of a run that another process holds: it is read here, and nothing is written."""
+
+    def __enter__(self) -> Run:
+        return self
+
+    def save_config(self) -> None:
+        pass
+
+    def log(self, record: Mapping[str, Any]) -> None:
+        pass
+
+    def truncate(self, step: int) -> None:
+        pass
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        pass
 
 
 def read_summary(path: Path) -> dict[str, Any] | None:

@@ -16,7 +16,18 @@ LAYERS = [  # from the top; the members of a layer do not import each other, exc
     {"engine"},
     {"models", "optim", "data", "devices"},
 ]
-BASE = {"config", "runs", "console", "errors", "environment", "sweep", "hydra_errors", "usage"}
+BASE = {
+    "config",
+    "runs",
+    "console",
+    "errors",
+    "environment",
+    "sweep",
+    "hydra_errors",
+    "local_workers",
+    "tpu_runtime",
+    "usage",
+}
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 

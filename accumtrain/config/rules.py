@@ -28,6 +28,7 @@ from accumtrain.config.names import show, suggest
 from accumtrain.config.schema import JOBS, PRECISIONS, Config, DeviceConfig
 from accumtrain.errors import ConfigError
 
+TOGETHER = ("train", "evaluate")  # the jobs that several processes can share
 RUN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@-]{0,199}")
 
 
@@ -63,9 +64,13 @@ RANGES = {
     "bench.updates": COUNT,
     "bench.seconds": Range(0),
     "ema.decay": FRACTION,
+    "loss_scale.initial": Range(1, 2**64),
+    "loss_scale.growth_every": COUNT,
     "run.seed": Range(0, 2**31),
     "device.virtual": COUNT,
     "device.memory_limit_mb": COUNT,
+    "device.index": Range(0),
+    "device.timeout": COUNT,
     "model.snap_bits": Range(0, 21),
     "optim.lr": POSITIVE,
     "optim.weight_decay": Range(0),
@@ -117,6 +122,7 @@ def check(config: Config) -> None:
     _check_schedule(config.schedule)
     _check_data(config.data)
     _check_device(config.device)
+    _check_multiworker(config)
     _check_run_name(config.run.name)
     steps = 1 if config.accum.steps == "auto" else config.accum.count
     micro_batch_size(config.batch_size, steps, replicas=config.device.virtual or 1)
@@ -209,13 +215,32 @@ def _check_data(data: DataConfig) -> None:
 
 
 def _check_device(device: DeviceConfig) -> None:
-    if device.virtual is not None and device.kind not in ("auto", "cpu", "mirrored"):
+    if device.virtual is not None and device.kind not in ("auto", "cpu", "mirrored", "multiworker"):
         raise ConfigError(
             f"device.virtual={device.virtual}: splits the CPU into logical devices, not device={device.kind}; "
             "use device=mirrored, or leave device.virtual out"
         )
+    if device.kind != "multiworker" and (device.workers or device.index is not None):
+        key = "workers" if device.workers else "index"
+        raise ConfigError(
+            f"device.{key}={show(getattr(device, key))}: only device=multiworker has workers; "
+            "add device=multiworker or leave it out"
+        )
     if device.tpu is not None and device.kind != "tpu":
         raise ConfigError(f"device.tpu={device.tpu}: only device=tpu has an address; add device=tpu or leave it out")
+
+
+def _check_multiworker(config: Config) -> None:
+    if config.device.kind != "multiworker":
+        return
+    if config.job not in TOGETHER:
+        raise ConfigError(f"device=multiworker: job={config.job} runs in one process; {' and '.join(TOGETHER)} do not")
+    if config.accum.steps == "auto" or config.device.memory_limit_mb is not None:
+        key = "accum.steps" if config.accum.steps == "auto" else "device.memory_limit_mb"
+        raise ConfigError(
+            f"{key}={show(_get(config, key))}: is tried out in processes of its own, which can't join the workers; "
+            "find accum.steps by job=plan with batch_size divided by the number of workers, and give the number"
+        )
 
 
 def _check_run_name(name: str | None) -> None:

@@ -26,14 +26,15 @@ from accumtrain.config.groups import (
 )
 
 JOBS = ("train", "evaluate", "verify", "plan", "bench", "report")
-PRECISIONS = ("float32", "bfloat16", "float64")
+PRECISIONS = ("float32", "bfloat16", "float16", "float64")
 
 
 @dataclass
 class DeviceConfig:
     """`virtual`: logical CPU devices. `memory_limit_mb`: a hard limit. `tpu`: address or name, kind tpu only.
 
-    `xla`: compile micro-steps with XLA? auto: on a TPU only.
+    `xla`: compile micro-steps with XLA? auto: on a TPU only. Kind multiworker: `workers` (host:port of each, the chief
+    first) and `index` (this process), where neither TF_CONFIG nor SLURM says so; `timeout`: seconds to wait for others.
     """
 
     kind: str
@@ -41,6 +42,9 @@ class DeviceConfig:
     memory_limit_mb: int | None
     tpu: str | None
     xla: bool | str
+    workers: list[str]
+    index: int | None
+    timeout: int
 
 
 @dataclass
@@ -86,6 +90,14 @@ class EmaConfig:
 
 
 @dataclass
+class LossScaleConfig:
+    """precision=float16 only: the first scale, and the updates in a row after which it is doubled."""
+
+    initial: float
+    growth_every: int
+
+
+@dataclass
 class RunConfig:
     """`name` null is derived from the command (see runs.py). The run lives in `dir`/`name`."""
 
@@ -126,6 +138,7 @@ class Config:
     checkpoint: CheckpointConfig
     log: LogConfig
     ema: EmaConfig
+    loss_scale: LossScaleConfig
     run: RunConfig
     bench: BenchConfig
     report: ReportConfig
@@ -147,5 +160,5 @@ class Config:
             "folder": FolderConfig,
             "tfrecord": TfrecordConfig,
         },
-        "device": dict.fromkeys(("auto", "cpu", "gpu", "mirrored", "tpu"), DeviceConfig),
+        "device": dict.fromkeys(("auto", "cpu", "gpu", "mirrored", "multiworker", "tpu"), DeviceConfig),
     }

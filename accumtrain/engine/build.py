@@ -7,6 +7,7 @@ import tensorflow as tf
 from accumtrain.config import Config
 from accumtrain.data.source import Data
 from accumtrain.engine.ema import MovingAverage
+from accumtrain.engine.loss_scale import LossScale
 from accumtrain.engine.window import Window
 from accumtrain.models.build import build_model
 from accumtrain.models.segments import Model
@@ -34,6 +35,13 @@ def moving_average(config: Config, model: Model) -> MovingAverage | None:
     return MovingAverage(model.trainable_variables, config.ema.decay) if config.ema.decay > 0 else None
 
 
+def loss_scale(config: Config) -> LossScale | None:
+    """The loss scale, for the precision that needs one."""
+    if config.precision != "float16":
+        return None
+    return LossScale(config.loss_scale.initial, config.loss_scale.growth_every)
+
+
 def build_window(config: Config, data: Data, total_steps: int, strategy: tf.distribute.Strategy) -> Window:
     """All state of a run at update 0.
 
@@ -48,6 +56,7 @@ def build_window(config: Config, data: Data, total_steps: int, strategy: tf.dist
             build_schedule(config.schedule, total_steps),
             clip_norm=config.optim.clip_norm,
             ema=moving_average(config, model),
+            loss_scale=loss_scale(config),
             seed=config.run.seed,
             micro_steps=config.accum.count,
         )

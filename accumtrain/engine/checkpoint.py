@@ -1,6 +1,6 @@
 """What a run keeps on disk to continue to the bit: the last N states and the best one, by tf.train.Checkpoint.
 
-A checkpoint holds model, optimizer, moving averages and the update count, never the buffers of a window.
+A checkpoint holds model, optimizer, moving averages, loss scale and the update count, never the buffers of a window.
 """
 
 from __future__ import annotations
@@ -24,16 +24,19 @@ class Checkpoints:
     Args:
         window: the state to save and restore.
         keep: how many of the last states stay.
+        writes: False leaves that to another process.
     """
 
-    def __init__(self, directory: Path, window: Window, keep: int):
-        self.directory, self.step = directory, window.step
+    def __init__(self, directory: Path, window: Window, keep: int, writes: bool = True):
+        self.directory, self.step, self._writes = directory, window.step, writes
         with tf.device("CPU"):  # float64: what is read back must equal what was measured
             self.best_accuracy = tf.Variable(-1.0, trainable=False, dtype=tf.float64)
             self.best_loss = tf.Variable(float("inf"), trainable=False, dtype=tf.float64)
         state = {"model": window.model, "optimizer": window.optimizer, "step": window.step}
         if window.ema is not None:
             state["ema"] = window.ema
+        if window.loss_scale is not None:
+            state["loss_scale"] = window.loss_scale
         self._checkpoint = tf.train.Checkpoint(**state, best_accuracy=self.best_accuracy, best_loss=self.best_loss)
         self._last = _manager(self._checkpoint, directory, keep)
         self._best = _manager(self._checkpoint, directory / "best", 1)
@@ -80,6 +83,8 @@ class Checkpoints:
         return {"loss": float(self.best_loss), "accuracy": float(self.best_accuracy)}
 
     def _write(self, manager: tf.train.CheckpointManager, step: int) -> None:
+        if not self._writes:
+            return
         try:
             manager.save(checkpoint_number=step)
         except (tf.errors.OpError, OSError) as error:

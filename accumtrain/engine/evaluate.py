@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from accumtrain.data.pipeline import eval_batches
+from accumtrain.data.pipeline import distributed, eval_batches
 from accumtrain.data.source import Data
 from accumtrain.engine.ema import MovingAverage
 from accumtrain.engine.pace import Pace
@@ -32,7 +32,7 @@ class Evaluator:
     ):
         self._model, self._ema, self._strategy = model, ema, strategy
         self._batches = -(-data.test.size // batch)
-        self._dataset = strategy.experimental_distribute_dataset(eval_batches(data, batch=batch))
+        self._dataset = distributed(strategy, lambda share: eval_batches(data, batch=batch, share=share))
         self._dtype = model.trainable_variables[0].dtype
         self._sums = [sum_buffer([], self._dtype) for _ in range(3)]  # loss, correct answers, examples
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from accumtrain import environment
 from accumtrain.config import Config, micro_batch_size, total_steps
-from accumtrain.data.pipeline import train_batches
+from accumtrain.data.pipeline import Share, distributed, train_batches
 from accumtrain.data.source import Data
 from accumtrain.devices import Devices, resolve
 from accumtrain.engine.build import build_window
@@ -81,8 +81,11 @@ class Probe:
             self.step = Step(self.window, devices.strategy, devices.xla)
             self._evaluator = Evaluator(self.window.model, self.window.ema, data, batch, devices.strategy)
         self._checkpoints = Checkpoints(directory, self.window, config.checkpoint.keep)
-        dataset = train_batches(data, batch=batch, first=0, seed=config.run.seed)
-        self.batches = iter(devices.strategy.experimental_distribute_dataset(dataset))
+
+        def stream(share: Share) -> tf.data.Dataset:
+            return train_batches(data, batch=batch, first=0, seed=config.run.seed, share=share)
+
+        self.batches = iter(distributed(devices.strategy, stream))
         self._micro_steps, self._pace, self._updates_pace = micro_steps, Pace(), Pace(WORTH_TOGETHER)
         self._together = False  # have updates been made in one call?
         self.calls = 0.0  # compiled calls that the last update took

@@ -12,7 +12,9 @@ from functools import partial
 import tensorflow as tf
 
 from accumtrain.engine import tape
+from accumtrain.engine.all_reduce import all_reduced
 from accumtrain.engine.ema import MovingAverage
+from accumtrain.engine.loss_scale import LossScale
 from accumtrain.engine.moving_statistics import MovingStatisticsBuffer
 from accumtrain.models.mode import Mode
 from accumtrain.models.pullback import Gradients
@@ -52,6 +54,7 @@ class Window(tf.Module):
         schedule: int64 update count -> factor on the optimizer's rate.
         clip_norm: largest global norm of the mean gradient; 0 does not clip.
         ema: moving average of the weights, or None.
+        loss_scale: multiplies the loss while gradients are computed and is divided out in the commit, or None.
         seed: the run's seed, for layers that draw random numbers.
         micro_steps: micro-steps in a window.
     """
@@ -64,11 +67,13 @@ class Window(tf.Module):
         *,
         clip_norm: float,
         ema: MovingAverage | None,
+        loss_scale: LossScale | None = None,
         seed: int,
         micro_steps: int,
     ):
         super().__init__()
         self.model, self.optimizer, self.schedule, self.ema = model, optimizer, schedule, ema
+        self.loss_scale = loss_scale
         self.clip_norm, self.seed, self.micro_steps = clip_norm, seed, micro_steps
         self.variables_ = list(model.trainable_variables)
         self.step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
@@ -76,7 +81,7 @@ class Window(tf.Module):
         self.gradients = [sum_buffer(variable.shape, variable.dtype) for variable in self.variables_]
         self._slot = {variable.ref(): slot for variable, slot in zip(self.variables_, self.gradients, strict=True)}
         self.dtype = self.variables_[0].dtype
-        self.examples, self.loss, self.correct = (sum_buffer([], self.dtype) for _ in range(3))
+        self.examples, self.loss, self.correct, self._stops = (sum_buffer([], self.dtype) for _ in range(4))
         self.micro_step = sum_buffer([], tf.int32)  # of each replica, never reduced
         self.statistics = MovingStatisticsBuffer(model.norms, sum_buffer)
         self._shared_clear = Shared(_clear_one)
@@ -88,26 +93,26 @@ class Window(tf.Module):
 
     @property
     def _sums(self) -> list[tf.Variable]:
-        return [*self.gradients, self.examples, self.loss, self.correct, *self.statistics.buffers]
+        return [*self.gradients, self.examples, self.loss, self.correct, self._stops, *self.statistics.buffers]
 
     # --- micro-step -----------------------------------------------------------------------------------------------
 
     def accumulate(self, batch: Batch) -> None:
         """Forward and backward of one micro-batch; adds its sums to the buffers."""
         mode = Mode(training=True, recording=True, seed=self._micro_seed())
-        correct = []
+        sums = []
 
         def loss(logits: tf.Tensor) -> tf.Tensor:
-            total, right = loss_and_correct(logits, batch)
-            correct.append(right)
-            return total
+            total, correct = loss_and_correct(logits, batch)
+            sums.extend([total, correct])
+            return total if self.loss_scale is None else total * self.loss_scale.value
 
-        total, _ = tape.gradient(self.model, batch["image"], loss, mode, self._add_gradients)
+        tape.gradient(self.model, batch["image"], loss, mode, self._add_gradients)
         examples = tf.reduce_sum(tf.cast(batch["weight"], self.dtype))
         self.statistics.add(mode.statistics, examples)
         self.examples.assign_add(examples)
-        self.loss.assign_add(total)
-        self.correct.assign_add(correct[0])
+        for buffer, value in zip((self.loss, self.correct), sums, strict=True):
+            buffer.assign_add(value)
         self.micro_step.assign_add(1)
 
     def _add_gradients(self, gradients: Gradients) -> list[tf.Operation]:
@@ -123,6 +128,10 @@ class Window(tf.Module):
         seed = tf.random.experimental.stateless_fold_in(tf.constant([self.seed, 0]), tf.cast(self.step, tf.int32))
         return tf.random.experimental.stateless_fold_in(seed, place)
 
+    def ask_to_stop(self) -> None:
+        """Lets the next commit say on all workers that this one wants to stop. Outside replica context."""
+        self._stops.assign(1.0)
+
     # --- commit ---------------------------------------------------------------------------------------------------
 
     def commit(self) -> dict[str, tf.Tensor]:
@@ -130,19 +139,22 @@ class Window(tf.Module):
 
         Returns:
             Scalars: loss and accuracy (means over the window), grad_norm (of the mean gradient, before clipping),
-            learning_rate, examples, finite, step (updates done).
+            learning_rate, examples, finite, step (updates done), stop (a worker has asked for it); with a loss scale
+            also loss_scale (of this window) and skipped (windows that made no update so far).
         """
-        replica = tf.distribute.get_replica_context()
-        local = [tf.convert_to_tensor(buffer) for buffer in self._sums]
-        sums = list(replica.all_reduce(tf.distribute.ReduceOp.SUM, local))
+        sums = all_reduced([tf.convert_to_tensor(buffer) for buffer in self._sums])
         gradients, sums = sums[: len(self.gradients)], sums[len(self.gradients) :]
-        examples, loss, correct, *statistics = sums
+        examples, loss, correct, stops, *statistics = sums
 
         squares = 2.0 * tf.add_n([tf.nn.l2_loss(gradient) for gradient in gradients])  # no square of one in memory
-        norm = tf.sqrt(squares) / examples
+        divisor = examples
+        if self.loss_scale is not None:
+            loss_scale = tf.identity(self.loss_scale.value)
+            divisor *= loss_scale
+        norm = tf.sqrt(squares) / divisor
         finite = tf.math.is_finite(loss) & tf.math.is_finite(norm)
         rate = tf.cast(self.optimizer.learning_rate(self.step) * self.schedule(self.step), tf.float32)
-        scale = 1.0 / examples
+        scale = 1.0 / divisor
         if self.clip_norm > 0:
             scale *= tf.minimum(tf.constant(1.0, self.dtype), self.clip_norm / norm)
 
@@ -153,12 +165,19 @@ class Window(tf.Module):
             if self.ema is not None:
                 self.ema.update(self.step)
             self.step.assign_add(1)
+            if self.loss_scale is not None:
+                self.loss_scale.updated()
             return tf.constant(True)
 
-        updated = tf.cond(finite, update, lambda: tf.constant(False))
+        def skip() -> tf.Tensor:
+            if self.loss_scale is not None:
+                self.loss_scale.overflowed()
+            return tf.constant(False)
+
+        updated = tf.cond(finite, update, skip)
         with tf.control_dependencies([updated]):  # by then nothing holds the sums any more
             self._clear(finite)
-        return {
+        scalars = {
             "step": tf.identity(self.step),
             "loss": loss / examples,
             "accuracy": correct / examples,
@@ -166,7 +185,11 @@ class Window(tf.Module):
             "grad_norm": norm,
             "examples": examples,
             "finite": finite,
+            "stop": stops > 0.0,
         }
+        if self.loss_scale is not None:
+            scalars |= {"loss_scale": loss_scale, "skipped": tf.identity(self.loss_scale.skipped)}
+        return scalars
 
     def _clear(self, finite: tf.Tensor) -> None:
         """Sets the buffers to zero, finite gradients where they lie: so memory is packed the same for each update."""

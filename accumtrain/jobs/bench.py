@@ -18,7 +18,7 @@ from accumtrain import environment
 from accumtrain.config import BenchConfig, Config, micro_batch_size
 from accumtrain.console import banner, format_bytes, format_count, format_seconds, say
 from accumtrain.data.build import open_data
-from accumtrain.data.pipeline import train_batches
+from accumtrain.data.pipeline import Share, distributed, train_batches
 from accumtrain.data.source import Data
 from accumtrain.devices import Devices, resolve
 from accumtrain.engine.flops import count_flops, matmul_flops_per_second
@@ -170,8 +170,12 @@ def call_seconds(probe: Probe) -> float:
 
 def repeat_one_batch(probe: Probe, config: Config, data: Data, devices: Devices, batch: int) -> None:
     """From here on the probe's updates take one batch that is already in memory, again and again."""
-    dataset = train_batches(data, batch=batch, first=0, seed=config.run.seed).take(1).cache().repeat()
-    probe.batches = iter(devices.strategy.experimental_distribute_dataset(dataset))
+
+    def one(share: Share) -> tf.data.Dataset:
+        dataset = train_batches(data, batch=batch, first=0, seed=config.run.seed, share=share)
+        return dataset.take(share.replicas).cache().repeat()
+
+    probe.batches = iter(distributed(devices.strategy, one))
 
 
 def input_images_per_second(config: Config, data: Data, batch: int) -> float:

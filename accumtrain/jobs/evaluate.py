@@ -37,7 +37,7 @@ def run(config: Config) -> dict[str, Any]:
         ema = moving_average(config, model)
         path = restore_model(Run(config).checkpoints, model, ema)
         evaluator = Evaluator(model, ema, data, micro_batch * devices.replicas, devices.strategy)
-    with explained(config, data, devices.replicas), Interrupt() as interrupt:
+    with explained(config, data, devices.replicas, devices.workers), Interrupt() as interrupt:
         result = evaluator(stop=lambda: interrupt.requested, report=lambda done, batches: None)
     if result is None:
         raise Preempted("evaluation stopped; run the same command again")

@@ -11,7 +11,7 @@ from typing import Any
 
 from accumtrain.runs import disk_errors
 
-SHOWN = ("loss", "accuracy", "learning_rate", "grad_norm", "examples_per_second")
+SHOWN = ("loss", "accuracy", "learning_rate", "grad_norm", "loss_scale", "skipped", "examples_per_second")
 
 
 class Events:

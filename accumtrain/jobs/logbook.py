@@ -11,17 +11,20 @@ from accumtrain import environment
 from accumtrain.jobs.events import Events
 from accumtrain.runs import Run
 
+TRAIN = ("loss", "accuracy", "learning_rate", "grad_norm", "loss_scale", "skipped")
+
 
 class Logbook:
     """Writes each record to metrics.jsonl and TensorBoard, and remembers them for the summary.
 
     Args:
         run: the run's directory, its metrics already cut back to the restored update.
+        events: None writes none.
         batch_size: examples of an update.
         train_examples: examples of an epoch.
     """
 
-    def __init__(self, run: Run, events: Events, batch_size: int, train_examples: int):
+    def __init__(self, run: Run, events: Events | None, batch_size: int, train_examples: int):
         self._run, self._events = run, events
         self._batch_size, self._train_examples = batch_size, train_examples
         self.records: list[dict[str, Any]] = run.records()
@@ -55,13 +58,13 @@ class Logbook:
         return self._updates * self._batch_size / self._busy if self._updates else None
 
     def train(self, step: int, update: Mapping[str, float]) -> None:
-        """Logs an update: its loss, accuracy, learning_rate and grad_norm."""
+        """Logs an update: what TRAIN names."""
         updates, busy = self._updates - self._updates_logged, self._busy - self._busy_logged
         self._updates_logged, self._busy_logged = self._updates, self._busy
         per_second = updates * self._batch_size / busy if updates else self.examples_per_second
         speed = {"examples_per_second": per_second} if per_second else {}
-        names = ("loss", "accuracy", "learning_rate", "grad_norm")
-        self._write("train", step, {name: update[name] for name in names} | speed)
+        values = {name: update[name] for name in TRAIN if name in update}
+        self._write("train", step, values | speed)
 
     def test(self, step: int, result: Mapping[str, float]) -> None:
         """Logs an evaluation: loss, accuracy, examples and its own speed."""
@@ -84,4 +87,5 @@ class Logbook:
         record = {"step": step, "epoch": epoch, "split": split, **values, "seconds": round(self.seconds, 3)}
         self.records.append(record)
         self._run.log(record)
-        self._events.write(record)
+        if self._events is not None:
+            self._events.write(record)

@@ -7,19 +7,21 @@ from typing import Any, NoReturn
 import tensorflow as tf
 
 from accumtrain.config import Config, micro_batch_size, total_steps
-from accumtrain.console import Progress, format_seconds, say, table
+from accumtrain.console import Progress, format_seconds, say, silence, table
 from accumtrain.data.build import open_data
-from accumtrain.data.pipeline import train_batches
+from accumtrain.data.pipeline import Share, distributed, train_batches
 from accumtrain.data.source import Data
 from accumtrain.devices import Devices, resolve
+from accumtrain.engine.all_reduce import agreed
 from accumtrain.engine.build import build_window
 from accumtrain.engine.checkpoint import Checkpoints
 from accumtrain.engine.evaluate import Evaluator
+from accumtrain.engine.loss_scale import SMALLEST
 from accumtrain.engine.memory import Meter, state_bytes, tensor_bytes
 from accumtrain.engine.pace import WORTH_TOGETHER, Pace
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
-from accumtrain.errors import DivergedError, Preempted
+from accumtrain.errors import CheckpointError, DivergedError, Preempted
 from accumtrain.jobs.auto import settled
 from accumtrain.jobs.due import Due
 from accumtrain.jobs.events import Events
@@ -28,7 +30,7 @@ from accumtrain.jobs.interrupt import Interrupt
 from accumtrain.jobs.logbook import Logbook
 from accumtrain.jobs.opening import show_opening
 from accumtrain.jobs.pictures import draw_curves
-from accumtrain.runs import Run
+from accumtrain.runs import Bystander, Run
 
 
 def run(config: Config) -> dict[str, Any]:
@@ -42,20 +44,24 @@ def run(config: Config) -> dict[str, Any]:
     micro_batch = micro_batch_size(config.batch_size, config.accum.count, devices.replicas)
     data = open_data(config.data, config.run.seed)
     total = total_steps(config, data.train.size)
-    with explained(config, data, devices.replicas):
+    if not devices.chief:
+        silence()
+    with explained(config, data, devices.replicas, devices.workers):
         window = build_window(config, data, total, devices.strategy)
+        if not devices.chief:
+            return Training(config, Bystander(config), None, data, devices, window, total, micro_batch).run()
         with Run(config) as run, Events(run.path / "tensorboard") as events:
             return Training(config, run, events, data, devices, window, total, micro_batch).run()
 
 
 class Training:
-    """One run in one process."""
+    """One run, or one worker's part of it."""
 
     def __init__(
         self,
         config: Config,
         run: Run,
-        events: Events,
+        events: Events | None,
         data: Data,
         devices: Devices,
         window: Window,
@@ -68,9 +74,11 @@ class Training:
         with devices.strategy.scope():
             self.step = Step(window, devices.strategy, devices.xla)
             self.evaluator = Evaluator(window.model, window.ema, data, self.global_micro_batch, devices.strategy)
-        self.checkpoints = Checkpoints(run.checkpoints, window, config.checkpoint.keep)
+        self.alone = devices.workers == 1
+        self.checkpoints = Checkpoints(run.checkpoints, window, config.checkpoint.keep, writes=devices.chief)
         self.resumed = self.checkpoints.restore()
         self.done = int(window.step.numpy())
+        self._check_workers_agree()
         run.truncate(self.done)
         self.logbook = Logbook(run, events, config.batch_size, data.train.size)
         self.due = Due(config, total, data.train.size)
@@ -89,33 +97,32 @@ class Training:
             say(f"continuing after update {self.done} of {self.total}")
 
         # ---- train -----------------------------------------------------------------------------------------------
-        dataset = train_batches(
-            self.data,
-            batch=self.global_micro_batch,
-            first=self.done * self.config.batch_size,
-            seed=self.config.run.seed,
-        )
-        batches = iter(self.devices.strategy.experimental_distribute_dataset(dataset))
+        batches = iter(distributed(self.devices.strategy, self._stream))
         self.meter.start()
         with self.interrupt, self._progress() as self.progress:
             self._evaluate_if_due()  # an evaluation that a stop has cut off
             if self.done < self.total:
                 self.step.trace(batches)
             while self.done < self.total:
-                count = self.updates_pace.next(self.due.next(self.done) - self.done)
+                most = self.due.next(self.done) - self.done if self.alone else 1
+                count = self.updates_pace.next(most)
                 with self.logbook.timed_updates(count), self.updates_pace.timed(count):
                     update = self._updates(batches, count) if count > 1 else self._update(batches)
                 if not update["finite"]:
-                    self._diverged(update)
+                    self._skip_or_stop(update)
+                    continue
                 self._report(update)
                 self._evaluate_if_due()
                 if self.due.checkpoint(self.done):
                     self.checkpoints.save()
+                if update["stop"]:
+                    self._stop()
 
         # ---- close -----------------------------------------------------------------------------------------------
         summary = self._summary("completed")
         self.directory.write_summary(summary)
-        draw_curves({self.directory.path.name: self.logbook.records}, self.directory.path / "results.png")
+        if self.devices.chief:
+            draw_curves({self.directory.path.name: self.logbook.records}, self.directory.path / "results.png")
         self._show_closing(summary)
         return summary
 
@@ -128,6 +135,8 @@ class Training:
 
     def _update(self, batches: Any) -> dict[str, float]:
         self._accumulate(batches)
+        if self.interrupt.requested:
+            self.window.ask_to_stop()  # others wait for this worker in the commit
         return self._read(self.step.commit())
 
     def _accumulate(self, batches: Any) -> None:
@@ -140,6 +149,23 @@ class Training:
                 self.step.accumulate(batches, tf.constant(count))
             taken += count
             self.progress.window(taken, steps)
+
+    def _stream(self, share: Share) -> tf.data.Dataset:
+        first = self._windows_taken() * self.config.batch_size
+        seed = self.config.run.seed
+        return train_batches(self.data, batch=self.global_micro_batch, first=first, seed=seed, share=share)
+
+    def _check_workers_agree(self) -> None:
+        if not self.alone and not agreed(self.devices.strategy, self.done):
+            raise CheckpointError(
+                f"worker {self.devices.worker} read the state after update {self.done} from {self.directory.path}, "
+                "others that of another one: run.dir must be a folder that all workers share"
+            )
+
+    def _windows_taken(self) -> int:
+        """From the stream of examples: one for each update, and those that a loss scale has skipped."""
+        scale = self.window.loss_scale
+        return self.done + (0 if scale is None else int(scale.skipped.numpy()))
 
     def _read(self, scalars: dict[str, tf.Tensor]) -> dict[str, float]:
         update = {name: value.numpy().item() for name, value in scalars.items()}
@@ -166,7 +192,7 @@ class Training:
     def _evaluate_if_due(self) -> None:
         if not self.due.evaluation(self.done) or self.logbook.tested(self.done):
             return
-        result = self.evaluator(stop=lambda: self.interrupt.requested, report=self.progress.evaluating)
+        result = self.evaluator(stop=lambda: self.interrupt.requested and self.alone, report=self.progress.evaluating)
         if result is None:
             self._stop()
         self.logbook.test(self.done, result)
@@ -179,7 +205,7 @@ class Training:
     # ---- ways out ------------------------------------------------------------------------------------------------
 
     def _stop_if_asked(self) -> None:
-        if self.interrupt.requested:
+        if self.interrupt.requested and self.alone:
             self._stop()
 
     def _stop(self) -> NoReturn:
@@ -189,6 +215,15 @@ class Training:
         raise Preempted(
             f"stopped after update {self.done} of {self.total}; its state is saved in {self.directory.path}: "
             "run the same command again to continue"
+        )
+
+    def _skip_or_stop(self, update: dict[str, float]) -> None:
+        """After a window that is not finite. A loss scale has been lowered by then and the next window may do."""
+        if update.get("loss_scale", SMALLEST) <= SMALLEST:
+            self._diverged(update)
+        self.progress.event(
+            f"update {self.done + 1}: float16 overflowed, this window is skipped (number {update['skipped']}); "
+            f"loss scale {update['loss_scale']:g} -> {update['loss_scale'] / 2:g}"
         )
 
     def _diverged(self, update: dict[str, float]) -> NoReturn:

@@ -37,6 +37,11 @@ def run(config: Config) -> dict[str, Any]:
     Raises:
         VerificationError: a check missed its bound.
     """
+    if config.precision == "float16":
+        raise ConfigError(
+            "precision=float16: job=verify compares gradients that no loss scale has multiplied; "
+            "verify with precision=float32 or bfloat16"
+        )
     if config.device.xla is True:
         raise ConfigError(
             "device.xla=true: job=verify compares the bits of TensorFlow's own kernels, and XLA sums in an order that "

@@ -11,7 +11,7 @@ from accumtrain.models.resnet import build_resnet
 from accumtrain.models.revnet import build_revnet
 from accumtrain.models.segments import Model, Segment
 
-COMPUTE_DTYPES = {"float32": tf.float32, "bfloat16": tf.bfloat16, "float64": tf.float64}
+COMPUTE_DTYPES = {"float32": tf.float32, "bfloat16": tf.bfloat16, "float16": tf.float16, "float64": tf.float64}
 
 
 def build_model(

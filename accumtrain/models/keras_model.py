@@ -21,7 +21,7 @@ from accumtrain.models.keras_chain import cheapest, pieces
 from accumtrain.models.mode import Mode
 from accumtrain.models.segments import Model
 
-POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float64": "float64"}
+POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16", "float64": "float64"}
 LEAST_SAVING = 0.1  # of the activations; with less, computing them again is for nothing
 
 

@@ -33,7 +33,10 @@ def snap(x: tf.Tensor, bits: int) -> tf.Tensor:
 
 
 def _rounded(x: tf.Tensor, bits: int) -> tf.Tensor:
-    return x if bits == 0 else tf.round(x * 2.0**bits) / 2.0**bits
+    if bits == 0:
+        return x
+    wide = tf.cast(x, tf.float32) if x.dtype == tf.float16 else x  # 2^bits times it overflows
+    return tf.cast(tf.round(wide * 2.0**bits) / 2.0**bits, x.dtype)
 
 
 class OnGrid(tf.Module):

@@ -1,0 +1,85 @@
+"""Which processes train together: named in the configuration, by TF_CONFIG or by SLURM."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from accumtrain.config import DeviceConfig
+from accumtrain.errors import ConfigError
+
+SLURM_PORT = 8888  # of the first task on a node; those after it count up
+MOST_TASKS_OF_A_NODE = 1024
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """`workers`: host:port of each process, the chief first. `index`: this process."""
+
+    workers: tuple[str, ...]
+    index: int
+
+
+def find_cluster(config: DeviceConfig) -> Cluster:
+    """From device.workers and device.index, else the environment variable TF_CONFIG, else that of a SLURM job step.
+
+    Raises:
+        ConfigError: none of them is there, or it is not understood.
+    """
+    if config.workers:
+        if config.index is None:
+            raise ConfigError(
+                f"device.workers names {len(config.workers)} workers: say which of them this process is with "
+                f"device.index=0 to {len(config.workers) - 1}"
+            )
+        return _checked(Cluster(tuple(config.workers), config.index), "device.workers")
+    if os.environ.get("TF_CONFIG"):
+        return _checked(_of_tf_config(os.environ["TF_CONFIG"]), "TF_CONFIG")
+    if "SLURM_PROCID" in os.environ:
+        return _checked(_of_slurm(), "SLURM")
+    raise ConfigError(
+        "device=multiworker: neither device.workers nor TF_CONFIG nor a SLURM job step says who the workers are; "
+        "for example device.workers=[host0:2222,host1:2222] device.index=0, or srun accumtrain device=multiworker; "
+        "make workers N=2 tries it on this machine"
+    )
+
+
+def _of_tf_config(text: str) -> Cluster:
+    try:
+        content = json.loads(text)
+        spec, task = content["cluster"], content["task"]
+        kind, index = task["type"], int(task["index"])
+        chiefs, workers = (list(spec.get(name, [])) for name in ("chief", "worker"))
+        if kind not in ("chief", "worker") or set(spec) - {"chief", "worker"}:
+            raise ValueError("only tasks chief and worker train here")
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ConfigError(
+            f"TF_CONFIG={text}: not understood ({error}); for example "
+            '{"cluster": {"worker": ["host0:2222", "host1:2222"]}, "task": {"type": "worker", "index": 0}}'
+        ) from error
+    return Cluster((*chiefs, *workers), index + (len(chiefs) if kind == "worker" else 0))
+
+
+def _of_slurm() -> Cluster:
+    try:
+        # it shall only say who is where: which GPUs a task sees is SLURM's to say (--gpus-per-task)
+        resolver = tf.distribute.cluster_resolver.SlurmClusterResolver(
+            port_base=SLURM_PORT, gpus_per_node=MOST_TASKS_OF_A_NODE, gpus_per_task=1, auto_set_gpu=False
+        )
+        return Cluster(tuple(resolver.cluster_spec().job_tasks("worker")), int(resolver.task_id))
+    except (RuntimeError, ValueError, KeyError, OSError) as error:
+        raise ConfigError(
+            f"device=multiworker: SLURM's variables are not understood ({error}); start it with srun, one task for "
+            "each worker, or name the workers with device.workers and device.index"
+        ) from error
+
+
+def _checked(cluster: Cluster, source: str) -> Cluster:
+    if not 0 <= cluster.index < len(cluster.workers):
+        raise ConfigError(
+            f"{source}: worker {cluster.index} of {len(cluster.workers)}; must be 0 to {len(cluster.workers) - 1}"
+        )
+    return cluster

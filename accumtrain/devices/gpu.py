@@ -1,0 +1,41 @@
+"""NVIDIA GPUs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import tensorflow as tf
+
+from accumtrain.config import DeviceConfig
+from accumtrain.devices.once import set_once
+from accumtrain.errors import ConfigError
+
+
+def require_gpus(kind: str) -> list[tf.config.PhysicalDevice]:
+    """All GPUs.
+
+    Raises:
+        ConfigError: there is none, or TensorFlow can't use it.
+    """
+    gpus = tf.config.list_physical_devices("GPU")
+    if gpus:
+        return gpus
+    if any(Path("/dev").glob("nvidia[0-9]*")):
+        raise ConfigError(
+            f"device={kind}: this machine has a GPU, but TensorFlow {tf.__version__} can't use it; check that "
+            "nvidia-smi shows it, and install CUDA's libraries beside TensorFlow: "
+            f"pip install 'tensorflow[and-cuda]=={tf.__version__}'"
+        )
+    raise ConfigError(f"device={kind}: this machine shows no NVIDIA GPU (there is no /dev/nvidia0); use device=cpu")
+
+
+def limit_gpus(config: DeviceConfig, gpus: list[tf.config.PhysicalDevice]) -> None:
+    """Sets device.memory_limit_mb on each of them."""
+    if config.memory_limit_mb is not None:
+        for gpu in gpus:
+            limit = [tf.config.LogicalDeviceConfiguration(memory_limit=config.memory_limit_mb)]
+            set_once(tf.config.set_logical_device_configuration, gpu, limit)
+
+
+def gpu_name(gpu: tf.config.PhysicalDevice) -> str:
+    return tf.config.experimental.get_device_details(gpu).get("device_name", gpu.name)

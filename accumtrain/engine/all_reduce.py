@@ -1,0 +1,37 @@
+"""Sums over all replicas, in one collective operation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+
+def all_reduced(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """The sum over replicas of each tensor. In replica context.
+
+    They travel as one vector per dtype: a collective operation costs its latency however little it carries.
+    """
+    replica = tf.distribute.get_replica_context()
+    if replica.num_replicas_in_sync == 1:
+        return list(tensors)
+    sums: dict[int, tf.Tensor] = {}
+    for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+        chosen = [place for place, tensor in enumerate(tensors) if tensor.dtype == dtype]
+        flat = tf.concat([tf.reshape(tensors[place], [-1]) for place in chosen], 0)
+        total = replica.all_reduce(tf.distribute.ReduceOp.SUM, flat)
+        parts = tf.split(total, [tensors[place].shape.num_elements() for place in chosen])
+        for place, part in zip(chosen, parts, strict=True):
+            sums[place] = tf.reshape(part, tensors[place].shape)
+    return [sums[place] for place in range(len(tensors))]
+
+
+def agreed(strategy: tf.distribute.Strategy, value: int) -> bool:
+    """Do all replicas, on all workers, hold the same number?"""
+
+    @tf.function(autograph=False)
+    def moments() -> tf.Tensor:
+        return strategy.run(lambda: all_reduced([tf.constant([value, value**2], tf.float64)])[0])
+
+    total = strategy.experimental_local_results(moments())[0].numpy()
+    return bool(total[1] * strategy.num_replicas_in_sync == total[0] ** 2)
