@@ -16,7 +16,7 @@ WORKER = "from accumtrain.cli import main; main()"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Starts the workers, hands signals on to them and waits. Returns the first exit code that is not 0.
+    """Runs workers, hands signals on to them and waits. Returns the first exit code that is not 0.
 
     Args:
         arguments: how many workers, then overrides for all of them.
@@ -24,13 +24,7 @@ def main(arguments: Sequence[str]) -> int:
     if not arguments or not arguments[0].isdecimal() or int(arguments[0]) < 1:
         print("usage: make workers N=2 ARGS='model=revnet38 batch_size=64'", file=sys.stderr)
         return ConfigError.exit_code
-    count, overrides = int(arguments[0]), arguments[1:]
-    addresses = ",".join(f"localhost:{port}" for port in free_ports(count))
-    together = ["device=multiworker", f"device.workers=[{addresses}]"]
-    workers = [
-        subprocess.Popen([sys.executable, "-c", WORKER, *together, f"device.index={index}", *overrides])
-        for index in range(count)
-    ]
+    workers = start(int(arguments[0]), arguments[1:])
 
     def hand_on(number: int, frame: FrameType | None) -> None:
         for worker in workers:
@@ -39,6 +33,16 @@ def main(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, hand_on)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the workers too
     return next((code for code in [worker.wait() for worker in workers] if code), 0)
+
+
+def start(count: int, overrides: Sequence[str]) -> list[subprocess.Popen]:
+    """Starts `count` workers of one cluster, the chief first."""
+    addresses = ",".join(f"localhost:{port}" for port in free_ports(count))
+    together = ["device=multiworker", f"device.workers=[{addresses}]"]
+    return [
+        subprocess.Popen([sys.executable, "-c", WORKER, *together, f"device.index={index}", *overrides])
+        for index in range(count)
+    ]
 
 
 def free_ports(count: int) -> list[int]:

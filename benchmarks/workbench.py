@@ -14,7 +14,7 @@ import hydra
 from accumtrain import environment
 from accumtrain.config import CONF_DIR, Config, DeviceConfig, from_mapping
 
-CPU = DeviceConfig("cpu", None, None, None, "auto")
+CPU = DeviceConfig("cpu", None, None, None, "auto", [], None, 300)
 environment.prepare(CPU)
 
 import tensorflow as tf  # noqa: E402

@@ -104,7 +104,7 @@ MISTAKES = [
     ("accum.steps=most", "accum.steps=most: must be a number of micro-batches per update, or auto"),
     ("batch_size=63 accum.steps=auto device.virtual=2", "batch_size=63 does not divide by accum.steps=1 x 2 replicas"),
     ("accum=4", "accum=4: accum is a group of keys; set one of them, accum.<key>=<value>"),
-    ("precision=fp32", "precision=fp32: no such choice; choose from float32, bfloat16, float64"),
+    ("precision=fp32", "precision=fp32: no such choice; did you mean float32 or float16?"),
     ("precision=float64", "precision=float64: fused batch norm has no float64; use model.norm=group"),
     ("model=resnet20 model.memory=reverse", "resnet20 is not reversible; use model.memory=recompute"),
     ("model=lenet5 model.memory=reverse", "lenet5 is not reversible"),

@@ -8,7 +8,7 @@ import sys
 from accumtrain import environment
 from accumtrain.config import DeviceConfig
 
-environment.prepare(DeviceConfig("cpu", None, None, None, "auto"))
+environment.prepare(DeviceConfig("cpu", None, None, None, "auto", [], None, 300))
 assert "tensorflow" in sys.modules
 assert not {"keras", "matplotlib", "PIL"} & sys.modules.keys()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import dataclass
 
 import tensorflow as tf
@@ -78,6 +79,9 @@ def _of_slurm() -> Cluster:
 
 
 def _checked(cluster: Cluster, source: str) -> Cluster:
+    for worker in cluster.workers:
+        if not re.fullmatch(r".+:[0-9]{1,5}", worker):
+            raise ConfigError(f"{source}: {worker} names no worker; must be host:port, for example host0:2222")
     if not 0 <= cluster.index < len(cluster.workers):
         raise ConfigError(
             f"{source}: worker {cluster.index} of {len(cluster.workers)}; must be 0 to {len(cluster.workers) - 1}"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import faulthandler
+import signal
+
 import tensorflow as tf
 
-# tf.distribute.MultiWorkerMirroredStrategy takes one CPU device of each worker and waits for others without end
+# tf.distribute.MultiWorkerMirroredStrategy takes one CPU device of each worker
 from tensorflow.python.distribute.collective_all_reduce_strategy import (
     CollectiveAllReduceExtended,
     coordination_config_pb2,  # its place differs between releases
@@ -12,9 +15,11 @@ from tensorflow.python.distribute.collective_all_reduce_strategy import (
 from tensorflow.python.eager.context import context
 
 from accumtrain.devices.cluster import Cluster
+from accumtrain.devices.rendezvous import meet
 from accumtrain.errors import ConfigError
 
 HEARTBEAT = 20  # seconds of silence after which a worker counts as lost
+JOINING = 45  # seconds that TensorFlow's runtimes get to find each other
 JOB = "worker"
 
 
@@ -36,16 +41,25 @@ class MultiWorkerStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         context().configure_coordination_service(
             service_type="standalone",
             service_leader=f"/job:{JOB}/replica:0/task:0",
-            cluster_register_timeout_in_ms=1000 * timeout,
             heartbeat_timeout_in_ms=1000 * HEARTBEAT,
             shutdown_barrier_timeout_in_ms=1000 * HEARTBEAT,
             coordinated_jobs=[coordination_config_pb2.CoordinatedJob(name=JOB, num_tasks=len(cluster.workers))],
         )
         options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=float(timeout))
+        meet(cluster, timeout)
+        on_sigterm = signal.getsignal(signal.SIGTERM)
+        # the runtime holds Python's lock while it waits: if a worker dies just now, nothing else can end this one
+        faulthandler.dump_traceback_later(JOINING, exit=True)
         try:
             extended = _Extended(self, resolver, options, devices, kind)
         except (tf.errors.OpError, RuntimeError, ValueError) as error:
-            raise ConfigError(_no_cluster(cluster, timeout, error)) from error
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise ConfigError(
+                f"device=multiworker: worker {cluster.index} could not join the others: {reason}"
+            ) from error
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+            signal.signal(signal.SIGTERM, on_sigterm)  # which the runtime has taken for itself
         tf.distribute.Strategy.__init__(self, extended)
 
 
@@ -66,12 +80,3 @@ class _Extended(CollectiveAllReduceExtended):
     ) -> tuple[tuple[str, ...], str]:
         count, kind = self._wanted
         return tuple(f"{worker_device}/device:{kind}:{index}" for index in range(count)), kind
-
-
-def _no_cluster(cluster: Cluster, timeout: int, error: Exception) -> str:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return (
-        f"device=multiworker: worker {cluster.index} of {len(cluster.workers)}, {cluster.workers[cluster.index]}, "
-        f"found no cluster within {timeout} s: {lines[0]}; check that every worker was started with the same list of "
-        "workers and that its port is free and open to the others (device.timeout sets how long to wait)"
-    )

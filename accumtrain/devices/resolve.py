@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from accumtrain import tpu_runtime
 from accumtrain.config import DeviceConfig
+from accumtrain.console import silence
 from accumtrain.devices.cluster import find_cluster
 from accumtrain.devices.cpu import split_cpu, take_memory_in_one_piece
 from accumtrain.devices.gpu import gpu_name, limit_gpus, require_gpus
@@ -119,6 +120,8 @@ def _cpu(config: DeviceConfig) -> tuple[tf.distribute.Strategy, str]:
 
 def _multiworker(config: DeviceConfig, xla: bool, with_xla: str) -> Devices:
     cluster = find_cluster(config)
+    if cluster.index > 0:
+        silence()
     gpus = [] if config.virtual is not None else tf.config.list_physical_devices("GPU")
     if gpus:
         limit_gpus(config, gpus)

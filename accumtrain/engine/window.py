@@ -128,9 +128,10 @@ class Window(tf.Module):
         seed = tf.random.experimental.stateless_fold_in(tf.constant([self.seed, 0]), tf.cast(self.step, tf.int32))
         return tf.random.experimental.stateless_fold_in(seed, place)
 
-    def ask_to_stop(self) -> None:
+    def ask_to_stop(self, strategy: tf.distribute.Strategy) -> None:
         """Lets the next commit say on all workers that this one wants to stop. Outside replica context."""
-        self._stops.assign(1.0)
+        for copy in strategy.experimental_local_results(self._stops):  # assigning to all at once reads the others'
+            copy.assign(1.0)
 
     # --- commit ---------------------------------------------------------------------------------------------------
 

@@ -19,7 +19,6 @@ LOST = (
     tf.errors.AbortedError,
     tf.errors.CancelledError,
     tf.errors.DeadlineExceededError,
-    tf.errors.InternalError,
 )
 
 
@@ -33,9 +32,8 @@ def explained(config: Config, data: Data, replicas: int = 1, workers: int = 1) -
     except LOST as error:
         if workers == 1:
             raise
-        first = str(error).strip().splitlines()[0]
         raise WorkerLostError(
-            f"another worker went away or did not answer in time ({type(error).__name__}: {first}); the last "
+            f"another worker went away or did not answer in time ({type(error).__name__}); the last "
             "checkpoint is intact: start all workers again with the same command to continue from it"
         ) from error
     except tf.errors.OpError as error:

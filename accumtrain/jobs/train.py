@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 import tensorflow as tf
 
 from accumtrain.config import Config, micro_batch_size, total_steps
-from accumtrain.console import Progress, format_seconds, say, silence, table
+from accumtrain.console import Progress, format_seconds, say, table
 from accumtrain.data.build import open_data
 from accumtrain.data.pipeline import Share, distributed, train_batches
 from accumtrain.data.source import Data
@@ -44,8 +44,6 @@ def run(config: Config) -> dict[str, Any]:
     micro_batch = micro_batch_size(config.batch_size, config.accum.count, devices.replicas)
     data = open_data(config.data, config.run.seed)
     total = total_steps(config, data.train.size)
-    if not devices.chief:
-        silence()
     with explained(config, data, devices.replicas, devices.workers):
         window = build_window(config, data, total, devices.strategy)
         if not devices.chief:
@@ -136,7 +134,7 @@ class Training:
     def _update(self, batches: Any) -> dict[str, float]:
         self._accumulate(batches)
         if self.interrupt.requested:
-            self.window.ask_to_stop()  # others wait for this worker in the commit
+            self.window.ask_to_stop(self.devices.strategy)  # others wait for this worker in the commit
         return self._read(self.step.commit())
 
     def _accumulate(self, batches: Any) -> None:

@@ -24,7 +24,7 @@ from accumtrain.engine.step import Step
 from tests.engine.small import examples, resnet20, window_for
 
 norm, precision, replicas = sys.argv[1], sys.argv[2], int(sys.argv[3])
-devices = resolve(DeviceConfig("mirrored" if replicas > 1 else "cpu", replicas, None, None, "auto"))
+devices = resolve(DeviceConfig("mirrored" if replicas > 1 else "cpu", replicas, None, None, "auto", [], None, 300))
 assert devices.replicas == replicas
 with devices.strategy.scope():
     window = window_for(resnet20(norm, units=(1, 1)), SgdConfig("sgd", 0.1, 1e-4, 0.0, 0.9, False), (8, 8, 1),

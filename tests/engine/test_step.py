@@ -91,7 +91,7 @@ def test_on_two_replicas():
 def two_replicas():
     from accumtrain.config import DeviceConfig
 
-    devices = resolve(DeviceConfig("mirrored", 2, None, None, "auto"))
+    devices = resolve(DeviceConfig("mirrored", 2, None, None, "auto", [], None, 300))
     assert devices.replicas == 2
     compare(revnet38(units=(1, 1)), SGD, (8, 8, 1), devices.strategy)
 

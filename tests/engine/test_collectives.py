@@ -1,0 +1,73 @@
+"""One all-reduce per update, of one vector, whatever accum.steps is.
+
+In a process of its own: logical devices and a cluster have to be set before TensorFlow runs.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from accumtrain.local_workers import free_ports
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = """
+import json
+import sys
+
+import tensorflow as tf
+
+from accumtrain.config import DeviceConfig, SgdConfig
+from accumtrain.devices import resolve
+from accumtrain.engine.step import Step
+from tests.engine.small import examples, resnet20, window_for
+
+address, steps = sys.argv[1], int(sys.argv[2])
+devices = resolve(DeviceConfig("multiworker", 2, None, None, "auto", [address], 0, 30))
+with devices.strategy.scope():
+    sgd = SgdConfig("sgd", 0.1, 0.0, 0.0, 0.9, False)
+    window = window_for(resnet20("batch", units=(1, 1)), sgd, (8, 8, 1), micro_steps=steps)
+    step = Step(window, devices.strategy)
+
+
+def batches(context):
+    dataset = tf.data.Dataset.from_tensor_slices(examples(8, (8, 8, 1)))
+    return dataset.batch(4, drop_remainder=True).repeat()
+
+
+def collectives(function):
+    graph = function.graph.as_graph_def()
+    nodes = [*graph.node, *(node for f in graph.library.function for node in f.node_def)]
+    return [node for node in nodes if node.op.startswith("Collective")]
+
+
+stream = iter(devices.strategy.distribute_datasets_from_function(batches))
+accumulate = step.accumulate.get_concrete_function(stream, tf.constant(steps))
+commit = step.commit.get_concrete_function()
+step.accumulate(stream, tf.constant(steps))
+reductions = [op for op in commit.graph.get_operations() if op.type.startswith("CollectiveReduce")]
+shapes = [op.inputs[0].shape.as_list() for op in reductions]
+print(json.dumps({
+    "accumulate": len(collectives(accumulate)), "commit": [node.op for node in collectives(commit)], "shapes": shapes,
+    "params": window.model.params, "examples": float(step.commit()["examples"]),
+}))
+"""
+
+
+@pytest.mark.parametrize("steps", [1, 8])
+def test_an_update_makes_one_all_reduce_of_one_vector(steps):
+    (port,) = free_ports(1)
+    command = [sys.executable, "-c", SCRIPT, f"localhost:{port}", str(steps)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["accumulate"] == 0
+    assert len(found["commit"]) == 2, "each of the two replicas takes part in one"
+    ((size,), (same,)) = found["shapes"]
+    assert size == same
+    assert 0 < size - found["params"] < 1024, "parameters, batch statistics and a few scalars"
+    assert found["examples"] == 8 * steps

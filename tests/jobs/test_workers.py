@@ -1,0 +1,79 @@
+"""Several worker processes on this machine train one model, and one of them speaks and writes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = "from accumtrain.cli import main; main()"
+SMALL = ("model=lenet5", "optim=sgd", "optim.lr=0.01", "batch_size=32", "eval.every=1000", "log.every=1")
+
+
+def in_folder(folder, *arguments):
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(
+        [sys.executable, *arguments],
+        cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def workers(folder, count, name, *overrides):
+    """Ended: exit code, stdout, stderr."""
+    process = in_folder(folder, "-m", "accumtrain.local_workers", str(count), *SMALL, f"run.name={name}", *overrides)
+    out, err = process.communicate(timeout=120)
+    return process.returncode, out, err
+
+
+def weights(folder, name, step):
+    reader = tf.train.load_checkpoint(str(folder / "runs" / name / "checkpoints" / f"step-{step}"))
+    return {key: reader.get_tensor(key) for key in reader.get_variable_to_shape_map() if key.startswith("model/")}
+
+
+def test_two_workers_train_as_one_process(tmp_path):
+    code, out, err = workers(tmp_path, 2, "two", "train.steps=3", "accum.steps=2")
+    assert (code, err) == (0, "")
+    assert out.count("accumtrain lenet5") == 1, "the chief alone prints"
+    assert "32 = micro-batch 8 x 2 steps x 2 replicas" in out
+    with in_folder(tmp_path, "-c", PROGRAM, *SMALL, "run.name=one", "train.steps=3", "accum.steps=4") as one:
+        one.communicate(timeout=60)
+    assert one.returncode == 0
+    run = tmp_path / "runs" / "two"
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [1, 2, 3, 3]
+    assert json.loads((run / "summary.json").read_text())["replicas"] == 2
+    ours, theirs = weights(tmp_path, "two", 3), weights(tmp_path, "one", 3)
+    assert ours.keys() == theirs.keys()
+    for key, value in ours.items():
+        np.testing.assert_allclose(value, theirs[key], rtol=1e-5, atol=1e-6)
+
+
+def test_a_signal_to_one_worker_stops_all_after_the_same_update(tmp_path):
+    process = in_folder(
+        tmp_path, "-m", "accumtrain.local_workers", "2", *SMALL, "run.name=stopped", "train.steps=100000"
+    )
+    metrics = tmp_path / "runs/stopped/metrics.jsonl"
+    deadline = time.monotonic() + 60
+    while not metrics.exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    (_, second) = sorted(child_of(process.pid))
+    os.kill(second, signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 75, err
+    assert "run the same command again to continue" in out
+    step = json.loads((tmp_path / "runs/stopped/summary.json").read_text())["step"]
+    code, out, _ = workers(tmp_path, 2, "stopped", f"train.steps={step + 2}")
+    assert code == 0
+    assert f"continuing after update {step} of {step + 2}" in out
+
+
+def child_of(parent):
+    """Process numbers of the children of a process."""
+    path = Path(f"/proc/{parent}/task/{parent}/children")
+    return [int(number) for number in path.read_text().split()]
