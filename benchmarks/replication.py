@@ -1,6 +1,6 @@
 """The same run on one device, virtual replicas and worker processes (some ten minutes).
 
-    .venv/bin/python benchmarks/replication.py [--updates 20 --precision float32 --norm group]
+    .venv/bin/python benchmarks/replication.py [--updates 20 --norm group --sums float64]
 
 RevNet-38 on digits, batch_size=64 in micro-batches of 8 whatever computes them. Prints how far the final weights of
 each way are from those of one device: the largest difference of a variable, relative to its norm.
@@ -33,12 +33,14 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=20)
     parser.add_argument("--precision", default="float32")
     parser.add_argument("--norm", default="group")
+    parser.add_argument("--sums", default="float64", help="accum.dtype")
     parser.add_argument("--optimizers", nargs="+", choices=OPTIMIZERS, default=list(OPTIMIZERS))
     asked = parser.parse_args()
     shared = [
         "model=revnet38",
         f"model.norm={asked.norm}",
         f"precision={asked.precision}",
+        f"accum.dtype={asked.sums}",
         f"train.steps={asked.updates}",
         "schedule=constant",
     ]

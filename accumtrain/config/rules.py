@@ -98,6 +98,7 @@ RANGES = {
 CHOICES: dict[str, Sequence[str]] = {
     "job": JOBS,
     "precision": PRECISIONS,
+    "accum.dtype": ("float32", "float64"),
     "model.norm": NORMS,
     "model.memory": MEMORIES,
     "model.stem": STEMS,

@@ -49,9 +49,13 @@ class DeviceConfig:
 
 @dataclass
 class AccumConfig:
-    """`steps` auto: the smallest number that fits the memory. A job puts the number in its place before it begins."""
+    """`steps` auto: the smallest number that fits the memory. A job puts the number in its place before it begins.
+
+    `dtype` float64: sums that do not depend on how the micro-batches are spread over replicas, in twice the memory.
+    """
 
     steps: int | str
+    dtype: str
 
     @property
     def count(self) -> int:

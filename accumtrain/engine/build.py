@@ -59,4 +59,5 @@ def build_window(config: Config, data: Data, total_steps: int, strategy: tf.dist
             loss_scale=loss_scale(config),
             seed=config.run.seed,
             micro_steps=config.accum.count,
+            sum_dtype=tf.float64 if config.accum.dtype == "float64" else None,
         )

@@ -23,14 +23,14 @@ class MovingStatisticsBuffer(tf.Module):
     is weighting by elements.
     """
 
-    def __init__(self, norms: Sequence[MovingStatistics], sum_buffer: Callable[..., tf.Variable]):
+    def __init__(self, norms: Sequence[MovingStatistics], new_sum: Callable[..., tf.Variable]):
         super().__init__()
         self.norms = list(norms)
         self.channels = [norm.channels for norm in self.norms]
         dtype = self.norms[0].moving_mean.dtype if self.norms else tf.float32
         blends = [np.full(norm.channels, 1.0 - norm.momentum) for norm in self.norms]
         self._blend = np.concatenate(blends).astype(dtype.as_numpy_dtype) if blends else None
-        self.buffers = [sum_buffer([sum(self.channels)], dtype) for _ in range(2)] if self.norms else []
+        self.buffers = [new_sum([sum(self.channels)]) for _ in range(2)] if self.norms else []
 
     def add(self, statistics: Mapping[MovingStatistics, tuple[tf.Tensor, tf.Tensor]], examples: tf.Tensor) -> None:
         """Adds one micro-batch: layer -> (mean [C], biased variance [C]), weighted by its examples."""
@@ -39,8 +39,8 @@ class MovingStatisticsBuffer(tf.Module):
         means, variances = zip(*(statistics[norm] for norm in self.norms), strict=True)
         offset = tf.concat(means, 0) - self._shift()
         first, second = self.buffers
-        first.assign_add(examples * offset)
-        second.assign_add(examples * (tf.concat(variances, 0) + tf.square(offset)))
+        first.assign_add(tf.cast(examples * offset, first.dtype))
+        second.assign_add(tf.cast(examples * (tf.concat(variances, 0) + tf.square(offset)), second.dtype))
 
     def write(self, sums: Sequence[tf.Tensor], examples: tf.Tensor) -> None:
         """Moves the averages by the statistics of the window whose reduced sums are given."""

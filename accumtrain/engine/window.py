@@ -57,6 +57,7 @@ class Window(tf.Module):
         loss_scale: multiplies the loss while gradients are computed and is divided out in the commit, or None.
         seed: the run's seed, for layers that draw random numbers.
         micro_steps: micro-steps in a window.
+        sum_dtype: of the buffers; None is the variables' own.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Window(tf.Module):
         loss_scale: LossScale | None = None,
         seed: int,
         micro_steps: int,
+        sum_dtype: tf.DType | None = None,
     ):
         super().__init__()
         self.model, self.optimizer, self.schedule, self.ema = model, optimizer, schedule, ema
@@ -78,12 +80,13 @@ class Window(tf.Module):
         self.variables_ = list(model.trainable_variables)
         self.step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
         optimizer.build(self.variables_, model.decayed)
-        self.gradients = [sum_buffer(variable.shape, variable.dtype) for variable in self.variables_]
-        self._slot = {variable.ref(): slot for variable, slot in zip(self.variables_, self.gradients, strict=True)}
         self.dtype = self.variables_[0].dtype
-        self.examples, self.loss, self.correct, self._stops = (sum_buffer([], self.dtype) for _ in range(4))
+        new_sum = partial(sum_buffer, dtype=sum_dtype or self.dtype)
+        self.gradients = [new_sum(variable.shape) for variable in self.variables_]
+        self._slot = {variable.ref(): slot for variable, slot in zip(self.variables_, self.gradients, strict=True)}
+        self.examples, self.loss, self.correct, self._stops = (new_sum([]) for _ in range(4))
         self.micro_step = sum_buffer([], tf.int32)  # of each replica, never reduced
-        self.statistics = MovingStatisticsBuffer(model.norms, sum_buffer)
+        self.statistics = MovingStatisticsBuffer(model.norms, new_sum)
         self._shared_clear = Shared(_clear_one)
 
     @property
@@ -110,15 +113,13 @@ class Window(tf.Module):
         tape.gradient(self.model, batch["image"], loss, mode, self._add_gradients)
         examples = tf.reduce_sum(tf.cast(batch["weight"], self.dtype))
         self.statistics.add(mode.statistics, examples)
-        self.examples.assign_add(examples)
-        for buffer, value in zip((self.loss, self.correct), sums, strict=True):
-            buffer.assign_add(value)
+        for buffer, value in zip((self.loss, self.correct, self.examples), (*sums, examples), strict=True):
+            buffer.assign_add(tf.cast(value, buffer.dtype))
         self.micro_step.assign_add(1)
 
     def _add_gradients(self, gradients: Gradients) -> list[tf.Operation]:
-        return [
-            self._slot[variable.ref()].assign_add(gradient) for variable, gradient in gradients if gradient is not None
-        ]
+        known = ((self._slot[variable.ref()], gradient) for variable, gradient in gradients if gradient is not None)
+        return [slot.assign_add(tf.cast(gradient, slot.dtype)) for slot, gradient in known]
 
     def _micro_seed(self) -> tf.Tensor:
         """A function of (run, update, micro-step of this update over all replicas): int32 [2]."""
@@ -143,7 +144,8 @@ class Window(tf.Module):
             learning_rate, examples, finite, step (updates done), stop (a worker has asked for it); with a loss scale
             also loss_scale (of this window) and skipped (windows that made no update so far).
         """
-        sums = all_reduced([tf.convert_to_tensor(buffer) for buffer in self._sums])
+        reduced = all_reduced([tf.convert_to_tensor(buffer) for buffer in self._sums])
+        sums = [tf.cast(total, self.dtype) for total in reduced]
         gradients, sums = sums[: len(self.gradients)], sums[len(self.gradients) :]
         examples, loss, correct, stops, *statistics = sums
 
