@@ -32,6 +32,7 @@ def sweep(tmp_path):
         return subprocess.Popen(
             [sys.executable, "-c", PROGRAM, "-m", "model=lenet5", *arguments],
             cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},  # submitit starts from nothing
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -44,11 +45,11 @@ def sweep(tmp_path):
 
 @pytest.fixture
 def statuses(tmp_path):
-    """Reads from sweep.json what became of each value of batch_size."""
+    """Reads from sweep.json what became of each value of a key."""
 
-    def read():
+    def read(key="batch_size"):
         records = json.loads((tmp_path / "runs" / "sweep.json").read_text())
-        return {value(record["overrides"], "batch_size"): record["status"] for record in records}
+        return {value(record["overrides"], key): record["status"] for record in records}
 
     return read
 
@@ -80,12 +81,11 @@ def test_a_cluster_that_is_not_there(command, monkeypatch, tmp_path):
 @pytest.mark.parametrize("launcher", [JOBLIB, ("hydra/launcher=submitit_local",)], ids=["joblib", "submitit"])
 def test_each_job_has_a_process_of_its_own(sweep, statuses, tmp_path, launcher):
     """A memory limit holds for a process; so does what becomes of it."""
-    limits = "device.memory_limit_mb=200,300"
-    command = sweep(*launcher, limits, "accum.steps=1", "batch_size=32,2000", "train.steps=2", "schedule=constant")
+    command = sweep(*launcher, "device.memory_limit_mb=5,300", "accum.steps=1", "batch_size=2000", "train.steps=2")
     out, err = command.communicate()
-    assert "4 runs, best first" in out
-    assert statuses() == {"32": "completed", "2000": "DataError"}, err
-    assert command.returncode == 3
+    assert "2 runs, best first" in out
+    assert statuses("device.memory_limit_mb") == {"5": "OutOfMemoryError", "300": "completed"}, err
+    assert command.returncode == 6
     assert bool(list(tmp_path.glob("runs/.sweep-*/.submitit/*/*_log.out"))) == (launcher is not JOBLIB)
 
 
