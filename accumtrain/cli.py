@@ -97,9 +97,10 @@ def _run_job(config: Config) -> None:
 
 
 def _run_sweep(options: Namespace) -> int:
-    _check_jobs(options)
+    configs = _checked(options)
     launcher = _given(options, "hydra/launcher", IN_PROCESS)
-    run_dir = _given(options, "run.dir", OmegaConf.load(CONF_DIR / "config.yaml").run.dir)
+    default = OmegaConf.load(CONF_DIR / "config.yaml").run.dir
+    run_dir = configs[0].run.dir if configs else _given(options, "run.dir", default)
     with folder.opened(Path(run_dir)) as place:
 
         def run_job(composed: DictConfig) -> float:  # what a launcher sends elsewhere: this, with the folder
@@ -155,18 +156,20 @@ def job_main() -> None:
 
 
 def _given(options: Namespace, key: str, default: str) -> str:
-    """The value that the command gives to `key`."""
+    """The plain value that the command gives to `key`: neither several nor one to interpolate."""
     given = dict(override.partition("=")[::2] for override in options.overrides)
-    return given.get(key, default).strip("'\"")
+    value = given.get(key, default).strip("'\"")
+    return default if set(value) & set("$,") else value
 
 
-def _check_jobs(options: Namespace) -> None:
+def _checked(options: Namespace) -> list[Config]:
     """Checks every job of a sweep before the first one starts, as far as Hydra's own sweeper and conf/ make them.
 
+    Returns the configurations that are allowed, none where others make them.
     One that will be refused is told of now, and keeps the others from nothing: of a grid not every corner may do.
     """
     if options.config_dir or options.config_path or options.config_name or "hydra/sweeper" in str(options.overrides):
-        return
+        return []
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 
     configs: list[Config] = []
@@ -184,6 +187,7 @@ def _check_jobs(options: Namespace) -> None:
     for number, reason in refused.items():
         warn(f"run {number} of the sweep will be refused: {reason}")
     comparison.check_distinct(configs)
+    return configs
 
 
 # --- both -------------------------------------------------------------------------------------------------------
