@@ -8,10 +8,10 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-import tempfile
 import traceback
 from argparse import Namespace
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,16 +24,19 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
-from accumtrain import __version__, environment, sweep
+from accumtrain import __version__, environment
 from accumtrain.config import CONF_DIR, Config, from_mapping
-from accumtrain.console import fail, say
+from accumtrain.console import fail, say, warn
 from accumtrain.errors import AccumtrainError, ConfigError, Preempted
-from accumtrain.hydra_errors import USAGE_ERRORS, explain
+from accumtrain.hydra_errors import USAGE_ERRORS, explain, explain_plugin
 from accumtrain.runs import Run, run_name
+from accumtrain.sweep import comparison, folder, process
+from accumtrain.sweep.outcome import INTERRUPTED, Outcome
+from accumtrain.sweep.stop import stoppable
 from accumtrain.usage import help_text
 
-INTERRUPTED = 130  # as a shell reports Ctrl-C: stopped before there was a state to save
 STOPPED = (Preempted.exit_code, INTERRUPTED)
+IN_PROCESS = "basic"  # the launcher of Hydra's own: one job after the other, in this process
 PROBED = ("train", "bench")  # the jobs that learn before they start whether they fit into the memory
 
 Result = TypeVar("Result")
@@ -70,16 +73,13 @@ def command() -> int:
 
 def _run_single() -> int:
     codes: list[int] = []
-    _call_hydra(lambda composed: codes.append(_run_composed(composed)[0]))
+    _call_hydra(lambda composed: codes.append(_run_composed(composed)))
     return codes[0] if codes else 0  # there is no job behind --cfg or --info
 
 
-def _run_composed(composed: DictConfig) -> tuple[int, Config | None]:
-    """Runs the job that Hydra composed. Returns the exit code, and the configuration unless it was refused."""
-    code, config = _guarded(partial(_read_config, composed, HydraConfig.get().overrides.task))
-    if config is not None:
-        code, _ = _guarded(partial(_run_job, config))
-    return code, config
+def _run_composed(composed: DictConfig) -> int:
+    """Runs the job that Hydra composed. Returns the exit code."""
+    return _guarded(lambda: _run_job(_read_config(composed, HydraConfig.get().overrides.task)))[0]
 
 
 def _read_config(composed: DictConfig, overrides: Sequence[str]) -> Config:
@@ -97,50 +97,108 @@ def _run_job(config: Config) -> None:
 
 
 def _run_sweep(options: Namespace) -> int:
-    _check_jobs(options)
-    with tempfile.TemporaryDirectory(prefix="accumtrain-sweep-") as scratch:
-        os.environ[sweep.SCRATCH] = scratch
-        try:
-            _call_hydra(_run_sweep_job)
-        except KeyboardInterrupt:
-            say("the sweep was stopped; the same command continues it")
-        outcomes = sweep.collect(Path(scratch))
-    sweep.report(outcomes)
-    return sweep.exit_code(outcomes)
+    configs = _checked(options)
+    launcher = _given(options, "hydra/launcher", IN_PROCESS)
+    default = OmegaConf.load(CONF_DIR / "config.yaml").run.dir
+    run_dir = configs[0].run.dir if configs else _given(options, "run.dir", default)
+    with folder.opened(Path(run_dir)) as place:
+
+        def run_job(composed: DictConfig) -> float:  # what a launcher sends elsewhere: this, with the folder
+            return _run_sweep_job(place, composed)
+
+        stops = nullcontext() if launcher == IN_PROCESS else stoppable(place)
+        code, _ = _guarded(partial(_launch, run_job, stops))
+        folder.end(place)
+        outcomes = folder.collect(place)
+    if outcomes:
+        comparison.report(outcomes)
+    return comparison.exit_code(outcomes) or code
 
 
-def _run_sweep_job(composed: DictConfig) -> None:
-    """One job of a sweep: it leaves its outcome and never fails, so that the others run too."""
-    job, overrides = HydraConfig.get().job, list(HydraConfig.get().overrides.task)
-    say(f"\nrun {job.num + 1} of the sweep: {' '.join(overrides)}")
-    code, config = _run_composed(composed)
-    path, kind = (None, None) if config is None else (str(Run(config).path), config.job)
-    sweep.leave(Path(os.environ[sweep.SCRATCH]), job.num, sweep.Outcome(overrides, path, kind, code))
-    if code in STOPPED:
+def _launch(run_job: Callable[[DictConfig], float], stops: AbstractContextManager[None]) -> None:
+    try:
+        with stops:
+            _call_hydra(run_job)
+    except KeyboardInterrupt:
+        say("the sweep was stopped; the same command continues it")
+
+
+def _run_sweep_job(place: Path, composed: DictConfig) -> float:
+    """One job of a sweep: it leaves its outcome and never fails, so that the others run too. Returns its objective."""
+    hydra_config = HydraConfig.get()
+    number, overrides = hydra_config.job.num, list(hydra_config.overrides.task)
+    apart = hydra_config.runtime.choices["hydra/launcher"] != IN_PROCESS
+    if apart and not folder.wanted(place):
+        return 0.0
+    label = f"run {number + 1}"
+    say(f"\n{label} of the sweep: {' '.join(overrides)}")
+    code, config = _guarded(partial(_read_config, composed, overrides))
+    if config is not None and apart:
+        folder.leave(place, number, _outcome(overrides, config, None))
+        code = process.run(config, label, wanted=partial(folder.wanted, place))
+    elif config is not None:
+        code, _ = _guarded(partial(_run_job, config))
+    outcome = _outcome(overrides, config, code)
+    folder.leave(place, number, outcome)
+    if code in STOPPED and not apart:
         raise KeyboardInterrupt
+    return outcome.objective
 
 
-def _check_jobs(options: Namespace) -> None:
-    """Checks every job of a sweep before the first one starts, as far as Hydra's own sweeper and conf/ make them."""
+def _outcome(overrides: list[str], config: Config | None, code: int | None) -> Outcome:
+    path, job = (None, None) if config is None else (str(Run(config).path), config.job)
+    return Outcome(overrides, path, job, code)
+
+
+def job_main() -> None:
+    """Entry point of a job that a sweep runs in a process of its own."""
+    sys.exit(_guarded(lambda: _run_job(process.receive()))[0])
+
+
+def _given(options: Namespace, key: str, default: str) -> str:
+    """The plain value that the command gives to `key`: neither several nor one to interpolate."""
+    given = dict(override.partition("=")[::2] for override in options.overrides)
+    value = given.get(key, default).strip("'\"")
+    return default if set(value) & set("$,") else value
+
+
+def _checked(options: Namespace) -> list[Config]:
+    """Checks every job of a sweep before the first one starts, as far as Hydra's own sweeper and conf/ make them.
+
+    Returns the configurations that are allowed, none where others make them.
+    One that will be refused is told of now, and keeps the others from nothing: of a grid not every corner may do.
+    """
     if options.config_dir or options.config_path or options.config_name or "hydra/sweeper" in str(options.overrides):
-        return
+        return []
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 
+    configs: list[Config] = []
+    refused: dict[int, ConfigError] = {}
     with hydra.initialize_config_dir(str(CONF_DIR), version_base="1.3"):
         parser = OverridesParser.create(GlobalHydra.instance().config_loader())
         (jobs,) = BasicSweeper.split_arguments(parser.parse_overrides(options.overrides), max_batch_size=None)
-        sweep.check_distinct([_read_config(hydra.compose("config", job), job) for job in jobs])
+        for number, job in enumerate(jobs, start=1):
+            try:
+                configs.append(_read_config(hydra.compose("config", job), job))
+            except ConfigError as error:
+                refused[number] = error
+    if not configs:
+        raise next(iter(refused.values()))
+    for number, reason in refused.items():
+        warn(f"run {number} of the sweep will be refused: {reason}")
+    comparison.check_distinct(configs)
+    return configs
 
 
 # --- both -------------------------------------------------------------------------------------------------------
 
 
-def _call_hydra(task: Callable[[DictConfig], None]) -> None:
+def _call_hydra(task: Callable[[DictConfig], Any]) -> None:
     """Parses sys.argv and calls `task` with each composed configuration, or answers --cfg and the like."""
     try:
         hydra.main(version_base="1.3", config_path=str(CONF_DIR), config_name="config")(task)()
     except ValueError as error:  # two options that exclude each other
-        raise ConfigError(f"{error}; accumtrain --help shows examples") from error
+        raise explain_plugin(error) or ConfigError(f"{error}; accumtrain --help shows examples") from error
 
 
 def _guarded(action: Callable[[], Result]) -> tuple[int, Result | None]:
@@ -154,7 +212,9 @@ def _guarded(action: Callable[[], Result]) -> tuple[int, Result | None]:
     except KeyboardInterrupt:
         fail("interrupted before there was anything to save")
         return INTERRUPTED, None
-    except Exception:
+    except Exception as error:
+        if plugin := explain_plugin(error):
+            return _tell(plugin), None
         traceback.print_exc()
         fail("this is a bug in accumtrain, not a mistake of yours; please report it with the lines above")
         return 1, None
@@ -162,6 +222,6 @@ def _guarded(action: Callable[[], Result]) -> tuple[int, Result | None]:
 
 def _tell(error: AccumtrainError) -> int:
     if os.environ.get("ACCUMTRAIN_TRACEBACK") == "1":
-        traceback.print_exception(error)
+        traceback.print_exc()
     (say if isinstance(error, Preempted) else fail)(str(error))
     return error.exit_code

@@ -72,7 +72,7 @@ def prepare(device: DeviceConfig, *, probed: bool = False) -> None:
         if os.environ.get(CPU_LIMIT) != limit:
             raise ConfigError(
                 f"device.memory_limit_mb={device.memory_limit_mb} can't change once TensorFlow runs in a process; "
-                "start a command of its own for each limit instead of a sweep over it"
+                "for a sweep over it add hydra/launcher=joblib, each job then has a process of its own"
             )
         return
     if device.kind == "tpu":

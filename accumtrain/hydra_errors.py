@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import traceback
 from dataclasses import fields
 
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
@@ -11,9 +12,10 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from accumtrain.config import Config, known_keys, suggest
-from accumtrain.errors import ConfigError
+from accumtrain.errors import AccumtrainError, ConfigError
 
 USAGE_ERRORS = (HydraException, OmegaConfBaseException, YAMLError)
+EXTRAS = {"joblib": "joblib", "submitit_local": "slurm", "submitit_slurm": "slurm"}  # of launchers
 
 
 def explain(error: Exception) -> ConfigError:
@@ -21,6 +23,8 @@ def explain(error: Exception) -> ConfigError:
     text = str(error)
     if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
         group, _, choice = error.missing_cfg_file.rpartition("/")
+        if group == "hydra/launcher" and choice in EXTRAS:
+            return ConfigError(f"{group}={choice}: is not installed; pip install 'accumtrain[{EXTRAS[choice]}]'")
         return ConfigError(f"{group}={choice}: no such choice; {suggest(choice, error.options)}")
     if isinstance(error, OverrideParseException):
         return ConfigError(_unreadable(error.override))
@@ -32,6 +36,19 @@ def explain(error: Exception) -> ConfigError:
         )
     cause = f"{text}: {error.__cause__}" if isinstance(error.__cause__, OmegaConfBaseException) else text
     return ConfigError(" ".join(re.sub(r"\s*(full_key|object_type|reference_type).*", "", cause).split()))
+
+
+def explain_plugin(error: Exception) -> ConfigError | None:
+    """The ConfigError for what a plugin of Hydra, a launcher or a sweeper, has raised; None for any other error."""
+    if isinstance(error, (AccumtrainError, *USAGE_ERRORS)) or not _from_plugin(error):
+        return None
+    said = str(error).strip().partition("\n")[0] or type(error).__name__
+    return ConfigError(f"the launcher or sweeper ended the sweep: {said}; the same command continues it")
+
+
+def _from_plugin(error: Exception) -> bool:
+    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+    return any(frame.f_globals.get("__name__", "").startswith("hydra_plugins.") for frame in frames)
 
 
 def _unknown_key(key: str) -> str:

@@ -8,10 +8,12 @@ import subprocess
 import sys
 
 import pytest
+from hydra.errors import MissingConfigException
 
-from accumtrain import __version__
+from accumtrain import __version__, cli
 from accumtrain.config import CONF_DIR
 from accumtrain.errors import AccumtrainError, ConfigError, DataError, DivergedError, Preempted
+from accumtrain.hydra_errors import explain
 from accumtrain.runs import Run
 
 WITHOUT_TENSORFLOW = """
@@ -247,3 +249,35 @@ def test_refused_run_in_a_sweep_has_no_numbers(command, fake_job):
     fake_job(job)
     answer = command("-m", "batch_size=32,64")
     assert rows_of(answer.out)[1] == ["64", "ConfigError", "-", "-", "-", "-", "-"]
+
+
+def test_a_sweeper_gets_the_test_accuracy_of_each_job(command, fake_job, monkeypatch):
+    def job(config):
+        if config.batch_size == 64:
+            raise DataError("no data")
+        summarise(config, accuracy=0.9)
+
+    returned = []
+
+    def call_hydra(task):
+        _call_hydra(lambda composed: returned.append(task(composed)))
+
+    _call_hydra = cli._call_hydra
+    monkeypatch.setattr(cli, "_call_hydra", call_hydra)
+    fake_job(job)
+    command("-m", "batch_size=32,64")
+    assert returned == [0.9, 0.0]
+
+
+def test_a_corner_of_a_grid_that_is_refused_keeps_the_others_from_nothing(command, fake_job):
+    seen = fake_job(lambda config: summarise(config, accuracy=0.9))
+    answer = command("-m", "batch_size=32,36", "accum.steps=4,8")
+    assert answer.code == ConfigError.exit_code
+    assert [(config.batch_size, config.accum.steps) for config in seen] == [(32, 4), (32, 8), (36, 4)]
+    assert answer.err.startswith("warning: run 4 of the sweep will be refused: batch_size=36 does not divide by")
+    assert [row[2] for row in rows_of(answer.out)] == ["completed", "completed", "completed", "ConfigError"]
+
+
+def test_launcher_that_is_not_installed():
+    error = MissingConfigException("no", missing_cfg_file="hydra/launcher/joblib", options=["basic"])
+    assert str(explain(error)) == "hydra/launcher=joblib: is not installed; pip install 'accumtrain[joblib]'"

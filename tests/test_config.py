@@ -170,7 +170,7 @@ MISTAKES = [
     ("+model=resnet20", "Multiple values for model"),
     ("--cfg job --info", "Only one of"),
     ("--config-dir nowhere", "nowhere' not found"),
-    ("-m batch_size=32,50", "batch_size=50 does not divide by accum.steps=4"),
+    ("-m batch_size=33,50", "batch_size=33 does not divide by accum.steps=4"),
     ("-m batch_size=32,64 run.name=one", "2 jobs of the sweep would train in one folder"),
     ("-m model=resnet20,resnet21", "model=resnet21: no such choice"),
 ]

@@ -18,6 +18,6 @@ def set_once(setter: Callable[..., None], *arguments: Any) -> None:
         setter(*arguments)
     except RuntimeError as error:
         raise ConfigError(
-            "the devices of a process can't change once TensorFlow has used them; start a command of its own "
-            "for each device instead of a sweep over devices"
+            "the devices of a process can't change once TensorFlow has used them; for a sweep over devices add "
+            "hydra/launcher=joblib, each job then has a process of its own"
         ) from error

@@ -1,49 +1,16 @@
-"""A sweep: the outcome each job leaves in a scratch folder, and the table that ranks them.
-
-Jobs may run in processes of their own, so files, not variables, carry what became of them.
-"""
+"""The jobs of a sweep side by side: that they are distinct before, and the table that ranks them after."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from accumtrain.config import Config
 from accumtrain.console import format_bytes, format_seconds, table
-from accumtrain.errors import AccumtrainError, ConfigError
-from accumtrain.runs import read_summary, write_json
-
-SCRATCH = "ACCUMTRAIN_SWEEP_DIR"  # environment variable, read by conf/config.yaml
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of one job. `path`: the run's folder, `job`: what it did; None if its configuration was refused."""
-
-    overrides: list[str]
-    path: str | None
-    job: str | None
-    exit_code: int
-
-    @property
-    def status(self) -> str:
-        if self.exit_code == 0:
-            return "completed"
-        names = {error.exit_code: error.__name__ for error in AccumtrainError.__subclasses__()}
-        return names.get(self.exit_code, "interrupted" if self.exit_code == 130 else "bug")
-
-    @cached_property
-    def summary(self) -> dict[str, Any]:
-        """The run's summary, or what a benchmark measured; empty where this job wrote none."""
-        if self.path is None or self.exit_code not in (0, 4, 75):
-            return {}
-        if self.job == "bench":
-            return json.loads((Path(self.path) / "bench.json").read_text())
-        return read_summary(Path(self.path)) or {}
+from accumtrain.errors import ConfigError
+from accumtrain.runs import write_json
+from accumtrain.sweep.outcome import Outcome
 
 
 def check_distinct(configs: Sequence[Config]) -> None:
@@ -57,16 +24,6 @@ def check_distinct(configs: Sequence[Config]) -> None:
         )
 
 
-def leave(scratch: Path, number: int, outcome: Outcome) -> None:
-    """Leaves the outcome of job `number` for the command that started the sweep."""
-    write_json(scratch / f"{number:06d}.json", asdict(outcome))
-
-
-def collect(scratch: Path) -> list[Outcome]:
-    """The outcomes left so far, in the order of the jobs."""
-    return [Outcome(**json.loads(file.read_text())) for file in sorted(scratch.glob("*.json"))]
-
-
 def report(outcomes: Sequence[Outcome]) -> None:
     """Shows the runs, best first, and writes them to sweep.json beside the runs."""
     ranked = sorted(outcomes, key=_rank)
@@ -76,10 +33,22 @@ def report(outcomes: Sequence[Outcome]) -> None:
         columns |= COLUMNS.get(job, {})
     rows = [_row(outcome, swept, columns.values()) for outcome in ranked]
     table(f"{len(ranked)} runs, best first", [*swept, "status", *columns], rows)
-    records = [{**asdict(each), "status": each.status, "summary": each.summary} for each in ranked]
+    records = [_record(each) for each in ranked]
     run_dir = next((Path(each.path).parent for each in outcomes if each.path), None)
     if run_dir is not None and run_dir.is_dir():  # else no run began
         write_json(run_dir / "sweep.json", records)
+
+
+def _record(outcome: Outcome) -> dict[str, Any]:
+    return {
+        "overrides": outcome.overrides,
+        "path": outcome.path,
+        "job": outcome.job,
+        "exit_code": outcome.exit_code,
+        "status": outcome.status,
+        "objective": outcome.objective,
+        "summary": outcome.summary,
+    }
 
 
 def exit_code(outcomes: Sequence[Outcome]) -> int:
@@ -89,17 +58,13 @@ def exit_code(outcomes: Sequence[Outcome]) -> int:
 
 def _rank(outcome: Outcome) -> tuple[bool, float, float, float]:
     """Failed ones last; then test accuracy, test loss, and the speed a benchmark found."""
-    accuracy, loss = _test(outcome.summary, "accuracy"), _test(outcome.summary, "loss")
+    accuracy, loss = outcome.test("accuracy"), outcome.test("loss")
     return (
         outcome.exit_code != 0,
         float("inf") if accuracy is None else -accuracy,
         float("inf") if loss is None else loss,
-        -outcome.summary.get("images_per_second", {}).get("median", 0.0),
+        -(outcome.images_per_second or 0.0),
     )
-
-
-def _test(summary: dict[str, Any], name: str) -> float | None:
-    return (summary.get("test") or {}).get(name)
 
 
 def _swept_keys(outcomes: Sequence[Outcome]) -> list[str]:
