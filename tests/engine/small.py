@@ -40,7 +40,9 @@ def examples(count: int, shape: tuple[int, int, int], seed: int = 0) -> dict[str
     return {"image": image, "label": label, "weight": tf.ones([count])}
 
 
-def window_for(config, optim, shape, *, precision="float32", clip_norm=0.0, micro_steps=1, schedule=None, ema=None):
+def window_for(
+    config, optim, shape, *, precision="float32", clip_norm=0.0, micro_steps=1, schedule=None, ema=None, sum_dtype=None
+):
     """A window with weights that depend on the configuration alone."""
     model = build_model(config, precision=precision, seed=3, image_shape=shape, num_classes=CLASSES)
     return Window(
@@ -51,6 +53,7 @@ def window_for(config, optim, shape, *, precision="float32", clip_norm=0.0, micr
         ema=ema(model.trainable_variables) if ema else None,
         seed=11,
         micro_steps=micro_steps,
+        sum_dtype=sum_dtype,
     )
 
 

@@ -23,12 +23,12 @@ from accumtrain.devices import resolve
 from accumtrain.engine.step import Step
 from tests.engine.small import examples, resnet20, window_for
 
-norm, precision, replicas = sys.argv[1], sys.argv[2], int(sys.argv[3])
+norm, precision, sums, replicas = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
 devices = resolve(DeviceConfig("mirrored" if replicas > 1 else "cpu", replicas, None, None, "auto", [], None, 300))
 assert devices.replicas == replicas
 with devices.strategy.scope():
     window = window_for(resnet20(norm, units=(1, 1)), SgdConfig("sgd", 0.1, 1e-4, 0.0, 0.9, False), (8, 8, 1),
-                        precision=precision, clip_norm=1.0)
+                        precision=precision, clip_norm=1.0, sum_dtype=tf.as_dtype(sums))
     step = Step(window, devices.strategy)
 parts = [examples(16, (8, 8, 1), seed) for seed in range(3)]
 data = {name: tf.concat([part[name] for part in parts], 0) for name in parts[0]}
@@ -47,16 +47,20 @@ print(json.dumps({"loss": float(update["loss"]), "values": [copy[0].tolist() for
 """
 
 
-def trained(norm, precision, replicas):
-    command = [sys.executable, "-c", SCRIPT, norm, precision, str(replicas)]
+def trained(norm, precision, sums, replicas):
+    command = [sys.executable, "-c", SCRIPT, norm, precision, sums, str(replicas)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize(("norm", "precision", "bound"), [("group", "float64", 1e-12), ("batch", "float32", 1e-4)])
-def test_two_replicas_train_as_one_device(norm, precision, bound):
-    one, two = (trained(norm, precision, replicas) for replicas in (1, 2))
+@pytest.mark.parametrize(
+    ("norm", "precision", "sums", "bound"),
+    [("group", "float64", "float64", 1e-12), ("batch", "float32", "float32", 1e-4), ("batch", "float32", "float64", 0)],
+)
+def test_two_replicas_train_as_one_device(norm, precision, sums, bound):
+    """With sums in float64 of numbers in float32 no order of adding them changes a bit."""
+    one, two = (trained(norm, precision, sums, replicas) for replicas in (1, 2))
     assert two["loss"] == pytest.approx(one["loss"], rel=bound)
 
     def flat(values):
