@@ -42,11 +42,11 @@ class DeviceConfig:
     virtual: int | None
     memory_limit_mb: int | None
     tpu: str | None
-    tpu_topology: str
     xla: bool | str
     workers: list[str]
     index: int | None
     timeout: int
+    tpu_topology: str = "v5e:2x2"
 
 
 @dataclass
