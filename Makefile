@@ -6,8 +6,11 @@ N ?= 2
 BIN := .venv/bin
 READY := .venv/.ready
 PEERS := .venv/.peers
+TPU := .venv-tpu
+TPU_COMPILE := .venv-tpu-compile
+PIP := -m pip install --quiet --disable-pip-version-check --progress-bar off
 
-.PHONY: help train sweep workers test test-slow bench bench-full clean
+.PHONY: help train sweep workers tpu tpu-compile test test-slow test-tpu bench bench-full clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -22,6 +25,12 @@ sweep: $(READY) ## train once per combination: make sweep ARGS="batch_size=32,64
 workers: $(READY) ## train in N local processes, as on N machines: make workers N=2 ARGS="batch_size=64"
 	@$(BIN)/python -m accumtrain.local_workers $(N) $(ARGS)
 
+tpu: $(TPU)/.ready ## train on a Cloud TPU VM, in an environment of its own; ARGS as for train
+	@$(TPU)/bin/accumtrain device=tpu $(ARGS)
+
+tpu-compile: $(READY) $(TPU_COMPILE)/.ready ## what a run would take on a TPU, by its compiler: ARGS="model=revnet104 ..."
+	@ACCUMTRAIN_TPU_COMPILER=$(CURDIR)/$(TPU_COMPILE)/bin/python $(BIN)/accumtrain job=plan device=tpu $(ARGS)
+
 test: $(READY) ## lint, types and the fast tests; ARGS go to pytest
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -30,28 +39,46 @@ test: $(READY) ## lint, types and the fast tests; ARGS go to pytest
 test-slow: $(READY) ## the tests that take minutes; ARGS go to pytest
 	$(BIN)/pytest -m slow $(ARGS)
 
+test-tpu: $(TPU)/.ready ## the fast tests, on the CPU, in the environment of make tpu; ARGS go to pytest
+	$(TPU)/bin/pytest $(ARGS)
+
 bench: $(PEERS) ## beside Keras and PyTorch, in minutes; ARGS go to benchmarks/compare.py
 	$(BIN)/python benchmarks/compare.py --small $(ARGS)
 
 bench-full: $(PEERS) ## all cases, an hour or so on a quiet machine; writes benchmarks/RESULTS.md
 	$(BIN)/python benchmarks/compare.py --output benchmarks/RESULTS.md $(ARGS)
 
-clean: ## remove .venv and caches; runs/ stays
-	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache
+clean: ## remove the environments and caches; runs/ stays
+	rm -rf .venv $(TPU) $(TPU_COMPILE) build dist .pytest_cache .mypy_cache .ruff_cache
 	find accumtrain tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# One stamp for the whole environment: made anew when the pins or the package's needs change.
+define CHECK_PYTHON
+@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if (3, 10) <= v[:2] <= (3, 13) else \
+	f"accumtrain needs Python 3.10 to 3.13, $(PYTHON) is {v[0]}.{v[1]}; name another: make PYTHON=python3.12 ...")'
+endef
+
+# One stamp for each whole environment: made anew when the pins or the package's needs change.
 $(READY): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if (3, 10) <= v[:2] <= (3, 13) else \
-		f"accumtrain needs Python 3.10 to 3.13, $(PYTHON) is {v[0]}.{v[1]}; name another: make PYTHON=python3.12 ...")'
+	$(CHECK_PYTHON)
 	@echo "setting up .venv (a few minutes, once)"
 	@$(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --progress-bar off \
-		--constraint constraints.txt --editable '.[dev]'
+	@$(BIN)/python $(PIP) --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
 $(PEERS): $(READY)
 	@echo "installing PyTorch to compare with"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --progress-bar off \
-		--constraint constraints.txt --editable '.[peers]'
+	@$(BIN)/python $(PIP) --constraint constraints.txt --editable '.[peers]'
+	@touch $@
+
+$(TPU)/.ready: pyproject.toml requirements-tpu.txt
+	$(CHECK_PYTHON)
+	@echo "setting up $(TPU) (a few minutes, once)"
+	@$(PYTHON) -m venv $(TPU)
+	@$(TPU)/bin/python $(PIP) --no-deps --requirement requirements-tpu.txt --editable .
+	@touch $@
+
+$(TPU_COMPILE)/.ready: requirements-tpu-compile.txt
+	@echo "setting up $(TPU_COMPILE) (needs Python 3.11 or newer)"
+	@$(PYTHON) -m venv $(TPU_COMPILE)
+	@$(TPU_COMPILE)/bin/python $(PIP) --no-deps --requirement requirements-tpu-compile.txt
 	@touch $@

@@ -13,11 +13,11 @@ import hydra
 import pytest
 from omegaconf import OmegaConf
 
-from accumtrain import cli, environment
+from accumtrain import cli, environment, tpu_runtime
 from accumtrain.config import CONF_DIR, Config, from_mapping
 
 # before a test imports TensorFlow
-os.environ.update(environment.VARIABLES, TF_CPP_MIN_LOG_LEVEL="3")
+os.environ.update(environment.VARIABLES | tpu_runtime.quiet_environment(), TF_CPP_MIN_LOG_LEVEL="3")
 
 
 class Answer(NamedTuple):

@@ -148,6 +148,8 @@ MISTAKES = [
     ("data=synthetic data.num_classes=1", "data.num_classes=1: must be at least 2"),
     ("device=gpu device.virtual=2", "device.virtual=2: splits the CPU into logical devices, not device=gpu"),
     ("device.tpu=local", "device.tpu=local: only device=tpu has an address"),
+    ("device.tpu_topology=v5e", "device.tpu_topology=v5e: must be a generation and its chips along each axis"),
+    ("device.tpu_topology=v5:2x2", "device.tpu_topology=v5:2x2: no such generation; did you mean v5p or v5e"),
     ("device.memory_limit_mb=0", "device.memory_limit_mb=0: must be at least 1"),
     ("device=cuda", "device=cuda: no such choice; choose from auto, cpu, gpu, mirrored, multiworker, tpu"),
     ("train.epochs=null", "train.epochs=null and train.steps=null: one must be set"),

@@ -25,6 +25,7 @@ BASE = {
     "sweep",
     "hydra_errors",
     "local_workers",
+    "tpu_compiler",
     "tpu_runtime",
     "usage",
 }

@@ -26,6 +26,7 @@ from accumtrain.config.groups import (
 )
 from accumtrain.config.names import show, suggest
 from accumtrain.config.schema import JOBS, PRECISIONS, Config, DeviceConfig
+from accumtrain.config.tpu import check_topology
 from accumtrain.errors import ConfigError
 
 TOGETHER = ("train", "evaluate")  # the jobs that several processes can share
@@ -216,6 +217,7 @@ def _check_data(data: DataConfig) -> None:
 
 
 def _check_device(device: DeviceConfig) -> None:
+    check_topology(device.tpu_topology)
     if device.virtual is not None and device.kind not in ("auto", "cpu", "mirrored", "multiworker"):
         raise ConfigError(
             f"device.virtual={device.virtual}: splits the CPU into logical devices, not device={device.kind}; "

@@ -31,7 +31,8 @@ PRECISIONS = ("float32", "bfloat16", "float16", "float64")
 
 @dataclass
 class DeviceConfig:
-    """`virtual`: logical CPU devices. `memory_limit_mb`: a hard limit. `tpu`: address or name, kind tpu only.
+    """`virtual`: logical CPU devices. `memory_limit_mb`: a hard limit. `tpu`: address or name, kind tpu only;
+    `tpu_topology`: of the TPU that job=plan device=tpu compiles for.
 
     `xla`: compile micro-steps with XLA? auto: on a TPU only. Kind multiworker: `workers` (host:port of each, the chief
     first) and `index` (this process), where neither TF_CONFIG nor SLURM says so; `timeout`: seconds to wait for others.
@@ -45,6 +46,7 @@ class DeviceConfig:
     workers: list[str]
     index: int | None
     timeout: int
+    tpu_topology: str = "v5e:2x2"
 
 
 @dataclass

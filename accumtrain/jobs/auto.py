@@ -113,6 +113,15 @@ def divisors(number: int) -> list[int]:
     return [size for size in range(1, number + 1) if number % size == 0]
 
 
+def ladder(examples: int) -> list[int]:
+    """Divisors from 1 to `examples`, each at least twice the one before and as near to that as there is."""
+    sizes = [1]
+    for size in divisors(examples):
+        if size >= 2 * sizes[-1]:
+            sizes.append(size)
+    return sizes
+
+
 def row(trial: Trial) -> tuple[str, ...]:
     """A trial's line in a table of COLUMNS."""
     speed = trial.examples_per_second

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from accumtrain.config import Config
 from accumtrain.console import say, table
-from accumtrain.errors import CheckpointError
+from accumtrain.jobs import tpu_plan
 from accumtrain.jobs.advice import policies
-from accumtrain.jobs.auto import COLUMNS, Probe, budget, divisors, limit_text, line_through, row
+from accumtrain.jobs.auto import COLUMNS, Probe, budget, ladder, limit_text, line_through, row
+from accumtrain.jobs.plan_file import title, write_plan
 from accumtrain.jobs.probe import Trial, ended_by_sigterm, probe
-from accumtrain.runs import Run, write_json
 
 PROBES = 6  # for each policy
 CLEARLY = 1.25  # what is expected to take so many times the limit is not tried
@@ -23,36 +22,26 @@ CLEARLY = 1.25  # what is expected to take so many times the limit is not tried
 def run(config: Config) -> dict[str, Any]:
     """Probes, prints a table, and writes plan.json and plan.png into the run's folder. Trains nothing.
 
+    For a TPU it compiles instead (tpu_plan.py).
+
     Returns:
         The content of plan.json: batch_size, memory_limit_mb, trials (fields of probe.Trial).
 
     Raises:
         AccumtrainError: the run would fail for another reason than memory.
     """
+    if config.device.kind == "tpu":
+        return tpu_plan.run(config)
     variants = policies(config)
     trials = [
         trial
         for number, variant in enumerate(variants, start=1)
         for trial in climb(variant, probe, after=PROBES * (len(variants) - number))
     ]
-    plan = {
-        "status": "completed",
-        "model": config.model.label,
-        "optimizer": config.optim.kind,
-        "precision": config.precision,
-        "batch_size": config.batch_size,
-        "memory_limit_mb": config.device.memory_limit_mb,
-        "trials": [asdict(trial) for trial in trials],
-    }
-    directory = Run(config).path
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise CheckpointError(f"{directory} can't be made: {error.strerror}; choose another run.dir") from error
-    write_json(directory / "plan.json", plan)
-    draw(trials, config.device.memory_limit_mb, directory / "plan.png")
-    title = f"{config.model.label}, {config.optim.kind}, {config.precision}, batch_size={config.batch_size}"
-    table(f"{title} in {limit_text(config)}", COLUMNS, [row(trial) for trial in trials])
+    limit = config.device.memory_limit_mb
+    plan, directory = write_plan(config, {"memory_limit_mb": limit}, trials)
+    draw(trials, limit, directory / "plan.png")
+    table(f"{title(config)} in {limit_text(config)}", COLUMNS, [row(trial) for trial in trials])
     say(f"the same in {directory / 'plan.json'}, as a picture in {directory / 'plan.png'}")
     return plan
 
@@ -91,15 +80,6 @@ def _expected_beyond(config: Config, fitting: Sequence[Trial], size: int) -> Tri
     if expected <= CLEARLY * budget(config):
         return None
     return Trial(config.model.memory, size, fits=False, expected_bytes=int(expected))
-
-
-def ladder(examples: int) -> list[int]:
-    """Divisors from 1 to `examples`, each at least twice the one before and as near to that as there is."""
-    sizes = [1]
-    for size in divisors(examples):
-        if size >= 2 * sizes[-1]:
-            sizes.append(size)
-    return sizes
 
 
 def draw(trials: Sequence[Trial], limit_mb: int | None, path: Path) -> None:

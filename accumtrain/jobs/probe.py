@@ -1,19 +1,14 @@
 """A probe in a process of its own: one that dies of memory takes nothing with it, and its memory is its own.
 
-The parent imports no TensorFlow; the child runs `main`, and a folder carries request and answer.
+The child runs `main`.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 import signal
-import subprocess
 import sys
 import tempfile
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -23,16 +18,15 @@ from typing import Any
 
 from accumtrain import environment
 from accumtrain.config import Config, from_mapping, to_mapping
-from accumtrain.console import format_seconds, say
-from accumtrain.errors import AccumtrainError, OutOfMemoryError
+from accumtrain.console import say
+from accumtrain.errors import OutOfMemoryError
+from accumtrain.jobs import child
 from accumtrain.jobs.free_memory import free_bytes
 
 # What a probe may use of a limit: over many updates the allocator's memory is less well packed than over two.
 SHARE = 0.95
 # The child finds the modules where this process has found them.
 PROGRAM = "import sys; sys.path[:] = {path!r}; from accumtrain.jobs import probe; sys.exit(probe.main(sys.argv[1]))"
-REQUEST, ANSWER, DOING, LAST_WORDS = "request.json", "answer.json", "doing", "stderr"
-SILENCE = 20.0  # seconds after which a probe says what it is doing
 # How a process ends that is denied memory: by the system, by C++, or by a kernel of TensorFlow that does not check.
 OF_MEMORY = (-signal.SIGKILL, -signal.SIGABRT, -signal.SIGSEGV)
 STOPPED = (-signal.SIGINT, -signal.SIGTERM)  # a signal to a whole group of processes
@@ -81,44 +75,18 @@ def probe(config: Config, micro_batch: int, note: str = "") -> Trial:
     free = int(SHARE * free_bytes())
     choices = f"model.memory={config.model.memory}, optim={config.optim.kind}, {config.precision}"
     say(f"probing micro-batch {micro_batch}: {choices}{note}")
+    settled = replace(config, accum=replace(config.accum, steps=1))  # micro_batch decides, not `auto`
+    request = {"config": to_mapping(settled), "micro_batch": micro_batch, "free_mb": free // 2**20}
+    command = [sys.executable, "-c", PROGRAM.format(path=sys.path)]
     with tempfile.TemporaryDirectory(prefix="accumtrain-probe-") as name:
-        directory = Path(name)
-        settled = replace(config, accum=replace(config.accum, steps=1))  # micro_batch decides, not `auto`
-        request = {"config": to_mapping(settled), "micro_batch": micro_batch, "free_mb": free // 2**20}
-        (directory / REQUEST).write_text(json.dumps(request))
-        code = _run_child(directory)
-        last_words = (directory / LAST_WORDS).read_text(errors="replace")[-4000:]
-        answer = directory / ANSWER
-        found = json.loads(answer.read_text()) if answer.exists() else {}
+        outcome = child.ask(command, Path(name), request, "importing TensorFlow")
     out_of_memory = Trial(config.model.memory, micro_batch, fits=False)
-    if code == OutOfMemoryError.exit_code or code in OF_MEMORY:
+    if outcome.code == OutOfMemoryError.exit_code or outcome.code in OF_MEMORY:
         return out_of_memory
-    if code in STOPPED:
+    if outcome.code in STOPPED:
         raise KeyboardInterrupt
-    if code != 0 and "message" in found:
-        raise _error(code)(found["message"])
-    if code != 0:
-        raise RuntimeError(f"a probe ended with code {code}:\n{last_words}")
-    return replace(out_of_memory, fits=found["rss_bytes"] <= free, **found)
-
-
-def _run_child(directory: Path) -> int:
-    """Runs `main` in a process that ends before this function does. Returns its exit code."""
-    command = [sys.executable, "-c", PROGRAM.format(path=sys.path), str(directory)]
-    started = time.monotonic()
-    with (directory / LAST_WORDS).open("wb") as errors:
-        child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=errors)
-        try:
-            while True:
-                try:
-                    return child.wait(SILENCE)
-                except subprocess.TimeoutExpired:
-                    doing = directory / DOING
-                    task = doing.read_text() if doing.exists() else "importing TensorFlow"
-                    say(f"  {format_seconds(time.monotonic() - started)}: {task}")
-        finally:
-            child.kill()
-            child.communicate()
+    child.check(outcome, "a probe")
+    return replace(out_of_memory, fits=outcome.answer["rss_bytes"] <= free, **outcome.answer)
 
 
 @contextmanager
@@ -135,18 +103,15 @@ def ended_by_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, previous)
 
 
-def _error(exit_code: int) -> type[AccumtrainError]:
-    return next(kind for kind in AccumtrainError.__subclasses__() if kind.exit_code == exit_code)
-
-
 # --- in the child -----------------------------------------------------------------------------------------------
 
 
 def main(name: str) -> int:
     """Answers the request in the folder `name`. Returns the exit code."""
-    directory = Path(name)
-    _end_with_parent(directory)
-    request = json.loads((directory / REQUEST).read_text())
+    return child.reply(Path(name), lambda request: _answer(request, Path(name)))
+
+
+def _answer(request: dict[str, Any], directory: Path) -> dict[str, Any]:
     config = from_mapping(request["config"])
     limit = config.device.memory_limit_mb
     if limit is not None:
@@ -154,23 +119,7 @@ def main(name: str) -> int:
     else:  # without a limit of its own the machine's: the probe fails before the machine does
         os.environ[environment.CPU_LIMIT] = str(request["free_mb"])
     environment.prepare(config.device, probed=True)  # it may crash: it is the probe
-    try:
-        answer, code = _measured(config, request["micro_batch"], directory), 0
-    except AccumtrainError as error:
-        answer, code = {"message": str(error)}, error.exit_code
-    (directory / ANSWER).write_text(json.dumps(answer))
-    return code
-
-
-def _end_with_parent(directory: Path) -> None:
-    """Ends this process when its parent ends, however that may: the parent holds the other end of stdin."""
-
-    def watch() -> None:
-        os.read(sys.stdin.fileno(), 1)
-        shutil.rmtree(directory, ignore_errors=True)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
+    return _measured(config, request["micro_batch"], directory)
 
 
 def _measured(config: Config, micro_batch: int, directory: Path) -> dict[str, Any]:
@@ -180,7 +129,7 @@ def _measured(config: Config, micro_batch: int, directory: Path) -> dict[str, An
     from accumtrain.engine.probe import measure
     from accumtrain.jobs.failures import explained
 
-    doing = directory / DOING
+    doing = directory / child.DOING
     try:
         doing.write_text("opening the data")
         data = open_data(config.data, config.run.seed)

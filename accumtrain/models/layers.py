@@ -16,7 +16,7 @@ import tensorflow as tf
 from accumtrain.models.mode import Mode
 from accumtrain.models.order import after
 from accumtrain.models.pullback import Gradients, Pullback, taped
-from accumtrain.models.target import on_cpu
+from accumtrain.models.target import on_gpu
 
 EPSILON = 1e-3
 MOMENTUM = 0.9
@@ -168,7 +168,7 @@ class BatchNorm(tf.Module):
             return y, (*known, empty)
         if mode.recording:
             mode.record(self, mean, variance * _unbiased_to_biased(x, variance.dtype))
-            if on_cpu():  # elsewhere the fused kernels hand on other things than mean and variance
+            if not on_gpu():  # its fused kernels hand on other things than mean and variance
                 mode.saved[self] = reserved[0], reserved[1]
         return y, reserved
 

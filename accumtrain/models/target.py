@@ -28,3 +28,8 @@ def is_for_xla() -> bool:
 def on_cpu() -> bool:
     """Nothing but CPUs computes here."""
     return all(device.device_type == "CPU" for device in tf.config.list_logical_devices())
+
+
+def on_gpu() -> bool:
+    """A GPU may compute here."""
+    return bool(tf.config.list_logical_devices("GPU"))

@@ -90,7 +90,7 @@ def test_a_child_that_is_told_to_stop_stops_the_command(config, child, number):
 
 
 def test_a_long_probe_says_what_it_is_doing(config, child, monkeypatch, capsys):
-    monkeypatch.setattr(probe, "SILENCE", 0.2)
+    monkeypatch.setattr(probe.child, "SILENCE", 0.2)
     child("(folder / 'doing').write_text('timing'); time.sleep(0.7); sys.exit(6)")
     probe.probe(config(), 1, " (the last one)")
     lines = capsys.readouterr().out.splitlines()

@@ -1,0 +1,45 @@
+"""A whole update as one program of XLA's own language, for a compiler that knows a device which is not here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from accumtrain.engine.flops import count_flops
+from accumtrain.engine.window import Batch, Window
+from accumtrain.models.order import after
+from accumtrain.models.target import for_xla
+
+
+def lower(window: Window, image_shape: tuple[int, int, int], micro_batch: int) -> tuple[str, int]:
+    """The update of one replica: the window's micro-steps in a loop, then its commit.
+
+    The program takes one micro-batch, images [micro_batch, *image_shape] float32 with labels and weights, as a device
+    holds one at a time, and every micro-step computes with it anew.
+
+    Returns:
+        The program as StableHLO text, its arguments the batch and all variables of the window; and the floating-point
+        operations of an update (see count_flops).
+    """
+
+    def update(image: tf.Tensor, label: tf.Tensor, weight: tf.Tensor) -> dict[str, tf.Tensor]:
+        batch: Batch = {"image": image, "label": label, "weight": weight}
+
+        def micro_step(done: tf.Tensor) -> tuple[tf.Tensor]:
+            window.accumulate(after([done], batch))  # or all that depends on images alone is done once
+            return (done + 1,)
+
+        with for_xla():
+            tf.while_loop(lambda done: done < window.micro_steps, micro_step, (tf.constant(0),), parallel_iterations=1)
+            return window.commit()
+
+    compiled: Any = tf.function(update, autograph=False, jit_compile=True)
+    batch = (
+        tf.TensorSpec([micro_batch, *image_shape], tf.float32),
+        tf.TensorSpec([micro_batch], tf.int32),
+        tf.TensorSpec([micro_batch], tf.float32),
+    )
+    text = compiled.experimental_get_compiler_ir(*batch)(stage="stablehlo")
+    flops = count_flops(compiled.get_concrete_function(*batch).graph, micro_batch)
+    return text, window.micro_steps * flops

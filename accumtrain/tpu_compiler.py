@@ -1,0 +1,90 @@
+"""Compiles a program for a TPU that is not here. Run by path, by the Python of an environment with jax and libtpu:
+
+    python tpu_compiler.py FOLDER
+
+FOLDER holds `request.json` ({"topology": "v5e:2x2"}) and `step.mlir` (StableHLO text). `answer.json` then holds the
+bytes that one device would need, or a `message`. Exit codes: 0 compiled, 2 the topology is unknown to the compiler,
+6 the program does not fit into the device's memory.
+
+This file imports nothing of the package. The compile-only client is no public interface of JAX: its version is pinned.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+ENVIRONMENT = {
+    "TPU_SKIP_MDS_QUERY": "1",  # libtpu would ask Google's metadata server what it runs on, and wait for minutes
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # the chip, of which there is none, is for one process; compilers may be many
+    "JAX_PLATFORMS": "cpu",
+}
+COPY = re.compile(r"mhlo\.copy (%\S+) : (tensor<\S+>)")  # JAX's StableHLO knows no copies
+EXCEEDED = re.compile(r"Used \S+ of \S+ hbm")
+
+
+def main(name: str) -> int:
+    """Answers the request in the folder `name`. Returns the exit code."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    os.environ.update(ENVIRONMENT)
+    directory = Path(name)
+    topology = json.loads((directory / "request.json").read_text())["topology"]
+    answer, code = _answer((directory / "step.mlir").read_text(), topology)
+    (directory / "answer.json").write_text(json.dumps(answer))
+    return code
+
+
+def _answer(program: str, topology: str) -> tuple[dict[str, Any], int]:
+    from jax.errors import JaxRuntimeError
+    from jax.experimental import topologies
+
+    try:
+        device = topologies.get_topology_desc(platform="tpu", topology_name=topology).devices[0]
+    except JaxRuntimeError as error:
+        reason = str(error).splitlines()[0]
+        return {"message": f"device.tpu_topology={topology}: the TPU's compiler does not know it: {reason}"}, 2
+    try:
+        return _compiled(program, device), 0
+    except JaxRuntimeError as error:
+        exceeded = EXCEEDED.search(str(error))
+        if exceeded is None:
+            raise
+        return {"message": exceeded[0]}, 6
+
+
+def _compiled(program: str, device: Any) -> dict[str, Any]:
+    import numpy as np
+    from jax._src.interpreters import mlir
+    from jax._src.lib import xla_client
+    from jax._src.lib.mlir import ir
+
+    with mlir.make_ir_context():
+        module = ir.Module.parse(COPY.sub(r"stablehlo.reshape \1 : (\2) -> \2", program))
+    options = xla_client.CompileOptions()
+    options.num_replicas = options.num_partitions = 1
+    options.device_assignment = xla_client.DeviceAssignment.create(np.array([[0]]))
+    executable = device.client.compile(module, xla_client.DeviceList((device,)), options)
+    memory = executable.get_compiled_memory_stats()
+    return {
+        "device": device.device_kind,
+        "temporary_bytes": memory.temp_size_in_bytes,
+        "argument_bytes": memory.argument_size_in_bytes,
+        "output_bytes": memory.output_size_in_bytes,
+        "aliased_bytes": memory.alias_size_in_bytes,
+    }
+
+
+def _end_with_parent() -> None:
+    """The parent holds the other end of stdin."""
+    os.read(sys.stdin.fileno(), 1)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,50 @@
+"""A whole update as a program for a compiler that is elsewhere."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from accumtrain.config import SgdConfig
+from accumtrain.engine.lowering import lower
+from tests.engine.small import lenet, revnet38, window_for
+
+SHAPE, MICRO_BATCH = (8, 8, 3), 4
+SGD = SgdConfig("sgd", 0.1, 0.0, 0.0, 0.9, False)
+
+
+def lowered(config, micro_steps=2):
+    window = window_for(config, SGD, SHAPE, micro_steps=micro_steps)
+    return window, *lower(window, SHAPE, MICRO_BATCH)
+
+
+@pytest.fixture(scope="module")
+def program():
+    return lowered(lenet())
+
+
+def test_program_takes_one_micro_batch_and_all_state(program):
+    window, text, _ = program
+    (main,) = re.findall(r"func\.func public @main\((.*?)\) ->", text)
+    assert main.startswith("%arg0: tensor<4x8x8x3xf32>")
+    assert main.count("%arg") == 3 + len({id(variable) for variable in window.variables})
+
+
+def test_state_changes_in_place(program):
+    window, text, _ = program
+    assert text.count('kind = "may_alias"') == len({id(variable) for variable in window.variables})
+
+
+def test_micro_steps_are_a_loop(program):
+    _, text, flops = program
+    _, longer, more = lowered(lenet(), micro_steps=6)
+    assert longer.count("stablehlo.convolution") == text.count("stablehlo.convolution")
+    assert more == 3 * flops
+
+
+def test_replays_are_held_back_by_barriers():
+    def barriers(memory):
+        return lowered(revnet38(memory=memory, units=(2, 1)))[1].count("stablehlo.optimization_barrier")
+
+    assert barriers("reverse") > barriers("store")
