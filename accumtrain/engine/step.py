@@ -28,6 +28,7 @@ class Step:
     def __init__(self, window: Window, strategy: tf.distribute.Strategy, xla: bool = False):
         self._window, self._strategy = window, strategy
         self._micro_step = by_xla(window.accumulate, strategy) if xla else window.accumulate
+        self._update = traced_for_xla(window.commit) if on_tpu(strategy) else window.commit
         self.accumulate = Compiled(self._accumulate, FUSION_ONLY)
         self.commit = Compiled(self._commit, NOTHING)
         self.updates = Compiled(self._updates, NOTHING)  # the two that it calls keep their own settings
@@ -42,7 +43,7 @@ class Step:
         for_each(self._strategy, batches, count, self._micro_step)
 
     def _commit(self) -> dict[str, tf.Tensor]:
-        results = self._strategy.run(self._window.commit)
+        results = self._strategy.run(self._update)
         return {name: self._strategy.experimental_local_results(value)[0] for name, value in results.items()}
 
     def _updates(self, batches: Any, count: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -63,14 +64,21 @@ class Step:
 
 def by_xla(function: Callable[[Any], None], strategy: tf.distribute.Strategy) -> Callable[[Any], None]:
     """The replica function, traced for XLA and compiled by it."""
+    traced = traced_for_xla(function)
+    # a TPU compiles whatever it runs
+    return traced if on_tpu(strategy) else tf.function(traced, autograph=False, jit_compile=True)
 
-    def traced(batch: Any) -> None:
+
+def on_tpu(strategy: tf.distribute.Strategy) -> bool:
+    return isinstance(strategy, tf.distribute.TPUStrategy)
+
+
+def traced_for_xla(function: Callable[..., Any]) -> Callable[..., Any]:
+    def traced(*arguments: Any) -> Any:
         with for_xla():
-            function(batch)
+            return function(*arguments)
 
-    if isinstance(strategy, tf.distribute.TPUStrategy):
-        return traced  # it compiles whatever it runs
-    return tf.function(traced, autograph=False, jit_compile=True)
+    return traced
 
 
 def for_each(strategy: tf.distribute.Strategy, batches: Any, count: tf.Tensor, function: Callable[[Any], None]) -> None:

@@ -19,6 +19,7 @@ from accumtrain.engine.moving_statistics import MovingStatisticsBuffer
 from accumtrain.models.mode import Mode
 from accumtrain.models.pullback import Gradients
 from accumtrain.models.segments import Model
+from accumtrain.models.target import is_for_xla
 from accumtrain.optim.optimizer import Optimizer, in_sequence
 from accumtrain.optim.shared import Local, Shared
 
@@ -196,6 +197,10 @@ class Window(tf.Module):
 
     def _clear(self, finite: tf.Tensor) -> None:
         """Sets the buffers to zero, finite gradients where they lie: so memory is packed the same for each update."""
+        if is_for_xla():  # it packs memory itself, and a conditional for each buffer costs it minutes
+            for buffer in self.buffers:
+                buffer.assign(tf.zeros(buffer.shape, buffer.dtype))
+            return
         in_sequence(partial(self._shared_clear, {"buffer": buffer}, finite) for buffer in self.buffers)
 
 

@@ -25,7 +25,8 @@ class Local:
 
     def read(self) -> tf.Tensor:
         value = tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=self.dtype)
-        return tf.ensure_shape(value, self.shape)
+        value.set_shape(self.shape)  # no ensure_shape: XLA takes what that returns for a tensor of dynamic shape
+        return value
 
     def assign(self, value: tf.Tensor) -> None:
         tf.raw_ops.AssignVariableOp(resource=self.handle, value=value)
