@@ -26,7 +26,7 @@ def program():
 
 def test_program_takes_one_micro_batch_and_all_state(program):
     window, text, _ = program
-    (main,) = re.findall(r"func\.func public @main\((.*?)\) ->", text)
+    (main,) = re.findall(r"func\.func (?:public )?@main\((.*?)\) ->", text)
     assert main.startswith("%arg0: tensor<4x8x8x3xf32>")
     assert main.count("%arg") == 3 + len({id(variable) for variable in window.variables})
 
