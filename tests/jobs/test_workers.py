@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 ROOT = Path(__file__).parents[2]
@@ -71,6 +72,25 @@ def test_a_signal_to_one_worker_stops_all_after_the_same_update(tmp_path):
     code, out, _ = workers(tmp_path, 2, "stopped", f"train.steps={step + 2}")
     assert code == 0
     assert f"continuing after update {step} of {step + 2}" in out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_killed_worker_ends_the_other_and_the_run_continues_to_the_bit(tmp_path, victim):
+    long = ("train.steps=400", "checkpoint.every=20")
+    assert workers(tmp_path, 2, "whole", *long)[0] == 0
+    with in_folder(tmp_path, "-m", "accumtrain.local_workers", "2", *SMALL, "run.name=killed", *long) as process:
+        saved = tmp_path / "runs/killed/checkpoints/step-40.index"
+        deadline = time.monotonic() + 60
+        while not saved.exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        os.kill(sorted(child_of(process.pid))[victim], signal.SIGKILL)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert "another worker went away" in err
+    assert workers(tmp_path, 2, "killed", *long)[0] == 0
+    ours, theirs = weights(tmp_path, "killed", 400), weights(tmp_path, "whole", 400)
+    assert all(np.array_equal(ours[key], theirs[key]) for key in theirs)
 
 
 def child_of(parent):
