@@ -2,7 +2,7 @@
 
     .venv/bin/python benchmarks/killed_workers.py [--kills 10]
 
-Some fifteen minutes. RevNet-38 on digits in two local processes. Prints for each kill the update that the run had
+Some ten minutes. RevNet-38 on digits in two local processes. Prints for each kill the update that the run had
 reached, the exit codes, the seconds until both processes were gone, and how many values of the state at the end of the
 continued run differ from those of one that nobody disturbed.
 """
@@ -20,8 +20,8 @@ import tensorflow as tf
 
 from accumtrain import local_workers
 
-UPDATES = 150
-OVERRIDES = ["batch_size=64", "accum.steps=2", f"train.steps={UPDATES}", "checkpoint.every=20", "log.every=5"]
+UPDATES = 60
+OVERRIDES = ["batch_size=64", "accum.steps=2", f"train.steps={UPDATES}", "checkpoint.every=10", "log.every=5"]
 
 
 def main() -> None:
