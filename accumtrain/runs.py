@@ -179,6 +179,8 @@ class Run:
 class Bystander(Run):
     """The folder of a run that another process holds: it is read here, and nothing is written."""
 
+    _last = 0
+
     def __enter__(self) -> Run:
         return self
 
@@ -189,7 +191,11 @@ class Bystander(Run):
         pass
 
     def truncate(self, step: int) -> None:
-        pass
+        """From here on only the records up to update `step` are seen, whether or not the holder has cut them off yet."""
+        self._last = step
+
+    def records(self) -> list[dict[str, Any]]:
+        return [record for record in super().records() if record.get("step", 0) <= self._last]
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         pass

@@ -16,7 +16,7 @@ import pytest
 from accumtrain import runs
 from accumtrain.config import from_mapping, to_mapping
 from accumtrain.errors import CheckpointError, ConfigError
-from accumtrain.runs import Run, read_summary, run_name, write_atomic, write_json
+from accumtrain.runs import Bystander, Run, read_summary, run_name, write_atomic, write_json
 
 
 @pytest.fixture
@@ -222,6 +222,22 @@ def test_truncate_drops_what_comes_after_the_checkpoint(config):
         assert (run.path / "metrics.jsonl").read_text() == "".join(before[:2])
         run.log({"step": 3})
         assert [record["step"] for record in run.records()] == [1, 2, 3]
+
+
+def test_a_bystander_sees_what_the_holder_keeps_and_writes_nothing(config):
+    """The holder may cut off what was logged after the checkpoint before or after the bystander reads."""
+    with Run(config) as held:
+        for step in (1, 2, 3):
+            held.log({"step": step, "split": "test"})
+        before = sorted(held.path.iterdir())
+        with Bystander(config) as run:
+            run.truncate(2)
+            run.save_config()
+            run.log({"step": 9, "split": "test"})
+            run.write_summary({"status": "completed"})
+            assert [record["step"] for record in run.records()] == [1, 2]
+        assert sorted(held.path.iterdir()) == before
+        assert [record["step"] for record in held.records()] == [1, 2, 3]
 
 
 def test_damaged_metrics_are_named(config):

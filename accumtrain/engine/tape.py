@@ -16,6 +16,7 @@ from accumtrain.models.mode import Mode
 from accumtrain.models.order import after
 from accumtrain.models.pullback import Gradients, Streams, pullback
 from accumtrain.models.segments import Coupling, Model, Segment, Stage
+from accumtrain.models.target import is_for_xla
 
 Emit = Callable[[Gradients], list[tf.Operation]]
 
@@ -70,7 +71,10 @@ def _forward(segment: Segment, x: Streams, mode: Mode, emit: Emit) -> tuple[Stre
 def _emitted(result: tuple[Streams, Gradients], emit: Emit) -> Streams:
     """Emits the gradients of a pullback's result; that of the input is there once they are consumed."""
     d_x, gradients = result
-    return after(emit(gradients), d_x)
+    consumed = emit(gradients)
+    if is_for_xla():  # which waits for tensors only
+        consumed = [gradient for _, gradient in gradients if gradient is not None]
+    return after(consumed, d_x)
 
 
 def _replay(

@@ -16,7 +16,7 @@ import tensorflow as tf
 from accumtrain.models.mode import Mode
 from accumtrain.models.order import after
 from accumtrain.models.pullback import Gradients, Pullback, taped
-from accumtrain.models.target import on_gpu
+from accumtrain.models.target import is_for_xla, on_gpu
 
 EPSILON = 1e-3
 MOMENTUM = 0.9
@@ -73,6 +73,8 @@ class Conv(tf.Module):
 
         def backward(d_y: tf.Tensor, x: tf.Tensor) -> tuple[tf.Tensor, Gradients]:
             d_kernel = tf.raw_ops.Conv2DBackpropFilter(input=x, filter_sizes=kernel.shape, out_backprop=d_y, **how)
+            if is_for_xla():  # drops control dependencies
+                d_y = after([d_kernel], d_y)
             with tf.control_dependencies([d_kernel]):
                 d_x = tf.raw_ops.Conv2DBackpropInput(input_sizes=tf.shape(x), filter=kernel, out_backprop=d_y, **how)
             return d_x, [(self.kernel, tf.cast(d_kernel, self.kernel.dtype))]
