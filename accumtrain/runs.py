@@ -191,7 +191,7 @@ class Bystander(Run):
         pass
 
     def truncate(self, step: int) -> None:
-        """From here on only the records up to update `step` are seen, whether or not the holder has cut them off yet."""
+        """From here on only records up to update `step` are seen, whether or not the holder has cut them off yet."""
         self._last = step
 
     def records(self) -> list[dict[str, Any]]:
