@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from accumtrain.local_workers import free_ports
+
 ROOT = Path(__file__).parents[2]
 PROGRAM = "from accumtrain.cli import main; main()"
 SMALL = ("model=lenet5", "optim=sgd", "optim.lr=0.01", "batch_size=32", "eval.every=1000", "log.every=1")
@@ -72,6 +74,25 @@ def test_a_signal_to_one_worker_stops_all_after_the_same_update(tmp_path):
     code, out, _ = workers(tmp_path, 2, "stopped", f"train.steps={step + 2}")
     assert code == 0
     assert f"continuing after update {step} of {step + 2}" in out
+
+
+def test_workers_that_do_not_share_the_folder_of_the_run(tmp_path):
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    there.mkdir()
+    with in_folder(here, "-c", PROGRAM, *SMALL, "run.name=apart", "train.steps=2") as one:
+        one.communicate(timeout=60)
+    addresses = ",".join(f"localhost:{port}" for port in free_ports(2))
+    together = ("device=multiworker", f"device.workers=[{addresses}]", "run.name=apart", "train.steps=4", *SMALL)
+    chief, other = (
+        in_folder(folder, "-c", PROGRAM, *together, f"device.index={index}")
+        for index, folder in enumerate((here, there))
+    )
+    errors = [process.communicate(timeout=60)[1] for process in (chief, other)]
+    assert [chief.returncode, other.returncode] == [5, 5], errors
+    assert "read the state after update 2" in errors[0]
+    assert "read the state after update 0" in errors[1]
+    assert all("run.dir must be a folder that all workers share" in error for error in errors)
 
 
 @pytest.mark.slow
