@@ -127,7 +127,8 @@ def check(config: Config) -> None:
     _check_multiworker(config)
     _check_run_name(config.run.name)
     steps = 1 if config.accum.steps == "auto" else config.accum.count
-    micro_batch_size(config.batch_size, steps, replicas=config.device.virtual or 1)
+    known_replicas = (config.device.virtual or 1) * (len(config.device.workers) or 1)
+    micro_batch_size(config.batch_size, steps, known_replicas)
 
 
 def _get(config: Config, key: str) -> Any:
