@@ -113,7 +113,7 @@ class Training:
                 self._evaluate_if_due()
                 if self.due.checkpoint(self.done):
                     self.checkpoints.save()
-                if update["stop"]:
+                if update["stop"] and self.done < self.total:
                     self._stop()
 
         # ---- close -----------------------------------------------------------------------------------------------
