@@ -47,6 +47,57 @@ print(json.dumps({"loss": float(update["loss"]), "values": [copy[0].tolist() for
 """
 
 
+OVERFLOW = """
+import numpy as np
+import tensorflow as tf
+
+from accumtrain.config import AdamConfig, DeviceConfig
+from accumtrain.devices import resolve
+from accumtrain.engine.loss_scale import LossScale
+from accumtrain.engine.step import Step
+from tests.engine.small import examples, resnet20, window_for
+
+devices = resolve(DeviceConfig("mirrored", 2, None, None, "auto", [], None, 300))
+with devices.strategy.scope():
+    adam = AdamConfig("adam", 1e-3, 0.0, 0.0, 0.9, 0.999, 1e-7)
+    window = window_for(resnet20("batch", units=(1, 1)), adam, (8, 8, 1), precision="float16")
+    window.loss_scale = LossScale(1024.0, 1000)
+    step = Step(window, devices.strategy)
+
+
+def copies():
+    kept = [*window.model.variables, *window.optimizer.state, window.step]
+    return [copy.numpy() for variable in kept for copy in devices.strategy.experimental_local_results(variable)]
+
+
+def update(data):
+    def of_replicas(context):
+        return tf.data.Dataset.from_tensor_slices(data).batch(4, drop_remainder=True)
+
+    step.accumulate(iter(devices.strategy.distribute_datasets_from_function(of_replicas)), tf.constant(2))
+    return step.commit()
+
+
+data = examples(16, (8, 8, 1))
+assert bool(update(data)["finite"])
+before = copies()
+image = data["image"].numpy()
+image[13] = 1e6  # second micro-batch of the second replica
+skipped = update({**data, "image": image})
+assert not bool(skipped["finite"]) and int(skipped["skipped"]) == 1 and int(skipped["step"]) == 1
+assert all(np.array_equal(one, other) for one, other in zip(before, copies(), strict=True))
+scales = [scale.numpy() for scale in devices.strategy.experimental_local_results(window.loss_scale.value)]
+assert scales == [512.0, 512.0], scales
+again = update(data)
+assert bool(again["finite"]) and float(again["loss_scale"]) == 512.0 and int(again["step"]) == 2
+"""
+
+
+def test_an_overflow_of_one_replica_skips_the_window_on_all():
+    done = subprocess.run([sys.executable, "-c", OVERFLOW], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
 def trained(norm, precision, sums, replicas):
     command = [sys.executable, "-c", SCRIPT, norm, precision, sums, str(replicas)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
