@@ -16,7 +16,7 @@ def device(compose, monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
     def of(*overrides):
-        return compose("device=multiworker", *overrides).device
+        return compose("device=multiworker", "batch_size=48", *overrides).device
 
     return of
 
