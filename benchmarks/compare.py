@@ -35,10 +35,10 @@ PACKAGES = ("accumtrain", "tensorflow", "keras", "torch", "numpy")
 MEANINGS = """\
 Images per second: median over the rounds, p10 to p90 in brackets. Ratios: ours over the peer's within each round,
 median. Share: ours of the matrix product of the same round. First update: seconds from the start of the process.
-Memory: peak resident. Others: the share of the machine's CPUs that other processes used meanwhile; above a few per cent
-the row says little. One batch in memory, Adam, two updates of warm-up. Keras is `fit` without XLA; PyTorch is eager,
-channels_last, with fused Adam, and autocast for bfloat16. The peers have no RevNets: theirs is the ResNet of as many
-parameters.
+Memory: peak resident. Others: the share of the machine's CPUs that other processes, or other machines on its host, used
+meanwhile; above a few per cent the row says little. One batch in memory, Adam, two updates of warm-up. Keras is `fit`
+without XLA; PyTorch is eager, channels_last, with fused Adam, and autocast for bfloat16. The peers have no RevNets:
+theirs is the ResNet of as many parameters.
 """
 
 
@@ -146,9 +146,10 @@ def compare(case: Case, names: Sequence[str], rounds: int) -> dict[str, dict[str
 
 
 def used_by_others(workers: Sequence[Worker]) -> float:
-    """CPU seconds that the machine has spent on anything but these workers."""
+    """CPU seconds that this machine, or the host that steals from it, has spent on anything but these workers."""
     times = psutil.cpu_times()
-    return times.user + times.nice + times.system - sum(worker.cpu_seconds() for worker in workers)
+    busy = times.user + times.nice + times.system + getattr(times, "steal", 0.0)  # of Linux only
+    return busy - sum(worker.cpu_seconds() for worker in workers)
 
 
 # --- the table ------------------------------------------------------------------------------------------------------

@@ -27,7 +27,12 @@ def lower(window: Window, image_shape: tuple[int, int, int], micro_batch: int) -
         batch: Batch = {"image": image, "label": label, "weight": weight}
 
         def micro_step(done: tf.Tensor) -> tuple[tf.Tensor]:
-            window.accumulate(after([done], batch))  # or all that depends on images alone is done once
+            # or what depends on images or weights alone is computed once and kept through the window
+            weights = window.model.trainable_variables
+            values = after([done], [tf.identity(weight) for weight in weights])
+            for weight, value in zip(weights, values, strict=True):
+                weight.assign(value)
+            window.accumulate(after([done], batch))
             return (done + 1,)
 
         with for_xla():

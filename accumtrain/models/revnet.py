@@ -101,7 +101,11 @@ def build_revnet(
     def on_grid(function: Callable[[tf.Tensor, Mode], tf.Tensor], dtype: tf.DType) -> OnGrid:
         return OnGrid(function, config.snap_bits, dtype)
 
-    def unit(inputs: int, outputs: int, stride: int, first: bool, widest: bool) -> Coupling:
+    def unit(stage: int, entry: bool) -> Coupling:
+        inputs, outputs = widths[stage] if entry else widths[stage + 1], widths[stage + 1]
+        stride = 2 if entry and stage > 0 else 1
+        widest = stage == 0
+
         def residual(inputs: int, stride: int, preactivated: bool) -> Residual:
             return Residual(
                 init,
@@ -115,10 +119,11 @@ def build_revnet(
                 compute_dtype=compute_dtype,
             )
 
-        # where memory peaks, in low precision: `add` converts it in parts
-        returned = compute_dtype if widest else init.dtype
-        f = on_grid(residual(inputs, stride, preactivated=not first), returned)
-        g = on_grid(residual(outputs, 1, preactivated=True), returned)
+        # values as large as the first stage's streams stay in low precision, as memory peaks there: `add` converts them
+        f_returns = compute_dtype if widest or (entry and stage == 1) else init.dtype
+        g_returns = compute_dtype if widest else init.dtype
+        f = on_grid(residual(inputs, stride, preactivated=not (entry and stage == 0)), f_returns)
+        g = on_grid(residual(outputs, 1, preactivated=True), g_returns)
         first_shortcut, second_shortcut = (
             shortcut(init, inputs, outputs, stride, config.bottleneck, compute_dtype) for _ in range(2)
         )
@@ -132,9 +137,7 @@ def build_revnet(
     split = Split(init.dtype if widths[0] == widths[1] else compute_dtype, config.snap_bits)
     segments: list[Segment] = [Chain(stem_memory, [stem, split])]
     for stage, count in enumerate(config.units):
-        inputs, outputs, stride = widths[stage], widths[stage + 1], 2 if stage > 0 else 1
-        units = [unit(inputs, outputs, stride, first=stage == 0, widest=stage == 0)]
-        units += [unit(outputs, outputs, 1, first=False, widest=stage == 0) for _ in range(count - 1)]
+        units = [unit(stage, entry=place == 0) for place in range(count)]
         if config.memory == "recompute":
             segments += [Chain("recompute", [unit]) for unit in units]
         else:
