@@ -26,14 +26,15 @@ def job(place):
 
 with folder.opened(Path({runs!r})) as place:
     folder.leave(place, 0, Outcome([], None, None, None))
-    threading.Thread(target=job, args=(place,), daemon=True).start()
     try:
         with stoppable(place):
+            threading.Thread(target=job, args=(place,), daemon=True).start()  # here, or it would take SIGINT itself
             child = [sys.executable, "-c", "import signal; print(signal.pthread_sigmask(signal.SIG_BLOCK, []))"]
             import subprocess; subprocess.run(child)
             for _ in range({times}):
                 os.kill(os.getpid(), {number:d})
-                time.sleep(0.5)
+                while folder.wanted(place):  # until it has arrived: two that wait are one
+                    time.sleep(0.01)
             time.sleep(60)
     except KeyboardInterrupt:
         print("stopped", flush=True)
