@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import sys
 from collections.abc import Callable
@@ -18,6 +19,13 @@ from accumtrain.config import CONF_DIR, Config, from_mapping
 
 # before a test imports TensorFlow
 os.environ.update(environment.VARIABLES | tpu_runtime.quiet_environment(), TF_CPP_MIN_LOG_LEVEL="3")
+
+TENSORFLOW_TPU = "tensorflow-tpu" in {found.name for found in importlib.metadata.distributions()}
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("xla") and TENSORFLOW_TPU:
+        pytest.skip("tensorflow-tpu has no XLA for the CPU")
 
 
 class Answer(NamedTuple):

@@ -10,6 +10,8 @@ from accumtrain.config import SgdConfig
 from accumtrain.engine.lowering import lower
 from tests.engine.small import lenet, revnet38, window_for
 
+pytestmark = pytest.mark.xla
+
 SHAPE, MICRO_BATCH = (8, 8, 3), 4
 SGD = SgdConfig("sgd", 0.1, 0.0, 0.0, 0.9, False)
 

@@ -12,6 +12,8 @@ from accumtrain.config import SgdConfig
 from accumtrain.engine.step import Step
 from tests.engine.small import examples, lenet, revnet38, window_for
 
+pytestmark = pytest.mark.xla
+
 SHAPE, MICRO_BATCH = (8, 8, 3), 8
 SGD = SgdConfig("sgd", 0.1, 0.0, 0.0, 0.9, False)
 

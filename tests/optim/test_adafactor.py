@@ -80,7 +80,7 @@ def test_relative_step(configs):
     np.testing.assert_allclose(rates, expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("jit_compile", [None, True])
+@pytest.mark.parametrize("jit_compile", [None, pytest.param(True, marks=pytest.mark.xla)])
 @pytest.mark.parametrize("scale", [0.0, 1e-20, 1.0, 1e10, 1e18])
 def test_zero_gradients_move_nothing(configs, train, scale, jit_compile):
     config = replace(configs["adafactor"], weight_decay=0.0)

@@ -100,6 +100,7 @@ def test_decoupled_decay_is_rate_times_decay(kind, configs):
         assert kind in ("adam", "sgd")
 
 
+@pytest.mark.xla
 def test_xla_computes_the_same(kind, configs, weights, gradients, train, assert_same_path):
     plain = train(build_optimizer(configs[kind]), weights, gradients[:3])
     compiled = train(build_optimizer(configs[kind]), weights, gradients[:3], jit_compile=True)

@@ -42,6 +42,7 @@ def test_closed_form(config, expected):
     np.testing.assert_allclose(factors(config), expected, rtol=2e-6, atol=1e-7)
 
 
+@pytest.mark.xla
 @pytest.mark.parametrize("config", [config for config, _ in CASES if config.warmup])
 def test_xla_gives_the_same(config):
     np.testing.assert_allclose(factors(config, steps=3, jit_compile=True), factors(config, steps=3), rtol=1e-6)
