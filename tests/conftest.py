@@ -20,7 +20,7 @@ from accumtrain.config import CONF_DIR, Config, from_mapping
 # before a test imports TensorFlow
 os.environ.update(environment.VARIABLES | tpu_runtime.quiet_environment(), TF_CPP_MIN_LOG_LEVEL="3")
 
-TENSORFLOW_TPU = "tensorflow-tpu" in {found.name for found in importlib.metadata.distributions()}
+TENSORFLOW_TPU = "tensorflow_tpu" in {found.name for found in importlib.metadata.distributions()}
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
