@@ -12,6 +12,10 @@ import time
 import psutil
 import pytest
 
+# extras, which make test-tpu does without
+pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
+pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
+
 PROGRAM = f"""
 import sys
 sys.path[:] = {sys.path!r}
