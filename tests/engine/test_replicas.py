@@ -93,16 +93,19 @@ assert bool(again["finite"]) and float(again["loss_scale"]) == 512.0 and int(aga
 """
 
 
-def test_an_overflow_of_one_replica_skips_the_window_on_all():
-    done = subprocess.run([sys.executable, "-c", OVERFLOW], cwd=ROOT, capture_output=True, text=True, check=False)
+def output_of(program, *arguments):
+    command = [sys.executable, "-c", program, *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+def test_an_overflow_of_one_replica_skips_the_window_on_all():
+    output_of(OVERFLOW)
 
 
 def trained(norm, precision, sums, replicas):
-    command = [sys.executable, "-c", SCRIPT, norm, precision, sums, str(replicas)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return json.loads(output_of(SCRIPT, norm, precision, sums, str(replicas)).splitlines()[-1])
 
 
 @pytest.mark.parametrize(
