@@ -21,11 +21,17 @@ from accumtrain.config import CONF_DIR, Config, from_mapping
 os.environ.update(environment.VARIABLES | tpu_runtime.quiet_environment(), TF_CPP_MIN_LOG_LEVEL="3")
 
 TENSORFLOW_TPU = "tensorflow_tpu" in {found.name for found in importlib.metadata.distributions()}
+# by the marker of the tests that need it
+MISSING_BESIDE_TENSORFLOW_TPU = {
+    "xla": "tensorflow-tpu has no XLA for the CPU",
+    "launchers": "make tpu installs no launchers",
+}
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    if item.get_closest_marker("xla") and TENSORFLOW_TPU:
-        pytest.skip("tensorflow-tpu has no XLA for the CPU")
+    for marker, reason in MISSING_BESIDE_TENSORFLOW_TPU.items():
+        if TENSORFLOW_TPU and item.get_closest_marker(marker):
+            pytest.skip(reason)
 
 
 class Answer(NamedTuple):

@@ -12,9 +12,7 @@ import time
 import psutil
 import pytest
 
-# extras, which make test-tpu does without
-pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
-pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
+pytestmark = pytest.mark.launchers
 
 PROGRAM = f"""
 import sys
@@ -73,12 +71,13 @@ def test_jobs_that_fail_are_reported(sweep, statuses):
     assert statuses() == {"32": "DataError", "33": "ConfigError"}
 
 
-def test_a_cluster_that_is_not_there(command, monkeypatch, tmp_path):
+def test_a_cluster_that_is_not_there(sweep, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    answer = command("-m", "hydra/launcher=submitit_slurm", "batch_size=32,64")
-    assert answer.code == 2
-    assert answer.err.startswith("error: the launcher or sweeper ended the sweep: Could not detect")
-    assert answer.err.count("\n") == 1
+    command = sweep("hydra/launcher=submitit_slurm", "batch_size=32,64")
+    _, err = command.communicate()
+    assert command.returncode == 2
+    assert err.startswith("error: the launcher or sweeper ended the sweep: Could not detect")
+    assert err.count("\n") == 1
 
 
 @pytest.mark.slow
