@@ -3,8 +3,8 @@
     .venv/bin/python benchmarks/reversal.py                        # float32 and bfloat16, batch 16, then depth
     .venv/bin/python benchmarks/reversal.py --precision float32 --batch 8 --repeats 9
 
-Time and gradients: both policies in one process on the same weights, their micro-steps in turn; the median over the
-pairs, and gradient values compared bit for bit. Memory: each policy in a process of its own, as runs are; the
+Time and gradients: both policies in one process on the same weights, their updates of one micro-step in turn; the median
+over the pairs, and gradient values compared bit for bit. Memory: each policy in a process of its own, as runs are; the
 allocator's peak over what was there before the micro-step.
 """
 
@@ -57,19 +57,19 @@ def against_stored(model: str, precision: str, batch: int, repeats: int) -> None
 
     stored, reversed_ = (micro_step(*policy) for policy in policies)
     for run in (stored, reversed_):
-        run.run(batch, timed=False)  # traces
-        run.clear()
         run.run(batch, timed=False)
     pairs = list(
         zip(*([buffer.numpy() for buffer in run.window.gradients] for run in (stored, reversed_)), strict=True)
     )
     differing = sum(int(np.sum(s != r)) for s, r in pairs)
     print(f"  {'gradient values':<26} {differing:,} of {sum(s.size for s, _ in pairs):,} differ", flush=True)
+    for run in (stored, reversed_):
+        run.update(batch, 1, timed=False)  # traces
     for _ in range(repeats):
-        stored.run(batch)
-        reversed_.run(batch)
+        for run in (stored, reversed_):
+            run.update(batch, 1)
     ratio = statistics.median(r / s for s, r in zip(stored.seconds, reversed_.seconds, strict=True))
-    line("seconds of a micro-step", *(statistics.median(run.seconds) for run in (stored, reversed_)), ".2f")
+    line("seconds of an update", *(statistics.median(run.seconds) for run in (stored, reversed_)), ".2f")
     print(f"  {'the same, by pairs':<26} {ratio:.3f} (median of {repeats})", flush=True)
 
 
