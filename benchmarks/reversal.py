@@ -3,8 +3,8 @@
     .venv/bin/python benchmarks/reversal.py                        # float32 and bfloat16, batch 16, then depth
     .venv/bin/python benchmarks/reversal.py --precision float32 --batch 8 --repeats 9
 
-Time and gradients: both policies in one process on the same weights, their updates of one micro-step in turn; the median
-over the pairs, and gradient values compared bit for bit. Memory: each policy in a process of its own, as runs are; the
+Time and gradients: both policies in one process on the same weights, their updates of one micro-step in turn; the
+median over the pairs, and gradient values compared bit for bit. Memory: each policy in a process of its own, as runs are; the
 allocator's peak over what was there before the micro-step.
 """
 

@@ -39,6 +39,8 @@ class Residual(tf.Module):
     Args:
         preactivated: False where the input has just been normalised by the stem (the first unit of the network).
         keep: a replay keeps what norm and ReLU give; else they are computed once more where it is differentiated.
+        spared: a replay takes over what the last convolution but one gave (half of the work for a quarter of a
+            bottleneck's width).
         compute_dtype: of the convolutions; without one, the input's.
     """
 
@@ -53,10 +55,11 @@ class Residual(tf.Module):
         bottleneck: bool,
         preactivated: bool = True,
         keep: bool = True,
+        spared: bool = False,
         compute_dtype: tf.DType | None = None,
     ):
         super().__init__()
-        self.keep, self.compute_dtype = keep, compute_dtype
+        self.keep, self.spared, self.compute_dtype = keep, spared, compute_dtype
         inner = outputs // 4 if bottleneck else outputs
         sizes = (1, 3, 1) if bottleneck else (3, 3)
         widths = (inputs, *[inner] * (len(sizes) - 1), outputs)
@@ -76,7 +79,7 @@ class Residual(tf.Module):
     @property
     def _layers(self) -> list[_ActivatedConv]:
         return [
-            _ActivatedConv(activation, conv, self.keep, self.compute_dtype)
+            _ActivatedConv(activation, conv, self.keep, self.compute_dtype, self.spared and conv is self.convs[-2])
             for activation, conv in zip(self.activations, self.convs, strict=True)
         ]
 
@@ -89,6 +92,7 @@ class _ActivatedConv:
     conv: Conv
     keep: bool
     compute_dtype: tf.DType | None
+    spared: bool = False
 
     def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
         x = tf.cast(x, self.compute_dtype or x.dtype)
@@ -97,7 +101,10 @@ class _ActivatedConv:
     def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:
         again = mode.replaying and not self.keep
         activated, activation_backward = self._activate(x, mode)
-        y, conv_backward = self.conv.pullback(activated)
+        saved = mode.saved_for_replay(self.conv)
+        y, conv_backward = self.conv.pullback(activated, None if saved is None else after([activated], saved))
+        if self.spared and mode.recording:
+            mode.saved[self.conv] = y
 
         def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, Gradients]:
             # the cast input is not kept either: x itself is there anyway

@@ -63,8 +63,10 @@ class Conv(tf.Module):
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         return self._forward(x, tf.cast(self.kernel, x.dtype))
 
-    def pullback(self, x: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, Gradients]]]:
-        """The output, and the function from (d_y, x) to the gradients of x and of the kernel.
+    def pullback(
+        self, x: tf.Tensor, known: tf.Tensor | None = None
+    ) -> tuple[tf.Tensor, Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, Gradients]]]:
+        """The output, computed unless it is known, and the function from (d_y, x) to the gradients of x and the kernel.
 
         It takes x a second time, so that x need not be kept; x is done with before the gradient of x takes memory.
         """
@@ -79,7 +81,7 @@ class Conv(tf.Module):
                 d_x = tf.raw_ops.Conv2DBackpropInput(input_sizes=tf.shape(x), filter=kernel, out_backprop=d_y, **how)
             return d_x, [(self.kernel, tf.cast(d_kernel, self.kernel.dtype))]
 
-        return self._forward(x, kernel), backward
+        return self._forward(x, kernel) if known is None else known, backward
 
     def _forward(self, x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
         return tf.nn.conv2d(x, kernel, self.stride, self.padding)

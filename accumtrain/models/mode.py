@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import tensorflow as tf
 
@@ -34,14 +34,14 @@ class Mode:
         self.training, self.recording, self.seed = training, recording, seed
         self.replaying = False
         self.statistics: dict[MovingStatistics, tuple[tf.Tensor, tf.Tensor]] = {}
-        self.saved: dict[tf.Module, tuple[tf.Tensor, tf.Tensor]] = {}
+        self.saved: dict[tf.Module, Any] = {}
 
     def record(self, layer: MovingStatistics, mean: tf.Tensor, variance: tf.Tensor) -> None:
         if layer in self.statistics:
             raise ValueError(f"{layer} recorded its statistics twice in one pass")
         self.statistics[layer] = (mean, variance)
 
-    def saved_for_replay(self, layer: tf.Module) -> tuple[tf.Tensor, tf.Tensor] | None:
+    def saved_for_replay(self, layer: tf.Module) -> Any | None:
         """What this pass may take over from the recorded one."""
         return self.saved.get(layer) if self.replaying else None
 

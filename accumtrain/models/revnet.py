@@ -98,10 +98,15 @@ def build_revnet(
     stem_filters, *filters = [width // 2 for width in config.filters]  # of one stream
     widths = [stem_filters] + [width * (4 if config.bottleneck else 1) for width in filters]
 
+    spared = [0] * len(config.units)
+    if config.memory == "reverse":
+        spared = count_spared(config.units, widths[1:], config.bottleneck)
+
     def on_grid(function: Callable[[tf.Tensor, Mode], tf.Tensor], dtype: tf.DType) -> OnGrid:
         return OnGrid(function, config.snap_bits, dtype)
 
-    def unit(stage: int, entry: bool) -> Coupling:
+    def unit(stage: int, place: int) -> Coupling:
+        entry, left = place == 0, config.units[stage] - place  # with this one
         inputs, outputs = widths[stage] if entry else widths[stage + 1], widths[stage + 1]
         stride = 2 if entry and stage > 0 else 1
         widest = stage == 0
@@ -116,6 +121,7 @@ def build_revnet(
                 bottleneck=config.bottleneck,
                 preactivated=preactivated,
                 keep=not widest,
+                spared=left <= spared[stage],
                 compute_dtype=compute_dtype,
             )
 
@@ -132,34 +138,31 @@ def build_revnet(
         return Coupling(f, g, (on_grid(first_shortcut, init.dtype), on_grid(second_shortcut, init.dtype)))
 
     stem = Stem(init, config.norm, config.stem, channels, 2 * stem_filters)
-    stored = stored_units(config.units, widths[1:]) if config.memory == "reverse" else [0] * len(config.units)
     # kept for the replay, so as small as it may be: the shortcuts of a first unit that has some return streams
     split = Split(init.dtype if widths[0] == widths[1] else compute_dtype, config.snap_bits)
     segments: list[Segment] = [Chain(stem_memory, [stem, split])]
     for stage, count in enumerate(config.units):
-        units = [unit(stage, entry=place == 0) for place in range(count)]
+        units = [unit(stage, place) for place in range(count)]
         if config.memory == "recompute":
             segments += [Chain("recompute", [unit]) for unit in units]
         else:
-            replayed, kept = units[: count - stored[stage]], units[count - stored[stage] :]
-            segments += [Stage(config.memory, replayed)] if replayed else []
-            segments += [Stage("store", [unit]) for unit in kept]  # each of its own: its gradients are freed with it
+            segments.append(Stage(config.memory, units))
     segments.append(Chain("store", [Join(compute_dtype), Head(init, config.norm, 2 * widths[-1], classes)]))
     return segments
 
 
-def stored_units(units: Sequence[int], widths: Sequence[int]) -> list[int]:
-    """How many units at the end of each stage are stored although the others are reversed.
+def count_spared(units: Sequence[int], widths: Sequence[int], bottleneck: bool) -> list[int]:
+    """How many units at the end of each stage keep what their replay would convolve for longest.
 
-    The first stage, whose images are the largest, makes the peak, late in the backward pass. Units at the end of the
-    network are done by then: they are spared the replay while all of them together take no more than a quarter of what
-    one unit of the first stage takes. Each stage halves height and width.
+    The first stage, whose images are the largest, makes the peak, late in the backward pass. What units at the end of
+    the network keep is freed by then: they may while all of them together keep no more than five quarters of a stream
+    of the first stage. Each stage halves height and width.
     """
-    sizes = [width / 4**stage for stage, width in enumerate(widths)]  # of a unit's activations
-    left, stored = sizes[0] / 4, [0] * len(units)
+    kept = [2 * width / (4 if bottleneck else 1) / 4**stage for stage, width in enumerate(widths)]  # by F and G of one
+    left, spared = 1.25 * widths[0], [0] * len(units)
     for stage in reversed(range(len(units))):
-        stored[stage] = min(units[stage], int(left / sizes[stage]))
-        left -= stored[stage] * sizes[stage]
-        if stored[stage] < units[stage]:
+        spared[stage] = min(units[stage], int(left / kept[stage]))
+        left -= spared[stage] * kept[stage]
+        if spared[stage] < units[stage]:
             break
-    return stored
+    return spared
