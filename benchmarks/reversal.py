@@ -4,8 +4,9 @@
     .venv/bin/python benchmarks/reversal.py --precision float32 --batch 8 --repeats 9
 
 Time and gradients: both policies in one process on the same weights, their updates of one micro-step in turn; the
-median over the pairs, and gradient values compared bit for bit. Memory: each policy in a process of its own, as runs are; the
-allocator's peak over what was there before the micro-step.
+median over the pairs, and gradient values compared bit for bit. Memory: each policy in a process of its own, as runs
+are; the allocator's peak over what was there before the micro-step, and what was asked of the allocator. Seconds of
+both CPUs are what is left of the time where other work, or the host, takes the CPUs away.
 """
 
 import argparse
@@ -23,20 +24,20 @@ def micro_step(*overrides: str) -> MicroStep:
     return MicroStep(compose("optim=adafactor", *overrides), SHAPE, CLASSES)
 
 
-def peaks(batches: list[int], *overrides: str) -> list[float]:
-    """MB over static at the peak of a micro-step, for each size of a batch, in a new process."""
+def peaks(batches: list[int], *overrides: str) -> list[tuple[float, float]]:
+    """MB over static at the peak of a micro-step and MB asked for, for each size of a batch, in a new process."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as processes:
         return processes.submit(_peaks, batches, *overrides).result()
 
 
-def _peaks(batches: list[int], *overrides: str) -> list[float]:
+def _peaks(batches: list[int], *overrides: str) -> list[tuple[float, float]]:
     run, found = micro_step(*overrides), []
     for batch in batches:
         run.run(batch, timed=False)  # traces
         run.bytes.clear()
         for _ in range(3):
             run.run(batch)
-        found.append(max(run.bytes) / MB)
+        found.append((max(run.bytes) / MB, run.bytes_asked(batch) / MB))
     return found
 
 
@@ -51,9 +52,10 @@ def against_stored(model: str, precision: str, batch: int, repeats: int) -> None
     ]
     print(f"{model}, {precision}, {SHAPE[0]} px, batch {batch}", flush=True)
     at_once, at_twice = zip(*(peaks([batch, 2 * batch], *policy) for policy in policies), strict=True)
-    line("MB over static at the peak", *at_once, ".0f")
-    further = [(twice - once) / batch for once, twice in zip(at_once, at_twice, strict=True)]
-    line("MB for a further image", *further, ".1f")
+    for i, name in enumerate(("MB at the peak", "MB asked for")):
+        once, twice = [peak[i] for peak in at_once], [peak[i] for peak in at_twice]
+        line(name, *once, ".0f")
+        line("  by a further image", *((b - a) / batch for a, b in zip(once, twice, strict=True)), ".1f")
 
     stored, reversed_ = (micro_step(*policy) for policy in policies)
     for run in (stored, reversed_):
@@ -68,16 +70,20 @@ def against_stored(model: str, precision: str, batch: int, repeats: int) -> None
     for _ in range(repeats):
         for run in (stored, reversed_):
             run.update(batch, 1)
-    ratio = statistics.median(r / s for s, r in zip(stored.seconds, reversed_.seconds, strict=True))
-    line("seconds of an update", *(statistics.median(run.seconds) for run in (stored, reversed_)), ".2f")
-    print(f"  {'the same, by pairs':<26} {ratio:.3f} (median of {repeats})", flush=True)
+    for name, taken in (
+        ("seconds of an update", (stored.seconds, reversed_.seconds)),
+        ("seconds of both CPUs", (stored.cpu_seconds, reversed_.cpu_seconds)),
+    ):
+        line(name, *map(statistics.median, taken), ".2f")
+        ratio = statistics.median(r / s for s, r in zip(*taken, strict=True))
+        print(f"  {'  by pairs':<26} {ratio:.3f} (median of {repeats})", flush=True)
 
 
 def depth(batch: int) -> None:
     print(f"revnet104 with more units in its third stage, float32, {SHAPE[0]} px, batch {batch}, reversed")
     for units in (11, 44):
-        (peak,) = peaks([batch], "model=revnet104", f"model.units=[2,2,{units},2]")
-        print(f"  {units} units: {peak:.1f} MB over static at the peak", flush=True)
+        ((peak, asked),) = peaks([batch], "model=revnet104", f"model.units=[2,2,{units},2]")
+        print(f"  {units} units: {peak:.1f} MB over static at the peak, {asked:.1f} MB asked for", flush=True)
 
 
 if __name__ == "__main__":

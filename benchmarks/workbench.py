@@ -18,6 +18,7 @@ CPU = DeviceConfig("cpu", None, None, None, "auto", [], None, 300)
 environment.prepare(CPU)
 
 import tensorflow as tf  # noqa: E402
+from asked import bytes_asked_at_peak  # noqa: E402
 from omegaconf import OmegaConf  # noqa: E402
 
 from accumtrain.devices import resolve  # noqa: E402
@@ -45,6 +46,7 @@ class MicroStep:
     shape: tuple[int, int, int]
     classes: int
     seconds: list[float] = field(default_factory=list)
+    cpu_seconds: list[float] = field(default_factory=list)
     bytes: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -75,15 +77,24 @@ class MicroStep:
 
         self._measured(batch, timed, work)
 
+    def bytes_asked(self, batch: int) -> int:
+        """What a micro-step asks of the allocator at its peak."""
+        batches = self._batches(batch)
+        return bytes_asked_at_peak(lambda: self.step.accumulate(batches, tf.constant(1)))
+
+    def _batches(self, batch: int) -> Iterator:
+        return iter(tf.data.Dataset.from_tensors(examples(batch, self.shape, self.classes)).repeat())
+
     def _measured(self, batch: int, timed: bool, work: Callable[[Iterator], None]) -> None:
-        batches = iter(tf.data.Dataset.from_tensors(examples(batch, self.shape, self.classes)).repeat())
+        batches = self._batches(batch)
         tf.config.experimental.reset_memory_stats("CPU:0")
         static = tf.config.experimental.get_memory_info("CPU:0")["current"]
-        started = time.perf_counter()
+        started, cpu_started = time.perf_counter(), time.process_time()
         work(batches)
         tf.test.experimental.sync_devices()
         if timed:
             self.seconds.append(time.perf_counter() - started)
+            self.cpu_seconds.append(time.process_time() - cpu_started)
             self.bytes.append(tf.config.experimental.get_memory_info("CPU:0")["peak"] - static)
 
     def clear(self) -> None:
