@@ -97,10 +97,6 @@ class MicroStep:
             self.cpu_seconds.append(time.process_time() - cpu_started)
             self.bytes.append(tf.config.experimental.get_memory_info("CPU:0")["peak"] - static)
 
-    def clear(self) -> None:
-        for buffer in self.window.buffers:
-            buffer.assign(tf.zeros_like(buffer))
-
 
 def examples(count: int, shape: Sequence[int], classes: int) -> dict[str, tf.Tensor]:
     """Normal noise as images, labels in turn: the same bits each time."""

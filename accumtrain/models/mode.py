@@ -41,8 +41,8 @@ class Mode:
             raise ValueError(f"{layer} recorded its statistics twice in one pass")
         self.statistics[layer] = (mean, variance)
 
-    def saved_for_replay(self, layer: tf.Module) -> Any | None:
-        """What this pass may take over from the recorded one."""
+    def saved_for_replay(self, layer: tf.Module) -> Any:
+        """What this pass may take over from the recorded one; None where there is nothing."""
         return self.saved.get(layer) if self.replaying else None
 
     def replay(self) -> Mode:
