@@ -3,11 +3,11 @@
     .venv/bin/python benchmarks/article.py [--speed-batch 32 --speed-updates 20 --memory-batch 128 --memory-updates 3]
 
 RevNet-104 at 224 px, float32, SGD with momentum, stored and reversed, each in a process of its own: images per second
-over the updates, and resident memory over time. Writes docs/article_speed.png and docs/article_memory.png.
+over the updates, made in turns, and resident memory over time, one after the other. Writes docs/article_speed.png and
+docs/article_memory.png.
 """
 
 import argparse
-import json
 import statistics
 import subprocess
 import sys
@@ -21,32 +21,66 @@ matplotlib.use("Agg")
 from matplotlib import pyplot
 
 DOCS = Path(__file__).parents[1] / "docs"
+POLICIES = ("store", "reverse")
 CHILD = """
-import json, sys, time
-from workbench import MicroStep, compose, examples, tf
-batch, updates, memory = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+import sys
+from workbench import MicroStep, compose
+batch, memory = int(sys.argv[1]), sys.argv[2]
 run = MicroStep(compose("model=revnet104", "optim=sgd", f"model.memory={memory}"), (224, 224, 3), 1000)
-batches = iter(tf.data.Dataset.from_tensors(examples(batch, (224, 224, 3), 1000)).repeat())
-for _ in range(updates):
-    started = time.perf_counter()
-    run.step.accumulate(batches, tf.constant(1))
-    run.step.commit()["step"].numpy()
-    print(json.dumps(batch / (time.perf_counter() - started)), flush=True)
+for _ in sys.stdin:  # a line asks for an update
+    run.update(batch, 1)
+    print(run.seconds[-1], flush=True)
 """
 
 
-def run(batch: int, updates: int, memory: str) -> tuple[list[float], list[tuple[float, float]]]:
-    """Images per second of each update, and (seconds, GB resident) over time."""
-    command = [sys.executable, "-c", CHILD, str(batch), str(updates), memory]
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent)
-    process, started, resident = psutil.Process(child.pid), time.perf_counter(), []
-    while child.poll() is None:
-        resident.append((time.perf_counter() - started, process.memory_info().rss / 2**30))
+class Child:
+    """A process that makes an update whenever it is asked to."""
+
+    def __init__(self, memory: str, batch: int):
+        command = [sys.executable, "-c", CHILD, str(batch), memory]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, cwd=Path(__file__).parent
+        )
+
+    def ask(self) -> None:
+        self.process.stdin.write("update\n")
+
+    def seconds(self) -> float:
+        """Waits for the update that was asked for."""
+        return float(self.process.stdout.readline())
+
+    def end(self) -> None:
+        """Waits for all that was asked for."""
+        self.process.stdin.close()
+        if code := self.process.wait():
+            raise SystemExit(f"{self.process.args}: ended with code {code}")
+
+
+def speeds(batch: int, updates: int) -> dict[str, list[tuple[float, float]]]:
+    """(update, images per second) of both policies, which take turns; the first update traces and is left out."""
+    children = {memory: Child(memory, batch) for memory in POLICIES}
+    found = {memory: [] for memory in POLICIES}
+    for update in range(1, updates + 1):
+        for memory, child in children.items():
+            child.ask()
+            found[memory].append((update, batch / child.seconds()))
+    for child in children.values():
+        child.end()
+    return {memory: points[1:] for memory, points in found.items()}
+
+
+def resident(memory: str, batch: int, updates: int) -> list[tuple[float, float]]:
+    """(seconds, GB resident) until the last update is done."""
+    child = Child(memory, batch)
+    process, started, found = psutil.Process(child.process.pid), time.perf_counter(), []
+    for _ in range(updates):
+        child.ask()
+    child.process.stdin.close()
+    while child.process.poll() is None:
+        found.append((time.perf_counter() - started, process.memory_info().rss / 2**30))
         time.sleep(0.2)
-    if child.returncode != 0:
-        raise SystemExit(f"memory={memory}, batch {batch}: the process ended with code {child.returncode}")
-    assert child.stdout is not None
-    return [json.loads(text) for text in child.stdout], resident
+    child.end()
+    return found
 
 
 def draw(lines: dict[str, list[tuple[float, float]]], x: str, y: str, title: str, path: Path) -> None:
@@ -61,18 +95,18 @@ def draw(lines: dict[str, list[tuple[float, float]]], x: str, y: str, title: str
 
 
 def main(options: argparse.Namespace) -> None:
-    speed, resident = {}, {}
-    for memory in ("store", "reverse"):
-        speeds, _ = run(options.speed_batch, options.speed_updates, memory)
-        speed[memory] = list(enumerate(speeds, start=1))[1:]  # the first update traces
-        _, resident[memory] = run(options.memory_batch, options.memory_updates, memory)
-        median = statistics.median(value for _, value in speed[memory])
-        peak = max(size for _, size in resident[memory])
-        print(f"{memory:<8} {median:.2f} images/s at batch {options.speed_batch}; ", end="")
+    speed = speeds(options.speed_batch, options.speed_updates)
+    memory = {policy: resident(policy, options.memory_batch, options.memory_updates) for policy in POLICIES}
+    for policy in POLICIES:
+        median = statistics.median(value for _, value in speed[policy])
+        peak = max(size for _, size in memory[policy])
+        print(f"{policy:<8} {median:.2f} images/s at batch {options.speed_batch}; ", end="")
         print(f"{peak:.2f} GB resident at batch {options.memory_batch}", flush=True)
+    pairs = zip(speed["reverse"], speed["store"], strict=True)
+    print(f"reversed / stored by turns: {statistics.median(a / b for (_, a), (_, b) in pairs):.2f} of the speed")
     title = "RevNet-104, 224 px, float32, batch"
     draw(speed, "update", "images / s", f"{title} {options.speed_batch}", DOCS / "article_speed.png")
-    draw(resident, "seconds", "GB resident", f"{title} {options.memory_batch}", DOCS / "article_memory.png")
+    draw(memory, "seconds", "GB resident", f"{title} {options.memory_batch}", DOCS / "article_memory.png")
 
 
 if __name__ == "__main__":

@@ -8,10 +8,11 @@ a control dependency on the incoming gradient.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import tensorflow as tf
 
-from accumtrain.models.add import add
+from accumtrain.models.add import add, subtract
 from accumtrain.models.mode import Mode
 from accumtrain.models.order import after
 from accumtrain.models.pullback import Gradients, Streams, pullback
@@ -116,7 +117,7 @@ def _reverse_unit(
     The sums are formed in the order in which plain back-propagation forms them, so the gradient has the same bits.
     """
     (y1, y2), (d_y1, d_y2) = y, d_y
-    invert1, invert2 = (lambda f: add(y1, -f), lambda g: add(y2, -g)) if unit.invertible else (None, None)
+    invert1, invert2 = (partial(subtract, y1), partial(subtract, y2)) if unit.invertible else (None, None)
     y1, d_g, x2 = _replay(unit.g, after([d_y1], y1), d_y2, mode, emit, invert2)
     d_y1 = add(d_y1, d_g)
     x2, d_x2, x1 = _replay(unit.f, x2 if unit.invertible else kept[1], d_y1, mode, emit, invert1)

@@ -1,4 +1,4 @@
-"""Sums of a stream and what a low precision has computed."""
+"""Sums and differences of a stream and what a low precision has computed."""
 
 from __future__ import annotations
 
@@ -29,3 +29,8 @@ def add(stream: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
             updates=tf.cast(after([stream], value)[first:last], stream.dtype),
         )
     return stream
+
+
+def subtract(stream: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
+    """The bits of add(stream, -value)."""
+    return stream - value if value.dtype == stream.dtype else add(stream, -value)

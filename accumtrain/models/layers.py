@@ -16,10 +16,11 @@ import tensorflow as tf
 from accumtrain.models.mode import Mode
 from accumtrain.models.order import after
 from accumtrain.models.pullback import Gradients, Pullback, taped
-from accumtrain.models.target import is_for_xla, on_gpu
+from accumtrain.models.target import is_for_xla, on_cpu, on_gpu
 
 EPSILON = 1e-3
 MOMENTUM = 0.9
+ONEDNN_BLOCK = 16  # channels that its bfloat16 kernels take at once
 
 
 class Initializer:
@@ -136,8 +137,8 @@ class BatchNorm(tf.Module):
 
         def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, Gradients]:
             d_x, d_gamma, d_beta, *_ = tf.raw_ops.FusedBatchNormGradV3(
-                y_backprop=d_y,
-                x=x,
+                y_backprop=self._widened(d_y),
+                x=self._widened(x, d_y),
                 scale=gamma,
                 reserve_space_1=reserved[0],
                 reserve_space_2=reserved[1],
@@ -145,9 +146,15 @@ class BatchNorm(tf.Module):
                 epsilon=EPSILON,
                 is_training=True,
             )
-            return d_x, [(self.gamma, d_gamma), (self.beta, d_beta)]
+            return tf.cast(d_x, x.dtype), [(self.gamma, d_gamma), (self.beta, d_beta)]
 
         return y, backward
+
+    def _widened(self, x: tf.Tensor, when: tf.Tensor | None = None) -> tf.Tensor:
+        """float32 in place of bfloat16, once `when` is there, where oneDNN's kernel would take far longer."""
+        if x.dtype != tf.bfloat16 or self.channels % ONEDNN_BLOCK == 0 or is_for_xla() or not on_cpu():
+            return x
+        return tf.cast(x if when is None else after([when], x), tf.float32)
 
     def _normalise(
         self,
@@ -160,7 +167,7 @@ class BatchNorm(tf.Module):
         """The output by known mean and variance or those of x, and the three tensors its gradient needs."""
         empty = tf.zeros([0])
         y, mean, variance, *reserved = tf.raw_ops.FusedBatchNormV3(
-            x=x,
+            x=self._widened(x),
             scale=gamma,
             offset=beta,
             mean=empty if known is None else known[0],
@@ -168,6 +175,7 @@ class BatchNorm(tf.Module):
             epsilon=EPSILON,
             is_training=known is None,
         )
+        y = tf.cast(y, x.dtype)
         if known is not None:
             return y, (*known, empty)
         if mode.recording:

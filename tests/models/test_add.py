@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from accumtrain.models.add import add
+from accumtrain.models.add import add, subtract
 from accumtrain.models.target import for_xla
 
 
@@ -19,8 +19,16 @@ def test_the_same_bits_as_converted_as_a_whole(count, signature):
     total = tf.function(add, input_signature=shapes)(stream, value)
     tf.debugging.assert_equal(total, stream + tf.cast(value, tf.float32))
     tf.debugging.assert_equal(
-        tf.function(add, input_signature=shapes)(total, -value), total - tf.cast(value, tf.float32)
+        tf.function(subtract, input_signature=shapes)(total, value), total - tf.cast(value, tf.float32)
     )
+
+
+def test_a_difference_of_one_precision_is_one_operation():
+    stream, value = normal(4, tf.float32, 1), normal(4, tf.float32, 2)
+    traced = tf.function(subtract)
+    tf.debugging.assert_equal(traced(stream, value), add(stream, -value))
+    types = [operation.type for operation in traced.get_concrete_function(stream, value).graph.get_operations()]
+    assert [name for name in types if name not in ("Placeholder", "Identity")] == ["Sub"]
 
 
 def test_xla_is_given_a_plain_sum():

@@ -130,3 +130,30 @@ def test_a_replay_takes_the_statistics_from_the_recorded_pass():
     mean, variance = mode.saved[norm]
     mode.saved[norm] = mean + 1.0, variance
     assert not np.allclose(module.pullback(x, mode.replay())[0], expected)
+
+
+@pytest.mark.parametrize(("channels", "dtype"), [(16, tf.bfloat16), (24, tf.float32)])
+def test_batch_norm_of_bfloat16_avoids_the_slow_kernels_of_onednn(channels, dtype):
+    norm = perturbed(BatchNorm(Initializer(1), channels))
+    low = tf.cast(tf.random.stateless_normal([4, 8, 8, channels], [1, 2]), tf.bfloat16)
+
+    def of_both(x):
+        mode = Mode(training=True, recording=True)
+        y, backward = norm.pullback(x, mode)
+        again, _ = norm.pullback(x, mode.replay())
+        d_x, gradients = backward(tf.cast(tf.random.stateless_normal(x.shape, [3, 4]), x.dtype))
+        return [y, d_x, again], [gradient for _, gradient in gradients]
+
+    traced = tf.function(of_both, autograph=False)
+    operations = traced.get_concrete_function(low).graph.get_operations()
+    assert {operation.get_attr("T") for operation in operations if "BatchNorm" in operation.type} == {dtype}
+    (y, d_x, again), gradients = traced(low)
+    tf.debugging.assert_equal(again, y)
+    if dtype == tf.float32:
+        wide, wide_gradients = traced(tf.cast(low, tf.float32))
+        for actual, expected in zip((y, again), (wide[0], wide[2]), strict=True):
+            tf.debugging.assert_equal(actual, tf.cast(expected, tf.bfloat16))
+        for actual, expected in zip((d_x, *gradients), (wide[1], *wide_gradients), strict=True):
+            np.testing.assert_allclose(
+                tf.cast(actual, tf.float32), expected, rtol=0, atol=0.02 * np.abs(expected).max()
+            )
