@@ -59,6 +59,13 @@ def test_every_bound_holds_for_a_reversible_network(verified):
     assert policies == ["store", "recompute", "reverse"]
 
 
+@pytest.mark.parametrize("filters", ["[8,8,16]", "[8,16,32]"], ids=["streams in", "bfloat16 in"])
+def test_bfloat16_is_reversed_to_the_bit(verified, filters):
+    passed = verified(*REVNET, f"model.filters={filters}", "precision=bfloat16")
+    assert failed(passed) == set()
+    assert passed[REVERSAL] is True
+
+
 def test_float64_has_the_tight_bounds(verified, tmp_path):
     assert failed(verified(*RESNET, "model.norm=group", "precision=float64")) == set()
     records = json.loads((tmp_path / "run" / "verify.json").read_text())["checks"]

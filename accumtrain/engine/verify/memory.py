@@ -14,6 +14,7 @@ import tensorflow as tf
 from accumtrain.engine.step import Step
 from accumtrain.engine.verify.result import ROUNDING, Result, relative_difference
 from accumtrain.engine.window import Window
+from accumtrain.models.add import subtract
 from accumtrain.models.mode import Mode
 from accumtrain.models.segments import Coupling, Model, Stage, Streams
 
@@ -124,17 +125,18 @@ def _there_and_back(stage: Stage, x: Streams, mode: Mode) -> tuple[Streams, tf.T
     inputs = [x]
     for unit in stage.units:
         inputs.append(unit(inputs[-1], mode))
-    errors = [tf.zeros([], inputs[-1][0].dtype)]
+    dtype = inputs[-1][0].dtype  # what the stem hands over may be of a lower one
+    errors = [tf.zeros([], dtype)]
     back = inputs[-1]
     for unit, original in zip(reversed(stage.units), reversed(inputs[:-1]), strict=True):
         if unit.invertible:
             back = _inverse(unit, back, mode)
             errors += [tf.reduce_max(tf.abs(a - b)) for a, b in zip(back, original, strict=True)]
-    sizes = [tf.reduce_max(tf.abs(stream)) for streams in inputs for stream in streams]
+    sizes = [tf.cast(tf.reduce_max(tf.abs(stream)), dtype) for streams in inputs for stream in streams]
     return inputs[-1], tf.reduce_max(tf.stack(errors)), tf.reduce_max(tf.stack(sizes))
 
 
 def _inverse(unit: Coupling, y: Streams, mode: Mode) -> Streams:
     y1, y2 = y
-    x2 = y2 - unit.g(y1, mode)
-    return y1 - unit.f(x2, mode), x2
+    x2 = subtract(y2, unit.g(y1, mode))
+    return subtract(y1, unit.f(x2, mode)), x2
