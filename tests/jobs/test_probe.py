@@ -118,7 +118,7 @@ def test_a_probe_ends_with_its_command(tmp_path, job, number, code):
         stderr=subprocess.STDOUT,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job in the background may ignore it
     )
-    assert eventually(lambda: list(tmp_path.glob("accumtrain-probe-*/doing")))
+    assert eventually(lambda: list(tmp_path.glob("accumtrain-probe-*/doing")), seconds=60)  # TensorFlow starts twice
     (child,) = psutil.Process(command.pid).children()
     command.send_signal(number)
     command.communicate(timeout=60)
