@@ -37,6 +37,7 @@ class Child:
     """A process that makes an update whenever it is asked to."""
 
     def __init__(self, memory: str, batch: int):
+        self.memory, self.batch = memory, batch
         command = [sys.executable, "-c", CHILD, str(batch), memory]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, cwd=Path(__file__).parent
@@ -47,13 +48,16 @@ class Child:
 
     def seconds(self) -> float:
         """Waits for the update that was asked for."""
-        return float(self.process.stdout.readline())
+        answer = self.process.stdout.readline()
+        if not answer:
+            self.end()
+        return float(answer)
 
     def end(self) -> None:
         """Waits for all that was asked for."""
         self.process.stdin.close()
         if code := self.process.wait():
-            raise SystemExit(f"{self.process.args}: ended with code {code}")
+            raise SystemExit(f"memory={self.memory}, batch {self.batch}: the process ended with code {code}")
 
 
 def speeds(batch: int, updates: int) -> dict[str, list[tuple[float, float]]]:
