@@ -16,6 +16,7 @@ from accumtrain.models.blocks import Residual, Stem, shortcut
 from accumtrain.models.head import Head
 from accumtrain.models.layers import Initializer
 from accumtrain.models.mode import Mode
+from accumtrain.models.order import after
 from accumtrain.models.pullback import Gradients, Pullback, pullback
 from accumtrain.models.segments import Chain, Coupling, Segment, Stage
 
@@ -61,20 +62,33 @@ class OnGrid(tf.Module):
             return _rounded(tf.cast(y, self.dtype), self.bits), backward
 
 
-class Split(tf.Module):
-    """[N, H, W, 2 C] -> two streams [N, H, W, C] on the grid."""
+class Stems(tf.Module):
+    """Images to two streams, each by a stem of its own: half of the channels, so half of the memory at a time."""
 
-    def __init__(self, dtype: tf.DType, bits: int):
+    def __init__(self, first: OnGrid, second: OnGrid):
         super().__init__()
-        self.dtype, self.bits = dtype, bits
+        self.stems = first, second
 
-    def __call__(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, tf.Tensor]:
-        x1, x2 = tf.split(snap(tf.cast(x, self.dtype), self.bits), 2, axis=-1)
-        return x1, x2
+    def __call__(self, images: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, ...]:
+        return tuple(stem(images, mode) for stem in self.stems)
 
-    def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tuple[tf.Tensor, tf.Tensor], Pullback]:
-        """The gradients of the streams may be of a higher precision than the streams."""
-        return self(x, mode), lambda d_y: (tf.cast(tf.concat(d_y, -1), x.dtype), [])
+    def pullback(self, images: tf.Tensor, mode: Mode) -> tuple[tuple[tf.Tensor, ...], Pullback]:
+        """A replay computes a stem again once the one before it is done; its own output, unused, is dropped."""
+        passes = [stem.pullback(images, mode) for stem in self.stems]
+
+        def backward(d_y: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, Gradients]:
+            d_images: list[tf.Tensor] = []
+            gradients: Gradients = []
+            for stem, d_stream, (_, stem_backward) in zip(self.stems, d_y, passes, strict=True):
+                if mode.replaying:
+                    again = after([d_stream, *(gradient for _, gradient in gradients)], images)
+                    _, stem_backward = stem.pullback(again, mode)
+                d_x, of_stem = stem_backward(d_stream)
+                d_images.append(d_x)
+                gradients += of_stem
+            return tf.add_n(d_images), gradients
+
+        return tuple(y for y, _ in passes), backward
 
 
 class Join(tf.Module):
@@ -136,10 +150,10 @@ def build_revnet(
             return Coupling(f, g)
         return Coupling(f, g, (on_grid(first_shortcut, init.dtype), on_grid(second_shortcut, init.dtype)))
 
-    stem = Stem(init, config.norm, config.stem, channels, 2 * stem_filters)
     # kept for the replay, so as small as it may be: the shortcuts of a first unit that has some return streams
-    split = Split(init.dtype if widths[0] == widths[1] else compute_dtype, config.snap_bits)
-    segments: list[Segment] = [Chain(stem_memory, [stem, split])]
+    stem_returns = init.dtype if widths[0] == widths[1] else compute_dtype
+    stems = (on_grid(Stem(init, config.norm, config.stem, channels, stem_filters), stem_returns) for _ in range(2))
+    segments: list[Segment] = [Chain(stem_memory, [Stems(*stems)])]
     for stage, count in enumerate(config.units):
         units = [unit(stage, place) for place in range(count)]
         if config.memory == "recompute":
@@ -154,11 +168,11 @@ def count_spared(units: Sequence[int], widths: Sequence[int], bottleneck: bool) 
     """How many units at the end of each stage keep what their replay would convolve for longest.
 
     The first stage, whose images are the largest, makes the peak, late in the backward pass. What units at the end of
-    the network keep is freed by then: they may while all of them together keep no more than five quarters of a stream
-    of the first stage. Each stage halves height and width.
+    the network keep is freed by then: they may while all of them together keep no more than one and a half streams of
+    the first stage. Each stage halves height and width.
     """
     kept = [2 * width / (4 if bottleneck else 1) / 4**stage for stage, width in enumerate(widths)]  # by F and G of one
-    left, spared = 1.25 * widths[0], [0] * len(units)
+    left, spared = 1.5 * widths[0], [0] * len(units)
     for stage in reversed(range(len(units))):
         spared[stage] = min(units[stage], int(left / kept[stage]))
         left -= spared[stage] * kept[stage]
