@@ -1,0 +1,65 @@
+"""Two stems, one for each stream: what one of twice the channels computes, differentiated one after the other."""
+
+from __future__ import annotations
+
+import pytest
+import tensorflow as tf
+
+from accumtrain.models.blocks import Stem
+from accumtrain.models.layers import Initializer
+from accumtrain.models.mode import EVALUATION, Mode
+from accumtrain.models.pullback import taped
+from accumtrain.models.revnet import OnGrid, Stems
+
+CHANNELS = 16
+
+
+@pytest.fixture
+def images():
+    return tf.random.stateless_normal([8, 64, 64, 3], [1, 2])
+
+
+@pytest.fixture
+def stems():
+    init = Initializer(0)
+    return Stems(*(OnGrid(Stem(init, "batch", "imagenet", 3, CHANNELS), 14, tf.float32) for _ in range(2)))
+
+
+@pytest.mark.parametrize("mode", [EVALUATION, Mode(training=True)], ids=["evaluation", "training"])
+def test_compute_what_one_of_all_channels_does(stems, images, mode):
+    whole = Stem(Initializer(0), "batch", "imagenet", 3, 2 * CHANNELS)
+    first, second = (stem.function for stem in stems.stems)
+    whole.conv.kernel.assign(tf.concat([first.conv.kernel, second.conv.kernel], -1))
+    together, streams = whole(images, mode), stems(images, mode)
+    tf.debugging.assert_near(tf.concat(streams, -1), together, atol=2.0**-14, rtol=0.0)
+
+
+@pytest.mark.parametrize("replaying", [False, True])
+def test_gradients_are_those_of_the_tape(stems, images, replaying):
+    mode = Mode(training=True).replay() if replaying else Mode(training=True)
+    (y, backward), (expected_y, expected_backward) = stems.pullback(images, mode), taped(stems, images, mode)
+    d_y = tuple(tf.random.stateless_normal(stream.shape, [3, i]) for i, stream in enumerate(y))
+    for stream, expected in zip(y, expected_y, strict=True):
+        tf.debugging.assert_equal(stream, expected)
+    (d_images, gradients), (expected_d_images, expected_gradients) = backward(d_y), expected_backward(d_y)
+    tf.debugging.assert_near(d_images, expected_d_images, rtol=1e-5, atol=1e-5)
+    of_variable = {variable.ref(): gradient for variable, gradient in gradients}
+    assert len(of_variable) == len(expected_gradients) == 6
+    for variable, expected in expected_gradients:
+        tf.debugging.assert_equal(of_variable[variable.ref()], expected)
+
+
+def test_a_replay_holds_one_at_a_time(stems, images):
+    def peak(mode):
+        def gradients(images):
+            y, backward = stems.pullback(images, mode)
+            return [gradient for _, gradient in backward(tuple(tf.ones_like(stream) for stream in y))[1]]
+
+        compiled = tf.function(gradients)
+        compiled(images)
+        tf.config.experimental.reset_memory_stats("CPU:0")
+        before = tf.config.experimental.get_memory_info("CPU:0")["current"]
+        compiled(images)
+        return tf.config.experimental.get_memory_info("CPU:0")["peak"] - before
+
+    assert peak(Mode(training=True).replay()) < 0.8 * peak(Mode(training=True))
