@@ -50,16 +50,14 @@ def test_gradients_are_those_of_the_tape(stems, images, replaying):
 
 
 def test_a_replay_holds_one_at_a_time(stems, images):
-    def peak(mode):
-        def gradients(images):
-            y, backward = stems.pullback(images, mode)
-            return [gradient for _, gradient in backward(tuple(tf.ones_like(stream) for stream in y))[1]]
+    @tf.function
+    def gradients(images):
+        y, backward = stems.pullback(images, Mode(training=True).replay())
+        return [gradient for _, gradient in backward(tuple(tf.ones_like(stream) for stream in y))[1]]
 
-        compiled = tf.function(gradients)
-        compiled(images)
-        tf.config.experimental.reset_memory_stats("CPU:0")
-        before = tf.config.experimental.get_memory_info("CPU:0")["current"]
-        compiled(images)
-        return tf.config.experimental.get_memory_info("CPU:0")["peak"] - before
-
-    assert peak(Mode(training=True).replay()) < 0.8 * peak(Mode(training=True))
+    gradients(images)
+    tf.config.experimental.reset_memory_stats("CPU:0")
+    before = tf.config.experimental.get_memory_info("CPU:0")["current"]
+    gradients(images)
+    convolved = 4 * 8 * 32 * 32 * CHANNELS  # bytes of what one convolution gives; a stem takes three of them and more
+    assert tf.config.experimental.get_memory_info("CPU:0")["peak"] - before < 5 * convolved
