@@ -170,12 +170,16 @@ def shortcut(
 
 
 class Stem(tf.Module):
-    """The first convolution with norm and ReLU: 3x3 (`cifar`), or 7x7/2 and 3x3/2 max-pooling (`imagenet`)."""
+    """The first convolution with norm and ReLU: 3x3 (`cifar`), or 7x7/2 and 3x3/2 max-pooling (`imagenet`).
 
-    def __init__(self, init: Initializer, norm: str, stem: str, channels: int, outputs: int):
+    It may be one of several `parts`, each with `outputs` of the channels.
+    """
+
+    def __init__(self, init: Initializer, norm: str, stem: str, channels: int, outputs: int, parts: int = 1):
         super().__init__()
         self.pooled = stem == "imagenet"
-        self.conv = Conv(init, 7, channels, outputs, 2) if self.pooled else Conv(init, 3, channels, outputs)
+        size, stride = (7, 2) if self.pooled else (3, 1)
+        self.conv = Conv(init, size, channels, outputs, stride, parts=parts)
         self.norm = NORMS[norm](init, outputs)
 
     def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:

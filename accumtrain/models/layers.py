@@ -38,9 +38,10 @@ class Initializer:
         self.drawn += 1
         return [self.seed, self.drawn]
 
-    def conv(self, shape: tuple[int, int, int, int]) -> tf.Variable:
+    def conv(self, shape: tuple[int, int, int, int], parts: int = 1) -> tf.Variable:
+        """A kernel [height, width, in, out], one of so many that together are initialised as one."""
         height, width, _, out = shape
-        deviation = math.sqrt(2.0 / (height * width * out))
+        deviation = math.sqrt(2.0 / (height * width * out * parts))
         value = tf.random.stateless_truncated_normal(shape, self._next_seed(), stddev=deviation)
         return tf.Variable(tf.cast(value, self.dtype), name="kernel")
 
@@ -54,12 +55,21 @@ class Initializer:
 
 
 class Conv(tf.Module):
-    """2-D convolution without bias, kernel [size, size, inputs, outputs]."""
+    """2-D convolution without bias, kernel [size, size, inputs, outputs]; for `parts` see Initializer.conv."""
 
-    def __init__(self, init: Initializer, size: int, inputs: int, outputs: int, stride: int = 1, padding: str = "SAME"):
+    def __init__(
+        self,
+        init: Initializer,
+        size: int,
+        inputs: int,
+        outputs: int,
+        stride: int = 1,
+        padding: str = "SAME",
+        parts: int = 1,
+    ):
         super().__init__()
         self.stride, self.padding = stride, padding
-        self.kernel = init.conv((size, size, inputs, outputs))
+        self.kernel = init.conv((size, size, inputs, outputs), parts)
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         return self._forward(x, tf.cast(self.kernel, x.dtype))

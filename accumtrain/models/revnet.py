@@ -152,8 +152,8 @@ def build_revnet(
 
     # kept for the replay, so as small as it may be: the shortcuts of a first unit that has some return streams
     stem_returns = init.dtype if widths[0] == widths[1] else compute_dtype
-    stems = (on_grid(Stem(init, config.norm, config.stem, channels, stem_filters), stem_returns) for _ in range(2))
-    segments: list[Segment] = [Chain(stem_memory, [Stems(*stems)])]
+    stems = (Stem(init, config.norm, config.stem, channels, stem_filters, parts=2) for _ in range(2))
+    segments: list[Segment] = [Chain(stem_memory, [Stems(*(on_grid(stem, stem_returns) for stem in stems))])]
     for stage, count in enumerate(config.units):
         units = [unit(stage, place) for place in range(count)]
         if config.memory == "recompute":

@@ -49,6 +49,13 @@ def test_gradients_are_those_of_the_tape(stems, images, replaying):
         tf.debugging.assert_equal(of_variable[variable.ref()], expected)
 
 
+def test_are_initialised_as_parts_of_one():
+    whole, part = (Stem(Initializer(0), "batch", "imagenet", 3, 64 // parts, parts=parts) for parts in (1, 2))
+    assert float(tf.math.reduce_std(part.conv.kernel)) == pytest.approx(
+        float(tf.math.reduce_std(whole.conv.kernel)), rel=0.03
+    )
+
+
 def test_a_replay_holds_one_at_a_time(stems, images):
     @tf.function
     def gradients(images):
