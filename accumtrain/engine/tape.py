@@ -12,7 +12,7 @@ from functools import partial
 
 import tensorflow as tf
 
-from accumtrain.models.add import add, subtract
+from accumtrain.models.add import add_in_place, subtract
 from accumtrain.models.mode import Mode
 from accumtrain.models.order import after
 from accumtrain.models.pullback import Gradients, Streams, pullback
@@ -119,10 +119,10 @@ def _reverse_unit(
     (y1, y2), (d_y1, d_y2) = y, d_y
     invert1, invert2 = (partial(subtract, y1), partial(subtract, y2)) if unit.invertible else (None, None)
     y1, d_g, x2 = _replay(unit.g, after([d_y1], y1), d_y2, mode, emit, invert2)
-    d_y1 = add(d_y1, d_g)
+    d_y1 = add_in_place(d_y1, d_g)
     x2, d_x2, x1 = _replay(unit.f, x2 if unit.invertible else kept[1], d_y1, mode, emit, invert1)
     if unit.shortcuts is None:
-        return (x1, x2), (d_y1, add(d_y2, d_x2))
+        return (x1, x2), (d_y1, add_in_place(d_y2, d_x2))
     x1, d_x1, _ = _replay(unit.shortcuts[0], kept[0], after([d_x2], d_y1), mode, emit)
     _, d_across, _ = _replay(unit.shortcuts[1], x2, after([d_x1], d_y2), mode, emit)
-    return (x1, x2), (d_x1, add(d_across, d_x2))
+    return (x1, x2), (d_x1, add_in_place(d_across, d_x2))

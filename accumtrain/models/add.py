@@ -11,15 +11,18 @@ PARTS = 2
 
 
 def add(stream: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
-    """stream + value, [N, ...], in the stream's precision.
+    """stream + value, [N, ...], in the stream's precision."""
+    return stream + tf.cast(value, stream.dtype)
+
+
+def add_in_place(stream: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
+    """The bits of add(stream, value), for where memory peaks.
 
     On CPU a value of lower precision is converted and added in parts, in place if nobody else needs the stream: as a
-    whole it would take as much memory as the stream.
+    whole it would take as much memory as the stream. This takes several times as long.
     """
-    if value.dtype == stream.dtype:
-        return stream + value
-    if is_for_xla() or not on_cpu():
-        return stream + tf.cast(value, stream.dtype)
+    if value.dtype == stream.dtype or is_for_xla() or not on_cpu():
+        return add(stream, value)
     count = value.shape[0] or tf.shape(value)[0]
     for part in range(PARTS):
         first, last = count * part // PARTS, count * (part + 1) // PARTS
@@ -32,5 +35,5 @@ def add(stream: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
 
 
 def subtract(stream: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
-    """The bits of add(stream, -value)."""
-    return stream - value if value.dtype == stream.dtype else add(stream, -value)
+    """The bits of add(stream, -value), for where memory peaks."""
+    return stream - value if value.dtype == stream.dtype else add_in_place(stream, -value)

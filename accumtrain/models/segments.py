@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from accumtrain.models.add import add
+from accumtrain.models.add import add, add_in_place
 from accumtrain.models.mode import EVALUATION, Mode
 from accumtrain.models.pullback import Gradients, Pullback, Streams, chained, pullback
 
@@ -66,22 +66,23 @@ class Coupling(tf.Module):
     def pullback(self, x: tuple[tf.Tensor, tf.Tensor], mode: Mode) -> tuple[Streams, Pullback]:
         x1, x2 = x
         first, second = self.shortcuts or (None, None)
+        plus = add_in_place if mode.replaying else add
         f, f_backward = pullback(self.f, x2, mode)
         across1, backward1 = pullback(first, x1, mode)
         across2, backward2 = pullback(second, x2, mode)
-        y1 = add(across1, f)
+        y1 = plus(across1, f)
         g, g_backward = pullback(self.g, y1, mode)
 
         def backward(d_y: tuple[tf.Tensor, tf.Tensor]) -> tuple[Streams, Gradients]:
             d_y1, d_y2 = d_y
             d_g, of_g = g_backward(d_y2)
-            d_y1 = add(d_y1, d_g)
+            d_y1 = plus(d_y1, d_g)
             d_f, of_f = f_backward(d_y1)
             d_x1, of_first = backward1(d_y1)
             d_across2, of_second = backward2(d_y2)
-            return (d_x1, add(d_across2, d_f)), of_g + of_f + of_first + of_second
+            return (d_x1, plus(d_across2, d_f)), of_g + of_f + of_first + of_second
 
-        return (y1, add(across2, g)), backward
+        return (y1, plus(across2, g)), backward
 
 
 class Stage(tf.Module):

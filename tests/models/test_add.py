@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from accumtrain.models.add import add, subtract
+from accumtrain.models.add import add, add_in_place, subtract
 from accumtrain.models.target import for_xla
 
 
@@ -16,7 +16,7 @@ def normal(count, dtype, seed):
 def test_the_same_bits_as_converted_as_a_whole(count, signature):
     stream, value = normal(count, tf.float32, 1), normal(count, tf.bfloat16, 2)
     shapes = [tf.TensorSpec(signature or [count, 4, 3], dtype) for dtype in (tf.float32, tf.bfloat16)]
-    total = tf.function(add, input_signature=shapes)(stream, value)
+    total = tf.function(add_in_place, input_signature=shapes)(stream, value)
     tf.debugging.assert_equal(total, stream + tf.cast(value, tf.float32))
     tf.debugging.assert_equal(
         tf.function(subtract, input_signature=shapes)(total, value), total - tf.cast(value, tf.float32)
@@ -37,7 +37,7 @@ def test_xla_is_given_a_plain_sum():
     @tf.function
     def traced(stream, value):
         with for_xla():
-            return add(stream, value)
+            return add_in_place(stream, value)
 
     tf.debugging.assert_equal(traced(stream, value), add(stream, value))
     operations = {operation.type for operation in traced.get_concrete_function(stream, value).graph.get_operations()}
@@ -48,7 +48,7 @@ def test_xla_is_given_a_plain_sum():
 def test_a_stream_that_is_still_needed_stays_as_it_was():
     stream, value = normal(4, tf.float32, 1), normal(4, tf.bfloat16, 2)
     before = stream.numpy()
-    both = tf.function(lambda stream, value: (stream * 2, add(stream, value), stream * 3))(stream, value)
+    both = tf.function(lambda stream, value: (stream * 2, add_in_place(stream, value), stream * 3))(stream, value)
     assert (stream.numpy() == before).all()
     assert (both[0].numpy() == 2 * before).all()
     assert (both[2].numpy() == 3 * before).all()
@@ -66,5 +66,5 @@ def test_takes_half_of_what_converting_it_takes():
         return tf.config.experimental.get_memory_info("CPU:0")["peak"] - before
 
     stream = source.shape.num_elements() * 4
-    assert peak(lambda stream, value: stream + tf.cast(value, tf.float32)) >= 2 * stream
-    assert peak(add) < 1.75 * stream
+    assert peak(add) >= 2 * stream
+    assert peak(add_in_place) < 1.75 * stream
