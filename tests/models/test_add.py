@@ -5,6 +5,7 @@ import tensorflow as tf
 
 from accumtrain.models.add import add, add_in_place, subtract
 from accumtrain.models.target import for_xla
+from benchmarks.asked import bytes_asked_at_peak
 
 
 def normal(count, dtype, seed):
@@ -60,10 +61,7 @@ def test_takes_half_of_what_converting_it_takes():
     def peak(plus):
         compiled = tf.function(lambda source, value: tf.reduce_max(plus(source * 2, value)))
         compiled(source, value)
-        tf.config.experimental.reset_memory_stats("CPU:0")
-        before = tf.config.experimental.get_memory_info("CPU:0")["current"]
-        compiled(source, value)
-        return tf.config.experimental.get_memory_info("CPU:0")["peak"] - before
+        return bytes_asked_at_peak(lambda: compiled(source, value))
 
     stream = source.shape.num_elements() * 4
     assert peak(add) >= 2 * stream
