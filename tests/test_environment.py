@@ -12,6 +12,10 @@ environment.prepare(DeviceConfig("cpu", None, None, None, "auto", [], None, 300)
 assert "tensorflow" in sys.modules
 assert not {"keras", "matplotlib", "PIL"} & sys.modules.keys()
 
+import accumtrain.jobs.train
+
+assert not {"keras", "matplotlib"} & sys.modules.keys()
+
 import keras
 import tensorflow as tf
 

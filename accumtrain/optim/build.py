@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from accumtrain.config import OptimConfig
+from accumtrain.config import KerasOptimConfig, OptimConfig
 from accumtrain.optim.adafactor import Adafactor
 from accumtrain.optim.adam import Adam, AdamW
-from accumtrain.optim.keras_adapter import KerasOptimizer
 from accumtrain.optim.optimizer import Optimizer
 from accumtrain.optim.sgd import SGD
 
@@ -16,7 +15,6 @@ _OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "adamw": AdamW,
     "sgd": SGD,
     "adafactor": Adafactor,
-    "keras": KerasOptimizer,
 }
 
 
@@ -26,4 +24,8 @@ def build_optimizer(config: OptimConfig) -> Optimizer:
     Raises:
         ConfigError: optim.name or optim.args that keras.optimizers does not know, or that accumtrain does itself.
     """
+    if isinstance(config, KerasOptimConfig):
+        from accumtrain.optim.keras_adapter import KerasOptimizer  # importing Keras costs a second and 60 MB
+
+        return KerasOptimizer(config)
     return _OPTIMIZERS[config.kind](config)
