@@ -21,7 +21,7 @@ from accumtrain.models.pullback import Gradients
 from accumtrain.models.segments import Model
 from accumtrain.models.target import is_for_xla
 from accumtrain.optim.optimizer import Optimizer, in_sequence
-from accumtrain.optim.shared import Local, Shared
+from accumtrain.optim.shared import Local
 
 Batch = Mapping[str, tf.Tensor]  # image [N, H, W, C], label int32 [N], weight float32 [N]
 
@@ -88,7 +88,7 @@ class Window(tf.Module):
         self.examples, self.loss, self.correct, self._stops = (new_sum([]) for _ in range(4))
         self.micro_step = sum_buffer([], tf.int32)  # of each replica, never reduced
         self.statistics = MovingStatisticsBuffer(model.norms, new_sum)
-        self._shared_clear = Shared(_clear_one)
+        self._clear_sum = clearing(self.gradients[0].dtype)
 
     @property
     def buffers(self) -> list[tf.Variable]:
@@ -198,21 +198,40 @@ class Window(tf.Module):
     def _clear(self, finite: tf.Tensor) -> None:
         """Sets the buffers to zero, finite gradients where they lie: so memory is packed the same for each update."""
         if is_for_xla():  # it packs memory itself, and a conditional for each buffer costs it minutes
-            for buffer in self.buffers:
+            for buffer in self._sums:
                 buffer.assign(tf.zeros(buffer.shape, buffer.dtype))
-            return
-        in_sequence(partial(self._shared_clear, {"buffer": buffer}, finite) for buffer in self.buffers)
+        else:
+            in_sequence(partial(self._clear_sum, buffer, finite) for buffer in self._sums)
+        self.micro_step.assign(0)
 
 
-def _clear_one(variables: Mapping[str, Local], finite: tf.Tensor) -> None:
-    buffer = variables["buffer"]
+def clearing(dtype: tf.DType) -> Callable[[tf.Variable, tf.Tensor], tf.Operation | None]:
+    """A function that sets a buffer to zero, and returns the operation to wait for, None in eager mode.
 
-    def subtract_itself() -> tf.Tensor:
-        buffer.assign_sub(buffer.read() * tf.ones((), buffer.dtype))  # a copy: the buffer itself is changed meanwhile
-        return finite
+    A graph holds it once, for buffers of all shapes.
+    """
 
-    def overwrite() -> tf.Tensor:
-        buffer.assign(tf.raw_ops.ZerosLike(x=buffer.read()))  # no constant: the runtime would keep one for each buffer
-        return finite
+    @partial(
+        tf.function,
+        autograph=False,
+        input_signature=[tf.TensorSpec([], tf.resource), tf.TensorSpec([], tf.bool)],
+        experimental_attributes={"_noinline": True},
+    )
+    def clear(handle: tf.Tensor, finite: tf.Tensor) -> tf.Tensor:
+        buffer = Local(handle, None, dtype)
 
-    tf.cond(finite, subtract_itself, overwrite)
+        def subtract_itself() -> tf.Tensor:
+            buffer.assign_sub(buffer.read() * tf.ones((), dtype))  # a copy: the buffer itself is changed meanwhile
+            return finite
+
+        def overwrite() -> tf.Tensor:
+            buffer.assign(tf.zeros_like(buffer.read()))
+            return finite
+
+        return tf.cond(finite, subtract_itself, overwrite)
+
+    def clear_one(buffer: tf.Variable, finite: tf.Tensor) -> tf.Operation | None:
+        done = clear(buffer.handle, finite)
+        return None if tf.executing_eagerly() else done.op
+
+    return clear_one

@@ -17,10 +17,10 @@ class Local:
 
     Attributes:
         handle: its resource, for operations that update in place.
-        shape, dtype: static.
+        shape, dtype: static; a shape of None is unknown.
     """
 
-    def __init__(self, handle: tf.Tensor, shape: tuple[int, ...], dtype: str):
+    def __init__(self, handle: tf.Tensor, shape: tuple[int, ...] | None, dtype: str | tf.DType):
         self.handle, self.shape, self.dtype = handle, tf.TensorShape(shape), tf.as_dtype(dtype)
 
     def read(self) -> tf.Tensor:
