@@ -109,6 +109,15 @@ def test_nothing_but_buffers_changes_during_a_window():
     assert all(not np.any(buffer.numpy()) for buffer in window.buffers), "the commit clears the window"
 
 
+def test_a_commit_holds_no_more_functions_for_a_deeper_model():
+    def functions(units):
+        window = window_for(revnet38(units=units), OPTIMIZERS["adafactor"], SHAPE)
+        commit = Step(window, tf.distribute.get_strategy()).commit.get_concrete_function()
+        return len(commit.graph.as_graph_def().library.function)
+
+    assert functions((2, 2)) == functions((3, 3)) < 30
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_a_window_that_is_not_finite_changes_nothing(bad):
     small = resnet20(units=(1, 1))
