@@ -201,15 +201,12 @@ class Window(tf.Module):
             for buffer in self._sums:
                 buffer.assign(tf.zeros(buffer.shape, buffer.dtype))
         else:
-            in_sequence(partial(self._clear_sum, buffer, finite) for buffer in self._sums)
+            in_sequence(partial(self._clear_sum, buffer.handle, finite) for buffer in self._sums)
         self.micro_step.assign(0)
 
 
-def clearing(dtype: tf.DType) -> Callable[[tf.Variable, tf.Tensor], tf.Operation | None]:
-    """A function that sets a buffer to zero, and returns the operation to wait for, None in eager mode.
-
-    A graph holds it once, for buffers of all shapes.
-    """
+def clearing(dtype: tf.DType) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
+    """A function (handle, finite) that sets a buffer to zero. A graph holds it once, for buffers of all shapes."""
 
     @partial(
         tf.function,
@@ -230,8 +227,4 @@ def clearing(dtype: tf.DType) -> Callable[[tf.Variable, tf.Tensor], tf.Operation
 
         return tf.cond(finite, subtract_itself, overwrite)
 
-    def clear_one(buffer: tf.Variable, finite: tf.Tensor) -> tf.Operation | None:
-        done = clear(buffer.handle, finite)
-        return None if tf.executing_eagerly() else done.op
-
-    return clear_one
+    return clear

@@ -116,10 +116,9 @@ class _ReplicaLocal(keras.optimizers.Optimizer):
             for gradient, variable in zip(grads, trainable_variables, strict=True)
         )
 
-    def _update_one(self, gradient: tf.Tensor, variable: tf.Variable, rate: tf.Tensor) -> tf.Operation | None:
+    def _update_one(self, gradient: tf.Tensor, variable: tf.Variable, rate: tf.Tensor) -> tf.Tensor:
         self.update_step(gradient * self._scale, variable, rate)
-        after = variable.read_value()
-        return None if tf.executing_eagerly() else after.op
+        return variable.read_value()
 
 
 class _WeightView(keras.Variable):

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from accumtrain.optim.shared import Local, Shared
 
-Change = Callable[[], "tf.Operation | None"]  # returns the op to wait for, None in eager mode
+Change = Callable[[], tf.Tensor]  # returns what to wait for
 
 
 @dataclass(frozen=True)
@@ -150,12 +150,10 @@ class Optimizer(tf.Module):
 
 def in_sequence(changes: Iterable[Change]) -> None:
     """Makes each change wait for the one before: temporaries then take the memory of one variable, not of all."""
-    previous: list[tf.Operation] = []
+    previous: list[tf.Tensor] = []
     for change in changes:
         with tf.control_dependencies(previous):
-            operation = change()
-        if operation is not None:
-            previous = [operation]
+            previous = [change()]
 
 
 def zeros_slot(parameter: Parameter, name: str, shape: Sequence[int] | None = None) -> tf.Variable:

@@ -53,8 +53,7 @@ class Shared:
 
         self._function = tf.function(body, autograph=False, experimental_attributes={"_noinline": True})
 
-    def __call__(self, variables: Mapping[str, tf.Variable], *arguments: Any) -> tf.Operation | None:
-        """Calls it, in replica context; returns the operation to wait for, None in eager mode."""
+    def __call__(self, variables: Mapping[str, tf.Variable], *arguments: Any) -> tf.Tensor:
+        """Calls it, in replica context; returns what to wait for."""
         signature = tuple((name, tuple(one.shape.as_list()), one.dtype.name) for name, one in variables.items())
-        done = self._function(signature, {name: one.handle for name, one in variables.items()}, *arguments)
-        return None if tf.executing_eagerly() else done.op
+        return self._function(signature, {name: one.handle for name, one in variables.items()}, *arguments)
