@@ -66,6 +66,7 @@ def _cases() -> dict[str, Case]:
         "resnet50": ("model=resnet50", "resnet50", 16, 2, 224),
         "resnet101": ("model=resnet101", "resnet101", 16, 2, 224),
         "revnet104": ("model=revnet104", "resnet101", 16, 2, 224),
+        "revnet104-batch32": ("model=revnet104", "resnet101", 32, 1, 224),
         "revnet104-stored": ("model=revnet104 model.memory=store", "resnet101", 16, 2, 224),
     }
     return {

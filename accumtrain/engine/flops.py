@@ -78,6 +78,8 @@ def _functions(graph: tf.Graph, operation: tf.Operation) -> Iterator[tf.Graph]:
 
 
 def _size(tensor: tf.Tensor, batch: int) -> int:
+    if tensor.op.type == "Reshape":  # which may have put the open dimension together with others
+        return _size(tensor.op.inputs[0], batch)
     shape = tensor.shape.as_list()
     if None in shape[1:]:
         raise ValueError(f"{tensor.name} has the open shape {shape}")
@@ -103,9 +105,10 @@ def _matrix_product(first: str) -> Callable[[tf.Operation, int], int]:
     """`first`: the attribute that says whether the first matrix is transposed."""
 
     def count(operation: tf.Operation, batch: int) -> int:
-        a = operation.inputs[0].shape
-        summed = a[-2] if operation.get_attr(first) else a[-1]
-        return _size(operation.outputs[0], batch) * (batch if summed is None else summed)
+        a = operation.inputs[0]
+        kept, summed = (-1, -2) if operation.get_attr(first) else (-2, -1)
+        length = a.shape[summed] or _size(a, batch) // a.shape[kept]
+        return _size(operation.outputs[0], batch) * length
 
     return count
 

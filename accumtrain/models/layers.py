@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
+from accumtrain.models.kernel_gradient import kernel_gradient
 from accumtrain.models.mode import Mode
 from accumtrain.models.order import after
 from accumtrain.models.pullback import Gradients, Pullback, taped
@@ -82,14 +83,19 @@ class Conv(tf.Module):
         It takes x a second time, so that x need not be kept; x is done with before the gradient of x takes memory.
         """
         kernel = tf.cast(self.kernel, x.dtype)
-        how = {"strides": [1, self.stride, self.stride, 1], "padding": self.padding}
 
         def backward(d_y: tf.Tensor, x: tf.Tensor) -> tuple[tf.Tensor, Gradients]:
-            d_kernel = tf.raw_ops.Conv2DBackpropFilter(input=x, filter_sizes=kernel.shape, out_backprop=d_y, **how)
+            d_kernel = kernel_gradient(x, d_y, kernel.shape, self.stride, self.padding)
             if is_for_xla():  # drops control dependencies
                 d_y = after([d_kernel], d_y)
             with tf.control_dependencies([d_kernel]):
-                d_x = tf.raw_ops.Conv2DBackpropInput(input_sizes=tf.shape(x), filter=kernel, out_backprop=d_y, **how)
+                d_x = tf.raw_ops.Conv2DBackpropInput(
+                    input_sizes=tf.shape(x),
+                    filter=kernel,
+                    out_backprop=d_y,
+                    strides=[1, self.stride, self.stride, 1],
+                    padding=self.padding,
+                )
             return d_x, [(self.kernel, tf.cast(d_kernel, self.kernel.dtype))]
 
         return self._forward(x, kernel) if known is None else known, backward

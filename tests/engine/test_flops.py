@@ -70,6 +70,11 @@ OPERATIONS = {
         3 * 16 * 15 * 12,
     ),
     "open batch": (lambda x, k: tf.nn.conv2d(x, k, 2, "SAME"), [[None, 8, 8, 6], KERNEL], 3 * 16 * 15 * 6 * 8),
+    "sum over the pixels of an open batch": (
+        lambda x, y: tf.matmul(tf.reshape(x, [-1, 6]), tf.reshape(y, [-1, 5]), transpose_a=True),
+        [[None, 8, 8, 6], [None, 8, 8, 5]],
+        3 * 8 * 8 * 6 * 5,
+    ),
 }
 
 

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.models.blocks import PoolAndPad, Projection, Residual
+from accumtrain.models.kernel_gradient import kernel_gradient
 from accumtrain.models.layers import BatchNorm, Conv, GroupNorm, Initializer
 from accumtrain.models.mode import Mode
 from accumtrain.models.pullback import pullback
@@ -38,6 +39,37 @@ def test_pullback_of_a_convolution_is_tensorflows(size, stride, padding):
         (y, d_x, d_kernel), (expected, *tape.gradient(expected, [x, conv.kernel], d_y)), strict=True
     ):
         np.testing.assert_array_equal(actual, wanted)
+
+
+@pytest.mark.parametrize(("size", "dtype"), [(1, tf.float32), (1, tf.bfloat16), (3, tf.bfloat16)])
+def test_a_kernels_gradient_as_products_is_the_convolutions(size, dtype):
+    """Of small integers, whose sums are exact in any order."""
+    x, d_y = (tf.random.stateless_uniform([2, 5, 4, channels], [1, channels], -2, 3, tf.int32) for channels in (256, 8))
+    x, d_y, shape = tf.cast(x, dtype), tf.cast(d_y, dtype), (size, size, 256, 8)
+    gradient = tf.function(lambda: kernel_gradient(x, d_y, shape, 1, "SAME")).get_concrete_function()
+    assert "Conv2DBackpropFilter" not in {operation.type for operation in gradient.graph.get_operations()}
+    expected = tf.raw_ops.Conv2DBackpropFilter(
+        input=tf.cast(x, tf.float32),
+        filter_sizes=shape,
+        out_backprop=tf.cast(d_y, tf.float32),
+        strides=[1, 1, 1, 1],
+        padding="SAME",
+    )
+    np.testing.assert_array_equal(tf.cast(gradient(), tf.float32), expected)
+
+
+def test_products_hold_nothing_from_the_forward_pass_on():
+    """What they copy of a convolution's input is copied once the gradient is there."""
+
+    @tf.function
+    def gradient(x, d_y):
+        return kernel_gradient(x, d_y, (3, 3, 256, 8), 1, "SAME")
+
+    image, d_image = (tf.TensorSpec([2, 5, 4, channels], tf.bfloat16) for channels in (256, 8))
+    graph = gradient.get_concrete_function(image, d_image).graph
+    x, d_y = graph.inputs
+    for operation in x.consumers():
+        assert d_y.op in operation.control_inputs
 
 
 def residual(init, *, widths=(16, 16), stride=1, bottleneck=False, preactivated=True):
