@@ -20,29 +20,31 @@ def kernel_gradient(
         d_y: the gradient of its output, [N, H / stride, W / stride, out].
         shape: the kernel's.
     """
-    if stride == 1 and padding == "SAME" and _faster_as_products(shape, x.dtype):
-        return _products(x, d_y, shape)
+    if stride == 1 and padding == "SAME" and faster_as_products(shape, x.dtype):
+        return by_products(x, d_y, shape)
     return tf.raw_ops.Conv2DBackpropFilter(
         input=x, filter_sizes=shape, out_backprop=d_y, strides=[1, stride, stride, 1], padding=padding
     )
 
 
-def _faster_as_products(shape: tuple[int, int, int, int], dtype: tf.DType) -> bool:
+def faster_as_products(shape: tuple[int, int, int, int], dtype: tf.DType) -> bool:
+    """Does oneDNN compute matrix products in less time? (benchmarks/kernel_gradient.py)"""
     size, _, inputs, _ = shape
     if is_for_xla() or not on_cpu():
         return False
     return size == 1 or (size == 3 and inputs >= MANY and dtype == tf.bfloat16)
 
 
-def _products(x: tf.Tensor, d_y: tf.Tensor, shape: tuple[int, int, int, int]) -> tf.Tensor:
-    """One product for each row of the kernel: all that the row meets, over all pixels, times what came of it."""
+def by_products(x: tf.Tensor, d_y: tf.Tensor, shape: tuple[int, int, int, int]) -> tf.Tensor:
+    """As kernel_gradient, for stride 1 and padding `SAME`: a matrix product for each row of the kernel."""
     size, _, inputs, outputs = shape
     height, width = d_y.shape[1:3]
     d_pixels = tf.reshape(d_y, [-1, outputs])
+    rows = [x]
     if size > 1:
         margin = [size // 2, size // 2]
         x = tf.pad(after([d_y], x), [[0, 0], margin, margin, [0, 0]])  # or it is held from the forward pass on
         x = tf.concat([x[:, :, column : column + width] for column in range(size)], axis=-1)
-    rows = [x] if size == 1 else [x[:, row : row + height] for row in range(size)]
+        rows = [x[:, row : row + height] for row in range(size)]
     met = [tf.reshape(row, [-1, size * inputs]) for row in rows]
     return tf.reshape(tf.concat([tf.matmul(row, d_pixels, transpose_a=True) for row in met], axis=0), shape)
