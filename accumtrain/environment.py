@@ -88,7 +88,7 @@ def prepare(device: DeviceConfig, *, probed: bool = False) -> None:
         _import_tensorflow()
         return
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    with _stderr_kept_back():
+    with stderr_kept_back():
         _import_tensorflow()
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     logging.getLogger("absl").setLevel(logging.ERROR)
@@ -135,14 +135,20 @@ def _on_one_cpu(device: DeviceConfig) -> bool:
 
 
 @contextmanager
-def _stderr_kept_back() -> Iterator[None]:
-    """Holds back what C++ writes to stderr before its log level takes effect; shows it if the body fails."""
+def stderr_kept_back() -> Iterator[int]:
+    """Holds back what C++ logs whatever its level, unless logs are wanted, and shows it if the body fails.
+
+    Gives a descriptor of the real stderr.
+    """
+    if os.environ.get(LOGS_WANTED) == "1":
+        yield 2
+        return
     sys.stderr.flush()
     saved = os.dup(2)
     with tempfile.TemporaryFile() as kept:
         os.dup2(kept.fileno(), 2)
         try:
-            yield
+            yield saved
         except BaseException:
             kept.seek(0)
             os.write(saved, kept.read())

@@ -16,6 +16,7 @@ from tensorflow.python.eager.context import context
 
 from accumtrain.devices.cluster import Cluster
 from accumtrain.devices.rendezvous import meet
+from accumtrain.environment import stderr_kept_back
 from accumtrain.errors import ConfigError
 
 HEARTBEAT = 20  # seconds of silence after which a worker counts as lost
@@ -48,10 +49,11 @@ class MultiWorkerStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=float(timeout))
         meet(cluster, timeout)
         on_sigterm = signal.getsignal(signal.SIGTERM)
-        # the runtime holds Python's lock while it waits: if a worker dies just now, nothing else can end this one
-        faulthandler.dump_traceback_later(JOINING, exit=True)
         try:
-            extended = _Extended(self, resolver, options, devices, kind)
+            with stderr_kept_back() as stderr:  # TensorFlow before 2.21 announces its server there
+                # the runtime holds Python's lock while it waits: if a worker dies now, nothing else can end this one
+                faulthandler.dump_traceback_later(JOINING, exit=True, file=stderr)
+                extended = _Extended(self, resolver, options, devices, kind)
         except (tf.errors.OpError, RuntimeError, ValueError) as error:
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise ConfigError(
