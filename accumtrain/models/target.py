@@ -27,7 +27,8 @@ def is_for_xla() -> bool:
 
 def on_cpu() -> bool:
     """Nothing but CPUs computes here."""
-    return all(device.device_type == "CPU" for device in tf.config.list_logical_devices())
+    kinds = {device.device_type for device in tf.config.list_logical_devices()}
+    return kinds <= {"CPU", "TPU_SYSTEM"}  # tensorflow-tpu lists the latter without a TPU too
 
 
 def on_gpu() -> bool:
