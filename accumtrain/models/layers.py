@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.eager.record import could_possibly_record
 
-from accumtrain.models.kernel_gradient import kernel_gradient
+from accumtrain.models.kernel_gradient import faster_as_products, kernel_gradient
 from accumtrain.models.mode import Mode
 from accumtrain.models.order import after
 from accumtrain.models.pullback import Gradients, Pullback, taped
@@ -73,7 +74,19 @@ class Conv(tf.Module):
         self.kernel = init.conv((size, size, inputs, outputs), parts)
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
-        return self._forward(x, tf.cast(self.kernel, x.dtype))
+        kernel = tf.cast(self.kernel, x.dtype)
+        if not (could_possibly_record() and faster_as_products(kernel.shape, x.dtype)):
+            return self._forward(x, kernel)
+
+        @tf.custom_gradient  # a tape gets the bits that `pullback` gives
+        def convolved(x: tf.Tensor, kernel: tf.Tensor) -> tuple[tf.Tensor, Callable]:
+            def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+                d_kernel = kernel_gradient(x, d_y, kernel.shape, self.stride, self.padding)
+                return self._input_gradient(x, kernel, d_y), d_kernel
+
+            return self._forward(x, kernel), backward
+
+        return convolved(x, kernel)
 
     def pullback(
         self, x: tf.Tensor, known: tf.Tensor | None = None
@@ -89,19 +102,22 @@ class Conv(tf.Module):
             if is_for_xla():  # drops control dependencies
                 d_y = after([d_kernel], d_y)
             with tf.control_dependencies([d_kernel]):
-                d_x = tf.raw_ops.Conv2DBackpropInput(
-                    input_sizes=tf.shape(x),
-                    filter=kernel,
-                    out_backprop=d_y,
-                    strides=[1, self.stride, self.stride, 1],
-                    padding=self.padding,
-                )
+                d_x = self._input_gradient(x, kernel, d_y)
             return d_x, [(self.kernel, tf.cast(d_kernel, self.kernel.dtype))]
 
         return self._forward(x, kernel) if known is None else known, backward
 
     def _forward(self, x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
         return tf.nn.conv2d(x, kernel, self.stride, self.padding)
+
+    def _input_gradient(self, x: tf.Tensor, kernel: tf.Tensor, d_y: tf.Tensor) -> tf.Tensor:
+        return tf.raw_ops.Conv2DBackpropInput(
+            input_sizes=tf.shape(x),
+            filter=kernel,
+            out_backprop=d_y,
+            strides=[1, self.stride, self.stride, 1],
+            padding=self.padding,
+        )
 
 
 class Dense(tf.Module):

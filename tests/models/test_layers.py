@@ -23,7 +23,7 @@ def perturbed(module):
 
 
 @pytest.mark.parametrize(
-    ("size", "stride", "padding"), [(3, 1, "SAME"), (3, 2, "SAME"), (1, 2, "SAME"), (5, 1, "VALID")]
+    ("size", "stride", "padding"), [(1, 1, "SAME"), (3, 1, "SAME"), (3, 2, "SAME"), (1, 2, "SAME"), (5, 1, "VALID")]
 )
 def test_pullback_of_a_convolution_is_tensorflows(size, stride, padding):
     conv = Conv(Initializer(1), size, 6, 10, stride, padding)
