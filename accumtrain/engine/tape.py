@@ -20,6 +20,7 @@ from accumtrain.models.segments import Coupling, Model, Segment, Stage
 from accumtrain.models.target import is_for_xla
 
 Emit = Callable[[Gradients], list[tf.Operation]]
+LANES = 128  # a TPU pads the channels of every tensor to a multiple of these
 
 
 def gradient(
@@ -59,14 +60,26 @@ def gradient(
 
 def _forward(segment: Segment, x: Streams, mode: Mode, emit: Emit) -> tuple[Streams, Callable]:
     """Output of a segment, and its backward: (output, d_output) -> (input, d_input)."""
-    y, pulled_back = pullback(segment, x, mode)
     if segment.memory == "store":
+        y, pulled_back = pullback(segment, x, mode)
         return y, lambda _, d_y: (x, _emitted(pulled_back(d_y), emit))
     if segment.memory == "recompute":
-        return y, lambda _, d_y: _replay(segment, x, d_y, mode, emit)[:2]
-    # `reverse`: a first unit that can't be inverted needs its input kept
-    kept = None if segment.units[0].invertible else x
+        x, again = _keep(x)
+        y, _ = pullback(segment, x, mode)
+        return y, lambda _, d_y: _replay(segment, again(d_y), d_y, mode, emit)[:2]
+    kept = None
+    if not segment.units[0].invertible:
+        x, kept = _keep(x)
+    y, _ = pullback(segment, x, mode)
     return y, lambda y, d_y: _reverse(segment, kept, y, d_y, mode, emit)
+
+
+def _keep(x: Streams) -> tuple[Streams, Callable[[Streams], Streams]]:
+    """What to go on with, and a function that gives it again once d_y is there: for XLA, narrow streams kept as one."""
+    if not is_for_xla() or isinstance(x, tf.Tensor) or sum(stream.shape[-1] for stream in x) > LANES:
+        return x, lambda _: x
+    joined = tf.concat(x, axis=-1)
+    return after([joined], x), lambda d_y: tuple(tf.split(after([d_y], joined), len(x), axis=-1))
 
 
 def _emitted(result: tuple[Streams, Gradients], emit: Emit) -> Streams:
@@ -100,10 +113,13 @@ def _replay(
     return x, _emitted(pulled_back(d_y), emit), result
 
 
-def _reverse(stage: Stage, kept: Streams, y: Streams, d_y: Streams, mode: Mode, emit: Emit) -> tuple[Streams, Streams]:
-    """Walks a stage backwards, each unit's input computed from its output."""
+def _reverse(
+    stage: Stage, kept: Callable[[Streams], Streams] | None, y: Streams, d_y: Streams, mode: Mode, emit: Emit
+) -> tuple[Streams, Streams]:
+    """Walks a stage backwards, each unit's input computed from its output; a first one that can't be has it `kept`."""
     for unit in reversed(stage.units):
-        y, d_y = _reverse_unit(unit, None if unit.invertible else kept, y, d_y, mode, emit)
+        x = None if unit.invertible or kept is None else kept(d_y)
+        y, d_y = _reverse_unit(unit, x, y, d_y, mode, emit)
     return y, d_y
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from accumtrain.config import SgdConfig
 from accumtrain.engine.lowering import lower
-from tests.engine.small import lenet, revnet38, window_for
+from tests.engine.small import bottleneck_revnet, lenet, revnet38, window_for
 
 pytestmark = pytest.mark.xla
 
@@ -16,9 +16,9 @@ SHAPE, MICRO_BATCH = (8, 8, 3), 4
 SGD = SgdConfig("sgd", 0.1, 0.0, 0.0, 0.9, False)
 
 
-def lowered(config, micro_steps=2):
-    window = window_for(config, SGD, SHAPE, micro_steps=micro_steps)
-    return window, *lower(window, SHAPE, MICRO_BATCH)
+def lowered(config, micro_steps=2, shape=SHAPE):
+    window = window_for(config, SGD, shape, micro_steps=micro_steps)
+    return window, *lower(window, shape, MICRO_BATCH)
 
 
 @pytest.fixture(scope="module")
@@ -50,3 +50,11 @@ def test_replays_are_held_back_by_barriers():
         return lowered(revnet38(memory=memory, units=(2, 1)))[1].count("stablehlo.optimization_barrier")
 
     assert barriers("reverse") > barriers("store")
+
+
+@pytest.mark.parametrize(("memory", "joined"), [("reverse", True), ("recompute", True), ("store", False)])
+def test_narrow_streams_are_kept_as_one(memory, joined):
+    """Those of the stem, [4, 8, 8, 16] each: the unit after it can't be reversed."""
+    text = lowered(bottleneck_revnet(memory=memory), shape=(32, 32, 3))[1]
+    found = re.search(r"stablehlo\.concatenate .*-> tensor<4x8x8x32xf32>", text)
+    assert (found is not None) == joined

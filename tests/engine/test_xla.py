@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from accumtrain.config import SgdConfig
 from accumtrain.engine.step import Step
-from tests.engine.small import examples, lenet, revnet38, window_for
+from tests.engine.small import bottleneck_revnet, examples, lenet, revnet38, window_for
 
 pytestmark = pytest.mark.xla
 
@@ -18,10 +18,10 @@ SHAPE, MICRO_BATCH = (8, 8, 3), 8
 SGD = SgdConfig("sgd", 0.1, 0.0, 0.0, 0.9, False)
 
 
-def sums_of_a_window(config, xla):
-    window = window_for(config, SGD, SHAPE)
+def sums_of_a_window(config, xla, shape=SHAPE):
+    window = window_for(config, SGD, shape)
     step = Step(window, tf.distribute.get_strategy(), xla)
-    dataset = tf.data.Dataset.from_tensor_slices(examples(2 * MICRO_BATCH, SHAPE))
+    dataset = tf.data.Dataset.from_tensor_slices(examples(2 * MICRO_BATCH, shape))
     step.accumulate(iter(dataset.batch(MICRO_BATCH, drop_remainder=True)), tf.constant(2))
     return [buffer.numpy() for buffer in window.buffers]
 
@@ -36,10 +36,14 @@ def test_sums_are_those_of_tensorflows_kernels(config):
         np.testing.assert_allclose(compiled, plain, rtol=1e-4, atol=1e-4)
 
 
-def test_reversed_gradient_is_that_of_stored_activations():
+@pytest.mark.parametrize("memory", ["reverse", "recompute"])
+@pytest.mark.parametrize(
+    ("config", "shape"),
+    [(revnet38(units=(2, 1)), SHAPE), (bottleneck_revnet(), (32, 32, 3))],
+    ids=["revnet38", "bottleneck"],
+)
+def test_gradient_is_that_of_stored_activations(config, shape, memory):
     """To rounding: XLA sums in another order where it fuses otherwise."""
-    reversed_, stored = (
-        sums_of_a_window(revnet38(memory=memory, units=(2, 1)), True) for memory in ("reverse", "store")
-    )
-    for one, other in zip(reversed_, stored, strict=True):
+    ours, stored = (sums_of_a_window(replace(config, memory=policy), True, shape) for policy in (memory, "store"))
+    for one, other in zip(ours, stored, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
