@@ -75,8 +75,11 @@ def _forward(segment: Segment, x: Streams, mode: Mode, emit: Emit) -> tuple[Stre
 
 
 def _keep(x: Streams) -> tuple[Streams, Callable[[Streams], Streams]]:
-    """What to go on with, and a function that gives it again once d_y is there: for XLA, narrow streams kept as one."""
-    if not is_for_xla() or isinstance(x, tf.Tensor) or sum(stream.shape[-1] for stream in x) > LANES:
+    """What to go on with, and a function that gives it again once d_y is there.
+
+    For XLA, streams that fill half of a TPU's lanes each are kept as one; narrower ones it knows to lay out better.
+    """
+    if not is_for_xla() or isinstance(x, tf.Tensor) or sum(stream.shape[-1] for stream in x) != LANES:
         return x, lambda _: x
     joined = tf.concat(x, axis=-1)
     return after([joined], x), lambda d_y: tuple(tf.split(after([d_y], joined), len(x), axis=-1))

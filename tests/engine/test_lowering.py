@@ -7,6 +7,7 @@ import re
 import pytest
 
 from accumtrain.config import SgdConfig
+from accumtrain.engine import tape
 from accumtrain.engine.lowering import lower
 from tests.engine.small import bottleneck_revnet, lenet, revnet38, window_for
 
@@ -53,8 +54,9 @@ def test_replays_are_held_back_by_barriers():
 
 
 @pytest.mark.parametrize(("memory", "joined"), [("reverse", True), ("recompute", True), ("store", False)])
-def test_narrow_streams_are_kept_as_one(memory, joined):
+def test_streams_of_half_the_lanes_are_kept_as_one(memory, joined, monkeypatch):
     """Those of the stem, [4, 8, 8, 16] each: the unit after it can't be reversed."""
+    monkeypatch.setattr(tape, "LANES", 32)
     text = lowered(bottleneck_revnet(memory=memory), shape=(32, 32, 3))[1]
     found = re.search(r"stablehlo\.concatenate .*-> tensor<4x8x8x32xf32>", text)
     assert (found is not None) == joined
