@@ -40,6 +40,9 @@ class TimedCalls:
         self._step, self._micro_steps = Step(window, strategy, xla), window.micro_steps
         self.calls: list[tuple[float, float, int]] = []
 
+    def trace(self, batches: Any) -> Any:
+        return self._step.trace(batches)
+
     def accumulate(self, batches: Any, count: tf.Tensor) -> None:
         self._batches = batches
         return self._timed(int(count), self._step.accumulate, batches, count)
