@@ -20,7 +20,7 @@ from accumtrain.models.segments import Coupling, Model, Segment, Stage
 from accumtrain.models.target import is_for_xla
 
 Emit = Callable[[Gradients], list[tf.Operation]]
-LANES = 128  # a TPU pads the channels of every tensor to a multiple of these
+LANES = 128  # a TPU pads channels, where they lie innermost, to a multiple of these
 
 
 def gradient(
