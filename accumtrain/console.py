@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from contextvars import ContextVar
 from types import TracebackType
 
 from rich import box
@@ -15,16 +16,16 @@ from rich.progress import Progress as RichProgress
 from rich.table import Table
 from rich.text import Text
 
-_silent = [False]
+_silent: ContextVar[bool] = ContextVar("silent", default=False)
 
 
 def silence() -> None:
     """From here on this process prints nothing but warnings and errors: the chief of the workers speaks for it."""
-    _silent[0] = True
+    _silent.set(True)
 
 
 def _out() -> Console:
-    return Console(highlight=False, quiet=_silent[0])
+    return Console(highlight=False, quiet=_silent.get())
 
 
 def _err() -> Console:

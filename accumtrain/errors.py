@@ -4,11 +4,23 @@ A message names the value, the rule it broke and the remedy. The command line pr
 any other exception is a bug and exits with 1.
 """
 
+from __future__ import annotations
+
+from typing import Any
+
 
 class AccumtrainError(Exception):
-    """Base of all errors that are not bugs of accumtrain."""
+    """Base of all errors that are not bugs of accumtrain.
+
+    Args:
+        result: what the job has found out all the same; it is written where the result of the job goes.
+    """
 
     exit_code = 1
+
+    def __init__(self, message: str = "", result: dict[str, Any] | None = None):
+        super().__init__(message)
+        self.result = result
 
 
 class ConfigError(AccumtrainError):

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-PROGRAM = "from accumtrain.cli import main; main()"
+PROGRAM = "from accumtrain.shell.cli import main; main()"
 
 
 def accumtrain(folder: Path, *overrides: str, show: bool = False) -> tuple[int, Path]:

@@ -13,10 +13,10 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # before TensorFlow is imported
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.config import RevNetConfig
-from accumtrain.engine import tape
-from accumtrain.models.build import build_model
-from accumtrain.models.mode import Mode
+from accumtrain.backprop import tape
+from accumtrain.backprop.mode import Mode
+from accumtrain.kinds.models import RevNetConfig
+from accumtrain.models.build_model import build_model
 
 MODELS = {"revnet38": ([3, 3, 3], [32, 32, 64, 112]), "revnet110": ([9, 9, 9], [32, 32, 64, 128])}
 IMAGES, SHAPE, CLASSES = 32, (16, 16, 3), 10

@@ -18,7 +18,7 @@ from unittest import mock
 
 from workbench import compose, tf
 
-from accumtrain.config import Config
+from accumtrain.config.schema import Config
 from accumtrain.engine.step import Step
 from accumtrain.jobs import train
 
@@ -65,7 +65,7 @@ class TimedCalls:
         seconds = []
         for _ in range(EMPTY_CALLS):
             started = time.perf_counter()
-            self._step.accumulate(self._batches, tf.constant(0))
+            self._step.accumulate(self._batches, 0)
             seconds.append(time.perf_counter() - started)
         return statistics.median(seconds)
 

@@ -124,7 +124,7 @@ def prepare_tfds(root: Path) -> None:
 def ours(case: Case, root: Path) -> Any:
     from workbench import compose
 
-    from accumtrain.data.build import open_data
+    from accumtrain.data.open_data import open_data
     from accumtrain.data.pipeline import train_batches
 
     config = compose(*case.overrides.format(root).split(), f"batch_size={case.batch}")

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from accumtrain import local_workers
+from accumtrain.shell import local_workers
 
 UPDATES = 60
 OVERRIDES = ["batch_size=64", "accum.steps=2", f"train.steps={UPDATES}", "checkpoint.every=10", "log.every=5"]

@@ -15,7 +15,7 @@ from typing import Any
 from command_line import accumtrain
 from workbench import compose
 
-from accumtrain.jobs.probe import probe
+from accumtrain.planning.probe import probe
 
 OUT_OF_MEMORY = 6  # exit code
 IMAGES = ["data=synthetic", "data.num_classes=10", "data.train_examples=512", "data.test_examples=64"]

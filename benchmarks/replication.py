@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 from command_line import PROGRAM
 
-from accumtrain import local_workers
+from accumtrain.shell import local_workers
 
 WAYS = {
     "1 device x 8": (0, ["device=cpu", "accum.steps=8"]),

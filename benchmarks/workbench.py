@@ -11,8 +11,11 @@ from dataclasses import dataclass, field
 
 import hydra
 
-from accumtrain import environment
-from accumtrain.config import CONF_DIR, Config, DeviceConfig, from_mapping
+from accumtrain.config.conf_dir import CONF_DIR
+from accumtrain.config.convert import from_mapping
+from accumtrain.config.schema import Config
+from accumtrain.kinds.devices import DeviceConfig
+from accumtrain.process import environment
 
 CPU = DeviceConfig("cpu", None, None, None, "auto", [], None, 300)
 environment.prepare(CPU)
@@ -21,11 +24,11 @@ import tensorflow as tf  # noqa: E402
 from asked import bytes_asked_at_peak  # noqa: E402
 from omegaconf import OmegaConf  # noqa: E402
 
-from accumtrain.devices import resolve  # noqa: E402
+from accumtrain.devices.resolve import resolve  # noqa: E402
 from accumtrain.engine.step import Step  # noqa: E402
 from accumtrain.engine.window import Window  # noqa: E402
-from accumtrain.models.build import build_model  # noqa: E402
-from accumtrain.optim.build import build_optimizer  # noqa: E402
+from accumtrain.models.build_model import build_model  # noqa: E402
+from accumtrain.optim.build_optimizer import build_optimizer  # noqa: E402
 from accumtrain.optim.schedules import build_schedule  # noqa: E402
 
 MB = 2**20
@@ -66,13 +69,13 @@ class MicroStep:
 
     def run(self, batch: int, timed: bool = True) -> None:
         """One micro-step on a batch that is already there; its gradient is added to the buffers."""
-        self._measured(batch, timed, lambda batches: self.step.accumulate(batches, tf.constant(1)))
+        self._measured(batch, timed, lambda batches: self.step.accumulate(batches, 1))
 
     def update(self, batch: int, micro_steps: int, timed: bool = True) -> None:
         """A whole update of micro-steps on a batch that is already there."""
 
         def work(batches: Iterator) -> None:
-            self.step.accumulate(batches, tf.constant(micro_steps))
+            self.step.accumulate(batches, micro_steps)
             self.step.commit()
 
         self._measured(batch, timed, work)
@@ -80,7 +83,7 @@ class MicroStep:
     def bytes_asked(self, batch: int) -> int:
         """What a micro-step asks of the allocator at its peak."""
         batches = self._batches(batch)
-        return bytes_asked_at_peak(lambda: self.step.accumulate(batches, tf.constant(1)))
+        return bytes_asked_at_peak(lambda: self.step.accumulate(batches, 1))
 
     def _batches(self, batch: int) -> Iterator:
         return iter(tf.data.Dataset.from_tensors(examples(batch, self.shape, self.classes)).repeat())

@@ -14,8 +14,11 @@ import hydra
 import pytest
 from omegaconf import OmegaConf
 
-from accumtrain import cli, environment, tpu_runtime
-from accumtrain.config import CONF_DIR, Config, from_mapping
+from accumtrain.config.conf_dir import CONF_DIR
+from accumtrain.config.convert import from_mapping
+from accumtrain.config.schema import Config
+from accumtrain.process import environment, tpu_runtime
+from accumtrain.shell import cli
 
 # before a test imports TensorFlow
 os.environ.update(environment.VARIABLES | tpu_runtime.quiet_environment(), TF_CPP_MIN_LOG_LEVEL="3")

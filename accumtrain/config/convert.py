@@ -9,10 +9,12 @@ from collections.abc import Mapping
 from types import UnionType
 from typing import Any
 
-from accumtrain.config.names import show, suggest
 from accumtrain.config.rules import check
 from accumtrain.config.schema import Config
 from accumtrain.errors import ConfigError
+from accumtrain.kinds.groups import GROUPS
+from accumtrain.kinds.table import Choice
+from accumtrain.kinds.values import show, suggest
 
 MISSING = "???"  # OmegaConf's mark for a value the user has to give
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "null"}
@@ -30,9 +32,12 @@ EXAMPLES = {
 def from_mapping(mapping: Mapping[str, Any]) -> Config:
     """The checked configuration of a run.
 
+    Args:
+        mapping: keys that are left out have the defaults of their dataclass.
+
     Raises:
-        ConfigError: a key is unknown or missing, or a value has the wrong type or breaks a rule. The message names
-            the first mistake only.
+        ConfigError: a key is unknown, one without a default is missing, or a value has the wrong type or breaks a rule.
+            The message names the first mistake only.
     """
     config: Config = _record(Config, mapping, "")
     check(config)
@@ -49,7 +54,7 @@ def known_keys() -> list[str]:
     keys: set[str] = set()
     hints = typing.get_type_hints(Config)
     for name in (field.name for field in dataclasses.fields(Config)):
-        records = list(Config.GROUPS[name].values()) if name in Config.GROUPS else [hints[name]]
+        records = [row.config for row in GROUPS[name]] if name in GROUPS else [hints[name]]
         for record in filter(dataclasses.is_dataclass, records):
             keys |= {f"{name}.{field.name}" for field in dataclasses.fields(record)}
         if not dataclasses.is_dataclass(records[0]):
@@ -61,31 +66,35 @@ def _record(cls: type, value: Any, where: str) -> Any:
     """`value` as an instance of the dataclass `cls`; `where` is its dotted key, empty at the top."""
     if not isinstance(value, Mapping):
         raise ConfigError(f"{where}={show(value)}: {where} is a group of keys; set one of them, {where}.<key>=<value>")
-    names = [field.name for field in dataclasses.fields(cls)]
+    fields = dataclasses.fields(cls)
+    names = [field.name for field in fields]
     for key in value:
         if key not in names:
             owner = f"{where} (kind {value['kind']})" if "kind" in value else where or "the configuration"
             raise ConfigError(f"{_join(where, key)}: no such key in {owner}; {suggest(str(key), names)}")
     hints = typing.get_type_hints(cls)
-    return cls(**{name: _field(hints[name], value, name, _join(where, name)) for name in names})
+    given = {field.name: MISSING for field in fields if _has_no_default(field)} | dict(value)
+    return cls(**{name: _field(hints[name], given, name, _join(where, name)) for name in names if name in given})
+
+
+def _has_no_default(field: dataclasses.Field) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
 def _field(hint: Any, record: Mapping[str, Any], name: str, key: str) -> Any:
-    if name not in record or record[name] == MISSING:
-        raise ConfigError(f"{key} has no value; add {key}={EXAMPLES.get(key, '<value>')}")
     value = record[name]
-    if key in Config.GROUPS:
-        return _record(_kind(Config.GROUPS[key], value, key), value, key)
+    if value == MISSING:
+        raise ConfigError(f"{key} has no value; add {key}={EXAMPLES.get(key, '<value>')}")
+    if key in GROUPS:
+        return _record(_keys_of_kind(value, key), value, key)
     if dataclasses.is_dataclass(hint):
         return _record(typing.cast(type, hint), value, key)
     return _value(hint, value, key)
 
 
-def _kind(kinds: Mapping[str, type], value: Any, group: str) -> type:
-    kind = str(value.get("kind") if isinstance(value, Mapping) else value)
-    if kind not in kinds:
-        raise ConfigError(f"{group}.kind={kind}: no such kind; {suggest(kind, kinds)}")
-    return kinds[kind]
+def _keys_of_kind(value: Any, group: str) -> type[Choice]:
+    kind = value.get("kind") if isinstance(value, Mapping) else value
+    return GROUPS[group][str(kind)].config
 
 
 def _value(hint: Any, value: Any, key: str) -> Any:

@@ -1,170 +1,138 @@
-"""The keys of a run, as dataclasses: YAML in conf/ holds the values, `rules` says which values are allowed."""
+"""The keys of a run, as dataclasses with their defaults. The groups' own keys stand in `kinds/`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, field
+from typing import Annotated
 
-from accumtrain.config.groups import (
-    AdafactorConfig,
-    AdamConfig,
-    CosineConfig,
-    DigitsConfig,
-    FolderConfig,
-    KerasModelConfig,
-    KerasOptimConfig,
-    LeNetConfig,
-    ResNetConfig,
-    RevNetConfig,
-    RsqrtConfig,
-    ScheduleConfig,
-    SgdConfig,
-    StepConfig,
-    SyntheticConfig,
-    TfdsConfig,
-    TfrecordConfig,
-)
+from accumtrain.kinds.devices import AutoConfig, DeviceConfig
+from accumtrain.kinds.losses import CrossEntropyConfig, LossConfig
+from accumtrain.kinds.models import ModelConfig, RevNetConfig
+from accumtrain.kinds.optimizers import AdafactorConfig, OptimConfig
+from accumtrain.kinds.schedules import CosineConfig, ScheduleConfig
+from accumtrain.kinds.sources import DataConfig, DigitsConfig
+from accumtrain.kinds.values import COUNT, FRACTION, NOT_NEGATIVE, POSITIVE, OneOf, Range, Word
 
-JOBS = ("train", "evaluate", "verify", "plan", "bench", "report")
 PRECISIONS = ("float32", "bfloat16", "float16", "float64")
 
 
-@dataclass
-class DeviceConfig:
-    """`virtual`: logical CPU devices. `memory_limit_mb`: a hard limit. `tpu`: address or name, kind tpu only;
-    `tpu_topology`: of the TPU that job=plan device=tpu compiles for.
-
-    `xla`: compile micro-steps with XLA? auto: on a TPU only. Kind multiworker: `workers` (host:port of each, the chief
-    first) and `index` (this process), where neither TF_CONFIG nor SLURM says so; `timeout`: seconds to wait for others.
-    """
-
-    kind: str
-    virtual: int | None
-    memory_limit_mb: int | None
-    tpu: str | None
-    xla: bool | str
-    workers: list[str]
-    index: int | None
-    timeout: int
-    tpu_topology: str = "v5e:2x2"
-
-
-@dataclass
+@dataclass(kw_only=True)
 class AccumConfig:
     """`steps` auto: the smallest number that fits the memory. A job puts the number in its place before it begins.
 
     `dtype` float64: sums that do not depend on how the micro-batches are spread over replicas, in twice the memory.
     """
 
-    steps: int | str
-    dtype: str
+    steps: Annotated[int | str, COUNT, Word("auto", "must be a number of micro-batches per update, or auto")] = 4
+    dtype: Annotated[str, OneOf(("float32", "float64"))] = "float32"
 
     @property
     def count(self) -> int:
         """`steps`, once it is a number."""
-        assert isinstance(self.steps, int), "accum.steps=auto was not settled"
+        assert isinstance(self.steps, int), "accum.steps=auto was not resolved"
         return self.steps
 
 
-@dataclass
+@dataclass(kw_only=True)
 class TrainConfig:
-    epochs: float | None
-    steps: int | None
+    """The length of a run. `steps` counts updates and wins over `epochs`."""
+
+    epochs: Annotated[float | None, POSITIVE] = 25.0
+    steps: Annotated[int | None, COUNT] = None
 
 
-@dataclass
+@dataclass(kw_only=True)
 class EvalConfig:
-    every: int | str
+    """`every`: a number of updates, or epoch."""
+
+    every: Annotated[
+        int | str, COUNT, Word("epoch", "must be a number of updates or epoch; for example eval.every=epoch")
+    ] = "epoch"
 
 
-@dataclass
+@dataclass(kw_only=True)
 class CheckpointConfig:
-    every: int
-    keep: int
+    """A checkpoint after `every` updates; the last `keep` stay."""
+
+    every: Annotated[int, COUNT] = 200
+    keep: Annotated[int, COUNT] = 3
 
 
-@dataclass
+@dataclass(kw_only=True)
 class LogConfig:
-    every: int
+    """A record of the metrics after `every` updates."""
+
+    every: Annotated[int, COUNT] = 10
 
 
-@dataclass
+@dataclass(kw_only=True)
 class EmaConfig:
     """`decay` 0 turns the moving average of the weights off."""
 
-    decay: float
+    decay: Annotated[float, FRACTION] = 0.0
 
 
-@dataclass
+@dataclass(kw_only=True)
 class LossScaleConfig:
     """precision=float16 only: the first scale, and the updates in a row after which it is doubled."""
 
-    initial: float
-    growth_every: int
+    initial: Annotated[float, Range(1, 2**64)] = 32768.0
+    growth_every: Annotated[int, COUNT] = 2000
 
 
-@dataclass
+@dataclass(kw_only=True)
 class RunConfig:
-    """`name` null is derived from the command (see runs.py). The run lives in `dir`/`name`."""
+    """`name` null is derived from the command (see runs/names.py). The run lives in `dir`/`name`."""
 
-    name: str | None
-    dir: str
-    seed: int
-    resume: bool
+    name: str | None = None
+    dir: str = "runs"
+    seed: Annotated[int, Range(0, 2**31)] = 0
+    resume: bool = True
 
 
-@dataclass
+@dataclass(kw_only=True)
 class BenchConfig:
     """How long job=bench measures: at least `updates`, and until `seconds` have passed."""
 
-    updates: int
-    seconds: float
+    updates: Annotated[int, COUNT] = 5
+    seconds: Annotated[float, NOT_NEGATIVE] = 10.0
 
 
-@dataclass
+@dataclass(kw_only=True)
 class ReportConfig:
     """`runs`: names of the runs that job=report compares; empty: all in run.dir."""
 
-    runs: list[str]
+    runs: list[str] = field(default_factory=list)
 
 
-@dataclass
+@dataclass(kw_only=True)
+class DebugConfig:
+    """`eager`: micro-steps run without graphs, slowly, so that a debugger and prints work inside layers."""
+
+    eager: bool = False
+
+
+@dataclass(kw_only=True)
 class Config:
-    job: str
-    batch_size: int
-    precision: str
-    model: Any
-    optim: Any
-    schedule: Any
-    data: Any
-    device: DeviceConfig
-    accum: AccumConfig
-    train: TrainConfig
-    eval: EvalConfig
-    checkpoint: CheckpointConfig
-    log: LogConfig
-    ema: EmaConfig
-    loss_scale: LossScaleConfig
-    run: RunConfig
-    bench: BenchConfig
-    report: ReportConfig
+    """Everything that decides a run. `run(Config(...))` is what the command line does."""
 
-    GROUPS: ClassVar[dict[str, dict[str, type]]] = {
-        "model": {"lenet": LeNetConfig, "resnet": ResNetConfig, "revnet": RevNetConfig, "keras": KerasModelConfig},
-        "optim": {
-            "adam": AdamConfig,
-            "adamw": AdamConfig,
-            "sgd": SgdConfig,
-            "adafactor": AdafactorConfig,
-            "keras": KerasOptimConfig,
-        },
-        "schedule": {"constant": ScheduleConfig, "cosine": CosineConfig, "step": StepConfig, "rsqrt": RsqrtConfig},
-        "data": {
-            "digits": DigitsConfig,
-            "synthetic": SyntheticConfig,
-            "tfds": TfdsConfig,
-            "folder": FolderConfig,
-            "tfrecord": TfrecordConfig,
-        },
-        "device": dict.fromkeys(("auto", "cpu", "gpu", "mirrored", "multiworker", "tpu"), DeviceConfig),
-    }
+    job: str = "train"
+    batch_size: Annotated[int, COUNT] = 64
+    precision: Annotated[str, OneOf(PRECISIONS)] = "float32"
+    model: ModelConfig = field(default_factory=RevNetConfig)
+    optim: OptimConfig = field(default_factory=AdafactorConfig)
+    schedule: ScheduleConfig = field(default_factory=CosineConfig)
+    loss: LossConfig = field(default_factory=CrossEntropyConfig)
+    data: DataConfig = field(default_factory=DigitsConfig)
+    device: DeviceConfig = field(default_factory=AutoConfig)
+    accum: AccumConfig = field(default_factory=AccumConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    eval: EvalConfig = field(default_factory=EvalConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    log: LogConfig = field(default_factory=LogConfig)
+    ema: EmaConfig = field(default_factory=EmaConfig)
+    loss_scale: LossScaleConfig = field(default_factory=LossScaleConfig)
+    run: RunConfig = field(default_factory=RunConfig)
+    bench: BenchConfig = field(default_factory=BenchConfig)
+    report: ReportConfig = field(default_factory=ReportConfig)
+    debug: DebugConfig = field(default_factory=DebugConfig)

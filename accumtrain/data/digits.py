@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from accumtrain.data.source import ArraySplit
+from accumtrain.data.source import ArraySplit, Source
+from accumtrain.kinds.sources import DigitsConfig
 
 NUM_CLASSES = 10
 TEST_EXAMPLES = 360
@@ -14,7 +15,7 @@ TEST_EXAMPLES = 360
 _WHITE = 16
 
 
-def open_digits() -> tuple[ArraySplit, ArraySplit]:
+def open_digits(config: DigitsConfig, seed: int) -> Source:
     """1,437 training and 360 test examples.
 
     The split is fixed: of all examples in the order of their labels (and of the file within a label), the test
@@ -25,4 +26,5 @@ def open_digits() -> tuple[ArraySplit, ArraySplit]:
     rank = np.empty(len(labels), np.int64)
     rank[np.argsort(labels, kind="stable")] = np.arange(len(labels))
     test = (rank + 1) * TEST_EXAMPLES // len(labels) > rank * TEST_EXAMPLES // len(labels)
-    return ArraySplit(images[~test], labels[~test], _WHITE), ArraySplit(images[test], labels[test], _WHITE)
+    train, held_out = (ArraySplit(images[chosen], labels[chosen], _WHITE) for chosen in (~test, test))
+    return Source(train, held_out, NUM_CLASSES)

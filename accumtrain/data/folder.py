@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.config import FolderConfig
 from accumtrain.data.encoded import EncodedSplit
 from accumtrain.data.images import decode
+from accumtrain.data.source import Source
 from accumtrain.errors import DataError
+from accumtrain.kinds.sources import FolderConfig
 
 _SUFFIXES = (".png", ".jpg", ".jpeg")
 _SIGNATURES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff")
@@ -61,8 +62,8 @@ class FolderSplit(EncodedSplit):
         return index
 
 
-def open_folder(config: FolderConfig) -> tuple[FolderSplit, FolderSplit, int, list[str]]:
-    """Training split, test split, number of classes, and notes for the user.
+def open_folder(config: FolderConfig, seed: int) -> Source:
+    """The images of a folder, and a note of what was ignored.
 
     Raises:
         DataError: The folder, a class or a file is not what it should be.
@@ -82,7 +83,7 @@ def open_folder(config: FolderConfig) -> tuple[FolderSplit, FolderSplit, int, li
     _check_signatures([file for listing in (train, test) for files in listing.classes.values() for file in files])
     shape = None if config.image_size else _first_shape(train)
     notes = [f"ignored {_files(ignored)} not named as PNG or JPEG: {_names(ignored)}"] if ignored else []
-    return _split(train, shape), _split(test, shape), len(train.classes), notes
+    return Source(_split(train, shape), _split(test, shape), len(train.classes), notes)
 
 
 def _test_folder(root: Path) -> Path:

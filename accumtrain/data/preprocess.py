@@ -12,10 +12,10 @@ from functools import partial
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.config import DataConfig
 from accumtrain.data import augment
 from accumtrain.data.images import central_window, cut, decode, decode_window
 from accumtrain.errors import ConfigError
+from accumtrain.kinds.sources import DataConfig
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from accumtrain.errors import DataError
 
 
 @dataclass(frozen=True)
-class Piece:
+class ShardRange:
     """`count` records of a shard from record `first` on; `count` None is all that follow."""
 
     path: str
@@ -27,7 +27,7 @@ class Piece:
 class Shards(ABC):
     """The records of all pieces in a row, numbered from 0."""
 
-    def __init__(self, pieces: list[Piece]) -> None:
+    def __init__(self, pieces: list[ShardRange]) -> None:
         """Raises DataError if a shard can't be read or holds fewer records than its piece asks for."""
         self._paths = list(dict.fromkeys(piece.path for piece in pieces))
         held = dict(zip(self._paths, self._open(self._paths), strict=True))

@@ -51,6 +51,23 @@ class ArraySplit(Split):
 
 
 @dataclass(frozen=True)
+class Source:
+    """What a source gives when it is opened.
+
+    Attributes:
+        train: The examples to learn from.
+        test: The examples to evaluate on.
+        num_classes: Labels are 0..num_classes-1.
+        notes: What the user should know about it, one line each.
+    """
+
+    train: Split
+    test: Split
+    num_classes: int
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
 class Data:
     """An opened data set.
 

@@ -6,10 +6,10 @@ import math
 
 import tensorflow as tf
 
-from accumtrain.config import SyntheticConfig
-from accumtrain.data.source import Split
+from accumtrain.data.source import Source, Split
 from accumtrain.data.stream import NOISE, PATTERN, hash64, random64, random_below
 from accumtrain.errors import ConfigError
+from accumtrain.kinds.sources import SyntheticConfig
 
 # A class is a coarse grid of random grey values.
 _GRID = 4
@@ -47,14 +47,14 @@ class SyntheticSplit(Split):
         return tf.reshape(tf.reshape(octets, [tf.size(index), -1])[:, :pixels], [-1, *self._shape])
 
 
-def open_synthetic(config: SyntheticConfig, seed: int) -> tuple[SyntheticSplit, SyntheticSplit]:
+def open_synthetic(config: SyntheticConfig, seed: int) -> Source:
     """Training and test examples, all different. Raises ConfigError without an image size."""
     if config.image_size is None:
         raise ConfigError("data=synthetic has no images of its own: set data.image_size, for example to 32")
     shape = (config.image_size, config.image_size, config.channels)
     train = SyntheticSplit(config.train_examples, shape, config.num_classes, seed, first=0)
     test = SyntheticSplit(config.test_examples, shape, config.num_classes, seed, first=config.train_examples)
-    return train, test
+    return Source(train, test, config.num_classes)
 
 
 def _half(octets: tf.Tensor) -> tf.Tensor:

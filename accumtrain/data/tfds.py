@@ -7,16 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from accumtrain.config import TfdsConfig
 from accumtrain.data.records import RecordSplit
-from accumtrain.data.shards import ArrayRecordShards, Piece, Shards, TfrecordShards
+from accumtrain.data.shards import ArrayRecordShards, ShardRange, Shards, TfrecordShards
+from accumtrain.data.source import Source
 from accumtrain.errors import DataError
+from accumtrain.kinds.sources import TfdsConfig
 
 _FORMATS: dict[str, type[Shards]] = {"tfrecord": TfrecordShards, "array_record": ArrayRecordShards}
 
 
-def open_tfds(config: TfdsConfig) -> tuple[RecordSplit, RecordSplit, int]:
-    """Training split, test split, number of classes.
+def open_tfds(config: TfdsConfig, seed: int) -> Source:
+    """Two splits of a prepared data set.
 
     Raises:
         DataError: Not prepared, prepared in another format, or without the splits and features asked for.
@@ -28,7 +29,7 @@ def open_tfds(config: TfdsConfig) -> tuple[RecordSplit, RecordSplit, int]:
     if train.image_shape is None and config.image_size is None:
         train.fix_shape()
         test.image_shape = train.image_shape
-    return train, test, label.num_classes
+    return Source(train, test, label.num_classes)
 
 
 def _prepared_builder(config: TfdsConfig) -> Any:
@@ -93,7 +94,7 @@ def _open(config: TfdsConfig, builder: Any, key: str, split: str, image: Any, nu
         raise DataError(
             f"{key}={split} is no split of {config.name}: it has {have}, and slices as in {have.split(',')[0]}[:90%]"
         ) from error
-    pieces = [Piece(part.filename, part.skip, part.take) for part in instructions]
+    pieces = [ShardRange(part.filename, part.skip, part.take) for part in instructions]
     if not pieces:
         raise DataError(f"{key}={split} of {config.name} is empty: choose a larger slice")
     height, width, channels = image.shape

@@ -6,17 +6,18 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from accumtrain.config import TfrecordConfig
 from accumtrain.data.byte_ranges import is_remote
 from accumtrain.data.records import RecordSplit
-from accumtrain.data.shards import Piece, TfrecordShards
+from accumtrain.data.shards import ShardRange, TfrecordShards
+from accumtrain.data.source import Source
 from accumtrain.errors import DataError
+from accumtrain.kinds.sources import TfrecordConfig
 
 _CHANNELS = 3
 
 
-def open_tfrecord(config: TfrecordConfig) -> tuple[RecordSplit, RecordSplit]:
-    """Training and test split.
+def open_tfrecord(config: TfrecordConfig, seed: int) -> Source:
+    """The splits that two globs name.
 
     Raises:
         DataError: No file matches, a file is truncated or none of TFRecord, or a feature is missing.
@@ -27,14 +28,14 @@ def open_tfrecord(config: TfrecordConfig) -> tuple[RecordSplit, RecordSplit]:
         train.fix_shape()
         test.image_shape = train.image_shape
     test.inspect(0)
-    return train, test
+    return Source(train, test, config.num_classes)
 
 
 def _open(config: TfrecordConfig, key: str, pattern: str) -> RecordSplit:
     paths = _matching(pattern)
     if not paths:
         raise DataError(f"{key}={pattern} matches no file: give TFRecord files, as in 'folder/train-*'")
-    shards = TfrecordShards([Piece(path) for path in paths])
+    shards = TfrecordShards([ShardRange(path) for path in paths])
     if len(shards) == 0:
         raise DataError(f"{key}={pattern} matches {len(paths)} file(s) without a single record")
     split = RecordSplit(

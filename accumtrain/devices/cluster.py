@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
-from accumtrain.config import DeviceConfig
 from accumtrain.errors import ConfigError
+from accumtrain.kinds.devices import DeviceConfig
 
 SLURM_PORT = 8888  # of the first task on a node; those after it count up
 MOST_TASKS_OF_A_NODE = 1024

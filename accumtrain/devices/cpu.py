@@ -7,8 +7,22 @@ from functools import cache
 
 import tensorflow as tf
 
+from accumtrain.devices.found import Devices, found
 from accumtrain.devices.once import set_once
-from accumtrain.environment import CPU_LIMIT
+from accumtrain.kinds.devices import DeviceConfig
+from accumtrain.process.environment import CPU_LIMIT
+
+
+def resolve_cpu(config: DeviceConfig) -> Devices:
+    """device=cpu: one replica, or one on each of device.virtual logical devices."""
+    replicas = config.virtual or 1
+    split_cpu(replicas)
+    take_memory_in_one_piece()
+    cores = f"CPU, {os.cpu_count()} cores"
+    if replicas == 1:
+        return found(config, tf.distribute.get_strategy(), cores)
+    strategy = tf.distribute.MirroredStrategy([f"/cpu:{index}" for index in range(replicas)])
+    return found(config, strategy, f"{cores} as {replicas} virtual devices, mirrored")
 
 
 def split_cpu(count: int) -> None:

@@ -6,9 +6,32 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from accumtrain.config import DeviceConfig
+from accumtrain.devices.cpu import resolve_cpu
+from accumtrain.devices.found import Devices, found
 from accumtrain.devices.once import set_once
 from accumtrain.errors import ConfigError
+from accumtrain.kinds.devices import DeviceConfig
+
+
+def resolve_gpu(config: DeviceConfig) -> Devices:
+    """device=gpu: the first GPU."""
+    gpus = require_gpus(config.kind)[:1]
+    limit_gpus(config, gpus)
+    set_once(tf.config.set_visible_devices, gpus, "GPU")
+    return found(config, tf.distribute.OneDeviceStrategy("/gpu:0"), gpu_name(gpus[0]))
+
+
+def resolve_mirrored(config: DeviceConfig) -> Devices:
+    """device=mirrored: a replica on each GPU, or on each of device.virtual CPU devices."""
+    if config.virtual is not None:
+        return resolve_cpu(config)
+    try:
+        gpus = require_gpus(config.kind)
+    except ConfigError as error:
+        raise ConfigError(f"{error}, or try replication on this CPU with device.virtual=2") from error
+    limit_gpus(config, gpus)
+    strategy = tf.distribute.MirroredStrategy([f"/gpu:{index}" for index in range(len(gpus))])
+    return found(config, strategy, f"{len(gpus)} x {gpu_name(gpus[0])}, mirrored")
 
 
 def require_gpus(kind: str) -> list[tf.config.PhysicalDevice]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import os
 import signal
 
 import tensorflow as tf
@@ -14,14 +15,38 @@ from tensorflow.python.distribute.collective_all_reduce_strategy import (
 )
 from tensorflow.python.eager.context import context
 
-from accumtrain.devices.cluster import Cluster
+from accumtrain.console import silence
+from accumtrain.devices.cluster import Cluster, find_cluster
+from accumtrain.devices.cpu import split_cpu, take_memory_in_one_piece
+from accumtrain.devices.found import Devices, found
+from accumtrain.devices.gpu import gpu_name, limit_gpus
 from accumtrain.devices.rendezvous import meet
-from accumtrain.environment import stderr_kept_back
 from accumtrain.errors import ConfigError
+from accumtrain.kinds.devices import DeviceConfig
+from accumtrain.process.environment import held_back_stderr
 
 HEARTBEAT = 20  # seconds of silence after which a worker counts as lost
 JOINING = 45  # seconds that TensorFlow's runtimes get to find each other
 JOB = "worker"
+
+
+def resolve_multiworker(config: DeviceConfig) -> Devices:
+    """device=multiworker: the replicas of all processes of the cluster."""
+    cluster = find_cluster(config)
+    if cluster.index > 0:
+        silence()
+    gpus = [] if config.virtual is not None else tf.config.list_physical_devices("GPU")
+    if gpus:
+        limit_gpus(config, gpus)
+        local = f"{len(gpus)} x {gpu_name(gpus[0])}"
+    else:
+        split_cpu(config.virtual or 1)
+        local = f"CPU, {os.cpu_count()} cores" + (f" as {config.virtual} virtual devices" if config.virtual else "")
+    strategy = MultiWorkerStrategy(cluster, len(gpus) or config.virtual or 1, "GPU" if gpus else "CPU", config.timeout)
+    if not gpus:
+        take_memory_in_one_piece()
+    workers = len(cluster.workers)
+    return found(config, strategy, f"{workers} workers, each {local}", worker=cluster.index, workers=workers)
 
 
 class MultiWorkerStrategy(tf.distribute.MultiWorkerMirroredStrategy):
@@ -50,7 +75,7 @@ class MultiWorkerStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         meet(cluster, timeout)
         on_sigterm = signal.getsignal(signal.SIGTERM)
         try:
-            with stderr_kept_back() as stderr:  # TensorFlow before 2.21 announces its server there
+            with held_back_stderr() as stderr:  # TensorFlow before 2.21 announces its server there
                 # the runtime holds Python's lock while it waits: if a worker dies now, nothing else can end this one
                 faulthandler.dump_traceback_later(JOINING, exit=True, file=stderr)
                 extended = _Extended(self, resolver, options, devices, kind)

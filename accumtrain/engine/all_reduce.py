@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 
-def all_reduced(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+def all_reduce_sum(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """The sum over replicas of each tensor. In replica context.
 
     They travel as one vector per dtype: a collective operation costs its latency however little it carries.
@@ -26,12 +26,12 @@ def all_reduced(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     return [sums[place] for place in range(len(tensors))]
 
 
-def agreed(strategy: tf.distribute.Strategy, value: int) -> bool:
+def same_on_all_replicas(strategy: tf.distribute.Strategy, value: int) -> bool:
     """Do all replicas, on all workers, hold the same number?"""
 
     @tf.function(autograph=False)
     def moments() -> tf.Tensor:
-        return strategy.run(lambda: all_reduced([tf.constant([value, value**2], tf.float64)])[0])
+        return strategy.run(lambda: all_reduce_sum([tf.constant([value, value**2], tf.float64)])[0])
 
     total = strategy.experimental_local_results(moments())[0].numpy()
     return bool(total[1] * strategy.num_replicas_in_sync == total[0] ** 2)

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import tensorflow as tf
 
+from accumtrain.backprop.model import Model
 from accumtrain.engine.ema import MovingAverage
 from accumtrain.engine.window import Window
 from accumtrain.errors import CheckpointError
-from accumtrain.models.segments import Model
 
 UNREADABLE = (tf.errors.OpError, AssertionError, IndexError, ValueError, RuntimeError)  # as TensorFlow words damage
 

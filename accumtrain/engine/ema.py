@@ -9,7 +9,7 @@ from functools import partial
 import tensorflow as tf
 
 from accumtrain.optim.optimizer import in_sequence
-from accumtrain.optim.shared import Local, Shared
+from accumtrain.optim.per_shape import PerShapeFunction, VariableHandle
 
 
 class MovingAverage(tf.Module):
@@ -23,19 +23,19 @@ class MovingAverage(tf.Module):
         super().__init__()
         self.weights, self.decay = list(weights), decay
         self.averages = [tf.Variable(weight, trainable=False, name="average") for weight in self.weights]
-        self._shared_blend = Shared(self._blend)
+        self._blend_one = PerShapeFunction(self._blend)
 
     def update(self, step: tf.Tensor) -> None:
         """Takes in the weights as they stand; `step` int64 is the number of updates before this one."""
         update = tf.cast(step, tf.float32) + 1.0
         decay = tf.minimum(self.decay, (1.0 + update) / (10.0 + update))
         in_sequence(
-            partial(self._shared_blend, {"average": average, "weight": weight}, tf.cast(1.0 - decay, weight.dtype))
+            partial(self._blend_one, {"average": average, "weight": weight}, tf.cast(1.0 - decay, weight.dtype))
             for average, weight in zip(self.averages, self.weights, strict=True)
         )
 
     @staticmethod
-    def _blend(variables: Mapping[str, Local], share: tf.Tensor) -> None:
+    def _blend(variables: Mapping[str, VariableHandle], share: tf.Tensor) -> None:
         average, weight = variables["average"], variables["weight"]
         average.assign_add((weight.read() - average.read()) * share)
 

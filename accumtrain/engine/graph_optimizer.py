@@ -22,10 +22,10 @@ FUSION_ONLY = RewriterConfig(
     loop_optimization=RewriterConfig.OFF,
 )
 # A commit has nothing to fuse: without the optimizer it starts several times sooner and is no slower.
-NOTHING = RewriterConfig(disable_meta_optimizer=True)
+NO_GRAPH_OPTIMIZER = RewriterConfig(disable_meta_optimizer=True)
 
 
-class Compiled:
+class CompiledFunction:
     """A tf.function that is always compiled and called under the same settings of the graph optimizer."""
 
     def __init__(self, function: Callable[..., Any], options: RewriterConfig):

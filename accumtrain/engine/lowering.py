@@ -6,10 +6,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from accumtrain.backprop.order import after
+from accumtrain.backprop.target import for_xla
 from accumtrain.engine.flops import count_flops
-from accumtrain.engine.window import Batch, Window
-from accumtrain.models.order import after
-from accumtrain.models.target import for_xla
+from accumtrain.engine.loss import Batch
+from accumtrain.engine.window import Window
 
 
 def lower(window: Window, image_shape: tuple[int, int, int], micro_batch: int) -> tuple[str, int]:

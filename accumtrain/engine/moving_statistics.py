@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.models.mode import MovingStatistics
+from accumtrain.backprop.mode import MovingStatistics
 
 
 class MovingStatisticsBuffer(tf.Module):

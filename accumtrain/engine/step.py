@@ -7,36 +7,84 @@ from typing import Any
 
 import tensorflow as tf
 
-from accumtrain.engine.graph_optimizer import FUSION_ONLY, NOTHING, Compiled
+from accumtrain.backprop.target import for_xla
+from accumtrain.engine.graph_optimizer import FUSION_ONLY, NO_GRAPH_OPTIMIZER, CompiledFunction
 from accumtrain.engine.window import Window
-from accumtrain.models.target import for_xla
 
 
 class Step:
     """Runs micro-steps and commits on all replicas. Create it inside the strategy's scope.
 
     Args:
+        strategy: None is the current one.
         xla: compile micro-steps with XLA; the commit gains nothing from it.
-
-    Attributes:
-        accumulate: (batches, count) takes `count` (int32 scalar) global micro-batches of an iterator into the buffers.
-        commit: makes the update; returns scalars as Window.commit does, the same on all replicas.
-        updates: (batches, count) makes `count` (int32 scalar, at least 1) whole updates, the same bits as from as many
-            calls of the other two; returns the scalars of the last. It stops after one that is not finite.
+        eager: micro-steps run without graphs, slowly, so that a debugger and prints work inside layers.
     """
 
-    def __init__(self, window: Window, strategy: tf.distribute.Strategy, xla: bool = False):
-        self._window, self._strategy = window, strategy
-        self._micro_step = by_xla(window.accumulate, strategy) if xla else window.accumulate
-        self._update = traced_for_xla(window.commit) if on_tpu(strategy) else window.commit
-        self.accumulate = Compiled(self._accumulate, FUSION_ONLY)
-        self.commit = Compiled(self._commit, NOTHING)
-        self.updates = Compiled(self._updates, NOTHING)  # the two that it calls keep their own settings
+    def __init__(
+        self,
+        window: Window,
+        strategy: tf.distribute.Strategy | None = None,
+        *,
+        xla: bool = False,
+        eager: bool = False,
+    ):
+        self._window, self._strategy = window, strategy or tf.distribute.get_strategy()
+        self._micro_step = by_xla(window.accumulate, self._strategy) if xla else window.accumulate
+        self._update = traced_for_xla(window.commit) if on_tpu(self._strategy) else window.commit
+        self.compiled_micro_steps = CompiledFunction(self._accumulate, FUSION_ONLY)
+        self.compiled_commit = CompiledFunction(self._commit, NO_GRAPH_OPTIMIZER)
+        # the two functions that this one calls keep their own settings
+        self.compiled_updates = CompiledFunction(self._updates, NO_GRAPH_OPTIMIZER)
+        self._taken = 0  # micro-steps since the last commit
+        self.eager = eager
+
+    def accumulate(self, batches: Any, count: int = 1) -> None:
+        """Takes the next `count` global micro-batches of an iterator into the buffers."""
+        run = self._accumulate if self.eager else self.compiled_micro_steps
+        run(batches, tf.constant(count))
+        self._taken += count
+
+    def commit(self, *, partial: bool = False) -> dict[str, tf.Tensor]:
+        """Makes the update; returns scalars as Window.commit does, the same on all replicas.
+
+        Args:
+            partial: the window need not be full. The update is then that of the examples that it holds.
+
+        Raises:
+            ValueError: the window is not full, or more than full; nothing is changed.
+        """
+        taken, expected = self._taken, self._window.micro_steps
+        if taken != expected and not partial:
+            raise ValueError(
+                f"the window holds {taken} of its {expected} micro-steps: accumulate as many, drop() them to begin "
+                "anew, or commit(partial=True) to make the update of what it holds"
+            )
+        self._taken = 0
+        return self.compiled_commit()
+
+    def drop(self) -> None:
+        """Forgets the micro-steps since the last commit."""
+        for buffer in self._window.buffers:
+            buffer.assign(tf.zeros(buffer.shape, buffer.dtype))
+        self._taken = 0
+
+    def updates(self, batches: Any, count: int = 1) -> dict[str, tf.Tensor]:
+        """Makes `count` whole updates, the same bits as from as many calls of `accumulate` and `commit`.
+
+        Returns:
+            The scalars of the last update. It stops after one that is not finite.
+        """
+        if self.eager:
+            raise ValueError("updates: eager micro-steps can't run inside a graph; call accumulate and commit")
+        return self.compiled_updates(batches, tf.constant(count))
 
     def trace(self, batches: Any) -> Any:
         """Traces the micro-step and returns it; the commit is traced while the first micro-steps run."""
-        micro_step = self.accumulate.get_concrete_function(batches, tf.constant(1))
-        self.commit.trace_ahead()
+        if self.eager:
+            return None
+        micro_step = self.compiled_micro_steps.get_concrete_function(batches, tf.constant(1))
+        self.compiled_commit.trace_ahead()
         return micro_step
 
     def _accumulate(self, batches: Any, count: tf.Tensor) -> None:
@@ -48,10 +96,10 @@ class Step:
 
     def _updates(self, batches: Any, count: tf.Tensor) -> dict[str, tf.Tensor]:
         def body(done: tf.Tensor, update: dict[str, tf.Tensor]) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-            self.accumulate(batches, tf.constant(self._window.micro_steps))
-            return done + 1, self.commit()
+            self.compiled_micro_steps(batches, tf.constant(self._window.micro_steps))
+            return done + 1, self.compiled_commit()
 
-        scalars = self.commit.get_concrete_function().structured_outputs
+        scalars = self.compiled_commit.get_concrete_function().structured_outputs
         none = {name: tf.ones(scalar.shape, scalar.dtype) for name, scalar in scalars.items()}  # none is "finite", too
         _, last = tf.while_loop(
             lambda done, update: (done < count) & update["finite"],

@@ -11,27 +11,19 @@ from functools import partial
 
 import tensorflow as tf
 
-from accumtrain.engine import tape
-from accumtrain.engine.all_reduce import all_reduced
+from accumtrain.backprop import tape
+from accumtrain.backprop.mode import Mode
+from accumtrain.backprop.model import Model
+from accumtrain.backprop.pullback import Gradients
+from accumtrain.backprop.target import is_for_xla
+from accumtrain.engine.all_reduce import all_reduce_sum
 from accumtrain.engine.ema import MovingAverage
+from accumtrain.engine.loss import Batch, PerExample, accuracy, cross_entropy, weighted_sums, weights
 from accumtrain.engine.loss_scale import LossScale
 from accumtrain.engine.moving_statistics import MovingStatisticsBuffer
-from accumtrain.models.mode import Mode
-from accumtrain.models.pullback import Gradients
-from accumtrain.models.segments import Model
-from accumtrain.models.target import is_for_xla
 from accumtrain.optim.optimizer import Optimizer, in_sequence
-from accumtrain.optim.shared import Local
-
-Batch = Mapping[str, tf.Tensor]  # image [N, H, W, C], label int32 [N], weight float32 [N]
-
-
-def loss_and_correct(logits: tf.Tensor, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
-    """Weighted sums over the examples of the cross-entropy and of the right answers, both scalars."""
-    weight = tf.cast(batch["weight"], logits.dtype)
-    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(batch["label"], logits)
-    right = tf.equal(tf.argmax(logits, axis=-1, output_type=tf.int32), batch["label"])
-    return tf.reduce_sum(weight * losses), tf.reduce_sum(weight * tf.cast(right, logits.dtype))
+from accumtrain.optim.per_shape import VariableHandle
+from accumtrain.optim.schedules import Schedule, constant_schedule
 
 
 def sum_buffer(shape: Sequence[int], dtype: tf.DType) -> tf.Variable:
@@ -52,40 +44,55 @@ class Window(tf.Module):
     Args:
         model: its trainable variables are updated.
         optimizer: is built here, over the model's trainable variables.
-        schedule: int64 update count -> factor on the optimizer's rate.
+        micro_steps: micro-steps in a window.
+        loss: (labels [N], logits [N, classes]) -> losses [N], whose mean over the window is minimised.
+        metrics: functions like `loss`; the commit returns the mean of each by its name.
+        schedule: int64 update count -> factor on the optimizer's rate; None is 1.
         clip_norm: largest global norm of the mean gradient; 0 does not clip.
         ema: moving average of the weights, or None.
         loss_scale: multiplies the loss while gradients are computed and is divided out in the commit, or None.
         seed: the run's seed, for layers that draw random numbers.
-        micro_steps: micro-steps in a window.
         sum_dtype: of the buffers; None is the variables' own.
+
+    Raises:
+        ValueError: the model has no trainable variable, or there is no micro-step in a window.
     """
 
     def __init__(
         self,
         model: Model,
         optimizer: Optimizer,
-        schedule: Callable[[tf.Tensor], tf.Tensor],
         *,
-        clip_norm: float,
-        ema: MovingAverage | None,
+        micro_steps: int = 1,
+        loss: PerExample = cross_entropy,
+        metrics: Mapping[str, PerExample] | None = None,
+        schedule: Schedule | None = None,
+        clip_norm: float = 0.0,
+        ema: MovingAverage | None = None,
         loss_scale: LossScale | None = None,
-        seed: int,
-        micro_steps: int,
+        seed: int = 0,
         sum_dtype: tf.DType | None = None,
     ):
         super().__init__()
-        self.model, self.optimizer, self.schedule, self.ema = model, optimizer, schedule, ema
-        self.loss_scale = loss_scale
+        if micro_steps < 1:
+            raise ValueError(f"micro_steps={micro_steps}: a window has at least 1")
+        self.model, self.optimizer, self.ema, self.loss_scale = model, optimizer, ema, loss_scale
+        self.schedule = schedule or constant_schedule()
         self.clip_norm, self.seed, self.micro_steps = clip_norm, seed, micro_steps
+        self.loss_function = loss
+        self._metrics = dict({"accuracy": accuracy} if metrics is None else metrics)
         self.variables_ = list(model.trainable_variables)
+        if not self.variables_:
+            raise ValueError("the model has no trainable variable: keep its layers as attributes of a tf.Module")
         self.step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
         optimizer.build(self.variables_, model.decayed)
         self.dtype = self.variables_[0].dtype
         new_sum = partial(sum_buffer, dtype=sum_dtype or self.dtype)
         self.gradients = [new_sum(variable.shape) for variable in self.variables_]
         self._slot = {variable.ref(): slot for variable, slot in zip(self.variables_, self.gradients, strict=True)}
-        self.examples, self.loss, self.correct, self._stops = (new_sum([]) for _ in range(4))
+        self.examples, self.loss = new_sum([]), new_sum([])
+        self.metric_sums = [new_sum([]) for _ in self._metrics]
+        self._stops = new_sum([])
         self.micro_step = sum_buffer([], tf.int32)  # of each replica, never reduced
         self.statistics = MovingStatisticsBuffer(model.norms, new_sum)
         self._clear_sum = clearing(self.gradients[0].dtype)
@@ -97,7 +104,7 @@ class Window(tf.Module):
 
     @property
     def _sums(self) -> list[tf.Variable]:
-        return [*self.gradients, self.examples, self.loss, self.correct, self._stops, *self.statistics.buffers]
+        return [*self.gradients, self.examples, self.loss, *self.metric_sums, self._stops, *self.statistics.buffers]
 
     # --- micro-step -----------------------------------------------------------------------------------------------
 
@@ -107,14 +114,14 @@ class Window(tf.Module):
         sums = []
 
         def loss(logits: tf.Tensor) -> tf.Tensor:
-            total, correct = loss_and_correct(logits, batch)
-            sums.extend([total, correct])
+            sums.extend(weighted_sums([self.loss_function, *self._metrics.values()], logits, batch))
+            total = sums[0]
             return total if self.loss_scale is None else total * self.loss_scale.value
 
         tape.gradient(self.model, batch["image"], loss, mode, self._add_gradients)
-        examples = tf.reduce_sum(tf.cast(batch["weight"], self.dtype))
+        examples = tf.reduce_sum(tf.cast(weights(batch), self.dtype))
         self.statistics.add(mode.statistics, examples)
-        for buffer, value in zip((self.loss, self.correct, self.examples), (*sums, examples), strict=True):
+        for buffer, value in zip((self.loss, *self.metric_sums, self.examples), (*sums, examples), strict=True):
             buffer.assign_add(tf.cast(value, buffer.dtype))
         self.micro_step.assign_add(1)
 
@@ -141,14 +148,15 @@ class Window(tf.Module):
         """Makes the update of the window that the buffers hold, or nothing at all when it is not finite.
 
         Returns:
-            Scalars: loss and accuracy (means over the window), grad_norm (of the mean gradient, before clipping),
+            Scalars: loss and each metric (means over the window), grad_norm (of the mean gradient, before clipping),
             learning_rate, examples, finite, step (updates done), stop (a worker has asked for it); with a loss scale
             also loss_scale (of this window) and skipped (windows that made no update so far).
         """
-        reduced = all_reduced([tf.convert_to_tensor(buffer) for buffer in self._sums])
+        reduced = all_reduce_sum([tf.convert_to_tensor(buffer) for buffer in self._sums])
         sums = [tf.cast(total, self.dtype) for total in reduced]
         gradients, sums = sums[: len(self.gradients)], sums[len(self.gradients) :]
-        examples, loss, correct, stops, *statistics = sums
+        examples, loss, *sums = sums
+        metrics, (stops, *statistics) = sums[: len(self._metrics)], sums[len(self._metrics) :]
 
         squares = 2.0 * tf.add_n([tf.nn.l2_loss(gradient) for gradient in gradients])  # no square of one in memory
         divisor = examples
@@ -184,7 +192,7 @@ class Window(tf.Module):
         scalars = {
             "step": tf.identity(self.step),
             "loss": loss / examples,
-            "accuracy": correct / examples,
+            **{name: total / examples for name, total in zip(self._metrics, metrics, strict=True)},
             "learning_rate": rate,
             "grad_norm": norm,
             "examples": examples,
@@ -215,7 +223,7 @@ def clearing(dtype: tf.DType) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
         experimental_attributes={"_noinline": True},
     )
     def clear(handle: tf.Tensor, finite: tf.Tensor) -> tf.Tensor:
-        buffer = Local(handle, None, dtype)
+        buffer = VariableHandle(handle, None, dtype)
 
         def subtract_itself() -> tf.Tensor:
             buffer.assign_sub(buffer.read() * tf.ones((), dtype))  # a copy: the buffer itself is changed meanwhile

@@ -14,26 +14,27 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from accumtrain import environment
-from accumtrain.config import BenchConfig, Config, micro_batch_size
+from accumtrain.config.arithmetic import micro_batch_size
+from accumtrain.config.schema import BenchConfig, Config
 from accumtrain.console import banner, format_bytes, format_count, format_seconds, say
-from accumtrain.data.build import open_data
+from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import Share, distributed, train_batches
 from accumtrain.data.source import Data
-from accumtrain.devices import Devices, resolve
+from accumtrain.devices.found import Devices
+from accumtrain.devices.resolve import resolve
+from accumtrain.engine.dry_run import DryRun
 from accumtrain.engine.flops import count_flops, matmul_flops_per_second
-from accumtrain.engine.probe import Probe
-from accumtrain.errors import CheckpointError
-from accumtrain.jobs.auto import settled
-from accumtrain.jobs.failures import explained
-from accumtrain.runs import Run, write_json
+from accumtrain.planning.auto_steps import with_accum_steps_resolved
+from accumtrain.planning.tensorflow_errors import in_user_words
+from accumtrain.process import environment
+from accumtrain.runs.folder import result_file
 
 INPUT_SECONDS = 2.0  # for the input alone
 EMPTY_CALLS = 31
 
 
 def run(config: Config) -> dict[str, Any]:
-    """Measures, prints a table and writes bench.json into the run's folder. Trains nothing there.
+    """Measures and prints a table. Trains nothing.
 
     Returns:
         The content of bench.json, as docs/bench.md describes it.
@@ -42,8 +43,7 @@ def run(config: Config) -> dict[str, Any]:
         AccumtrainError: the run would fail too.
     """
     imported = time.time() - environment.job_started()
-    path = _folder(config) / "bench.json"
-    config = settled(config)
+    config = with_accum_steps_resolved(config)
     result = {
         "status": "completed",
         "model": config.model.label,
@@ -52,9 +52,8 @@ def run(config: Config) -> dict[str, Any]:
         "precision": config.precision,
         **measure(config, imported),
     }
-    write_json(path, result)
     _show(result)
-    say(f"the same in {path}")
+    say(f"the same in {result_file(config)}")
     return result
 
 
@@ -67,24 +66,24 @@ def measure(config: Config, imported: float) -> dict[str, Any]:
     micro_batch = micro_batch_size(config.batch_size, steps, devices.replicas)
     batch = micro_batch * devices.replicas
     say(f"measuring {config.model.label}, {config.optim.kind}, {config.precision} on {devices.description}")
-    with explained(config, data), tempfile.TemporaryDirectory(prefix="accumtrain-bench-") as scratch:
-        probe = Probe(config, data, devices, micro_batch, Path(scratch), steps)
+    with in_user_words(config, data), tempfile.TemporaryDirectory(prefix="accumtrain-bench-") as scratch:
+        dry_run = DryRun(config, data, devices, micro_batch, Path(scratch), steps)
         start = {"import": imported, "build": clock.lap()}
         tensorflow = environment.tensorflow_import_seconds()  # the larger part of "import"
-        graph = probe.step.trace(probe.batches).graph
+        graph = dry_run.step.trace(dry_run.batches).graph
         start["trace"] = clock.lap()
-        probe.update()
+        dry_run.update()
         start["first_run"] = clock.lap()
 
-        some_updates = partial(probe.updates, config.log.every)  # as training makes them between two log records
+        some_updates = partial(dry_run.updates, config.log.every)  # as training makes them between two log records
         updates = timed_updates(some_updates, config.bench)
-        memory, calls = probe.meter.read(), probe.calls
-        call = call_seconds(probe)
-        repeat_one_batch(probe, config, data, devices, batch)
+        memory, calls = dry_run.meter.read(), dry_run.calls
+        call = call_seconds(dry_run)
+        repeat_one_batch(dry_run, config, data, devices, batch)
         updates_without_input = timed_updates(some_updates, config.bench)
         flops = count_flops(graph, micro_batch) / batch
 
-        del probe, graph, some_updates  # their place is needed for what follows
+        del dry_run, graph, some_updates  # their place is needed for what follows
         input_alone = input_images_per_second(config, data, batch)
     peak = matmul_peak(config)
     speed = updates.examples_per_second(config.batch_size)
@@ -158,24 +157,24 @@ def timed_updates(updates: Callable[[], int], bench: BenchConfig) -> Updates:
     return Updates(seconds)
 
 
-def call_seconds(probe: Probe) -> float:
+def call_seconds(dry_run: DryRun) -> float:
     """What a compiled call costs beside its work: the median of some that have nothing to do."""
     clock, seconds = Stopwatch(), []
     for _ in range(EMPTY_CALLS):
-        probe.step.accumulate(probe.batches, tf.constant(0))
+        dry_run.step.accumulate(dry_run.batches, 0)
         tf.test.experimental.sync_devices()
         seconds.append(clock.lap())
     return statistics.median(seconds)
 
 
-def repeat_one_batch(probe: Probe, config: Config, data: Data, devices: Devices, batch: int) -> None:
-    """From here on the probe's updates take one batch that is already in memory, again and again."""
+def repeat_one_batch(dry_run: DryRun, config: Config, data: Data, devices: Devices, batch: int) -> None:
+    """From here on the dry run's updates take one batch that is already in memory, again and again."""
 
     def one(share: Share) -> tf.data.Dataset:
         dataset = train_batches(data, batch=batch, first=0, seed=config.run.seed, share=share)
         return dataset.take(share.replicas).cache().repeat()
 
-    probe.batches = iter(distributed(devices.strategy, one))
+    dry_run.batches = iter(distributed(devices.strategy, one))
 
 
 def input_images_per_second(config: Config, data: Data, batch: int) -> float:
@@ -197,15 +196,6 @@ def matmul_peak(config: Config) -> float | None:
         return chips * matmul_flops_per_second(tf.as_dtype(config.precision))
     except tf.errors.ResourceExhaustedError:
         return None
-
-
-def _folder(config: Config) -> Path:
-    folder = Run(config).path
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise CheckpointError(f"{folder} can't be made: {error.strerror}; choose another run.dir") from error
-    return folder
 
 
 def _show(result: dict[str, Any]) -> None:

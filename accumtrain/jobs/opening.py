@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from accumtrain.config import Config
+from accumtrain.config.schema import Config
 from accumtrain.console import banner, format_bytes, say
 from accumtrain.data.source import Data
-from accumtrain.devices import Devices
-from accumtrain.engine.memory import state_bytes
+from accumtrain.devices.found import Devices
+from accumtrain.engine.memory_meter import state_bytes
 from accumtrain.engine.window import Window
-from accumtrain.runs import Run
+from accumtrain.runs.run import Run
 
-KINDS = {
+STATE = {
     "weights": "weights",
     "gradients": "gradient buffer",
     "optimizer": "optimizer state",
@@ -26,9 +26,7 @@ def show_opening(
     replicas = devices.replicas
     height, width, channels = data.image_shape
     sizes = state_bytes(window)
-    model = [f"{window.model.params:,} parameters", f"memory={config.model.memory}"]
-    if hasattr(config.model, "norm"):
-        model.append(f"{config.model.norm} norm")
+    model = [f"{window.model.params:,} parameters", *config.model.facts]
     rows = [
         ("model", f"{config.model.label}: " + ", ".join(model)),
         (
@@ -44,7 +42,7 @@ def show_opening(
         ("updates", f"{total:,} = {total * config.batch_size / data.train.size:.4g} epochs"),
         ("optimizer", f"{config.optim.kind}, {config.schedule.kind} schedule"),
         ("device", f"{devices.description}; {config.precision}"),
-        ("state", ", ".join(f"{KINDS[kind]} {format_bytes(size)}" for kind, size in sizes.items() if size)),
+        ("state", ", ".join(f"{STATE[kind]} {format_bytes(size)}" for kind, size in sizes.items() if size)),
         ("run", str(run.path)),
     ]
     banner(f"accumtrain {config.model.label}", rows)

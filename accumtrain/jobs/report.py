@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from accumtrain.config import Config
+from accumtrain.config.schema import Config
 from accumtrain.console import format_bytes, format_seconds, say, table
 from accumtrain.errors import ConfigError
-from accumtrain.jobs.pictures import draw_curves
-from accumtrain.runs import read_records, read_summary
+from accumtrain.runs.curves import draw_curves
+from accumtrain.runs.run import read_records, read_summary
 
 COLUMNS = (
     "run",
@@ -26,7 +26,10 @@ COLUMNS = (
 
 
 def run(config: Config) -> dict[str, Any]:
-    """Compares report.runs, or all runs in run.dir, best first; writes report.png beside them.
+    """Compares report.runs, or all runs in run.dir, best first; draws report.png beside them.
+
+    Returns:
+        status, runs: the summary of each, best first.
 
     Raises:
         ConfigError: a run is not there.

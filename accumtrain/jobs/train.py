@@ -6,45 +6,51 @@ from typing import Any, NoReturn
 
 import tensorflow as tf
 
-from accumtrain.config import Config, micro_batch_size, total_steps
+from accumtrain.config.arithmetic import micro_batch_size, total_steps
+from accumtrain.config.schema import Config
 from accumtrain.console import Progress, format_seconds, say, table
-from accumtrain.data.build import open_data
+from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import Share, distributed, train_batches
 from accumtrain.data.source import Data
-from accumtrain.devices import Devices, resolve
-from accumtrain.engine.all_reduce import agreed
-from accumtrain.engine.build import build_window
+from accumtrain.devices.found import Devices
+from accumtrain.devices.resolve import resolve
+from accumtrain.engine.all_reduce import same_on_all_replicas
+from accumtrain.engine.build_window import build_window
 from accumtrain.engine.checkpoint import Checkpoints
-from accumtrain.engine.evaluate import Evaluator
+from accumtrain.engine.evaluator import Evaluator
+from accumtrain.engine.loss import build_loss
 from accumtrain.engine.loss_scale import SMALLEST
-from accumtrain.engine.memory import Meter, state_bytes, tensor_bytes
+from accumtrain.engine.memory_meter import Meter, state_bytes, tensor_bytes
 from accumtrain.engine.pace import WORTH_TOGETHER, Pace
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
 from accumtrain.errors import CheckpointError, DivergedError, Preempted
-from accumtrain.jobs.auto import settled
-from accumtrain.jobs.due import Due
-from accumtrain.jobs.events import Events
-from accumtrain.jobs.failures import explained
-from accumtrain.jobs.interrupt import Interrupt
-from accumtrain.jobs.logbook import Logbook
 from accumtrain.jobs.opening import show_opening
-from accumtrain.jobs.pictures import draw_curves
-from accumtrain.runs import Bystander, Run
+from accumtrain.planning.auto_steps import with_accum_steps_resolved
+from accumtrain.planning.tensorflow_errors import in_user_words
+from accumtrain.process.interrupt import Interrupt
+from accumtrain.runs.curves import draw_curves
+from accumtrain.runs.due import Due
+from accumtrain.runs.events import Events
+from accumtrain.runs.logbook import Logbook
+from accumtrain.runs.run import Bystander, Run
 
 
-def run(config: Config) -> dict[str, Any]:
-    """Trains from the last saved update, or from the start, to the end. Returns the summary.
+def run(config: Config) -> dict[str, Any] | None:
+    """Trains from the last saved update, or from the start, to the end.
+
+    Returns:
+        The summary; None on a worker that is not the chief.
 
     Raises:
         AccumtrainError: whatever keeps it from finishing; the state of the last update can be continued.
     """
-    config = settled(config)
+    config = with_accum_steps_resolved(config)
     devices = resolve(config.device)
     micro_batch = micro_batch_size(config.batch_size, config.accum.count, devices.replicas)
     data = open_data(config.data, config.run.seed)
     total = total_steps(config, data.train.size)
-    with explained(config, data, devices.replicas, devices.workers):
+    with in_user_words(config, data, devices.replicas, devices.workers):
         window = build_window(config, data, total, devices.strategy)
         if not devices.chief:
             return Training(config, Bystander(config), None, data, devices, window, total, micro_batch).run()
@@ -70,8 +76,10 @@ class Training:
         self.total, self.micro_batch = total, micro_batch
         self.global_micro_batch = micro_batch * devices.replicas
         with devices.strategy.scope():
-            self.step = Step(window, devices.strategy, devices.xla)
-            self.evaluator = Evaluator(window.model, window.ema, data, self.global_micro_batch, devices.strategy)
+            self.step = Step(window, devices.strategy, xla=devices.xla, eager=config.debug.eager)
+            self.evaluator = Evaluator(
+                window.model, window.ema, build_loss(config.loss), data, self.global_micro_batch, devices.strategy
+            )
         self.alone = devices.workers == 1
         self.checkpoints = Checkpoints(run.checkpoints, window, config.checkpoint.keep, writes=devices.chief)
         self.resumed = self.checkpoints.restore()
@@ -83,13 +91,13 @@ class Training:
         self.micro_steps_pace, self.updates_pace = Pace(), Pace(WORTH_TOGETHER)
         self.meter, self.interrupt = Meter(), Interrupt()
 
-    def run(self) -> dict[str, Any]:
+    def run(self) -> dict[str, Any] | None:
         show_opening(self.config, self.directory, self.data, self.devices, self.window, self.total, self.micro_batch)
         finished = self.done >= self.total and self.logbook.tested(self.done)
         if finished and (summary := self.directory.read_summary()):
             say(f"nothing left to do: all {self.done} updates are made (train.epochs or train.steps sets how many)")
             self._show_closing(summary)
-            return summary
+            return summary if self.devices.chief else None
         self.directory.save_config()
         if self.resumed:
             say(f"continuing after update {self.done} of {self.total}")
@@ -102,7 +110,7 @@ class Training:
             if self.done < self.total:
                 self.step.trace(batches)
             while self.done < self.total:
-                most = self.due.next(self.done) - self.done if self.alone else 1
+                most = self.due.next(self.done) - self.done if self.alone and not self.step.eager else 1
                 count = self.updates_pace.next(most)
                 with self.logbook.timed_updates(count), self.updates_pace.timed(count):
                     update = self._updates(batches, count) if count > 1 else self._update(batches)
@@ -117,10 +125,10 @@ class Training:
                     self._stop()
 
         # ---- close -----------------------------------------------------------------------------------------------
-        summary = self._summary("completed")
-        self.directory.write_summary(summary)
-        if self.devices.chief:
-            draw_curves({self.directory.path.name: self.logbook.records}, self.directory.path / "results.png")
+        summary = self._result("completed")
+        if summary is None:
+            return None
+        draw_curves({self.directory.path.name: self.logbook.records}, self.directory.path / "results.png")
         self._show_closing(summary)
         return summary
 
@@ -129,7 +137,7 @@ class Training:
     def _updates(self, batches: Any, count: int) -> dict[str, float]:
         """Short updates in one call, up to one that is not finite; returns the scalars of the last."""
         self._stop_if_asked()
-        return self._read(self.step.updates(batches, tf.constant(count)))
+        return self._read(self.step.updates(batches, count))
 
     def _update(self, batches: Any) -> dict[str, float]:
         self._accumulate(batches)
@@ -144,7 +152,7 @@ class Training:
             self._stop_if_asked()  # drops what the window holds: only the commit changes state
             count = self.micro_steps_pace.next(steps - taken)
             with self.micro_steps_pace.timed(count):
-                self.step.accumulate(batches, tf.constant(count))
+                self.step.accumulate(batches, count)
             taken += count
             self.progress.window(taken, steps)
 
@@ -154,7 +162,7 @@ class Training:
         return train_batches(self.data, batch=self.global_micro_batch, first=first, seed=seed, share=share)
 
     def _check_workers_agree(self) -> None:
-        if not self.alone and not agreed(self.devices.strategy, self.done):
+        if not self.alone and not same_on_all_replicas(self.devices.strategy, self.done):
             raise CheckpointError(
                 f"worker {self.devices.worker} read the state after update {self.done} from {self.directory.path}, "
                 "others that of another one: run.dir must be a folder that all workers share"
@@ -209,10 +217,10 @@ class Training:
     def _stop(self) -> NoReturn:
         if self.done > 0:
             self.checkpoints.save()
-        self.directory.write_summary(self._summary("preempted"))
         raise Preempted(
             f"stopped after update {self.done} of {self.total}; its state is saved in {self.directory.path}: "
-            "run the same command again to continue"
+            "run the same command again to continue",
+            self._result("preempted"),
         )
 
     def _skip_or_stop(self, update: dict[str, float]) -> None:
@@ -227,12 +235,16 @@ class Training:
     def _diverged(self, update: dict[str, float]) -> NoReturn:
         if self.done > 0:
             self.checkpoints.save()
-        self.directory.write_summary(self._summary("diverged"))
         raise DivergedError(
             f"update {self.done + 1} is not finite (loss {update['loss']}, gradient norm {update['grad_norm']}) and "
             f"was not made; the state after update {self.done} is saved in {self.directory.path}: "
-            "lower optim.lr, lengthen schedule.warmup or set optim.clip_norm=1, under another run.name"
+            "lower optim.lr, lengthen schedule.warmup or set optim.clip_norm=1, under another run.name",
+            self._result("diverged"),
         )
+
+    def _result(self, status: str) -> dict[str, Any] | None:
+        """The summary, where this process is the one that writes it."""
+        return self._summary(status) if self.devices.chief else None
 
     def _summary(self, status: str) -> dict[str, Any]:
         memory = self.meter.read()

@@ -9,30 +9,35 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.config import MEMORIES, Config, KerasModelConfig, RevNetConfig, SgdConfig, micro_batch_size
-from accumtrain.config.rules import check
+from accumtrain.config.arithmetic import micro_batch_size
+from accumtrain.config.schema import Config
 from accumtrain.console import say, table
-from accumtrain.data.build import open_data
+from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import train_batches
 from accumtrain.data.source import Data
-from accumtrain.devices import Devices, resolve
-from accumtrain.engine.build import build_window
-from accumtrain.engine.verify.accumulation import WindowOfExamples, check_window
-from accumtrain.engine.verify.memory import check_policies
-from accumtrain.engine.verify.optimizer import check_optimizer
-from accumtrain.engine.verify.result import Result
+from accumtrain.devices.found import Devices
+from accumtrain.devices.resolve import resolve
+from accumtrain.engine.build_window import build_window
+from accumtrain.engine.checks.optimizer_check import check_optimizer
+from accumtrain.engine.checks.policy_checks import check_policies
+from accumtrain.engine.checks.result import Result
+from accumtrain.engine.checks.window_checks import WindowOfExamples, check_window
 from accumtrain.engine.window import Window
 from accumtrain.errors import ConfigError, VerificationError
-from accumtrain.jobs.failures import explained
-from accumtrain.optim.build import build_optimizer
-from accumtrain.runs import Run, write_json
+from accumtrain.kinds.optimizers import SgdConfig
+from accumtrain.optim.build_optimizer import build_optimizer
+from accumtrain.planning.tensorflow_errors import in_user_words
+from accumtrain.runs.folder import result_file
 
 MOST_STEPS, MOST_EXAMPLES = 16, 32  # of a window on one replica: exactness shows on few images
 VERDICTS = {True: "pass", False: "FAIL", None: "no bound"}
 
 
 def run(config: Config) -> dict[str, Any]:
-    """Runs all checks at the initial weights, prints their table and writes verify.json. Trains nothing.
+    """Runs all checks at the initial weights and prints their table. Trains nothing.
+
+    Returns:
+        The content of verify.json.
 
     Raises:
         VerificationError: a check missed its bound.
@@ -49,14 +54,7 @@ def run(config: Config) -> dict[str, Any]:
         )
     devices = resolve(config.device)
     data = open_data(config.data, config.run.seed)
-    path = Run(config).path / "verify.json"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(
-            f"the run's folder {path.parent} can't be used: {error.strerror}; choose another run.dir or run.name"
-        ) from error
-    with explained(config, data, devices.replicas):
+    with in_user_words(config, data, devices.replicas):
         examples = _examples(config, data, devices)
         say(
             f"{config.model.label}, {config.precision}, {devices.description}: a window of {examples.steps} x "
@@ -73,21 +71,22 @@ def run(config: Config) -> dict[str, Any]:
         "replicas": devices.replicas,
         "checks": [_record(result) for result in results],
     }
-    write_json(path, summary)
     _show(config, results)
+    path = result_file(config)
     failed = [result.name for result in results if result.passed is False]
     if failed:
         raise VerificationError(
             f"{len(failed)} of {len(results)} checks failed: {'; '.join(failed)}. "
             f"The table above and {path} say by how "
-            "much: don't rely on this configuration here; if no note above names a cause and its remedy, report it"
+            "much: don't rely on this configuration here; if no note above names a cause and its remedy, report it",
+            summary,
         )
     say(f"all bounds hold; details in {path}")
     return summary
 
 
 def _checks(config: Config, data: Data, devices: Devices, examples: WindowOfExamples) -> list[Result]:
-    bitwise = not isinstance(config.model, KerasModelConfig)
+    bitwise = config.model.same_bits_in_every_graph
     own = replace(config, accum=replace(config.accum, steps=examples.steps))
     window = build_window(own, data, total_steps=1, strategy=devices.strategy)
     names, decayed = [variable.name.split(":")[0] for variable in window.variables_], window.model.decayed
@@ -97,13 +96,13 @@ def _checks(config: Config, data: Data, devices: Devices, examples: WindowOfExam
         *accumulated.results,
         *check_policies(
             partial(_window_with, own, data),
-            _policies(config),
+            config.model.policies,
             examples.first(examples.batch // devices.replicas),
             accumulated.first.gradients,
             repeatable=accumulated.repeatable,
             bitwise=bitwise,
             precision=config.precision,
-            snap_bits=config.model.snap_bits if isinstance(config.model, RevNetConfig) else None,
+            snap_bits=config.model.grid_bits,
         ),
         check_optimizer(
             partial(build_optimizer, config.optim), names, accumulated.weights, accumulated.gradients, decayed
@@ -114,20 +113,8 @@ def _checks(config: Config, data: Data, devices: Devices, examples: WindowOfExam
 def _window_with(config: Config, data: Data, policy: str) -> Window:
     """A window on one device, its model under another memory policy; its optimizer keeps no state."""
     model = replace(config.model, memory=policy)
-    optim = SgdConfig("sgd", 1.0, 0.0, 0.0, momentum=0.0, nesterov=False)
+    optim = SgdConfig(lr=1.0, weight_decay=0.0, momentum=0.0)
     return build_window(replace(config, model=model, optim=optim), data, 1, tf.distribute.get_strategy())
-
-
-def _policies(config: Config) -> list[str]:
-    """Those that the rules allow for this model."""
-    allowed = []
-    for policy in MEMORIES:
-        try:
-            check(replace(config, model=replace(config.model, memory=policy)))
-        except ConfigError:
-            continue
-        allowed.append(policy)
-    return allowed
 
 
 def _examples(config: Config, data: Data, devices: Devices) -> WindowOfExamples:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
+from accumtrain.backprop.mode import Mode
+from accumtrain.backprop.order import after
+from accumtrain.backprop.pullback import Gradients, Pullback, chain_pullback
 from accumtrain.models.layers import NORMS, Conv, Initializer
-from accumtrain.models.mode import Mode
-from accumtrain.models.order import after
-from accumtrain.models.pullback import Gradients, Pullback, chained
 
 
 class Activated(tf.Module):
@@ -39,8 +39,8 @@ class Residual(tf.Module):
     Args:
         preactivated: False where the input has just been normalised by the stem (the first unit of the network).
         keep: a replay keeps what norm and ReLU give; else they are computed once more where it is differentiated.
-        spared: a replay takes over what the last convolution but one gave (half of the work for a quarter of a
-            bottleneck's width).
+        store_inner_conv: the output of the last convolution but one is kept for the replay, which is spared half of
+            its work for a quarter of a bottleneck's width.
         compute_dtype: of the convolutions; without one, the input's.
     """
 
@@ -55,11 +55,11 @@ class Residual(tf.Module):
         bottleneck: bool,
         preactivated: bool = True,
         keep: bool = True,
-        spared: bool = False,
+        store_inner_conv: bool = False,
         compute_dtype: tf.DType | None = None,
     ):
         super().__init__()
-        self.keep, self.spared, self.compute_dtype = keep, spared, compute_dtype
+        self.keep, self.store_inner_conv, self.compute_dtype = keep, store_inner_conv, compute_dtype
         inner = outputs // 4 if bottleneck else outputs
         sizes = (1, 3, 1) if bottleneck else (3, 3)
         widths = (inputs, *[inner] * (len(sizes) - 1), outputs)
@@ -74,12 +74,14 @@ class Residual(tf.Module):
         return x
 
     def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:
-        return chained(self._layers, x, mode)
+        return chain_pullback(self._layers, x, mode)
 
     @property
     def _layers(self) -> list[_ActivatedConv]:
         return [
-            _ActivatedConv(activation, conv, self.keep, self.compute_dtype, self.spared and conv is self.convs[-2])
+            _ActivatedConv(
+                activation, conv, self.keep, self.compute_dtype, self.store_inner_conv and conv is self.convs[-2]
+            )
             for activation, conv in zip(self.activations, self.convs, strict=True)
         ]
 
@@ -92,7 +94,7 @@ class _ActivatedConv:
     conv: Conv
     keep: bool
     compute_dtype: tf.DType | None
-    spared: bool = False
+    store_output: bool = False
 
     def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
         x = tf.cast(x, self.compute_dtype or x.dtype)
@@ -103,7 +105,7 @@ class _ActivatedConv:
         activated, activation_backward = self._activate(x, mode)
         saved = mode.saved_for_replay(self.conv)
         y, conv_backward = self.conv.pullback(activated, None if saved is None else after([activated], saved))
-        if self.spared and mode.recording:
+        if self.store_output and mode.recording:
             mode.saved[self.conv] = y
 
         def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, Gradients]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from accumtrain.backprop.mode import Mode
 from accumtrain.models.blocks import Activated
 from accumtrain.models.layers import Dense, Initializer
-from accumtrain.models.mode import Mode
 
 
 class Head(tf.Module):

@@ -10,16 +10,18 @@ import difflib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Any
 
 import keras
 import tensorflow as tf
 
-from accumtrain.config import KerasModelConfig
+from accumtrain.backprop.mode import Mode
+from accumtrain.backprop.model import Model
+from accumtrain.backprop.replay import Consume
+from accumtrain.backprop.segments import Backward, forward_by_memory
 from accumtrain.errors import ConfigError
-from accumtrain.models.keras_chain import cheapest, pieces
-from accumtrain.models.mode import Mode
-from accumtrain.models.segments import Model
+from accumtrain.kinds.models import KerasModelConfig
+from accumtrain.models.keras_cuts import cheapest, pieces
+from accumtrain.models.spec import ModelSpec
 
 POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16", "float64": "float64"}
 LEAST_SAVING = 0.1  # of the activations; with less, computing them again is for nothing
@@ -91,6 +93,9 @@ class KerasSegment:
                 mode.record(norm, after[mean] / share, after[variance] / share)
         return tf.cast(y, self.dtype)
 
+    def forward(self, x: tf.Tensor, mode: Mode, consume: Consume) -> tuple[tf.Tensor, Backward]:
+        return forward_by_memory(self, x, mode, consume)
+
 
 class KerasModel(Model):
     """A whole Keras model, images [N, H, W, C] to logits [N, classes].
@@ -112,7 +117,7 @@ class KerasModel(Model):
         parts = [model] if config.memory == "store" else _parts(config.name, model)
         policies = ["recompute"] * (len(parts) - 1) + ["store"]
         dtypes = [*(tf.as_dtype(part.output.dtype) for part in parts[:-1]), dtype]
-        segments: list[Any] = [
+        segments = [
             KerasSegment(part, policy, norms, draws, output)
             for part, policy, output in zip(parts, policies, dtypes, strict=True)
         ]
@@ -149,9 +154,7 @@ def _dtype_policy(name: str) -> Iterator[None]:
         keras.config.set_dtype_policy(previous)
 
 
-def build_keras(
-    config: KerasModelConfig, precision: str, seed: int, image_shape: tuple[int, int, int], classes: int
-) -> KerasModel:
+def build_keras(config: KerasModelConfig, spec: ModelSpec) -> KerasModel:
     """keras.applications.<name>(weights=None, ...) with logits instead of probabilities.
 
     Raises:
@@ -165,14 +168,19 @@ def build_keras(
             f"model.name={config.name} is not in keras.applications; "
             + (f"did you mean {' or '.join(close)}?" if close else f"choose one of {', '.join(sorted(builders))}")
         )
-    fixed = {"weights": None, "input_shape": image_shape, "classes": classes, "classifier_activation": None}
+    fixed = {
+        "weights": None,
+        "input_shape": spec.image_shape,
+        "classes": spec.num_classes,
+        "classifier_activation": None,
+    }
     taken = fixed.keys() & config.args.keys()
     if taken:
         raise ConfigError(f"model.args may not set {', '.join(sorted(taken))}: the data and the loss decide them")
-    keras.utils.set_random_seed(seed)
-    with _dtype_policy(POLICIES[precision]):
+    keras.utils.set_random_seed(spec.seed)
+    with _dtype_policy(POLICIES[spec.precision]):
         try:
             model = builders[config.name](**fixed, **config.args)
         except (TypeError, ValueError) as error:
-            raise ConfigError(f"keras.applications.{config.name} refuses {image_shape} images: {error}") from error
-        return KerasModel(config, model, tf.float64 if precision == "float64" else tf.float32)
+            raise ConfigError(f"keras.applications.{config.name} refuses {spec.image_shape} images: {error}") from error
+        return KerasModel(config, model, spec.variable_dtype)

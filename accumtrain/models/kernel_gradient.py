@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from accumtrain.models.order import after
-from accumtrain.models.target import is_for_xla, on_cpu
+from accumtrain.backprop.order import after
+from accumtrain.backprop.target import is_for_xla, on_cpu
 
 MANY = 256  # channels from which on oneDNN's bfloat16 kernels for 3x3 lose against its products, at any image size
 

@@ -14,11 +14,11 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager.record import could_possibly_record
 
+from accumtrain.backprop.mode import Mode
+from accumtrain.backprop.order import after
+from accumtrain.backprop.pullback import Gradients, Pullback, tape_pullback
+from accumtrain.backprop.target import is_for_xla, on_cpu, on_gpu
 from accumtrain.models.kernel_gradient import faster_as_products, kernel_gradient
-from accumtrain.models.mode import Mode
-from accumtrain.models.order import after
-from accumtrain.models.pullback import Gradients, Pullback, taped
-from accumtrain.models.target import is_for_xla, on_cpu, on_gpu
 
 EPSILON = 1e-3
 MOMENTUM = 0.9
@@ -247,8 +247,8 @@ class GroupNorm(tf.Module):
     def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:
         """A replay keeps nothing but x: it normalises once more for the gradient."""
         if not mode.replaying:
-            return taped(self, x, mode)
-        return self(x, mode), lambda d_y: taped(self, after([d_y], x), mode)[1](d_y)
+            return tape_pullback(self, x, mode)
+        return self(x, mode), lambda d_y: tape_pullback(self, after([d_y], x), mode)[1](d_y)
 
 
 NORMS: dict[str, type[BatchNorm] | type[GroupNorm]] = {"batch": BatchNorm, "group": GroupNorm}

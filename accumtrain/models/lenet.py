@@ -7,10 +7,12 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from accumtrain.config import LeNetConfig
+from accumtrain.backprop.mode import Mode
+from accumtrain.backprop.model import Model
+from accumtrain.backprop.segments import Chain
+from accumtrain.kinds.models import LeNetConfig
 from accumtrain.models.layers import Bias, Conv, Dense, Initializer
-from accumtrain.models.mode import Mode
-from accumtrain.models.segments import Chain, Segment
+from accumtrain.models.spec import ModelSpec
 
 
 class Features(tf.Module):
@@ -39,16 +41,15 @@ class Classifier(tf.Module):
         return self.layers[-1](tf.cast(x, self.dtype))
 
 
-def build_lenet(
-    config: LeNetConfig, init: Initializer, image_shape: tuple[int, int, int], classes: int
-) -> list[Segment]:
+def build_lenet(config: LeNetConfig, spec: ModelSpec) -> Model:
     """Two convolutions and three dense layers.
 
     LeNet-5 was drawn for 32 x 32. A smaller image is padded by the first convolution, and by the second as well
     where its map is too small for an unpadded 5x5 (below 10), so that 28 x 28 has the original's 61,706
     parameters and 8 x 8 works.
     """
-    height, width, channels = image_shape
+    init = spec.init
+    height, width, channels = spec.image_shape
     paddings, maps = [], [height, width]
     for smallest in (32, 10):
         padded = min(maps) < smallest
@@ -56,6 +57,6 @@ def build_lenet(
         maps = [-(-(size - (0 if padded else 4)) // 2) for size in maps]
     first = Features(init, channels, 6, paddings[0])
     second = Features(init, 6, 16, paddings[1])
-    classifier = Classifier(init, [16 * maps[0] * maps[1], 120, 84, classes])
+    classifier = Classifier(init, [16 * maps[0] * maps[1], 120, 84, spec.num_classes])
     layers: list[tuple[str, Callable]] = [(config.memory, first), (config.memory, second), ("store", classifier)]
-    return [Chain(memory, [layer]) for memory, layer in layers]
+    return Model([Chain(memory, [layer]) for memory, layer in layers], spec.compute_dtype)

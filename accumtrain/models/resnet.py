@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from accumtrain.config import ResNetConfig
+from accumtrain.backprop.mode import Mode
+from accumtrain.backprop.model import Model
+from accumtrain.backprop.pullback import Gradients, Pullback, pullback
+from accumtrain.backprop.segments import Chain, Segment
+from accumtrain.kinds.models import ResNetConfig
 from accumtrain.models.blocks import Residual, Stem, shortcut
 from accumtrain.models.head import Head
-from accumtrain.models.layers import Initializer
-from accumtrain.models.mode import Mode
-from accumtrain.models.pullback import Gradients, Pullback, pullback
-from accumtrain.models.segments import Chain, Segment
+from accumtrain.models.spec import ModelSpec
 
 
 class Unit(tf.Module):
@@ -36,12 +37,13 @@ class Unit(tf.Module):
         return residual + across, backward
 
 
-def build_resnet(config: ResNetConfig, init: Initializer, channels: int, classes: int) -> list[Segment]:
-    """Stem, one segment per unit, head. `channels` are the image's."""
+def build_resnet(config: ResNetConfig, spec: ModelSpec) -> Model:
+    """Stem, one segment per unit, head."""
+    init = spec.init
     stem_filters, *filters = config.filters
     widths = [stem_filters] + [width * (4 if config.bottleneck else 1) for width in filters]
     segments: list[Segment] = [
-        Chain(config.memory, [Stem(init, config.norm, config.stem, channels, stem_filters)]),
+        Chain(config.memory, [Stem(init, config.norm, config.stem, spec.channels, stem_filters)]),
     ]
     for stage, units in enumerate(config.units):
         inputs, outputs = widths[stage], widths[stage + 1]
@@ -59,5 +61,5 @@ def build_resnet(config: ResNetConfig, init: Initializer, channels: int, classes
             across = shortcut(init, inputs, outputs, stride, config.bottleneck)
             segments.append(Chain(config.memory, [Unit(residual, across)]))
             inputs = outputs
-    segments.append(Chain("store", [Head(init, config.norm, widths[-1], classes)]))
-    return segments
+    segments.append(Chain("store", [Head(init, config.norm, widths[-1], spec.num_classes)]))
+    return Model(segments, spec.compute_dtype)

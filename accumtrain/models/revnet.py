@@ -11,14 +11,15 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from accumtrain.config import RevNetConfig
+from accumtrain.backprop.mode import Mode
+from accumtrain.backprop.model import Model
+from accumtrain.backprop.order import after
+from accumtrain.backprop.pullback import Gradients, Pullback, pullback
+from accumtrain.backprop.segments import Chain, Coupling, Segment, Stage
+from accumtrain.kinds.models import RevNetConfig
 from accumtrain.models.blocks import Residual, Stem, shortcut
 from accumtrain.models.head import Head
-from accumtrain.models.layers import Initializer
-from accumtrain.models.mode import Mode
-from accumtrain.models.order import after
-from accumtrain.models.pullback import Gradients, Pullback, pullback
-from accumtrain.models.segments import Chain, Coupling, Segment, Stage
+from accumtrain.models.spec import ModelSpec
 
 
 def snap(x: tf.Tensor, bits: int) -> tf.Tensor:
@@ -102,18 +103,17 @@ class Join(tf.Module):
         return tf.concat([tf.cast(stream, self.compute_dtype) for stream in x], axis=-1)
 
 
-def build_revnet(
-    config: RevNetConfig, init: Initializer, compute_dtype: tf.DType, channels: int, classes: int
-) -> list[Segment]:
-    """Stem, one segment per stage (per unit when recomputed), head. `channels` are the image's."""
+def build_revnet(config: RevNetConfig, spec: ModelSpec) -> Model:
+    """Stem, one segment per stage (per unit when recomputed), head."""
+    init, compute_dtype = spec.init, spec.compute_dtype
     # a stem can't be reversed: where the stages are, it is computed again
     stem_memory = "store" if config.memory == "store" else "recompute"
     stem_filters, *filters = [width // 2 for width in config.filters]  # of one stream
     widths = [stem_filters] + [width * (4 if config.bottleneck else 1) for width in filters]
 
-    spared = [0] * len(config.units)
+    stored = [0] * len(config.units)
     if config.memory == "reverse":
-        spared = count_spared(config.units, widths[1:], config.bottleneck)
+        stored = count_stored_inner_convs(config.units, widths[1:], config.bottleneck)
 
     def on_grid(function: Callable[[tf.Tensor, Mode], tf.Tensor], dtype: tf.DType) -> OnGrid:
         return OnGrid(function, config.snap_bits, dtype)
@@ -134,7 +134,7 @@ def build_revnet(
                 bottleneck=config.bottleneck,
                 preactivated=preactivated,
                 keep=not widest,
-                spared=left <= spared[stage],
+                store_inner_conv=left <= stored[stage],
                 compute_dtype=compute_dtype,
             )
 
@@ -152,7 +152,7 @@ def build_revnet(
 
     # kept for the replay, so as small as it may be: the shortcuts of a first unit that has some return streams
     stem_returns = init.dtype if widths[0] == widths[1] else compute_dtype
-    stems = (Stem(init, config.norm, config.stem, channels, stem_filters, parts=2) for _ in range(2))
+    stems = (Stem(init, config.norm, config.stem, spec.channels, stem_filters, parts=2) for _ in range(2))
     segments: list[Segment] = [Chain(stem_memory, [Stems(*(on_grid(stem, stem_returns) for stem in stems))])]
     for stage, count in enumerate(config.units):
         units = [unit(stage, place) for place in range(count)]
@@ -160,11 +160,11 @@ def build_revnet(
             segments += [Chain("recompute", [unit]) for unit in units]
         else:
             segments.append(Stage(config.memory, units))
-    segments.append(Chain("store", [Join(compute_dtype), Head(init, config.norm, 2 * widths[-1], classes)]))
-    return segments
+    segments.append(Chain("store", [Join(compute_dtype), Head(init, config.norm, 2 * widths[-1], spec.num_classes)]))
+    return Model(segments, compute_dtype)
 
 
-def count_spared(units: Sequence[int], widths: Sequence[int], bottleneck: bool) -> list[int]:
+def count_stored_inner_convs(units: Sequence[int], widths: Sequence[int], bottleneck: bool) -> list[int]:
     """How many units at the end of each stage keep what their replay would convolve for longest.
 
     The first stage, whose images are the largest, makes the peak, late in the backward pass. What units at the end of
@@ -172,10 +172,10 @@ def count_spared(units: Sequence[int], widths: Sequence[int], bottleneck: bool) 
     the first stage. Each stage halves height and width.
     """
     kept = [2 * width / (4 if bottleneck else 1) / 4**stage for stage, width in enumerate(widths)]  # by F and G of one
-    left, spared = 1.5 * widths[0], [0] * len(units)
+    left, stored = 1.5 * widths[0], [0] * len(units)
     for stage in reversed(range(len(units))):
-        spared[stage] = min(units[stage], int(left / kept[stage]))
-        left -= spared[stage] * kept[stage]
-        if spared[stage] < units[stage]:
+        stored[stage] = min(units[stage], int(left / kept[stage]))
+        left -= stored[stage] * kept[stage]
+        if stored[stage] < units[stage]:
             break
-    return spared
+    return stored

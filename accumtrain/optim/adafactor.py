@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from accumtrain.config import AdafactorConfig
 from accumtrain.optim.optimizer import Optimizer, Parameter, zeros_slot
-from accumtrain.optim.shared import Local
+from accumtrain.optim.per_shape import VariableHandle
 
 MAX_RELATIVE_STEP = 1e-2
 
@@ -25,7 +24,7 @@ class AdafactorScalars(NamedTuple):
 
 
 class Adafactor(Optimizer):
-    """Algorithms 4 (matrices) and 5 (vectors) with the settings of Algorithm 6; all are fields of the config.
+    """Algorithms 4 (matrices) and 5 (vectors) with the settings of Algorithm 6; all are arguments.
 
     A weight of rank >= 2 is a stack of matrices, its last two axes, each with its own factors: a convolution kernel
     [height, width, in, out] keeps height * width * (in + out) values. If either axis is 1, the factors would hold
@@ -41,18 +40,28 @@ class Adafactor(Optimizer):
 
     decoupled_decay = True
 
-    def __init__(self, config: AdafactorConfig) -> None:
-        super().__init__(config.lr, config.weight_decay)
-        self._decay_exponent = config.decay_exponent
-        self._epsilon1 = config.epsilon1
-        self._epsilon2 = config.epsilon2
-        self._clip_threshold = config.clip_threshold
-        self._scale_parameter = config.scale_parameter
-        self._momentum = config.momentum
+    def __init__(
+        self,
+        learning_rate: float | None = None,
+        *,
+        weight_decay: float = 0.0,
+        decay_exponent: float = 0.8,
+        epsilon1: float = 1e-30,
+        epsilon2: float = 1e-3,
+        clip_threshold: float = 1.0,
+        scale_parameter: bool = True,
+        momentum: float = 0.0,
+    ) -> None:
+        super().__init__(learning_rate, weight_decay)
+        self._decay_exponent = decay_exponent
+        self._epsilon1, self._epsilon2 = epsilon1, epsilon2
+        self._clip_threshold = clip_threshold
+        self._scale_parameter = scale_parameter
+        self._momentum = momentum
 
     def learning_rate(self, step: tf.Tensor) -> tf.Tensor:
-        """`lr`, or where that is null the relative step min(1e-2, 1 / sqrt(t)); float32 scalar."""
-        if self._lr is not None:
+        """The given rate, or where that is None the relative step min(1e-2, 1 / sqrt(t)); float32 scalar."""
+        if self._learning_rate is not None:
             return super().learning_rate(step)
         return tf.minimum(MAX_RELATIVE_STEP, tf.math.rsqrt(tf.cast(step + 1, tf.float32)))
 
@@ -78,7 +87,11 @@ class Adafactor(Optimizer):
         )
 
     def _update(
-        self, weight: Local, slots: Mapping[str, Local], gradient: tf.Tensor, scalars: AdafactorScalars
+        self,
+        weight: VariableHandle,
+        slots: Mapping[str, VariableHandle],
+        gradient: tf.Tensor,
+        scalars: AdafactorScalars,
     ) -> None:
         precondition = _by_full_moment if "v" in slots else _by_factors
         update = precondition(slots, gradient, scalars)
@@ -124,13 +137,13 @@ class FactoredMoment(tf.Module):
         return {"row": self.row, "column": self.column}
 
 
-def _by_full_moment(slots: Mapping[str, Local], gradient: tf.Tensor, scalars: AdafactorScalars) -> tf.Tensor:
+def _by_full_moment(slots: Mapping[str, VariableHandle], gradient: tf.Tensor, scalars: AdafactorScalars) -> tf.Tensor:
     """Takes the gradient into v, then returns gradient / sqrt(v)."""
     moment = _blended(slots["v"], tf.square(gradient) + scalars.epsilon1, scalars.blend)
     return gradient * tf.math.rsqrt(moment)
 
 
-def _by_factors(slots: Mapping[str, Local], gradient: tf.Tensor, scalars: AdafactorScalars) -> tf.Tensor:
+def _by_factors(slots: Mapping[str, VariableHandle], gradient: tf.Tensor, scalars: AdafactorScalars) -> tf.Tensor:
     """Takes the gradient into the factors, then returns gradient / sqrt(v).
 
     v itself is never formed: for zero gradients it is epsilon1^2 / epsilon1, 0 / 0 in float32.
@@ -149,7 +162,7 @@ def _is_factored(shape: tf.TensorShape) -> bool:
     return shape.rank >= 2 and min(shape[-2:]) > 1
 
 
-def _blended(moment: Local, value: tf.Tensor, blend: tf.Tensor) -> tf.Tensor:
+def _blended(moment: VariableHandle, value: tf.Tensor, blend: tf.Tensor) -> tf.Tensor:
     """moment = (1 - blend) * moment + blend * value, where it lies in memory; returns the new moment."""
     moment.assign_add(blend * (value - moment.read()))
     return moment.read()

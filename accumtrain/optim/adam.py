@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from accumtrain.config import AdamConfig
 from accumtrain.optim.optimizer import Optimizer, zeros_slot
-from accumtrain.optim.shared import Local
+from accumtrain.optim.per_shape import VariableHandle
 
 
 class AdamScalars(NamedTuple):
@@ -21,11 +20,17 @@ class AdamScalars(NamedTuple):
 class Adam(Optimizer):
     """Algorithm 1 of the paper, with weight decay as L2 in the gradient. State: two values per weight."""
 
-    def __init__(self, config: AdamConfig) -> None:
-        super().__init__(config.lr, config.weight_decay)
-        self._beta1 = config.beta1
-        self._beta2 = config.beta2
-        self._epsilon = config.epsilon
+    def __init__(
+        self,
+        learning_rate: float = 1e-3,
+        *,
+        weight_decay: float = 0.0,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-8,
+    ) -> None:
+        super().__init__(learning_rate, weight_decay)
+        self._beta1, self._beta2, self._epsilon = beta1, beta2, epsilon
 
     def _build_slots(self) -> None:
         self.first_moments = [zeros_slot(parameter, "m") for parameter in self._parameters]
@@ -40,7 +45,9 @@ class Adam(Optimizer):
         correction2 = tf.sqrt(_bias_correction(self._beta2, t))
         return AdamScalars(rate * correction2 / correction1, self._epsilon * correction2)
 
-    def _update(self, weight: Local, slots: Mapping[str, Local], gradient: tf.Tensor, scalars: AdamScalars) -> None:
+    def _update(
+        self, weight: VariableHandle, slots: Mapping[str, VariableHandle], gradient: tf.Tensor, scalars: AdamScalars
+    ) -> None:
         # The fused kernel would correct the bias by 1 - beta_power in its own dtype, which cancels; 0 turns that off.
         dtype = gradient.dtype
         tf.raw_ops.ResourceApplyAdam(

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from accumtrain.config import KerasOptimConfig
 from accumtrain.errors import ConfigError
 from accumtrain.optim.optimizer import Optimizer, Parameter, in_sequence
-from accumtrain.optim.shared import Shared
+from accumtrain.optim.per_shape import PerShapeFunction
 
 _INSTEAD = {
     "learning_rate": "set optim.lr and the schedule group",
@@ -36,7 +35,7 @@ if tuple(map(int, keras.version().split(".")[:2])) < (3, 15):
 
 
 class KerasOptimizer(Optimizer):
-    """`config.name` of keras.optimizers, fed once per update.
+    """The class `name` of keras.optimizers, fed once per update.
 
     It is told the rate and the update count, so it keeps neither a counter nor a schedule. Its slots are Keras's own
     variables; the weights stay the given `tf.Variable`s. Weight decay is decoupled and comes before the update, where
@@ -45,12 +44,14 @@ class KerasOptimizer(Optimizer):
 
     decoupled_decay = True
 
-    def __init__(self, config: KerasOptimConfig) -> None:
+    def __init__(
+        self, learning_rate: float, *, name: str, args: Mapping[str, Any] | None = None, weight_decay: float = 0.0
+    ) -> None:
         """Raises ConfigError for an unknown name, and for args that the class lacks or accumtrain sees to."""
-        super().__init__(config.lr, config.weight_decay)
-        self._keras_class = _find_class(config.name)
-        self._args = _checked_args(self._keras_class, config.args)
-        self._shared_decay = Shared(lambda variables, rate: self._decay(variables["weight"], rate))
+        super().__init__(learning_rate, weight_decay)
+        self._keras_class = _find_class(name)
+        self._args = _checked_args(self._keras_class, args or {})
+        self._decay_one = PerShapeFunction(lambda variables, rate: self._decay(variables["weight"], rate))
 
     def _build_slots(self) -> None:
         """Raises ConfigError when Keras refuses a value in optim.args."""
@@ -70,7 +71,7 @@ class KerasOptimizer(Optimizer):
     ) -> None:
         if self._weight_decay:
             in_sequence(
-                partial(self._shared_decay, {"weight": variable}, tf.cast(rate, variable.dtype))
+                partial(self._decay_one, {"weight": variable}, tf.cast(rate, variable.dtype))
                 for variable in (parameter.variable for parameter in self._parameters if parameter.decayed)
             )
         self._keras_update(gradients, [parameter.variable for parameter in self._parameters], rate, step, scale)
@@ -157,7 +158,7 @@ def _find_class(name: str) -> type[keras.optimizers.Optimizer]:
     return choices[name]
 
 
-def _checked_args(keras_class: type[keras.optimizers.Optimizer], args: dict[str, Any]) -> dict[str, Any]:
+def _checked_args(keras_class: type[keras.optimizers.Optimizer], args: Mapping[str, Any]) -> dict[str, Any]:
     known = [key for key in inspect.signature(keras_class).parameters if key not in ("kwargs", *_INSTEAD)]
     for key in args:
         if key in _INSTEAD:

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from accumtrain.optim.shared import Local, Shared
+from accumtrain.optim.per_shape import PerShapeFunction, VariableHandle
 
 Change = Callable[[], tf.Tensor]  # returns what to wait for
 
@@ -43,12 +43,12 @@ class Optimizer(tf.Module):
 
     decoupled_decay = False
 
-    def __init__(self, lr: float | None, weight_decay: float) -> None:
+    def __init__(self, learning_rate: float | None, weight_decay: float) -> None:
         super().__init__()
-        self._lr = lr
+        self._learning_rate = learning_rate
         self._weight_decay = weight_decay
         self._parameters: list[Parameter] = []
-        self._shared_change = Shared(self._change)
+        self._change_one = PerShapeFunction(self._change)
 
     def build(self, variables: Sequence[tf.Variable], decayed: Sequence[bool]) -> None:
         """Allocates the slots, in the dtype of their variable.
@@ -69,7 +69,7 @@ class Optimizer(tf.Module):
 
     def learning_rate(self, step: tf.Tensor) -> tf.Tensor:
         """The rate before the schedule, a float32 scalar, when `step` (int64 scalar) updates are done."""
-        return tf.constant(self._lr, tf.float32)
+        return tf.constant(self._learning_rate, tf.float32)
 
     @tf.autograph.experimental.do_not_convert
     def apply(
@@ -102,7 +102,9 @@ class Optimizer(tf.Module):
         """What the updates of all variables of a dtype share; `rate` and `t` are scalars of that dtype."""
         raise NotImplementedError
 
-    def _update(self, weight: Local, slots: Mapping[str, Local], gradient: tf.Tensor, scalars: Any) -> None:
+    def _update(
+        self, weight: VariableHandle, slots: Mapping[str, VariableHandle], gradient: tf.Tensor, scalars: Any
+    ) -> None:
         """Updates a variable and its slots."""
         raise NotImplementedError
 
@@ -116,7 +118,7 @@ class Optimizer(tf.Module):
         for index, (parameter, gradient) in enumerate(zip(self._parameters, gradients, strict=True)):
             dtype = parameter.variable.dtype
             yield partial(
-                self._shared_change,
+                self._change_one,
                 {"weight": parameter.variable, **self._slots(index)},
                 parameter.decayed and self._weight_decay != 0.0,
                 gradient,
@@ -127,7 +129,7 @@ class Optimizer(tf.Module):
 
     def _change(
         self,
-        variables: Mapping[str, Local],
+        variables: Mapping[str, VariableHandle],
         decayed: bool,
         gradient: tf.Tensor,
         scale: tf.Tensor,
@@ -143,7 +145,7 @@ class Optimizer(tf.Module):
             gradient += self._weight_decay * weight.read()
         self._update(weight, slots, gradient, scalars)
 
-    def _decay(self, weight: Local, rate: tf.Tensor) -> None:
+    def _decay(self, weight: VariableHandle, rate: tf.Tensor) -> None:
         """Decoupled decay (Loshchilov & Hutter 2019, arXiv:1711.05101)."""
         weight.assign_sub(rate * self._weight_decay * weight.read())
 

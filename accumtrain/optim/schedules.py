@@ -11,13 +11,73 @@ Every schedule rises linearly to 1 at update t = warmup (as t / warmup: no updat
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from accumtrain.config import CosineConfig, RsqrtConfig, ScheduleConfig, StepConfig
+from accumtrain.kinds.schedules import (
+    SCHEDULES,
+    ConstantConfig,
+    CosineConfig,
+    RsqrtConfig,
+    ScheduleConfig,
+    StepConfig,
+)
 
 Schedule = Callable[[tf.Tensor], tf.Tensor]
+
+
+def constant_schedule(*, warmup: int = 0) -> Schedule:
+    """1 after the warm-up."""
+    return _with_warmup(lambda step: tf.ones((), tf.float32), warmup)
+
+
+def cosine_schedule(total_steps: int, *, final: float = 0.0, warmup: int = 0) -> Schedule:
+    """Half a cosine to `final` at update `total_steps`."""
+    peak = max(warmup, 1)
+    length = max(total_steps - peak, 1)
+
+    def factor(step: tf.Tensor) -> tf.Tensor:
+        progress = tf.clip_by_value(tf.cast(step + 1 - peak, tf.float32) / length, 0.0, 1.0)
+        return final + (1.0 - final) * 0.5 * (1.0 + tf.cos(math.pi * progress))
+
+    return _with_warmup(factor, warmup)
+
+
+def step_schedule(boundaries: Sequence[int], *, factor: float = 0.1, warmup: int = 0) -> Schedule:
+    """Multiplied by `factor` at each of the increasing `boundaries`."""
+    limits = tf.constant(boundaries, tf.int64, shape=[len(boundaries)])
+    factors = tf.constant([factor**k for k in range(len(boundaries) + 1)], tf.float32)
+
+    def current(step: tf.Tensor) -> tf.Tensor:
+        passed = tf.math.count_nonzero(limits <= step)
+        return tf.gather(factors, passed)
+
+    return _with_warmup(current, warmup)
+
+
+def rsqrt_schedule(timescale: int = 10000, *, warmup: int = 0) -> Schedule:
+    """Constant for `timescale` updates, then falling as 1 / sqrt(t)."""
+
+    def factor(step: tf.Tensor) -> tf.Tensor:
+        t = tf.cast(step + 1, tf.float32)
+        return tf.math.rsqrt(tf.maximum(t, timescale) / timescale)
+
+    return _with_warmup(factor, warmup)
+
+
+def _with_warmup(main: Schedule, warmup: int) -> Schedule:
+    if not warmup:
+        return main
+
+    def factor(step: tf.Tensor) -> tf.Tensor:
+        ramp = tf.cast(step + 1, tf.float32) / warmup
+        return tf.minimum(ramp, 1.0) * main(step)
+
+    return factor
+
+
+# --- from a configuration ---------------------------------------------------------------------------------------
 
 
 def build_schedule(config: ScheduleConfig, total_steps: int) -> Schedule:
@@ -27,54 +87,21 @@ def build_schedule(config: ScheduleConfig, total_steps: int) -> Schedule:
         config: the kind and its lengths, in updates.
         total_steps: updates in the whole run.
     """
-    main = _BUILDERS[config.kind](config, total_steps)
-    if not config.warmup:
-        return main
-
-    def with_warmup(step: tf.Tensor) -> tf.Tensor:
-        ramp = tf.cast(step + 1, tf.float32) / config.warmup
-        return tf.minimum(ramp, 1.0) * main(step)
-
-    return with_warmup
+    schedule: Schedule = SCHEDULES[config.kind].builder()(config, total_steps)
+    return schedule
 
 
-def _constant(config: ScheduleConfig, total_steps: int) -> Schedule:
-    return lambda step: tf.ones((), tf.float32)
+def build_constant(config: ConstantConfig, total_steps: int) -> Schedule:
+    return constant_schedule(warmup=config.warmup)
 
 
-def _cosine(config: CosineConfig, total_steps: int) -> Schedule:
-    peak = max(config.warmup, 1)
-    length = max(total_steps - peak, 1)
-
-    def factor(step: tf.Tensor) -> tf.Tensor:
-        progress = tf.clip_by_value(tf.cast(step + 1 - peak, tf.float32) / length, 0.0, 1.0)
-        return config.final + (1.0 - config.final) * 0.5 * (1.0 + tf.cos(math.pi * progress))
-
-    return factor
+def build_cosine(config: CosineConfig, total_steps: int) -> Schedule:
+    return cosine_schedule(total_steps, final=config.final, warmup=config.warmup)
 
 
-def _step(config: StepConfig, total_steps: int) -> Schedule:
-    boundaries = tf.constant(config.boundaries, tf.int64, shape=[len(config.boundaries)])
-    factors = tf.constant([config.factor**k for k in range(len(config.boundaries) + 1)], tf.float32)
-
-    def factor(step: tf.Tensor) -> tf.Tensor:
-        passed = tf.math.count_nonzero(boundaries <= step)
-        return tf.gather(factors, passed)
-
-    return factor
+def build_step(config: StepConfig, total_steps: int) -> Schedule:
+    return step_schedule(config.boundaries, factor=config.factor, warmup=config.warmup)
 
 
-def _rsqrt(config: RsqrtConfig, total_steps: int) -> Schedule:
-    def factor(step: tf.Tensor) -> tf.Tensor:
-        t = tf.cast(step + 1, tf.float32)
-        return tf.math.rsqrt(tf.maximum(t, config.timescale) / config.timescale)
-
-    return factor
-
-
-_BUILDERS: dict[str, Callable[..., Schedule]] = {
-    "constant": _constant,
-    "cosine": _cosine,
-    "step": _step,
-    "rsqrt": _rsqrt,
-}
+def build_rsqrt(config: RsqrtConfig, total_steps: int) -> Schedule:
+    return rsqrt_schedule(config.timescale, warmup=config.warmup)

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
-from accumtrain.config import SgdConfig
 from accumtrain.optim.optimizer import Optimizer, zeros_slot
-from accumtrain.optim.shared import Local
+from accumtrain.optim.per_shape import VariableHandle
 
 
 class SGD(Optimizer):
@@ -19,10 +18,16 @@ class SGD(Optimizer):
     without momentum.
     """
 
-    def __init__(self, config: SgdConfig) -> None:
-        super().__init__(config.lr, config.weight_decay)
-        self._momentum = config.momentum
-        self._nesterov = config.nesterov
+    def __init__(
+        self,
+        learning_rate: float = 0.1,
+        *,
+        weight_decay: float = 0.0,
+        momentum: float = 0.0,
+        nesterov: bool = False,
+    ) -> None:
+        super().__init__(learning_rate, weight_decay)
+        self._momentum, self._nesterov = momentum, nesterov
 
     def _build_slots(self) -> None:
         parameters = self._parameters if self._momentum else []
@@ -34,7 +39,9 @@ class SGD(Optimizer):
     def _scalars(self, rate: tf.Tensor, t: tf.Tensor) -> tf.Tensor:
         return rate
 
-    def _update(self, weight: Local, slots: Mapping[str, Local], gradient: tf.Tensor, scalars: tf.Tensor) -> None:
+    def _update(
+        self, weight: VariableHandle, slots: Mapping[str, VariableHandle], gradient: tf.Tensor, scalars: tf.Tensor
+    ) -> None:
         rate = scalars
         if not self._momentum:
             tf.raw_ops.ResourceApplyGradientDescent(var=weight.handle, alpha=rate, delta=gradient)

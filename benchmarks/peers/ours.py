@@ -14,10 +14,10 @@ turns = Turns(options.micro_batch * options.steps)
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from workbench import compose, tf  # noqa: E402
 
-from accumtrain.data.build import open_data  # noqa: E402
-from accumtrain.devices import resolve  # noqa: E402
+from accumtrain.data.open_data import open_data  # noqa: E402
+from accumtrain.devices.resolve import resolve  # noqa: E402
+from accumtrain.engine.dry_run import Probe  # noqa: E402
 from accumtrain.engine.flops import count_flops  # noqa: E402
-from accumtrain.engine.probe import Probe  # noqa: E402
 from accumtrain.jobs.bench import repeat_one_batch  # noqa: E402
 
 CLASSES = {32: 10, 224: 1000}
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def flops_per_image(probe: Probe) -> float:
-    graph = probe.step.accumulate.get_concrete_function(probe.batches, tf.constant(1)).graph
+    graph = probe.step.compiled_micro_steps.get_concrete_function(probe.batches, tf.constant(1)).graph
     return count_flops(graph, options.micro_batch) / options.micro_batch
 
 

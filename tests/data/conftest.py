@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.config import FolderConfig, TfdsConfig, TfrecordConfig
 from accumtrain.data import resident
+from accumtrain.kinds.sources import FolderConfig, TfdsConfig, TfrecordConfig
 
 PLAIN = {"augment": "none", "image_size": None, "mean": [0.0], "std": [1.0]}
 

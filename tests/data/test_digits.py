@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.config import DigitsConfig
 from accumtrain.data import digits
-from accumtrain.data.build import open_data
+from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import eval_batches
+from accumtrain.kinds.sources import DigitsConfig
 
 
 def test_split_is_fixed_and_stratified() -> None:

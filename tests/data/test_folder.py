@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.config import FolderConfig
-from accumtrain.data.build import open_data
 from accumtrain.data.input_errors import explain_input_error
+from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import eval_batches, train_batches
 from accumtrain.errors import DataError
+from accumtrain.kinds.sources import FolderConfig
 
 MakeFolder = Callable[..., Path]
 MakeConfig = Callable[..., FolderConfig]

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.config import TfdsConfig
-from accumtrain.data.build import open_data
+from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import eval_batches, train_batches
 from accumtrain.data.source import Data
 from accumtrain.errors import DataError
+from accumtrain.kinds.sources import TfdsConfig
 
 Prepare = Callable[..., TfdsConfig]
 FORMATS = ("tfrecord", "array_record")

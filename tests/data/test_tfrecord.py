@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.config import TfrecordConfig
 from accumtrain.data import record_index
-from accumtrain.data.build import open_data
 from accumtrain.data.input_errors import explain_input_error
+from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import eval_batches, train_batches
 from accumtrain.data.record_index import index_shards
 from accumtrain.errors import DataError
+from accumtrain.kinds.sources import TfrecordConfig
 
 MakeShards = Callable[..., list[Path]]
 MakeConfig = Callable[..., TfrecordConfig]

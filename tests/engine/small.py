@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from accumtrain.config import LeNetConfig, ResNetConfig, RevNetConfig
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
-from accumtrain.models.build import build_model
-from accumtrain.optim.build import build_optimizer
+from accumtrain.kinds.models import LeNetConfig, ResNetConfig, RevNetConfig
+from accumtrain.models.build_model import build_model
+from accumtrain.optim.build_optimizer import build_optimizer
 
 CLASSES = 10
 
@@ -65,6 +65,6 @@ def train(window: Window, batches: list[dict[str, tf.Tensor]], micro_steps: int)
     iterator = iter(dataset.batch(micro, drop_remainder=True))
     updates = []
     for _ in batches:
-        step.accumulate(iterator, tf.constant(micro_steps))
+        step.accumulate(iterator, micro_steps)
         updates.append({name: value.numpy().item() for name, value in step.commit().items()})
     return updates

@@ -10,8 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from accumtrain.local_workers import free_ports
+from accumtrain.shell.local_workers import free_ports
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
@@ -20,8 +19,9 @@ import sys
 
 import tensorflow as tf
 
-from accumtrain.config import DeviceConfig, SgdConfig
-from accumtrain.devices import resolve
+from accumtrain.kinds.devices import DeviceConfig
+from accumtrain.kinds.optimizers import SgdConfig
+from accumtrain.devices.resolve import resolve
 from accumtrain.engine.step import Step
 from tests.engine.small import examples, resnet20, window_for
 
@@ -45,9 +45,9 @@ def collectives(function):
 
 
 stream = iter(devices.strategy.distribute_datasets_from_function(batches))
-accumulate = step.accumulate.get_concrete_function(stream, tf.constant(steps))
-commit = step.commit.get_concrete_function()
-step.accumulate(stream, tf.constant(steps))
+accumulate = step.compiled_micro_steps.get_concrete_function(stream, tf.constant(steps))
+commit = step.compiled_commit.get_concrete_function()
+step.accumulate(stream, steps)
 reductions = [op for op in commit.graph.get_operations() if op.type.startswith("CollectiveReduce")]
 shapes = [op.inputs[0].shape.as_list() for op in reductions]
 print(json.dumps({

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from accumtrain.config import SgdConfig
 from accumtrain.engine.flops import count_flops, matmul_flops_per_second
 from accumtrain.engine.step import Step
+from accumtrain.kinds.optimizers import SgdConfig
 from tests.engine.small import CLASSES, examples, resnet20, revnet38, window_for
 
 SHAPE, BATCH = (8, 8, 3), 4
@@ -18,7 +18,7 @@ def micro_step_flops(config, batch=BATCH):
     window = window_for(config, SgdConfig("sgd", 1.0, 0.0, 0.0, 0.0, False), SHAPE)
     batches = iter(tf.data.Dataset.from_tensors(examples(batch, SHAPE)).repeat())
     step = Step(window, tf.distribute.get_strategy())
-    return count_flops(step.accumulate.get_concrete_function(batches, tf.constant(3)).graph, batch)
+    return count_flops(step.compiled_micro_steps.get_concrete_function(batches, tf.constant(3)).graph, batch)
 
 
 def test_a_residual_network():

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.config import AdamConfig
 from accumtrain.engine.loss_scale import LossScale
+from accumtrain.kinds.optimizers import AdamConfig
 from tests.engine.small import examples, resnet20, revnet38, train, window_for
 
 SHAPE = (8, 8, 1)

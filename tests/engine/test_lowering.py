@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from accumtrain.config import SgdConfig
-from accumtrain.engine import tape
+from accumtrain.backprop import tape
 from accumtrain.engine.lowering import lower
+from accumtrain.kinds.optimizers import SgdConfig
 from tests.engine.small import bottleneck_revnet, lenet, revnet38, window_for
 
 pytestmark = pytest.mark.xla

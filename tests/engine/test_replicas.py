@@ -18,8 +18,9 @@ import sys
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.config import DeviceConfig, SgdConfig
-from accumtrain.devices import resolve
+from accumtrain.kinds.devices import DeviceConfig
+from accumtrain.kinds.optimizers import SgdConfig
+from accumtrain.devices.resolve import resolve
 from accumtrain.engine.step import Step
 from tests.engine.small import examples, resnet20, window_for
 
@@ -37,7 +38,7 @@ options = tf.data.Options()
 options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
 batches = iter(devices.strategy.experimental_distribute_dataset(dataset.with_options(options)))
 for _ in range(3):
-    step.accumulate(batches, tf.constant(4 // replicas))
+    step.accumulate(batches, 4 // replicas)
     update = step.commit()
 assert bool(update["finite"]) and int(update["step"]) == 3 and float(update["examples"]) == 16.0
 copies = [[copy.numpy() for copy in devices.strategy.experimental_local_results(v)] for v in window.model.variables]
@@ -51,8 +52,9 @@ OVERFLOW = """
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.config import AdamConfig, DeviceConfig
-from accumtrain.devices import resolve
+from accumtrain.kinds.devices import DeviceConfig
+from accumtrain.kinds.optimizers import AdamConfig
+from accumtrain.devices.resolve import resolve
 from accumtrain.engine.loss_scale import LossScale
 from accumtrain.engine.step import Step
 from tests.engine.small import examples, resnet20, window_for
@@ -74,7 +76,7 @@ def update(data):
     def of_replicas(context):
         return tf.data.Dataset.from_tensor_slices(data).batch(4, drop_remainder=True)
 
-    step.accumulate(iter(devices.strategy.distribute_datasets_from_function(of_replicas)), tf.constant(2))
+    step.accumulate(iter(devices.strategy.distribute_datasets_from_function(of_replicas)), 2)
     return step.commit()
 
 

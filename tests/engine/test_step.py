@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.config import AdafactorConfig, SgdConfig
-from accumtrain.devices import resolve
+from accumtrain.devices.resolve import resolve
 from accumtrain.engine.ema import MovingAverage
 from accumtrain.engine.step import Step
+from accumtrain.kinds.optimizers import AdafactorConfig, SgdConfig
 from tests.engine.small import examples, lenet, revnet38, window_for
 
 ROOT = Path(__file__).parents[2]
@@ -37,7 +37,7 @@ def step_and_batches(config, optim, shape, strategy=None, image_of=lambda image:
 
 def apart(step, batches, count):
     for _ in range(count):
-        step.accumulate(batches, tf.constant(MICRO_STEPS))
+        step.accumulate(batches, MICRO_STEPS)
         update = step.commit()
     return update
 
@@ -59,8 +59,8 @@ def compare(config, optim, shape, strategy, ema=None):
     expected = apart(separate, batches, UPDATES)
     other, together, batches = step_and_batches(config, optim, shape, strategy, ema=ema)
     apart(together, batches, 1)
-    together.updates(batches, tf.constant(1))
-    update = together.updates(batches, tf.constant(UPDATES - 2))
+    together.updates(batches, 1)
+    update = together.updates(batches, UPDATES - 2)
     assert int(update["step"]) == UPDATES
     assert {name: value.numpy() for name, value in update.items()} == {
         name: value.numpy() for name, value in expected.items()
@@ -89,7 +89,7 @@ def test_on_two_replicas():
 
 
 def two_replicas():
-    from accumtrain.config import DeviceConfig
+    from accumtrain.kinds.devices import DeviceConfig
 
     devices = resolve(DeviceConfig("mirrored", 2, None, None, "auto", [], None, 300))
     assert devices.replicas == 2
@@ -109,7 +109,7 @@ def test_an_update_that_is_not_finite_ends_the_call(bad):
     if bad:
         apart(separate, batches, bad)
     other, together, batches = step_and_batches(lenet(), SGD, shape, image_of=with_a_bad_image)
-    update = together.updates(batches, tf.constant(UPDATES))
+    update = together.updates(batches, UPDATES)
     assert not update["finite"]
     assert int(update["step"]) == bad
     assert_same_bits(strategy, one, other)

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.config import AdafactorConfig, AdamConfig, KerasOptimConfig, SgdConfig
 from accumtrain.engine.ema import MovingAverage
 from accumtrain.engine.step import Step
+from accumtrain.kinds.optimizers import AdafactorConfig, AdamConfig, KerasOptimConfig, SgdConfig
 from tests.engine.small import examples, lenet, resnet20, revnet38, train, window_for
 
 SHAPE = (8, 8, 1)
@@ -99,7 +99,7 @@ def test_nothing_but_buffers_changes_during_a_window():
     before = everything(window)
     iterator = iter(tf.data.Dataset.from_tensors(examples(8, SHAPE)).repeat())
     step = Step(window, tf.distribute.get_strategy())
-    step.accumulate(iterator, tf.constant(3))
+    step.accumulate(iterator, 3)
     assert all(np.array_equal(a, b) for a, b in zip(before, everything(window), strict=True))
     assert float(window.examples) == 24.0
     update = step.commit()
@@ -112,7 +112,7 @@ def test_nothing_but_buffers_changes_during_a_window():
 def test_a_commit_holds_no_more_functions_for_a_deeper_model():
     def functions(units):
         window = window_for(revnet38(units=units), OPTIMIZERS["adafactor"], SHAPE)
-        commit = Step(window, tf.distribute.get_strategy()).commit.get_concrete_function()
+        commit = Step(window, tf.distribute.get_strategy()).compiled_commit.get_concrete_function()
         return len(commit.graph.as_graph_def().library.function)
 
     assert functions((2, 2)) == functions((3, 3)) < 30
@@ -144,7 +144,7 @@ def test_ragged_micro_batches_and_weights_give_the_mean_over_examples():
     step = Step(ragged, tf.distribute.get_strategy())
     pieces = [{k: v[:5] for k, v in data.items()}, {k: v[5:] for k, v in data.items()}]
     for piece in pieces:
-        step.accumulate(iter(tf.data.Dataset.from_tensors(piece)), tf.constant(1))
+        step.accumulate(iter(tf.data.Dataset.from_tensors(piece)), 1)
     step.commit()
     assert norm([a - b for a, b in zip(weights(whole), weights(ragged), strict=True)]) < 1e-14
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.config import SgdConfig
-from accumtrain.engine import tape
+from accumtrain.backprop import tape
 from accumtrain.engine.step import Step
+from accumtrain.kinds.optimizers import SgdConfig
 from tests.engine.small import bottleneck_revnet, examples, lenet, revnet38, window_for
 
 pytestmark = pytest.mark.xla
@@ -23,7 +23,7 @@ def sums_of_a_window(config, xla, shape=SHAPE):
     window = window_for(config, SGD, shape)
     step = Step(window, tf.distribute.get_strategy(), xla)
     dataset = tf.data.Dataset.from_tensor_slices(examples(2 * MICRO_BATCH, shape))
-    step.accumulate(iter(dataset.batch(MICRO_BATCH, drop_remainder=True)), tf.constant(2))
+    step.accumulate(iter(dataset.batch(MICRO_BATCH, drop_remainder=True)), 2)
     return [buffer.numpy() for buffer in window.buffers]
 
 

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain import environment
-from accumtrain.config import BenchConfig
-from accumtrain.engine.probe import Probe
+from accumtrain.config.schema import BenchConfig
+from accumtrain.engine.dry_run import Probe
 from accumtrain.errors import CheckpointError
 from accumtrain.jobs import bench
+from accumtrain.process import environment
 
 SHORT = ("job=bench", "model=lenet5", "bench.updates=3", "bench.seconds=0", "batch_size=32", "accum.steps=4")
 
@@ -67,7 +67,7 @@ def test_a_slow_input_is_found(measured, monkeypatch):
 
         return original(*arguments, **options).map(late)
 
-    monkeypatch.setattr("accumtrain.engine.probe.train_batches", slow)
+    monkeypatch.setattr("accumtrain.engine.dry_run.train_batches", slow)
     monkeypatch.setattr(bench, "train_batches", slow)
     result = measured()
     assert result["input_share"] > 0.5
@@ -78,8 +78,8 @@ def test_a_step_is_traced_once(measured, monkeypatch):
     probes = []
     monkeypatch.setattr(bench, "Probe", lambda *arguments: probes.append(Probe(*arguments)) or probes[-1])
     measured("accum.steps=1")
-    assert probes[0].step.accumulate.experimental_get_tracing_count() == 1
-    assert probes[0].step.commit.experimental_get_tracing_count() == 1
+    assert probes[0].step.compiled_micro_steps.experimental_get_tracing_count() == 1
+    assert probes[0].step.compiled_commit.experimental_get_tracing_count() == 1
 
 
 def test_no_room_for_the_matrix_product(measured, monkeypatch, capsys):
@@ -97,7 +97,7 @@ def test_no_room_for_the_matrix_product(measured, monkeypatch, capsys):
 def test_on_two_replicas_an_image_takes_the_same_operations(measured, tmp_path):
     alone = measured("accum.steps=2")
     (tmp_path / "run" / "bench.json").unlink()
-    command = [sys.executable, "-c", "from accumtrain.cli import main; main()", *SHORT, "accum.steps=2"]
+    command = [sys.executable, "-c", "from accumtrain.shell.cli import main; main()", *SHORT, "accum.steps=2"]
     where = ["device=mirrored", "device.virtual=2", f"run.dir={tmp_path}", "run.name=run"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     subprocess.run([*command, *where], env=environment, check=True)  # devices can't change in this process

@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from accumtrain import environment
 from accumtrain.errors import ConfigError, DivergedError
 from accumtrain.jobs import train, verify
+from accumtrain.process import environment
 
 
 @pytest.fixture

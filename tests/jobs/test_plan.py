@@ -12,10 +12,11 @@ import pytest
 import yaml
 
 from accumtrain.errors import CheckpointError, OutOfMemoryError
-from accumtrain.jobs import auto, plan
-from accumtrain.jobs.advice import policies
-from accumtrain.jobs.probe import Trial
-from accumtrain.runs import Run
+from accumtrain.jobs import plan
+from accumtrain.planning import auto_steps as auto
+from accumtrain.planning.advice import policies
+from accumtrain.planning.probe import Trial
+from accumtrain.runs.run import Run
 
 MB = 2**20
 
@@ -239,7 +240,7 @@ def test_auto_trains_and_continues_with_its_choice(tmp_path):
     command = [
         sys.executable,
         "-c",
-        f"import sys; sys.path[:] = {sys.path!r}; from accumtrain.cli import main; main()",
+        f"import sys; sys.path[:] = {sys.path!r}; from accumtrain.shell.cli import main; main()",
         *("data=synthetic", "data.train_examples=128", "data.test_examples=64", "accum.steps=auto", "run.name=mine"),
         *("model=resnet20", "device.memory_limit_mb=110", "batch_size=64", f"run.dir={tmp_path}"),
     ]

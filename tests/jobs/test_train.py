@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain import environment
 from accumtrain.engine import pace, step
 from accumtrain.errors import CheckpointError, ConfigError, DivergedError, Preempted
 from accumtrain.jobs import evaluate, train
-from accumtrain.runs import Run
+from accumtrain.process import environment
+from accumtrain.runs.run import Run
 
 TIMES = ("seconds", "examples_per_second")
 BN = ("model=resnet20", "model.units=[1,1]", "model.filters=[16,16,32]", "data.image_size=8")  # small, batch norm

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.config import AdafactorConfig, AdamConfig, KerasOptimConfig, SgdConfig
 from accumtrain.engine import step
+from accumtrain.engine.checks import optimizer_check as optimizer
+from accumtrain.engine.checks.optimizer_check import check_optimizer
+from accumtrain.engine.checks.policy_checks import check_policies
+from accumtrain.engine.checks.result import Result
 from accumtrain.engine.moving_statistics import MovingStatisticsBuffer
-from accumtrain.engine.verify import optimizer
-from accumtrain.engine.verify.memory import check_policies
-from accumtrain.engine.verify.optimizer import check_optimizer
-from accumtrain.engine.verify.result import Result
 from accumtrain.errors import VerificationError
 from accumtrain.jobs import verify
+from accumtrain.kinds.optimizers import AdafactorConfig, AdamConfig, KerasOptimConfig, SgdConfig
 from accumtrain.optim import adam
-from accumtrain.optim.build import build_optimizer
+from accumtrain.optim.build_optimizer import build_optimizer
 from tests.engine.small import examples, lenet, window_for
 
 REVNET = ("model=revnet38", "model.units=[1,1]", "model.filters=[8,8,16]")

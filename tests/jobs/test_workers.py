@@ -11,11 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-
-from accumtrain.local_workers import free_ports
+from accumtrain.shell.local_workers import free_ports
 
 ROOT = Path(__file__).parents[2]
-PROGRAM = "from accumtrain.cli import main; main()"
+PROGRAM = "from accumtrain.shell.cli import main; main()"
 SMALL = ("model=lenet5", "optim=sgd", "optim.lr=0.01", "batch_size=32", "eval.every=1000", "log.every=1")
 
 
@@ -29,7 +28,9 @@ def in_folder(folder, *arguments):
 
 def workers(folder, count, name, *overrides):
     """Ended: exit code, stdout, stderr."""
-    process = in_folder(folder, "-m", "accumtrain.local_workers", str(count), *SMALL, f"run.name={name}", *overrides)
+    process = in_folder(
+        folder, "-m", "accumtrain.shell.local_workers", str(count), *SMALL, f"run.name={name}", *overrides
+    )
     out, err = process.communicate(timeout=120)
     return process.returncode, out, err
 
@@ -59,7 +60,7 @@ def test_two_workers_train_as_one_process(tmp_path):
 
 def test_a_signal_to_one_worker_stops_all_after_the_same_update(tmp_path):
     process = in_folder(
-        tmp_path, "-m", "accumtrain.local_workers", "2", *SMALL, "run.name=stopped", "train.steps=100000"
+        tmp_path, "-m", "accumtrain.shell.local_workers", "2", *SMALL, "run.name=stopped", "train.steps=100000"
     )
     metrics = tmp_path / "runs/stopped/metrics.jsonl"
     deadline = time.monotonic() + 60
@@ -100,7 +101,7 @@ def test_workers_that_do_not_share_the_folder_of_the_run(tmp_path):
 def test_a_killed_worker_ends_the_other_and_the_run_continues_to_the_bit(tmp_path, victim):
     long = ("train.steps=400", "checkpoint.every=20")
     assert workers(tmp_path, 2, "whole", *long)[0] == 0
-    with in_folder(tmp_path, "-m", "accumtrain.local_workers", "2", *SMALL, "run.name=killed", *long) as process:
+    with in_folder(tmp_path, "-m", "accumtrain.shell.local_workers", "2", *SMALL, "run.name=killed", *long) as process:
         saved = tmp_path / "runs/killed/checkpoints/step-40.index"
         deadline = time.monotonic() + 60
         while not saved.exists() and time.monotonic() < deadline:

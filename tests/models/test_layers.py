@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from accumtrain.backprop.mode import Mode
+from accumtrain.backprop.pullback import pullback
+from accumtrain.backprop.segments import Chain, Coupling
 from accumtrain.models.blocks import PoolAndPad, Projection, Residual
 from accumtrain.models.kernel_gradient import kernel_gradient
 from accumtrain.models.layers import BatchNorm, Conv, GroupNorm, Initializer
-from accumtrain.models.mode import Mode
-from accumtrain.models.pullback import pullback
 from accumtrain.models.resnet import Unit
 from accumtrain.models.revnet import OnGrid
-from accumtrain.models.segments import Chain, Coupling
 
 
 def perturbed(module):

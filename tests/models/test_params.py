@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from accumtrain.backprop.mode import Mode
 from accumtrain.errors import ConfigError
-from accumtrain.models.build import build_model
-from accumtrain.models.mode import Mode
+from accumtrain.models.build_model import build_model
 
 CIFAR, IMAGENET = (32, 32, 3), (224, 224, 3)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
+from accumtrain.backprop.mode import EVALUATION, Mode
+from accumtrain.backprop.pullback import taped
 from accumtrain.models.blocks import Stem
 from accumtrain.models.layers import Initializer
-from accumtrain.models.mode import EVALUATION, Mode
-from accumtrain.models.pullback import taped
 from accumtrain.models.revnet import OnGrid, Stems
 from benchmarks.asked import bytes_asked_at_peak
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.config import AdafactorConfig, AdamConfig, KerasOptimConfig, OptimConfig, SgdConfig
+from accumtrain.kinds.optimizers import AdafactorConfig, AdamConfig, KerasOptimConfig, OptimConfig, SgdConfig
 from accumtrain.optim.optimizer import Optimizer
 
 SHAPES = [(), (5,), (4, 6), (3, 4, 5), (3, 3, 2, 5), (7, 1)]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.config import AdafactorConfig
+from accumtrain.kinds.optimizers import AdafactorConfig
 from accumtrain.optim.adafactor import Adafactor
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.config import AdamConfig
+from accumtrain.kinds.optimizers import AdamConfig
 from accumtrain.optim.adam import Adam, AdamW
 
 

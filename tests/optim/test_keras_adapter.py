@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.config import KerasOptimConfig
 from accumtrain.errors import ConfigError
-from accumtrain.optim.build import build_optimizer
+from accumtrain.kinds.optimizers import KerasOptimConfig
+from accumtrain.optim.build_optimizer import build_optimizer
 from accumtrain.optim.keras_adapter import update_rules
 
 CLASSES = sorted(update_rules())

@@ -35,8 +35,8 @@ def test_replicas_stay_equal_to_one_device(differences, case):
 def main() -> None:
     import tensorflow as tf
 
-    from accumtrain.config import AdafactorConfig, AdamConfig, KerasOptimConfig, OptimConfig, SgdConfig
-    from accumtrain.optim.build import build_optimizer
+    from accumtrain.kinds.optimizers import AdafactorConfig, AdamConfig, KerasOptimConfig, OptimConfig, SgdConfig
+    from accumtrain.optim.build_optimizer import build_optimizer
 
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.config import CosineConfig, RsqrtConfig, ScheduleConfig, StepConfig
+from accumtrain.kinds.schedules import CosineConfig, RsqrtConfig, ScheduleConfig, StepConfig
 from accumtrain.optim.schedules import build_schedule
 
 TOTAL = 100

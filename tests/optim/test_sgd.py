@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.config import SgdConfig
+from accumtrain.kinds.optimizers import SgdConfig
 from accumtrain.optim.sgd import SGD
 
 

@@ -1,0 +1,41 @@
+# The public names, each with the module that it is imported from on first use.
+from .backprop.mode import Mode as Mode
+from .backprop.model import Model as Model
+from .backprop.segments import Chain as Chain
+from .backprop.segments import Coupling as Coupling
+from .backprop.segments import Stage as Stage
+from .backprop.tape import gradient as gradient
+from .config.schema import Config as Config
+from .data.source import ArraySplit as ArraySplit
+from .data.source import Source as Source
+from .data.source import Split as Split
+from .engine.ema import MovingAverage as MovingAverage
+from .engine.loss_scale import LossScale as LossScale
+from .engine.step import Step as Step
+from .engine.window import Window as Window
+from .errors import AccumtrainError as AccumtrainError
+from .errors import CheckpointError as CheckpointError
+from .errors import ConfigError as ConfigError
+from .errors import DataError as DataError
+from .jobs.dispatch import run as run
+from .kinds.losses import LossConfig as LossConfig
+from .kinds.models import ModelConfig as ModelConfig
+from .kinds.optimizers import OptimConfig as OptimConfig
+from .kinds.register import register_data as register_data
+from .kinds.register import register_loss as register_loss
+from .kinds.register import register_model as register_model
+from .kinds.register import register_optimizer as register_optimizer
+from .kinds.sources import DataConfig as DataConfig
+from .models.spec import ModelSpec as ModelSpec
+from .optim.adafactor import Adafactor as Adafactor
+from .optim.adam import Adam as Adam
+from .optim.adam import AdamW as AdamW
+from .optim.optimizer import Optimizer as Optimizer
+from .optim.schedules import constant_schedule as constant_schedule
+from .optim.schedules import cosine_schedule as cosine_schedule
+from .optim.schedules import rsqrt_schedule as rsqrt_schedule
+from .optim.schedules import step_schedule as step_schedule
+from .optim.sgd import SGD as SGD
+from .shell.cli import main as main
+
+__version__: str

@@ -1,0 +1,45 @@
+"""A model: segments from images to logits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from accumtrain.backprop.mode import EVALUATION, Mode
+from accumtrain.backprop.pullback import Streams
+from accumtrain.backprop.segments import Segment
+
+
+class Model(tf.Module):
+    """A chain of segments from images to logits.
+
+    Args:
+        segments: the first takes images [N, H, W, C] in `compute_dtype`, the last gives logits [N, classes].
+        compute_dtype: dtype of convolutions and matrix products.
+    """
+
+    def __init__(self, segments: Sequence[Segment], compute_dtype: tf.DType = tf.float32):
+        super().__init__()
+        self.segments, self.compute_dtype = list(segments), compute_dtype
+
+    def __call__(self, images: tf.Tensor, mode: Mode = EVALUATION) -> tf.Tensor:
+        x: Streams = tf.cast(images, self.compute_dtype)
+        for segment in self.segments:
+            x = segment(x, mode)
+        return x  # [N, classes], float32 or float64
+
+    @property
+    def norms(self) -> list:
+        """Every batch normalisation, in a fixed order."""
+        return [module for module in self.submodules if hasattr(module, "moving_mean")]
+
+    @property
+    def decayed(self) -> list[bool]:
+        """For each trainable variable: does weight decay apply to it (convolution and dense kernels only)?"""
+        return ["kernel" in variable.name.rsplit("/", 1)[-1] for variable in self.trainable_variables]
+
+    @property
+    def params(self) -> int:
+        """Number of trainable values."""
+        return sum(int(tf.size(variable)) for variable in self.trainable_variables)

@@ -1,0 +1,170 @@
+"""The segments of a model, and how the gradient goes back through each.
+
+memory      what is kept of the forward pass            backward
+store       every activation                            plain back-propagation
+recompute   the segment's input                         the segment is computed again, then back-propagated
+reverse     the output (and the input of a stage        each unit's input is computed from its output
+            whose first unit can't be reversed)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import tensorflow as tf
+
+from accumtrain.backprop.add import add, add_in_place, subtract
+from accumtrain.backprop.mode import Mode
+from accumtrain.backprop.order import after
+from accumtrain.backprop.pullback import Gradients, Pullback, Streams, chain_pullback, pullback
+from accumtrain.backprop.replay import Consume, Kept, keep, replay, stored
+
+Layer = Callable[[Any, Mode], Any]
+Backward = Callable[[Streams, Streams], tuple[Streams, Streams]]  # (output, its gradient) -> (input, its gradient)
+
+
+class Segment(Protocol):
+    """A part of a model, from one tensor or pair of streams to the next."""
+
+    def __call__(self, x: Any, mode: Mode) -> Any: ...
+
+    def forward(self, x: Any, mode: Mode, consume: Consume) -> tuple[Any, Backward]:
+        """The output of a training pass, and the function that goes back through the segment."""
+
+
+class Chain(tf.Module):
+    """Layers applied one after the other, each a function of (x, mode). memory: `store` or `recompute`."""
+
+    def __init__(self, memory: str, layers: Sequence[Layer]):
+        super().__init__()
+        self.memory, self.layers = memory, list(layers)
+
+    def __call__(self, x: Streams, mode: Mode) -> Streams:
+        for layer in self.layers:
+            x = layer(x, mode)
+        return x
+
+    def pullback(self, x: Streams, mode: Mode) -> tuple[Streams, Pullback]:
+        return chain_pullback(self.layers, x, mode)
+
+    def forward(self, x: Streams, mode: Mode, consume: Consume) -> tuple[Streams, Backward]:
+        return forward_by_memory(self, x, mode, consume)
+
+
+class Coupling(tf.Module):
+    """One reversible unit (Gomez et al. 2017, arXiv:1707.04585): y1 = s1(x1) + F(x2), y2 = s2(x2) + G(y1).
+
+    Invertible when both shortcuts are the identity (None). F, G and the shortcuts return values on the snap grid; F
+    and G may do so in a lower precision than that of the streams.
+    """
+
+    def __init__(self, f: Layer, g: Layer, shortcuts: tuple[Layer, Layer] | None = None):
+        super().__init__()
+        self.f, self.g, self.shortcuts = f, g, shortcuts
+
+    @property
+    def invertible(self) -> bool:
+        return self.shortcuts is None
+
+    def __call__(self, x: tuple[tf.Tensor, tf.Tensor], mode: Mode) -> tuple[tf.Tensor, tf.Tensor]:
+        x1, x2 = x
+        f = self.f(x2, mode)
+        if self.shortcuts is not None:
+            x1, x2 = self.shortcuts[0](x1, mode), self.shortcuts[1](x2, mode)
+        y1 = add(x1, f)
+        return y1, add(x2, self.g(y1, mode))
+
+    def inverse(self, y: tuple[tf.Tensor, tf.Tensor], mode: Mode) -> tuple[tf.Tensor, tf.Tensor]:
+        """The input of an invertible unit, from its output."""
+        y1, y2 = y
+        x2 = subtract(y2, self.g(y1, mode))
+        return subtract(y1, self.f(x2, mode)), x2
+
+    def pullback(self, x: tuple[tf.Tensor, tf.Tensor], mode: Mode) -> tuple[Streams, Pullback]:
+        x1, x2 = x
+        first, second = self.shortcuts or (None, None)
+        plus = add_in_place if mode.replaying else add
+        f, f_backward = pullback(self.f, x2, mode)
+        across1, backward1 = pullback(first, x1, mode)
+        across2, backward2 = pullback(second, x2, mode)
+        y1 = plus(across1, f)
+        g, g_backward = pullback(self.g, y1, mode)
+
+        def backward(d_y: tuple[tf.Tensor, tf.Tensor]) -> tuple[Streams, Gradients]:
+            d_y1, d_y2 = d_y
+            d_g, of_g = g_backward(d_y2)
+            d_y1 = plus(d_y1, d_g)
+            d_f, of_f = f_backward(d_y1)
+            d_x1, of_first = backward1(d_y1)
+            d_across2, of_second = backward2(d_y2)
+            return (d_x1, plus(d_across2, d_f)), of_g + of_f + of_first + of_second
+
+        return (y1, plus(across2, g)), backward
+
+    def reverse(
+        self, kept: Streams | None, y: Streams, d_y: Streams, mode: Mode, consume: Consume
+    ) -> tuple[Streams, Streams]:
+        """Input and its gradient, from the output; `kept` is the input of a unit that can't be inverted.
+
+        From the end: G, F, then the shortcuts, each freed before the next. The sums are formed in the order in which
+        `pullback` forms them, so the gradient has the same bits.
+        """
+        (y1, y2), (d_y1, d_y2) = y, d_y
+        invert1, invert2 = (partial(subtract, y1), partial(subtract, y2)) if self.invertible else (None, None)
+        y1, d_g, x2 = replay(self.g, after([d_y1], y1), d_y2, mode, consume, invert2)
+        d_y1 = add_in_place(d_y1, d_g)
+        x2, d_x2, x1 = replay(self.f, x2 if kept is None else kept[1], d_y1, mode, consume, invert1)
+        if self.shortcuts is None or kept is None:
+            return (x1, x2), (d_y1, add_in_place(d_y2, d_x2))
+        x1, d_x1, _ = replay(self.shortcuts[0], kept[0], after([d_x2], d_y1), mode, consume)
+        _, d_across, _ = replay(self.shortcuts[1], x2, after([d_x1], d_y2), mode, consume)
+        return (x1, x2), (d_x1, add_in_place(d_across, d_x2))
+
+
+class Stage(tf.Module):
+    """Reversible units in a row; only the first may be one that can't be reversed, and then its input is kept.
+
+    memory: `store` or `reverse`.
+    """
+
+    def __init__(self, memory: str, units: Sequence[Coupling]):
+        super().__init__()
+        self.memory, self.units = memory, list(units)
+        if not all(unit.invertible for unit in self.units[1:]):
+            raise ValueError("only the first unit of a stage may change the shape of the streams")
+
+    def __call__(self, x: Streams, mode: Mode) -> Streams:
+        for unit in self.units:
+            x = unit(x, mode)
+        return x
+
+    def pullback(self, x: Streams, mode: Mode) -> tuple[Streams, Pullback]:
+        return chain_pullback(self.units, x, mode)
+
+    def forward(self, x: Streams, mode: Mode, consume: Consume) -> tuple[Streams, Backward]:
+        if self.memory != "reverse":
+            return forward_by_memory(self, x, mode, consume)
+        kept = None
+        if not self.units[0].invertible:
+            x, kept = keep(x)
+        y, _ = pullback(self, x, mode)
+        return y, lambda y, d_y: self._reverse(kept, y, d_y, mode, consume)
+
+    def _reverse(
+        self, kept: Kept | None, y: Streams, d_y: Streams, mode: Mode, consume: Consume
+    ) -> tuple[Streams, Streams]:
+        for unit in reversed(self.units):
+            x = None if unit.invertible or kept is None else kept(d_y)
+            y, d_y = unit.reverse(x, y, d_y, mode, consume)
+        return y, d_y
+
+
+def forward_by_memory(segment: Any, x: Streams, mode: Mode, consume: Consume) -> tuple[Streams, Backward]:
+    """`Segment.forward` of a segment whose `memory` is `store` or `recompute`."""
+    if segment.memory == "store":
+        return stored(segment, x, mode, consume)
+    x, again = keep(x)
+    y, _ = pullback(segment, x, mode)
+    return y, lambda _, d_y: replay(segment, again(d_y), d_y, mode, consume)[:2]

@@ -1,0 +1,48 @@
+"""The segment tape: back-propagation that keeps of each segment what its memory policy says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from accumtrain.backprop.mode import Mode
+from accumtrain.backprop.model import Model
+from accumtrain.backprop.pullback import Streams
+from accumtrain.backprop.replay import Consume
+from accumtrain.backprop.segments import Backward
+
+
+def gradient(
+    model: Model,
+    images: tf.Tensor,
+    loss: Callable[[tf.Tensor], tf.Tensor],
+    mode: Mode,
+    consume: Consume,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Computes a loss and hands the gradient of every variable to `consume`, segment by segment from the last.
+
+    Args:
+        images: [N, H, W, C].
+        loss: scalar function of the logits.
+        mode: a training mode that records; afterwards it holds the batch statistics.
+        consume: takes pairs of a variable and its gradient (None where the loss does not depend on it) as soon as they
+            are known and returns the operations that consume them; the next segment waits for these.
+
+    Returns:
+        The loss and the logits [N, classes].
+    """
+    backwards: list[Backward] = []
+    x: Streams = tf.cast(images, model.compute_dtype)
+    for segment in model.segments:
+        x, backward = segment.forward(x, mode, consume)
+        backwards.append(backward)
+
+    logits = x
+    with tf.GradientTape() as tape:
+        tape.watch(logits)
+        value = loss(logits)
+    d_x: Streams = tape.gradient(value, logits)
+    for backward in reversed(backwards):
+        x, d_x = backward(x, d_x)
+    return value, logits

@@ -1,0 +1,23 @@
+"""From a source's configuration to an opened data set."""
+
+from __future__ import annotations
+
+from accumtrain.data.preprocess import make_preprocess
+from accumtrain.data.source import Data, Source
+from accumtrain.kinds.sources import SOURCES, DataConfig
+
+
+def open_data(config: DataConfig, seed: int) -> Data:
+    """Opens the data set that `config` names. `seed` decides the images of sources that make their own.
+
+    Raises:
+        ConfigError: Settings that contradict each other or the images.
+        DataError: Data that is missing, not prepared, corrupt, or not as described.
+    """
+    source: Source = SOURCES[config.kind].builder()(config, seed)
+    train = source.train
+    preprocess = make_preprocess(config, channels=train.channels, white=train.white)
+    size = config.image_size
+    shape = train.image_shape if size is None else (size, size, train.channels)
+    assert shape is not None, "a source whose images keep their size has one shape"
+    return Data(train, source.test, source.num_classes, shape, preprocess, source.notes)

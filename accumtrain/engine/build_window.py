@@ -1,0 +1,61 @@
+"""From a configuration to a window: model, optimizer, schedule and buffers, inside the strategy's scope."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from accumtrain.backprop.model import Model
+from accumtrain.config.schema import Config
+from accumtrain.data.source import Data
+from accumtrain.engine.ema import MovingAverage
+from accumtrain.engine.loss import build_loss
+from accumtrain.engine.loss_scale import LossScale
+from accumtrain.engine.window import Window
+from accumtrain.models.build_model import build_model
+from accumtrain.models.spec import ModelSpec
+from accumtrain.optim.build_optimizer import build_optimizer
+from accumtrain.optim.schedules import build_schedule
+
+
+def model_for(config: Config, data: Data) -> Model:
+    """The model of a run, with its initial weights. Call it inside the strategy's scope.
+
+    Raises:
+        ConfigError: the model can't be built for the images of this data.
+    """
+    spec = ModelSpec(data.image_shape, data.num_classes, config.precision, config.run.seed)
+    return build_model(config.model, spec)
+
+
+def moving_average(config: Config, model: Model) -> MovingAverage | None:
+    """The moving average of the weights, where the run keeps one."""
+    return MovingAverage(model.trainable_variables, config.ema.decay) if config.ema.decay > 0 else None
+
+
+def loss_scale(config: Config) -> LossScale | None:
+    """The loss scale, for the precision that needs one."""
+    if config.precision != "float16":
+        return None
+    return LossScale(config.loss_scale.initial, config.loss_scale.growth_every)
+
+
+def build_window(config: Config, data: Data, total_steps: int, strategy: tf.distribute.Strategy) -> Window:
+    """All state of a run at update 0.
+
+    Raises:
+        ConfigError: the model can't be built for the images of this data, or the optimizer is unknown.
+    """
+    with strategy.scope():
+        model = model_for(config, data)
+        return Window(
+            model,
+            build_optimizer(config.optim),
+            loss=build_loss(config.loss),
+            schedule=build_schedule(config.schedule, total_steps),
+            clip_norm=config.optim.clip_norm,
+            ema=moving_average(config, model),
+            loss_scale=loss_scale(config),
+            seed=config.run.seed,
+            micro_steps=config.accum.count,
+            sum_dtype=tf.float64 if config.accum.dtype == "float64" else None,
+        )

@@ -1,0 +1,138 @@
+"""Checks of the memory policies: every one gives the gradient of plain back-propagation, bit for bit.
+
+Keras's operations are the exception. TensorFlow's graph optimizer rewrites them according to what stands around them,
+so the same model in two graphs agrees to a rounding only, whatever its policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import numpy as np
+import tensorflow as tf
+
+from accumtrain.backprop.mode import Mode
+from accumtrain.backprop.model import Model
+from accumtrain.backprop.pullback import Streams
+from accumtrain.backprop.segments import Stage
+from accumtrain.engine.checks.result import ROUNDING, Result, relative_difference
+from accumtrain.engine.step import Step
+from accumtrain.engine.window import Window
+from accumtrain.kinds.models import REVERSE
+
+Batch = Mapping[str, tf.Tensor]
+
+
+KERAS_NOTE = "a Keras model agrees to a rounding: the graph optimizer rewrites its operations in each graph differently"
+
+
+def check_policies(
+    window_for: Callable[[str], Window],
+    policies: Iterable[str],
+    batch: Batch,
+    expected: list[np.ndarray],
+    *,
+    repeatable: bool,
+    bitwise: bool,
+    precision: str,
+    snap_bits: int | None,
+) -> list[Result]:
+    """Checks one policy after the other, so that only one model is there at a time.
+
+    Args:
+        window_for: policy -> a window at update 0, on one device.
+        expected: the gradient of the batch by plain back-propagation, one array per trainable variable.
+        repeatable: False where even plain back-propagation gives other bits the second time.
+        bitwise: the model's operations give the same bits in every graph.
+        snap_bits: of a reversible model, else None.
+    """
+    results = []
+    for policy in policies:
+        window = window_for(policy)
+        gradient = _gradient(window, batch)
+        if bitwise:
+            results.append(_same_bits(policy, gradient, expected, repeatable, snap_bits))
+        else:
+            difference = relative_difference(gradient, expected)
+            name = f"gradient against plain back-propagation, memory={policy}"
+            results.append(Result(name, difference, ROUNDING[precision], KERAS_NOTE))
+        if policy == REVERSE and snap_bits is not None:
+            results += check_reversal(window.model, batch, snap_bits)
+    return results
+
+
+def _gradient(window: Window, batch: Batch) -> list[np.ndarray]:
+    step = Step(window, tf.distribute.get_strategy())
+    step.accumulate(iter(tf.data.Dataset.from_tensors(dict(batch))), 1)
+    return [buffer.numpy() for buffer in window.gradients]
+
+
+def _same_bits(
+    policy: str, actual: list[np.ndarray], expected: list[np.ndarray], repeatable: bool, snap_bits: int | None
+) -> Result:
+    values = sum(gradient.size for gradient in expected)
+    differing = sum(int(np.sum(a != e)) for a, e in zip(actual, expected, strict=True))
+    note = ""
+    if not repeatable:
+        note = (
+            "no bound can hold: plain back-propagation gives other bits each time on this device, whose kernels add "
+            "in no fixed order; TF_DETERMINISTIC_OPS=1 in the environment chooses others"
+        )
+    elif differing and policy == REVERSE and snap_bits == 0:
+        note = _without_grid(relative_difference(actual, expected))
+    elif differing:
+        note = f"{relative_difference(actual, expected):.1e} of the gradient"
+    name = f"values of {values:,} that differ from plain back-propagation, memory={policy}"
+    return Result(name, float(differing), 0.0 if repeatable else None, note)
+
+
+def _without_grid(difference: float) -> str:
+    return (
+        f"model.snap_bits=0 leaves the streams off the grid: reversal holds to a rounding per unit only, and the "
+        f"gradient is off by {difference:.1e} of itself; model.snap_bits=16 makes it exact"
+    )
+
+
+def check_reversal(model: Model, batch: Batch, snap_bits: int) -> list[Result]:
+    """Walks every stage forward and back: the reconstruction error, and the largest value of a stream."""
+    error, largest = (float(value) for value in _walk(model, batch["image"]))
+    dtype = model.trainable_variables[0].dtype
+    digits = np.finfo(dtype.as_numpy_dtype).nmant + 1
+    results = [Result("largest reconstruction error of a stream", error, 0.0)]
+    if snap_bits:
+        exact = 2.0 ** (digits - snap_bits)
+        results.append(Result(f"largest stream; {dtype.name} adds {snap_bits} bits of grid exactly to", largest, exact))
+    else:
+        results.append(Result("largest stream", largest, None, "no exact range without a grid (model.snap_bits=0)"))
+    return results
+
+
+@tf.function(autograph=False, reduce_retracing=True)
+def _walk(model: Model, images: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    mode = Mode(training=True)
+    errors, sizes = [], []
+    x: Streams = tf.cast(images, model.compute_dtype)
+    for segment in model.segments:
+        if isinstance(segment, Stage):
+            x, error, size = _there_and_back(segment, x, mode)
+            errors.append(error)
+            sizes.append(size)
+        else:
+            x = segment(x, mode)
+    return tf.reduce_max(tf.stack(errors)), tf.reduce_max(tf.stack(sizes))
+
+
+def _there_and_back(stage: Stage, x: Streams, mode: Mode) -> tuple[Streams, tf.Tensor, tf.Tensor]:
+    """Output of a stage, largest error of all inputs computed back from that output, largest stream."""
+    inputs = [x]
+    for unit in stage.units:
+        inputs.append(unit(inputs[-1], mode))
+    dtype = inputs[-1][0].dtype  # what the stem hands over may be of a lower one
+    errors = [tf.zeros([], dtype)]
+    back = inputs[-1]
+    for unit, original in zip(reversed(stage.units), reversed(inputs[:-1]), strict=True):
+        if unit.invertible:
+            back = unit.inverse(back, mode)
+            errors += [tf.reduce_max(tf.abs(a - b)) for a, b in zip(back, original, strict=True)]
+    sizes = [tf.cast(tf.reduce_max(tf.abs(stream)), dtype) for streams in inputs for stream in streams]
+    return inputs[-1], tf.reduce_max(tf.stack(errors)), tf.reduce_max(tf.stack(sizes))

@@ -1,0 +1,77 @@
+"""The gradient that everything is compared with: one tf.GradientTape around the whole model, no tape or buffer of ours.
+
+It keeps every activation, so it takes the memory of model.memory=store for one micro-batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from accumtrain.backprop.mode import Mode
+from accumtrain.backprop.model import Model
+from accumtrain.engine.graph_optimizer import FUSION_ONLY, CompiledFunction
+from accumtrain.engine.loss import Batch, PerExample, weighted_sums, weights
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Plain back-propagation of one micro-batch on one replica.
+
+    Attributes:
+        loss, examples: sums over the micro-batch.
+        gradients: of the summed loss, one per trainable variable.
+        statistics: (mean [C], biased variance [C]) of each batch normalisation, in the order of `Model.norms`.
+    """
+
+    loss: float
+    examples: float
+    gradients: list[np.ndarray]
+    statistics: list[tuple[np.ndarray, np.ndarray]]
+
+
+class Reference:
+    """Runs the reference on every replica. Create it inside the strategy's scope.
+
+    Args:
+        loss: (labels [N], logits [N, classes]) -> losses [N].
+        seed: the run's seed; random layers draw as in micro-step `place // replicas` of update 0.
+    """
+
+    def __init__(self, model: Model, loss: PerExample, strategy: tf.distribute.Strategy, seed: int):
+        self._model, self._loss, self._strategy, self._seed = model, loss, strategy, seed
+        self._run = CompiledFunction(self._differentiate_on_all, FUSION_ONLY)  # as the step is, or its bits are others
+
+    def __call__(self, batches: Any, count: int) -> Iterator[Pass]:
+        """The passes of the next `count` global micro-batches of an iterator, replica after replica."""
+        for micro_step in range(count):
+            results = self._run(batches, tf.constant(micro_step))
+            for number in range(self._strategy.num_replicas_in_sync):
+                loss, examples, gradients, statistics = tf.nest.map_structure(
+                    lambda value, number=number: self._strategy.experimental_local_results(value)[number].numpy(),
+                    results,
+                )
+                yield Pass(float(loss), float(examples), gradients, statistics)
+
+    def _differentiate_on_all(self, batches: Any, micro_step: tf.Tensor) -> Any:
+        return self._strategy.run(self._differentiate, args=(batches.get_next(), micro_step))
+
+    def _differentiate(self, batch: Batch, micro_step: tf.Tensor) -> Any:
+        mode = Mode(training=True, recording=True, seed=self._micro_seed(micro_step))
+        variables = list(self._model.trainable_variables)
+        with tf.GradientTape() as tape:
+            (loss,) = weighted_sums([self._loss], self._model(batch["image"], mode), batch)
+        gradients = tape.gradient(loss, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        statistics = [mode.statistics[norm] for norm in self._model.norms]
+        return loss, tf.reduce_sum(weights(batch)), gradients, statistics
+
+    def _micro_seed(self, micro_step: tf.Tensor) -> tf.Tensor:
+        """What the window gives its layers: a function of (run, update 0, micro-step over all replicas)."""
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        place = micro_step * self._strategy.num_replicas_in_sync + tf.cast(replica, tf.int32)
+        fold_in = tf.random.experimental.stateless_fold_in
+        return fold_in(fold_in(tf.constant([self._seed, 0]), tf.constant(0)), place)

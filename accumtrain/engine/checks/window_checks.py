@@ -1,0 +1,175 @@
+"""Checks of a window on the user's own devices: its gradient, and the moving statistics that its commit writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from accumtrain.engine.checks.reference import Pass, Reference
+from accumtrain.engine.checks.result import ROUNDING, Result, relative_difference
+from accumtrain.engine.step import Step
+from accumtrain.engine.window import Window
+
+# the buffer adds K numbers of its own precision: roundings of that alone
+SUM_BOUND = {"float32": 1e-6, "bfloat16": 1e-6, "float64": 1e-13}
+STATISTICS_BOUND = 1e-6
+
+
+@dataclass(frozen=True)
+class WindowOfExamples:
+    """The examples of one window: arrays image, label and weight of `steps` * `batch` rows, `batch` over all replicas.
+
+    They are whole as one micro-batch too: `micro_batches(steps=1)`.
+    """
+
+    arrays: Mapping[str, np.ndarray]
+    steps: int
+    batch: int
+
+    def micro_batches(self, strategy: tf.distribute.Strategy, steps: int | None = None) -> Any:
+        """An iterator over `steps` equal global micro-batches, in order."""
+        rows = self.steps * self.batch // (steps or self.steps)
+        dataset = tf.data.Dataset.from_tensor_slices(dict(self.arrays)).batch(rows, drop_remainder=True)
+        options = tf.data.Options()
+        options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+        return iter(strategy.experimental_distribute_dataset(dataset.with_options(options)))
+
+    def first(self, rows: int) -> dict[str, tf.Tensor]:
+        """The first `rows` examples, as one batch."""
+        return {name: tf.constant(array[:rows]) for name, array in self.arrays.items()}
+
+
+@dataclass(frozen=True)
+class Accumulated:
+    """What the checks of a window leave for others.
+
+    Attributes:
+        weights: as they were before the commit.
+        gradients: the window's mean gradient.
+        first: plain back-propagation of the first micro-batch of the first replica.
+        repeatable: the same pass made twice gave the same bits.
+    """
+
+    results: list[Result]
+    weights: list[np.ndarray]
+    gradients: list[np.ndarray]
+    first: Pass
+    repeatable: bool
+
+
+def check_window(
+    window: Window, strategy: tf.distribute.Strategy, examples: WindowOfExamples, precision: str, bitwise: bool
+) -> Accumulated:
+    """Compares a window with plain back-propagation and commits it; the window must be at update 0.
+
+    Args:
+        bitwise: the model's operations give the same bits in every graph.
+    """
+    with strategy.scope():
+        step = Step(window, strategy)
+        reference = Reference(window.model, window.loss_function, strategy, window.seed)
+        other_draws = Reference(window.model, window.loss_function, strategy, window.seed + 1)
+    (first, *_), (again, *_) = (_passes(reference, examples, strategy, count=1) for _ in range(2))
+    (otherwise, *_) = _passes(other_draws, examples, strategy, count=1)
+    plain = _Total(window, _passes(reference, examples, strategy, examples.steps))
+
+    whole = _gradient(window, step, examples.micro_batches(strategy, steps=1), 1)
+    step.drop()
+    split = _gradient(window, step, examples.micro_batches(strategy), examples.steps)
+    weights = [variable.numpy() for variable in window.variables_]
+    step.commit()
+    results = [
+        Result(
+            f"gradient of {examples.steps} micro-batches against the mean of each alone",
+            relative_difference(split, plain.gradient),
+            (SUM_BOUND if bitwise else ROUNDING)[precision],
+        ),
+        _against_the_whole(split, whole, precision, window, otherwise.loss != first.loss),
+        *_moving_statistics(window, plain),
+    ]
+    repeatable = all(np.array_equal(a, b) for a, b in zip(first.gradients, again.gradients, strict=True))
+    return Accumulated(results, weights, split, first, repeatable)
+
+
+# --- the gradient -----------------------------------------------------------------------------------------------
+
+
+def _against_the_whole(
+    split: list[np.ndarray], whole: list[np.ndarray], precision: str, window: Window, random: bool
+) -> Result:
+    name = f"gradient of {window.micro_steps} micro-batches against one batch"
+    difference = relative_difference(split, whole)
+    if window.model.norms:
+        return Result(
+            name,
+            difference,
+            None,
+            "no bound can hold with batch norm: each micro-batch is normalised by its own statistics",
+        )
+    if random:
+        return Result(name, difference, None, "no bound can hold: the model draws other random numbers per micro-batch")
+    return Result(name, difference, ROUNDING[precision])
+
+
+def _gradient(window: Window, step: Step, batches: Any, count: int) -> list[np.ndarray]:
+    """The mean gradient that the buffers hold after `count` micro-steps."""
+    step.accumulate(batches, count)
+    examples = float(window.examples.numpy())
+    return [buffer.numpy() / examples for buffer in window.gradients]
+
+
+def _passes(
+    reference: Reference, examples: WindowOfExamples, strategy: tf.distribute.Strategy, count: int
+) -> Iterator[Pass]:
+    return reference(examples.micro_batches(strategy), count)
+
+
+# --- moving statistics ------------------------------------------------------------------------------------------
+
+
+class _Total:
+    """Of all passes of a window, in float64: the mean gradient, and the moving statistics after its commit."""
+
+    def __init__(self, window: Window, passes: Iterator[Pass]):
+        self.gradient: list[np.ndarray] = [np.zeros(variable.shape) for variable in window.variables_]
+        parts = []  # examples and statistics of each pass
+        for part in passes:
+            for total, gradient in zip(self.gradient, part.gradients, strict=True):
+                total += gradient
+            parts.append((part.examples, part.statistics))
+        examples = sum(count for count, _ in parts)
+        for total in self.gradient:
+            total /= examples
+        self.moving: list[tuple[np.ndarray, np.ndarray]] = []
+        for place, norm in enumerate(window.model.norms):
+            shares = [count / examples for count, _ in parts]
+            means, variances = (
+                [np.asarray(statistics[place][kind], np.float64) for _, statistics in parts] for kind in (0, 1)
+            )
+            mean = sum(share * m for share, m in zip(shares, means, strict=True))
+            variance = sum(
+                share * (v + np.square(m - mean)) for share, m, v in zip(shares, means, variances, strict=True)
+            )
+            old = (norm.moving_mean.numpy().astype(np.float64), norm.moving_variance.numpy().astype(np.float64))
+            self.moving.append(
+                tuple(o + (1.0 - norm.momentum) * (new - o) for o, new in zip(old, (mean, variance), strict=True))
+            )
+
+
+def _moving_statistics(window: Window, plain: _Total) -> list[Result]:
+    """Means relative to the standard deviation where that is larger than the mean."""
+    if not window.model.norms:
+        return []
+    worst = [0.0, 0.0]
+    for norm, (mean, variance) in zip(window.model.norms, plain.moving, strict=True):
+        scale = np.maximum(np.abs(mean), np.sqrt(variance))
+        worst[0] = max(worst[0], float(np.max(np.abs(norm.moving_mean.numpy() - mean) / scale)))
+        worst[1] = max(worst[1], float(np.max(np.abs(norm.moving_variance.numpy() - variance) / variance)))
+    return [
+        Result(f"moving {kind} against float64, worst channel", measured, STATISTICS_BOUND)
+        for kind, measured in zip(("means", "variances"), worst, strict=True)
+    ]

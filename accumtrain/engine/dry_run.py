@@ -1,0 +1,141 @@
+"""What a run would take: its real window, optimizer, data, evaluation and checkpoint, for a few updates."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from accumtrain.config.arithmetic import micro_batch_size, total_steps
+from accumtrain.config.schema import Config
+from accumtrain.data.pipeline import Share, distributed, train_batches
+from accumtrain.data.source import Data
+from accumtrain.devices.found import Devices
+from accumtrain.devices.resolve import resolve
+from accumtrain.engine.build_window import build_window
+from accumtrain.engine.checkpoint import Checkpoints
+from accumtrain.engine.evaluator import Evaluator
+from accumtrain.engine.loss import build_loss
+from accumtrain.engine.memory_meter import Meter
+from accumtrain.engine.pace import WORTH_TOGETHER, Pace
+from accumtrain.engine.step import Step
+from accumtrain.process import environment
+
+MICRO_STEPS = 2  # of a window; the second one meets a buffer that is in use
+SECONDS = 2.0  # updates are timed for so long, at least one; the first, which traces and compiles, is not
+
+
+def measure(config: Config, data: Data, micro_batch: int, directory: Path) -> dict[str, Any]:
+    """Builds the run of `config` with `micro_batch` examples per micro-step and replica, and tries it.
+
+    Args:
+        config: accum.steps is not looked at, `micro_batch` decides it.
+        directory: an empty folder for checkpoints.
+
+    Returns:
+        accum_steps, replicas, static_bytes, peak_bytes, rss_bytes, examples_per_second (of whole updates of
+        accum_steps micro-steps), seconds_to_first_update (from the start of the process).
+
+    Raises:
+        ConfigError: batch_size does not divide by micro_batch and replicas.
+        tf.errors.ResourceExhaustedError: it does not fit.
+    """
+    devices = resolve(config.device)
+    steps = micro_batch_size(config.batch_size, micro_batch, devices.replicas)  # the quotient is the steps here
+    config = replace(config, accum=replace(config.accum, steps=steps))
+    dry_run = DryRun(config, data, devices, micro_batch, directory, min(steps, MICRO_STEPS))
+    dry_run.update()
+    first_update = time.time() - environment.job_started()
+    timings, started = [dry_run.update()], time.perf_counter()
+    while time.perf_counter() - started < SECONDS:
+        timings.append(dry_run.update())
+    micro_step, commit = map(statistics.median, zip(*timings, strict=True))
+    dry_run.evaluate()
+    memory = dry_run.finish()
+    return {
+        "accum_steps": steps,
+        "replicas": devices.replicas,
+        "static_bytes": memory["tensor_static_bytes"],
+        "peak_bytes": memory["tensor_peak_bytes"],
+        "rss_bytes": memory["rss_peak_bytes"],
+        "examples_per_second": config.batch_size / (steps * micro_step + commit),
+        "seconds_to_first_update": first_update + (steps - min(steps, MICRO_STEPS)) * micro_step,
+    }
+
+
+class DryRun:
+    """The parts of jobs/train.py that hold memory, in its order.
+
+    Args:
+        micro_batch: examples of a micro-step on one replica.
+        micro_steps: of an update.
+    """
+
+    def __init__(
+        self, config: Config, data: Data, devices: Devices, micro_batch: int, directory: Path, micro_steps: int
+    ):
+        batch = micro_batch * devices.replicas
+        self.window = build_window(config, data, total_steps(config, data.train.size), devices.strategy)
+        with devices.strategy.scope():
+            self.step = Step(self.window, devices.strategy, xla=devices.xla)
+            self._evaluator = Evaluator(
+                self.window.model, self.window.ema, build_loss(config.loss), data, batch, devices.strategy
+            )
+        self._checkpoints = Checkpoints(directory, self.window, config.checkpoint.keep)
+
+        def stream(share: Share) -> tf.data.Dataset:
+            return train_batches(data, batch=batch, first=0, seed=config.run.seed, share=share)
+
+        self.batches = iter(distributed(devices.strategy, stream))
+        self._micro_steps, self._pace, self._updates_pace = micro_steps, Pace(), Pace(WORTH_TOGETHER)
+        self._together = False  # have updates been made in one call?
+        self.calls = 0.0  # compiled calls that the last update took
+        self.meter = Meter()
+        self.meter.start()
+
+    def update(self) -> tuple[float, float]:
+        """Returns the seconds of a micro-step and of the commit."""
+        started, taken, self.calls = time.perf_counter(), 0, 1.0  # the commit's
+        while taken < self._micro_steps:
+            count = self._pace.next(self._micro_steps - taken)
+            with self._pace.timed(count):
+                self.step.accumulate(self.batches, count)
+            taken, self.calls = taken + count, self.calls + 1
+        tf.test.experimental.sync_devices()
+        accumulated = time.perf_counter()
+        self.step.commit(partial=True)["step"].numpy()
+        return (accumulated - started) / self._micro_steps, time.perf_counter() - accumulated
+
+    def updates(self, most: int) -> int:
+        """Up to `most` updates in one call if they are short, as in training; returns how many."""
+        count = self._updates_pace.next(most)
+        if count > 1 and not self._together:
+            self._together = True
+            self.step.updates(self.batches, 1)  # traces and compiles: its time says nothing
+        with self._updates_pace.timed(count):
+            if count == 1:
+                self.update()
+            else:
+                self.step.updates(self.batches, count)["step"].numpy()
+                self.calls = 1 / count
+        return count
+
+    def evaluate(self) -> None:
+        """The first batch of an evaluation; the stop ends it before the second."""
+        asked = []
+
+        def stop() -> bool:
+            asked.append(True)
+            return len(asked) > 1
+
+        self._evaluator(stop=stop, report=lambda done, batches: None)
+
+    def finish(self) -> dict[str, int]:
+        """Writes the last and the best checkpoint, and reads the meter."""
+        self._checkpoints.save()
+        self._checkpoints.save_if_best(loss=0.0, accuracy=0.0)
+        return self.meter.read()

@@ -1,0 +1,94 @@
+"""Mean loss and accuracy over a whole split, every example counted once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import tensorflow as tf
+
+from accumtrain.backprop.mode import EVALUATION
+from accumtrain.backprop.model import Model
+from accumtrain.data.pipeline import distributed, eval_batches
+from accumtrain.data.source import Data
+from accumtrain.engine.ema import MovingAverage
+from accumtrain.engine.loss import Batch, PerExample, accuracy, weighted_sums, weights
+from accumtrain.engine.pace import Pace
+from accumtrain.engine.step import for_each
+from accumtrain.engine.window import sum_buffer
+
+
+class Evaluator:
+    """Evaluates a model on the test split of its data. Create it inside the strategy's scope.
+
+    Args:
+        ema: evaluate with these averages in place of the weights.
+        loss: (labels [N], logits [N, classes]) -> losses [N].
+        batch: examples of all replicas at once.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        ema: MovingAverage | None,
+        loss: PerExample,
+        data: Data,
+        batch: int,
+        strategy: tf.distribute.Strategy,
+    ):
+        self._model, self._ema, self._loss, self._strategy = model, ema, loss, strategy
+        self._batches = -(-data.test.size // batch)
+        self._dataset = distributed(strategy, lambda share: eval_batches(data, batch=batch, share=share))
+        self._dtype = model.trainable_variables[0].dtype
+        self._sums = [sum_buffer([], self._dtype) for _ in range(3)]  # loss, correct answers, examples
+
+    def __call__(self, stop: Callable[[], bool], report: Callable[[int, int], None]) -> dict[str, float] | None:
+        """Evaluates the state as it is.
+
+        Args:
+            stop: asked between calls of the compiled part; True abandons the evaluation.
+            report: told how many of how many batches are done.
+
+        Returns:
+            loss, accuracy, examples, seconds; None when abandoned.
+        """
+        started, pace, done = time.perf_counter(), Pace(), 0
+        batches = iter(self._dataset)
+        self._read()  # forgets what an abandoned evaluation has summed up
+        with self._ema.in_place() if self._ema is not None else nullcontext():
+            while done < self._batches:
+                if stop():
+                    return None
+                count = pace.next(self._batches - done)
+                with pace.timed(count):
+                    self._add(batches, tf.constant(count))
+                done += count
+                report(done, self._batches)
+        loss, correct, examples = self._read().numpy().tolist()
+        return {
+            "loss": loss / examples,
+            "accuracy": correct / examples,
+            "examples": int(examples),
+            "seconds": time.perf_counter() - started,
+        }
+
+    @tf.function(autograph=False)
+    def _add(self, batches: Any, count: tf.Tensor) -> None:
+        for_each(self._strategy, batches, count, self._add_batch)
+
+    def _add_batch(self, batch: Batch) -> None:
+        logits = self._model(batch["image"], EVALUATION)
+        sums = weighted_sums([self._loss, accuracy], logits, batch)
+        examples = tf.reduce_sum(tf.cast(weights(batch), self._dtype))
+        for total, value in zip(self._sums, (*sums, examples), strict=True):
+            total.assign_add(value)
+
+    @tf.function(autograph=False)
+    def _read(self) -> tf.Tensor:
+        """The sums over all replicas; clears them."""
+        sums = tf.stack([tf.convert_to_tensor(total) for total in self._sums])
+        for total in self._sums:
+            total.assign(tf.zeros_like(total))
+        return sums

@@ -1,0 +1,50 @@
+"""Losses and metrics: functions of labels [N] and logits [N, classes] to one value per example, [N]."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import tensorflow as tf
+
+from accumtrain.kinds.losses import LOSSES, CrossEntropyConfig, LossConfig
+
+PerExample = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+Batch = Mapping[str, tf.Tensor]  # image [N, H, W, C], label [N]; weight float32 [N] where not all are 1
+
+
+def cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+    """-log softmax(logits)[label], for labels of any integer dtype."""
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(_class_index(labels), logits)
+
+
+def accuracy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+    """1 where the largest logit is that of the label, else 0; in the dtype of the logits."""
+    right = tf.equal(tf.argmax(logits, axis=-1, output_type=tf.int32), _class_index(labels))
+    return tf.cast(right, logits.dtype)
+
+
+def build_loss(config: LossConfig) -> PerExample:
+    """The loss that `config` names."""
+    loss: PerExample = LOSSES[config.kind].builder()(config)
+    return loss
+
+
+def build_cross_entropy(config: CrossEntropyConfig) -> PerExample:
+    return cross_entropy
+
+
+def weighted_sums(functions: Iterable[PerExample], logits: tf.Tensor, batch: Batch) -> list[tf.Tensor]:
+    """The sum of each function over the examples of a batch, each times its weight: scalars."""
+    weight = tf.cast(weights(batch), logits.dtype)
+    return [tf.reduce_sum(weight * function(batch["label"], logits)) for function in functions]
+
+
+def weights(batch: Batch) -> tf.Tensor:
+    """The weight of each example, [N]; 1 where the batch has none."""
+    return batch["weight"] if "weight" in batch else tf.ones(tf.shape(batch["label"])[:1], tf.float32)
+
+
+def _class_index(labels: tf.Tensor) -> tf.Tensor:
+    if not labels.dtype.is_integer:
+        raise TypeError(f"labels are {labels.dtype.name}; a loss of classes takes integers 0..classes-1")
+    return tf.cast(labels, tf.int32)

@@ -1,0 +1,40 @@
+"""From a configuration to a job's result: the folder, TensorFlow's environment, the job, the file of its result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from accumtrain.config.rules import check
+from accumtrain.config.schema import Config
+from accumtrain.errors import AccumtrainError
+from accumtrain.kinds.jobs import JOBS
+from accumtrain.process import environment
+from accumtrain.runs.files import write_json
+from accumtrain.runs.folder import open_folder, result_file
+
+
+def run(config: Config) -> dict[str, Any] | None:
+    """Does `config.job`, as the command line does, and writes the result into the run's folder.
+
+    Returns:
+        The result, the content of the job's file (summary.json, bench.json, ...); None on a worker that is not the
+        chief.
+
+    Raises:
+        AccumtrainError: what went wrong, in words for the user. Its `exit_code` is that of the command line; its
+            `result`, where there is one, is written all the same.
+    """
+    check(config)
+    job = JOBS[config.job]
+    with open_folder(config):
+        if not job.in_children:
+            environment.prepare(config.device, probed=job.probed)
+        try:
+            result = job.function()(config)
+        except AccumtrainError as error:
+            if error.result is not None:
+                write_json(result_file(config), error.result)
+            raise
+        if result is not None:
+            write_json(result_file(config), result)
+    return result

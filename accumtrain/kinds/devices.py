@@ -1,0 +1,145 @@
+"""The devices: keys, rules and resolver of each kind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar
+
+from accumtrain.errors import ConfigError
+from accumtrain.kinds.table import Choice, Kind, Table
+from accumtrain.kinds.tpu_topology import check_topology
+from accumtrain.kinds.values import COUNT, NOT_NEGATIVE, Word, show
+
+
+@dataclass(kw_only=True)
+class DeviceConfig(Choice):
+    """Keys of every device, whether or not its kind has a use for them.
+
+    Keys:
+        virtual: logical CPU devices.
+        memory_limit_mb: a hard limit.
+        tpu: address or name. tpu_topology: of the TPU that job=plan compiles for.
+        xla: compile micro-steps with XLA? auto: on a TPU only.
+        workers: host:port of each, the chief first; index: this process. Both where neither TF_CONFIG nor SLURM says
+            so. timeout: seconds to wait for the others.
+
+    Attributes:
+        splits_cpu: has a use for `virtual`.
+        has_workers: several processes train together.
+        has_address: has a use for `tpu`.
+        may_compute_on_cpu: its memory limit may be met by the CPU's kernels.
+        one_cpu_without_gpu: computes on one CPU device where the machine has no GPU.
+    """
+
+    virtual: Annotated[int | None, COUNT] = None
+    memory_limit_mb: Annotated[int | None, COUNT] = None
+    tpu: str | None = None
+    xla: Annotated[bool | str, Word("auto", "must be true, false or auto")] = "auto"
+    workers: list[str] = field(default_factory=list)
+    index: Annotated[int | None, NOT_NEGATIVE] = None
+    timeout: Annotated[int, COUNT] = 300
+    tpu_topology: str = "v5e:2x2"
+
+    splits_cpu: ClassVar[bool] = False
+    has_workers: ClassVar[bool] = False
+    has_address: ClassVar[bool] = False
+    may_compute_on_cpu: ClassVar[bool] = True
+    one_cpu_without_gpu: ClassVar[bool] = False
+
+    def check(self) -> None:
+        check_topology(self.tpu_topology)
+        if self.virtual is not None and not self.splits_cpu:
+            raise ConfigError(
+                f"device.virtual={self.virtual}: splits the CPU into logical devices, not device={self.kind}; "
+                "use device=mirrored, or leave device.virtual out"
+            )
+        if not self.has_workers and (self.workers or self.index is not None):
+            key = "workers" if self.workers else "index"
+            raise ConfigError(
+                f"device.{key}={show(getattr(self, key))}: only device=multiworker has workers; "
+                "add device=multiworker or leave it out"
+            )
+        if self.tpu is not None and not self.has_address:
+            raise ConfigError(f"device.tpu={self.tpu}: only device=tpu has an address; add device=tpu or leave it out")
+
+    @property
+    def known_replicas(self) -> int:
+        """As many replicas as the keys alone tell of."""
+        return (self.virtual or 1) * (len(self.workers) or 1)
+
+
+@dataclass(kw_only=True)
+class AutoConfig(DeviceConfig):
+    """What is there: a TPU, all GPUs, the CPU."""
+
+    kind: str = "auto"
+    splits_cpu: ClassVar[bool] = True
+    one_cpu_without_gpu: ClassVar[bool] = True
+
+
+@dataclass(kw_only=True)
+class CpuConfig(DeviceConfig):
+    kind: str = "cpu"
+    splits_cpu: ClassVar[bool] = True
+    one_cpu_without_gpu: ClassVar[bool] = True
+
+
+@dataclass(kw_only=True)
+class GpuConfig(DeviceConfig):
+    """One GPU."""
+
+    kind: str = "gpu"
+    may_compute_on_cpu: ClassVar[bool] = False
+
+
+@dataclass(kw_only=True)
+class MirroredConfig(DeviceConfig):
+    """A copy of the model on each GPU, or on each of `virtual` CPU devices."""
+
+    kind: str = "mirrored"
+    splits_cpu: ClassVar[bool] = True
+
+
+@dataclass(kw_only=True)
+class MultiworkerConfig(DeviceConfig):
+    """Several processes, on one machine or on many, that train one model."""
+
+    kind: str = "multiworker"
+    splits_cpu: ClassVar[bool] = True
+    has_workers: ClassVar[bool] = True
+    one_cpu_without_gpu: ClassVar[bool] = True
+
+
+@dataclass(kw_only=True)
+class TpuConfig(DeviceConfig):
+    kind: str = "tpu"
+    has_address: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class Device(Kind[DeviceConfig]):
+    """A row of the devices.
+
+    Attributes:
+        before_tensorflow: "module:function" that looks for the device before TensorFlow is imported.
+        plan: "module:function" that does the work of job=plan on such a device.
+    """
+
+    before_tensorflow: str | None = None
+    plan: str = "accumtrain.planning.probed_plan:plan_by_probes"
+
+
+DEVICES: Table[Device] = Table("device.kind")
+DEVICES.add(
+    Device(AutoConfig, "accumtrain.devices.resolve:resolve_best"),
+    Device(CpuConfig, "accumtrain.devices.cpu:resolve_cpu"),
+    Device(GpuConfig, "accumtrain.devices.gpu:resolve_gpu"),
+    Device(MirroredConfig, "accumtrain.devices.gpu:resolve_mirrored"),
+    Device(MultiworkerConfig, "accumtrain.devices.multiworker:resolve_multiworker"),
+    Device(
+        TpuConfig,
+        "accumtrain.devices.tpu:resolve_tpu",
+        before_tensorflow="accumtrain.process.tpu_runtime:check",
+        plan="accumtrain.planning.tpu_plan:plan_by_compiler",
+    ),
+)

@@ -1,0 +1,167 @@
+"""The models: keys, rules and builder of each kind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar
+
+from accumtrain.errors import ConfigError
+from accumtrain.kinds.table import Choice, Kind, Table
+from accumtrain.kinds.values import OneOf, Range, show
+
+STORE, RECOMPUTE, REVERSE = "store", "recompute", "reverse"
+MEMORIES = (STORE, RECOMPUTE, REVERSE)  # each takes less memory than the one before
+
+
+@dataclass(kw_only=True)
+class ModelConfig(Choice):
+    """Keys of every model.
+
+    Attributes:
+        memory: what is kept of the forward pass for the backward pass.
+        same_bits_in_every_graph: do its operations give the same bits in every graph? job=verify then asks for that.
+    """
+
+    memory: Annotated[str, OneOf(MEMORIES)] = STORE
+
+    same_bits_in_every_graph: ClassVar[bool] = True
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        """The values of `memory` that this model has."""
+        return (STORE, RECOMPUTE)
+
+    @property
+    def grid_bits(self) -> int | None:
+        """Of a reversible model: its streams are multiples of 2^-grid_bits, or on no grid where that is 0."""
+        return None
+
+    @property
+    def facts(self) -> list[str]:
+        """What the banner says of it."""
+        return [f"memory={self.memory}"]
+
+    def check(self) -> None:
+        if self.memory in self.policies:
+            return
+        if self.memory == REVERSE:
+            raise ConfigError(
+                f"model.memory=reverse: {self.label} is not reversible; "
+                f"use model.memory={self.policies[-1]}, or a RevNet such as model=revnet38"
+            )
+        raise ConfigError(
+            f"model.memory={self.memory}: {self.label} has no cut points between which computing again would "
+            f"save memory; use model.memory={self.policies[-1]}"
+        )
+
+    def check_precision(self, precision: str) -> None:
+        """Raises ConfigError if the model does not compute in `precision`."""
+
+
+@dataclass(kw_only=True)
+class LeNetConfig(ModelConfig):
+    """LeNet-5."""
+
+    kind: str = "lenet"
+
+    @property
+    def label(self) -> str:
+        return "lenet5"
+
+
+@dataclass(kw_only=True)
+class ResNetConfig(ModelConfig):
+    """Pre-activation residual network. `filters` are the stem's and each stage's, before a bottleneck's x4."""
+
+    kind: str = "resnet"
+    norm: Annotated[str, OneOf(("batch", "group"))] = "batch"
+    stem: Annotated[str, OneOf(("cifar", "imagenet"))] = "cifar"
+    bottleneck: bool = False
+    units: list[int] = field(default_factory=lambda: [3, 3, 3])
+    filters: list[int] = field(default_factory=lambda: [16, 16, 32, 64])
+
+    @property
+    def label(self) -> str:
+        return f"resnet{(3 if self.bottleneck else 2) * sum(self.units) + 2}"
+
+    @property
+    def facts(self) -> list[str]:
+        return [*super().facts, f"{self.norm} norm"]
+
+    def check(self) -> None:
+        super().check()
+        units, filters = self.units, self.filters
+        if not units or min(units) < 1:
+            raise ConfigError(f"model.units={show(units)}: must hold one number of at least 1 per stage")
+        if len(filters) != len(units) + 1:
+            raise ConfigError(
+                f"model.filters={show(filters)}: must hold {len(units) + 1} numbers, the stem's and one per stage of "
+                f"model.units={show(units)}"
+            )
+        if min(filters) < 1:
+            raise ConfigError(f"model.filters={show(filters)}: every number must be at least 1")
+
+    def check_precision(self, precision: str) -> None:
+        if precision == "float64" and self.norm == "batch":
+            raise ConfigError("precision=float64: fused batch norm has no float64; use model.norm=group")
+
+
+@dataclass(kw_only=True)
+class RevNetConfig(ResNetConfig):
+    """Reversible residual network. `filters` are totals of both streams.
+
+    `snap_bits`: the streams are kept on multiples of 2^-snap_bits, so that reversal is exact; 0 turns that off.
+    """
+
+    kind: str = "revnet"
+    memory: Annotated[str, OneOf(MEMORIES)] = REVERSE
+    filters: list[int] = field(default_factory=lambda: [32, 32, 64, 112])
+    snap_bits: Annotated[int, Range(0, 21)] = 16
+
+    @property
+    def label(self) -> str:
+        return f"revnet{(6 if self.bottleneck else 4) * sum(self.units) + 2}"
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        return MEMORIES
+
+    @property
+    def grid_bits(self) -> int | None:
+        return self.snap_bits
+
+    def check(self) -> None:
+        super().check()
+        if any(number % 2 for number in self.filters):
+            raise ConfigError(
+                f"model.filters={show(self.filters)}: must be even, each stream of a RevNet carries half of them"
+            )
+
+
+@dataclass(kw_only=True)
+class KerasModelConfig(ModelConfig):
+    """`name` is a builder of keras.applications; `args` are passed to it. Those in WITHOUT_CUTS can't be recomputed."""
+
+    WITHOUT_CUTS: ClassVar[tuple[str, ...]] = ("NASNetLarge", "NASNetMobile")  # every cell takes the two before it
+    same_bits_in_every_graph: ClassVar[bool] = False  # the graph optimizer rewrites Keras's operations
+
+    kind: str = "keras"
+    name: str
+    args: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        return self.name
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        return (STORE,) if self.name in self.WITHOUT_CUTS else super().policies
+
+
+MODELS: Table[Kind[ModelConfig]] = Table("model.kind")
+MODELS.add(
+    Kind(LeNetConfig, "accumtrain.models.lenet:build_lenet"),
+    Kind(ResNetConfig, "accumtrain.models.resnet:build_resnet"),
+    Kind(RevNetConfig, "accumtrain.models.revnet:build_revnet"),
+    Kind(KerasModelConfig, "accumtrain.models.keras_model:build_keras"),
+)

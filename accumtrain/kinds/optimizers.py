@@ -1,0 +1,120 @@
+"""The optimizers: keys, rules and class of each kind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Any, ClassVar
+
+from accumtrain.errors import ConfigError
+from accumtrain.kinds.table import Choice, Kind, Table
+from accumtrain.kinds.values import FRACTION, NOT_NEGATIVE, POSITIVE
+
+
+@dataclass(kw_only=True)
+class OptimConfig(Choice):
+    """Keys of every optimizer. `clip_norm`: the largest global norm of the gradient; 0 turns clipping off.
+
+    Attributes:
+        has_own_rate: `lr` may be null, the optimizer then has a rate of its own.
+        memory_effect: what choosing it for its small state does, in a few words; empty if its state is not small.
+    """
+
+    lr: Annotated[float | None, POSITIVE] = 1e-3
+    weight_decay: Annotated[float, NOT_NEGATIVE] = 0.0
+    clip_norm: Annotated[float, NOT_NEGATIVE] = 0.0
+
+    has_own_rate: ClassVar[bool] = False
+    memory_effect: ClassVar[str] = ""
+
+    @property
+    def keeps_state(self) -> bool:
+        """Does it hold about as many values as there are weights, or more?"""
+        return True
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What its class takes: every key but `kind`, with `lr` spelled out; `clip_norm` is the window's matter."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        del values["kind"], values["clip_norm"]
+        return {"learning_rate": values.pop("lr"), **values}
+
+    def check(self) -> None:
+        if self.lr is None and not self.has_own_rate:
+            owners = " and ".join(row.name for row in OPTIMIZERS if row.config.has_own_rate)
+            raise ConfigError(
+                f"optim.lr=null: only {owners} has a rate of its own; give one, for example optim.lr=1e-3"
+            )
+
+
+@dataclass(kw_only=True)
+class AdamConfig(OptimConfig):
+    """Weight decay as L2 in the gradient."""
+
+    kind: str = "adam"
+    beta1: Annotated[float, FRACTION] = 0.9
+    beta2: Annotated[float, FRACTION] = 0.999
+    epsilon: Annotated[float, POSITIVE] = 1e-8
+
+
+@dataclass(kw_only=True)
+class AdamWConfig(AdamConfig):
+    """Decoupled weight decay."""
+
+    kind: str = "adamw"
+    weight_decay: Annotated[float, NOT_NEGATIVE] = 0.05
+
+
+@dataclass(kw_only=True)
+class SgdConfig(OptimConfig):
+    """Weight decay as L2 in the gradient, as the papers use it."""
+
+    kind: str = "sgd"
+    lr: Annotated[float | None, POSITIVE] = 0.1
+    weight_decay: Annotated[float, NOT_NEGATIVE] = 1e-4
+    momentum: Annotated[float, FRACTION] = 0.9
+    nesterov: bool = False
+
+    @property
+    def keeps_state(self) -> bool:
+        return self.momentum > 0
+
+
+@dataclass(kw_only=True)
+class AdafactorConfig(OptimConfig):
+    """`lr` null: the paper's relative step. `momentum` 0 keeps no first moment. Weight decay is decoupled."""
+
+    has_own_rate: ClassVar[bool] = True
+    memory_effect: ClassVar[str] = "almost no optimizer state, another learning rate"
+
+    kind: str = "adafactor"
+    lr: Annotated[float | None, POSITIVE] = 0.05
+    weight_decay: Annotated[float, NOT_NEGATIVE] = 0.1
+    decay_exponent: Annotated[float, POSITIVE] = 0.8
+    epsilon1: Annotated[float, POSITIVE] = 1e-30
+    epsilon2: Annotated[float, POSITIVE] = 1e-3
+    clip_threshold: Annotated[float, POSITIVE] = 1.0
+    scale_parameter: bool = True
+    momentum: Annotated[float, FRACTION] = 0.0
+
+    @property
+    def keeps_state(self) -> bool:
+        return self.momentum > 0
+
+
+@dataclass(kw_only=True)
+class KerasOptimConfig(OptimConfig):
+    """`name` is a class of keras.optimizers; `args` are passed to it. Weight decay is decoupled."""
+
+    kind: str = "keras"
+    name: str
+    args: dict[str, Any] = field(default_factory=dict)
+
+
+OPTIMIZERS: Table[Kind[OptimConfig]] = Table("optim.kind")
+OPTIMIZERS.add(
+    Kind(AdamConfig, "accumtrain.optim.adam:Adam"),
+    Kind(AdamWConfig, "accumtrain.optim.adam:AdamW"),
+    Kind(SgdConfig, "accumtrain.optim.sgd:SGD"),
+    Kind(AdafactorConfig, "accumtrain.optim.adafactor:Adafactor"),
+    Kind(KerasOptimConfig, "accumtrain.optim.keras_adapter:KerasOptimizer"),
+)

@@ -1,0 +1,65 @@
+"""The schedules: a factor on the optimizer's rate. `warmup` and every other length count updates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from accumtrain.errors import ConfigError
+from accumtrain.kinds.table import Choice, Kind, Table
+from accumtrain.kinds.values import COUNT, FRACTION, NOT_NEGATIVE, POSITIVE, show
+
+
+@dataclass(kw_only=True)
+class ScheduleConfig(Choice):
+    """Keys of every schedule. `warmup`: updates of a linear rise to 1."""
+
+    warmup: Annotated[int, NOT_NEGATIVE] = 0
+
+
+@dataclass(kw_only=True)
+class ConstantConfig(ScheduleConfig):
+    """The optimizer's own rate."""
+
+    kind: str = "constant"
+
+
+@dataclass(kw_only=True)
+class CosineConfig(ScheduleConfig):
+    """Half a cosine from 1 to `final` at the run's last update."""
+
+    kind: str = "cosine"
+    final: Annotated[float, FRACTION] = 0.0
+
+
+@dataclass(kw_only=True)
+class StepConfig(ScheduleConfig):
+    """Multiplied by `factor` at each of `boundaries`."""
+
+    kind: str = "step"
+    boundaries: list[int]
+    factor: Annotated[float, POSITIVE] = 0.1
+
+    def check(self) -> None:
+        if any(boundary < 1 for boundary in self.boundaries) or self.boundaries != sorted(set(self.boundaries)):
+            raise ConfigError(
+                f"schedule.boundaries={show(self.boundaries)}: must be increasing numbers of updates, each at least 1; "
+                "for example [40000,60000]"
+            )
+
+
+@dataclass(kw_only=True)
+class RsqrtConfig(ScheduleConfig):
+    """sqrt(timescale / max(step, timescale))."""
+
+    kind: str = "rsqrt"
+    timescale: Annotated[int, COUNT] = 10000
+
+
+SCHEDULES: Table[Kind[ScheduleConfig]] = Table("schedule.kind")
+SCHEDULES.add(
+    Kind(ConstantConfig, "accumtrain.optim.schedules:build_constant"),
+    Kind(CosineConfig, "accumtrain.optim.schedules:build_cosine"),
+    Kind(StepConfig, "accumtrain.optim.schedules:build_step"),
+    Kind(RsqrtConfig, "accumtrain.optim.schedules:build_rsqrt"),
+)

@@ -1,0 +1,110 @@
+"""The data sources: keys, rules and opener of each kind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Annotated
+
+from accumtrain.errors import ConfigError
+from accumtrain.kinds.table import Choice, Kind, Table
+from accumtrain.kinds.values import COUNT, NotEmpty, OneOf, Range, show
+
+CLASSES = Range(2)
+
+
+@dataclass(kw_only=True)
+class DataConfig(Choice):
+    """Keys of every source. Pixels are scaled to 0..1, then (x - mean) / std. `image_size` null keeps the source's."""
+
+    augment: Annotated[str, OneOf(("none", "shift", "crop_flip", "inception"))] = "none"
+    image_size: Annotated[int | None, COUNT] = None
+    mean: list[float] = field(default_factory=lambda: [0.5])
+    std: list[float] = field(default_factory=lambda: [0.25])
+
+    def check(self) -> None:
+        for key, values in (("mean", self.mean), ("std", self.std)):
+            if not values:
+                raise ConfigError(f"data.{key}=[]: must hold one number, or one per channel")
+        if len({len(self.mean), len(self.std)} - {1}) > 1:
+            raise ConfigError(
+                f"data.mean={show(self.mean)} and data.std={show(self.std)} differ in length; "
+                "give one number per channel"
+            )
+        if any(value <= 0 for value in self.std):
+            raise ConfigError(
+                f"data.std={show(self.std)}: must be above 0, pixels are divided by it; 1 leaves them alone"
+            )
+
+
+@dataclass(kw_only=True)
+class DigitsConfig(DataConfig):
+    """The UCI optical digits that ship with accumtrain."""
+
+    kind: str = "digits"
+    mean: list[float] = field(default_factory=lambda: [0.305])
+    std: list[float] = field(default_factory=lambda: [0.376])
+
+
+@dataclass(kw_only=True)
+class SyntheticConfig(DataConfig):
+    """Generated images of any shape."""
+
+    kind: str = "synthetic"
+    image_size: Annotated[int | None, COUNT] = 32
+    channels: Annotated[int, COUNT] = 3
+    num_classes: Annotated[int, CLASSES] = 10
+    train_examples: Annotated[int, COUNT] = 1024
+    test_examples: Annotated[int, COUNT] = 256
+
+
+@dataclass(kw_only=True)
+class TfdsConfig(DataConfig):
+    """A prepared data set of tensorflow-datasets. `dir` null is its own default directory."""
+
+    kind: str = "tfds"
+    name: Annotated[str, NotEmpty("say which data set, data.name=<value>")]
+    dir: str | None = None
+    train_split: str = "train"
+    test_split: str = "test"
+    image_feature: str = "image"
+    label_feature: str = "label"
+
+    @property
+    def label(self) -> str:
+        return self.name
+
+
+@dataclass(kw_only=True)
+class FolderConfig(DataConfig):
+    """`path` holds either train/ and test/ (or val/), or the class folders themselves, split by `test_fraction`."""
+
+    kind: str = "folder"
+    path: Annotated[str, NotEmpty("say where the data is, data.path=<value>")]
+    test_fraction: Annotated[float, Range(0, 1, above=True)] = 0.2
+
+    @property
+    def label(self) -> str:
+        return PurePath(self.path).name or self.kind
+
+
+@dataclass(kw_only=True)
+class TfrecordConfig(DataConfig):
+    """`path` and `test_path` are globs of TFRecord files of tf.train.Example."""
+
+    kind: str = "tfrecord"
+    path: Annotated[str, NotEmpty("say where the data is, data.path=<value>")]
+    test_path: Annotated[str, NotEmpty("say where the data is, data.test_path=<value>")]
+    image_feature: str = "image/encoded"
+    label_feature: str = "image/class/label"
+    num_classes: Annotated[int, CLASSES]
+
+
+SOURCES: Table[Kind[DataConfig]] = Table("data.kind")
+SOURCES.add(
+    Kind(DigitsConfig, "accumtrain.data.digits:open_digits"),
+    Kind(SyntheticConfig, "accumtrain.data.synthetic:open_synthetic"),
+    Kind(TfdsConfig, "accumtrain.data.tfds:open_tfds"),
+    Kind(FolderConfig, "accumtrain.data.folder:open_folder"),
+    Kind(TfrecordConfig, "accumtrain.data.tfrecord:open_tfrecord"),
+)

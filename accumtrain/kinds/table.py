@@ -1,0 +1,122 @@
+"""Tables of what can be chosen: a row per model, optimizer, schedule, loss, data source, device and job.
+
+A row is the one place where a choice is declared: its keys with their defaults and rules (a dataclass), its name, and
+where its code is. The code is named as "module:attribute" and imported on first use, so a table costs no TensorFlow.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+from accumtrain.errors import ConfigError
+from accumtrain.kinds.values import suggest
+
+
+@dataclass(kw_only=True)
+class Choice:
+    """The keys of a kind. `kind` is the name of its row, which a subclass gives as the default.
+
+    A subclass declares its own keys, each with a default unless the user has to give it, and its rules in `check`.
+    """
+
+    kind: str = ""
+
+    @property
+    def label(self) -> str:
+        """What a run is called after."""
+        return self.kind
+
+    def check(self) -> None:
+        """Raises ConfigError if the values contradict each other. Rules of one value stand in its type."""
+
+
+Keys = TypeVar("Keys", bound=Choice)
+
+
+@dataclass(frozen=True)
+class Kind(Generic[Keys]):
+    """A row of a group's table.
+
+    Attributes:
+        config: its keys; the default of `kind` is the row's name.
+        build: the function or class behind it, or "module:attribute".
+    """
+
+    config: type[Keys]
+    build: str | Callable[..., Any]
+
+    @property
+    def name(self) -> str:
+        return self.config.kind
+
+    def builder(self) -> Callable[..., Any]:
+        """What `build` names, imported now if it is a text."""
+        return load(self.build)
+
+
+class Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+Row = TypeVar("Row", bound=Named)
+
+
+@dataclass
+class Table(Generic[Row]):
+    """The rows of one group, by name.
+
+    Attributes:
+        key: the dotted key whose value names a row, such as `model.kind`.
+    """
+
+    key: str
+    rows: dict[str, Row] = field(default_factory=dict)
+
+    def add(self, *rows: Row) -> None:
+        """Raises ValueError if a name is taken, or is no plain word."""
+        for row in rows:
+            if not row.name.replace("-", "_").isidentifier():
+                raise ValueError(f"{self.key}={row.name!r}: a name is a word of letters, digits, - and _")
+            if row.name in self.rows:
+                raise ValueError(f"{self.key}={row.name} is declared already; choose another name")
+            self.rows[row.name] = row
+
+    def __getitem__(self, name: str) -> Row:
+        """Raises ConfigError for an unknown name."""
+        if name not in self.rows:
+            raise ConfigError(f"{self.key}={name}: no such {self.key.rpartition('.')[2]}; {suggest(name, self.rows)}")
+        return self.rows[name]
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.rows.values())
+
+    @property
+    def names(self) -> list[str]:
+        return list(self.rows)
+
+
+def load(target: str | Callable[..., Any]) -> Callable[..., Any]:
+    """The object that "module:attribute" names; anything but a text is returned as it is."""
+    if not isinstance(target, str):
+        return target
+    module, _, name = target.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def named(name: str, config: type[Choice]) -> type[Choice]:
+    """`config`, or where its `kind` is another, a subclass of it whose `kind` is `name`.
+
+    Raises:
+        TypeError: it is no dataclass of choices.
+    """
+    if not (is_dataclass(config) and issubclass(config, Choice)):
+        raise TypeError(f"{config!r} must be a dataclass that inherits from the group's config, such as ModelConfig")
+    if any(each.name == "kind" and each.default == name for each in fields(config)):
+        return config
+    made = make_dataclass(config.__name__, [("kind", str, field(default=name))], bases=(config,), kw_only=True)
+    made.__module__, made.__doc__ = config.__module__, config.__doc__
+    return made

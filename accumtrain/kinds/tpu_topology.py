@@ -1,0 +1,30 @@
+"""What a TPU topology is called, and how much memory each of its devices has."""
+
+from __future__ import annotations
+
+import re
+
+from accumtrain.errors import ConfigError
+from accumtrain.kinds.values import suggest
+
+# GiB of HBM that one device addresses, from "System architecture" of each version in the Cloud TPU documentation:
+# per chip 16, 32, 32, 16, 95 and 32; v2 and v3 have two devices a chip, v4 and v5p join their two cores into one.
+HBM = {"v2": 8, "v3": 16, "v4": 32, "v5e": 16, "v5p": 95, "v6e": 32}
+TOPOLOGY = re.compile(r"(?P<generation>\w+):[1-9]\d*(x[1-9]\d*){1,2}")
+
+
+def check_topology(topology: str) -> None:
+    """Raises ConfigError unless `topology` is a known generation and its chips in two or three dimensions."""
+    match = TOPOLOGY.fullmatch(topology)
+    if match is None:
+        raise ConfigError(
+            f"device.tpu_topology={topology}: must be a generation and its chips along each axis, for example v5e:2x2"
+        )
+    generation = match["generation"]
+    if generation not in HBM:
+        raise ConfigError(f"device.tpu_topology={topology}: no such generation; {suggest(generation, HBM)}")
+
+
+def hbm_bytes(topology: str) -> int:
+    """Memory of one device of a checked topology."""
+    return HBM[topology.partition(":")[0]] * 2**30

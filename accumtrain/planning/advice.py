@@ -1,0 +1,132 @@
+"""What to change when a run does not fit: one list, in words where a run failed, with numbers after probes."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+
+from accumtrain.config.convert import from_mapping, to_mapping
+from accumtrain.config.schema import Config
+from accumtrain.errors import ConfigError
+from accumtrain.kinds.jobs import JOBS
+from accumtrain.kinds.models import RECOMPUTE, REVERSE
+from accumtrain.kinds.optimizers import OPTIMIZERS
+
+LAST_RESORT = "a smaller model or smaller images"
+EFFECTS = {RECOMPUTE: "activations are computed again", REVERSE: "activations are computed back"}
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """One change that takes less memory: the override, what it does in a few words, the configuration with it."""
+
+    override: str
+    effect: str
+    config: Config
+
+
+def remedies(config: Config, replicas: int) -> list[Remedy]:
+    """The changes open to this configuration, the least consequential first; none that its rules forbid.
+
+    Args:
+        config: accum.steps=auto stands for a micro-batch of 1, which nothing can divide any more.
+        replicas: an update's examples are split over so many.
+    """
+    found = [*_more_steps(config, replicas), *_leaner_policies(config), *_leaner_optimizers(config), *_bfloat16(config)]
+    unused = JOBS[config.job].without_effect
+    return [remedy for remedy in found if remedy.override.partition("=")[0] not in unused]
+
+
+def combined(config: Config, options: Sequence[Remedy]) -> Config:
+    """`config` with all of the remedies; where two set the same key, the later one, which saves more."""
+    start = to_mapping(config)
+    changes: dict[str, Any] = {}
+    for remedy in options:
+        changes |= {key: value for key, value in to_mapping(remedy.config).items() if value != start[key]}
+    return from_mapping(start | changes)
+
+
+def policies(config: Config) -> list[Config]:
+    """The configuration under each memory policy that its model has."""
+    return [_with(config, {"model": {"memory": memory}}) for memory in config.model.policies]
+
+
+def in_words(config: Config, replicas: int) -> str:
+    """Why a run ended, and what would take less."""
+    limit = config.device.memory_limit_mb
+    where = "the device's memory" if limit is None else f"device.memory_limit_mb={limit}"
+    options = [f"{remedy.override} ({remedy.effect})" for remedy in remedies(config, replicas)]
+    options += [LAST_RESORT] if limit is None else ["a larger device.memory_limit_mb"]
+    return f"{where} is not enough for this run. Less would take: {'; '.join(options)}" + _numbers(config)
+
+
+def _numbers(config: Config) -> str:
+    """Where to see figures, with the command that was given, where there is one."""
+    if not JOBS[config.job].probed or not HydraConfig.initialized():
+        return ""
+    given = HydraConfig.get()
+    folders = [source.path for source in given.runtime.config_sources if source.provider == "command-line"]
+    overrides = [override for override in given.overrides.task if not override.startswith("job=")]
+    command = ["accumtrain", *(f"--config-dir={path}" for path in folders), "job=plan", *overrides]
+    return f". What each micro-batch and memory policy takes, in numbers: {shlex.join(command)}"
+
+
+def _more_steps(config: Config, replicas: int) -> list[Remedy]:
+    if config.accum.steps == "auto":
+        return []
+    examples = config.batch_size // replicas
+    now = examples // config.accum.count
+    smaller = next((size for size in range(now // 2, 0, -1) if examples % size == 0), None)
+    if smaller is None:
+        return []
+    steps = examples // smaller
+    effect = f"micro-batches of {smaller} instead of {now}, batch_size stays"
+    return _remedy(f"accum.steps={steps}", effect, config, {"accum": {"steps": steps}})
+
+
+def _leaner_policies(config: Config) -> list[Remedy]:
+    policies = config.model.policies
+    leaner = policies[policies.index(config.model.memory) + 1 :]
+    return [
+        remedy
+        for memory in leaner
+        for remedy in _remedy(f"model.memory={memory}", EFFECTS[memory], config, {"model": {"memory": memory}})
+    ]
+
+
+def _leaner_optimizers(config: Config) -> list[Remedy]:
+    if config.optim.memory_effect or not config.optim.keeps_state:
+        return []  # no state to save
+    return [
+        remedy
+        for row in OPTIMIZERS
+        if row.config.memory_effect
+        for remedy in _remedy(f"optim={row.name}", row.config.memory_effect, config, {"optim": asdict(row.config())})
+    ]
+
+
+def _bfloat16(config: Config) -> list[Remedy]:
+    if config.precision not in ("float32", "float64"):
+        return []
+    return _remedy("precision=bfloat16", "activations of half the size", config, {"precision": "bfloat16"})
+
+
+def _remedy(override: str, effect: str, config: Config, changes: Mapping[str, Any]) -> list[Remedy]:
+    """The remedy, unless it breaks a rule."""
+    try:
+        return [Remedy(override, effect, _with(config, changes))]
+    except ConfigError:
+        return []
+
+
+def _with(config: Config, changes: Mapping[str, Any]) -> Config:
+    """`config` with other values; keys of another kind replace their group. Raises ConfigError."""
+    mapping = to_mapping(config)
+    for key, value in changes.items():
+        whole = not isinstance(value, dict) or "kind" in value
+        mapping[key] = value if whole else mapping[key] | value
+    return from_mapping(mapping)

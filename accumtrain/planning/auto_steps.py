@@ -1,0 +1,220 @@
+"""accum.steps=auto: the largest micro-batch that fits, found by real probes. batch_size and updates stay."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from omegaconf import OmegaConf
+
+from accumtrain.config.arithmetic import micro_batch_size
+from accumtrain.config.schema import Config
+from accumtrain.console import format_bytes, say, table
+from accumtrain.errors import CheckpointError, OutOfMemoryError
+from accumtrain.planning.advice import LAST_RESORT, combined, in_words, remedies
+from accumtrain.planning.probe import SHARE, Trial, probe, sigterm_as_interrupt
+from accumtrain.process import environment
+from accumtrain.process.free_memory import free_bytes
+from accumtrain.runs.folder import folder_of
+
+
+class ProbeFunction(Protocol):
+    """`planning.probe.probe`, or a stand-in for it."""
+
+    def __call__(self, config: Config, micro_batch: int, note: str = "") -> Trial: ...
+
+
+COLUMNS = ("memory", "accum.steps", "micro-batch", "tensors at peak", "resident", "images/s", "fits")
+
+
+@sigterm_as_interrupt()
+def with_accum_steps_resolved(config: Config) -> Config:
+    """`config` with accum.steps as a number: as given, as its run began with, or found by probes.
+
+    Raises:
+        OutOfMemoryError: it does not fit; with accum.steps=auto not even a micro-batch of 1, and then the message has
+            the peaks of what would help.
+    """
+    if config.accum.steps != "auto":
+        if environment.crashes_when_refused(config.device) and _saved_steps(config) is None:
+            _check_fits(config)
+        return config
+    steps = _saved_steps(config)
+    if steps is not None:
+        say(f"accum.steps={steps}, as {folder_of(config)} began")
+        return _with_steps(config, steps)
+    say("accum.steps=auto: looking for the largest micro-batch that fits")
+    trials = search(config, probe)
+    table(f"accum.steps for batch_size={config.batch_size} in {limit_text(config)}", COLUMNS, [row(t) for t in trials])
+    fitting = [trial for trial in trials if trial.fits]
+    if not fitting:
+        raise OutOfMemoryError(what_would_help(config, probe))
+    best = max(fitting, key=lambda trial: trial.micro_batch)
+    assert best.accum_steps is not None
+    say(f"accum.steps={best.accum_steps}: micro-batch {best.micro_batch}")
+    return _with_steps(config, best.accum_steps)
+
+
+def _check_fits(config: Config) -> None:
+    """One probe before the first update: then a run under a limit may use the kernels that crash when it is too low."""
+    replicas = config.device.known_replicas
+    if not probe(config, micro_batch_size(config.batch_size, config.accum.count, replicas)).fits:
+        raise OutOfMemoryError(in_words(config, replicas))
+
+
+def with_trained_accum_steps(config: Config) -> Config:
+    """`config` with accum.steps=auto replaced by the number its run was trained with.
+
+    Raises:
+        CheckpointError: nothing is trained there.
+    """
+    if config.accum.steps != "auto":
+        return config
+    steps = _saved_steps(config)
+    if steps is None:
+        raise CheckpointError(f"no run in {folder_of(config)}: train first, with the same run.name")
+    return _with_steps(config, steps)
+
+
+def search(config: Config, attempt: ProbeFunction) -> list[Trial]:
+    """Probes until the largest fitting micro-batch is known: it fits, and the next larger one does not, or is none.
+
+    A micro-batch divides the examples of a replica's update, so that every micro-batch is full. From 1 upward by
+    doubling, then by where a straight line through the last two fitting trials meets the limit, or else by halving.
+
+    Returns:
+        The trials, by micro-batch; if the first does not fit, no other was made.
+
+    Raises:
+        ConfigError: batch_size does not divide by the replicas.
+    """
+    first = attempt(config, 1)
+    if first.replicas is None:
+        return [first]
+    sizes = divisors(config.batch_size // first.replicas)
+    trials = {1: first}
+    # places of the largest that fits and the first that does not
+    low, high = (0, len(sizes)) if first.fits else (-1, 0)
+    while high - low > 1:
+        fitting = [trials[size] for size in sizes[: low + 1] if size in trials]
+        place = bisect_right(sizes, _target(config, fitting)) - 1
+        if place >= high and high < len(sizes):  # the line is wrong: that was refused
+            place = (low + high) // 2
+        place = min(max(place, low + 1), high - 1)
+        trials[sizes[place]] = trial = attempt(config, sizes[place])
+        low, high = (place, high) if trial.fits else (low, place)
+    return [trials[size] for size in sorted(trials)]
+
+
+def divisors(number: int) -> list[int]:
+    """All divisors, increasing."""
+    return [size for size in range(1, number + 1) if number % size == 0]
+
+
+def ladder(examples: int) -> list[int]:
+    """Divisors from 1 to `examples`, each at least twice the one before and as near to that as there is."""
+    sizes = [1]
+    for size in divisors(examples):
+        if size >= 2 * sizes[-1]:
+            sizes.append(size)
+    return sizes
+
+
+def row(trial: Trial) -> tuple[str, ...]:
+    """A trial's line in a table of COLUMNS."""
+    speed = trial.examples_per_second
+    return (
+        trial.memory,
+        str(trial.accum_steps or "-"),
+        str(trial.micro_batch),
+        "-" if trial.peak_bytes is None else format_bytes(trial.peak_bytes),
+        "-" if trial.rss_bytes is None else format_bytes(trial.rss_bytes),
+        "-" if speed is None else f"{speed:.3g}" if speed < 100 else f"{speed:,.0f}",
+        _verdict(trial),
+    )
+
+
+def _verdict(trial: Trial) -> str:
+    if trial.expected_bytes is not None:
+        return f"beyond (some {format_bytes(trial.expected_bytes)})"
+    return "yes" if trial.fits else "no"
+
+
+def limit_text(config: Config) -> str:
+    """The memory a probe may use, in words."""
+    limit = config.device.memory_limit_mb
+    return f"{format_bytes(free_bytes())} of free memory" if limit is None else f"device.memory_limit_mb={limit}"
+
+
+def what_would_help(config: Config, attempt: ProbeFunction) -> str:
+    """Why not even a micro-batch of 1 fits, and the peaks it would have with other choices, by probes."""
+    limit = config.device.memory_limit_mb
+    options = remedies(config, replicas=1)
+    tried = {"as it is": config} | {remedy.override: remedy.config for remedy in options}
+    if len(options) > 1:
+        tried["all of these"] = combined(config, options)
+    peaks = {}
+    for text, variant in tried.items():
+        free = replace(variant, device=replace(variant.device, memory_limit_mb=None))
+        peaks[text] = attempt(free, 1).peak_bytes
+    # tried under the limit too: with less room the allocator packs less well
+    fits = [
+        text
+        for text, peak in peaks.items()
+        if limit is not None and peak is not None and peak <= budget(config) and attempt(tried[text], 1).fits
+    ]
+    found = [
+        f"{text}: {'more than is free here' if peak is None else format_bytes(peak)}{' (fits)' * (text in fits)}"
+        for text, peak in peaks.items()
+    ]
+    return (
+        f"accum.steps=auto: not even a micro-batch of 1 fits in {limit_text(config)}. Tensors at the peak there, "
+        f"{'; '.join(found)}. {'Choose what fits, or ' if fits else 'So '}{_last_resort(peaks['as it is'], limit)}"
+    )
+
+
+def _last_resort(peak: int | None, limit: int | None) -> str:
+    if limit is None:
+        return f"take {LAST_RESORT}"
+    if peak is None:
+        return f"raise device.memory_limit_mb and take {LAST_RESORT}"
+    return f"raise device.memory_limit_mb to {math.ceil(peak / SHARE / 2**20)} at least"
+
+
+def budget(config: Config) -> float:
+    """Bytes that a probe may use: tensors under a limit, else resident memory."""
+    limit = config.device.memory_limit_mb
+    return SHARE * (free_bytes() if limit is None else limit * 2**20)
+
+
+def line_through(config: Config, before: Trial, last: Trial) -> tuple[float, float]:
+    """Bytes, of the kind that `budget` counts, at a micro-batch of 0 and for each example, after two fitting trials."""
+    pair = (before, last)
+    used_before, used = (t.rss_bytes if config.device.memory_limit_mb is None else t.peak_bytes for t in pair)
+    assert used is not None
+    assert used_before is not None
+    slope = (used - used_before) / (last.micro_batch - before.micro_batch)
+    return used - slope * last.micro_batch, slope
+
+
+def _target(config: Config, fitting: Sequence[Trial]) -> int:
+    """The micro-batch to try next, given the trials that fit."""
+    last = fitting[-1]
+    if len(fitting) < 2:
+        return 2 * last.micro_batch
+    base, slope = line_through(config, fitting[-2], last)
+    # not rising: the share of the examples is still hidden by that of the allocator
+    return 8 * last.micro_batch if slope <= 0 else int((budget(config) - base) / slope)
+
+
+def _with_steps(config: Config, steps: int) -> Config:
+    return replace(config, accum=replace(config.accum, steps=steps))
+
+
+def _saved_steps(config: Config) -> int | None:
+    """accum.steps of the run that is already there, None where there is none."""
+    path = folder_of(config) / "config.yaml"
+    return int(OmegaConf.select(OmegaConf.load(path), "accum.steps")) if path.exists() else None

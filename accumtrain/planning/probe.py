@@ -1,0 +1,139 @@
+"""A probe in a process of its own: one that dies of memory takes nothing with it, and its memory is its own.
+
+The child runs `answer`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from accumtrain.config.convert import from_mapping, to_mapping
+from accumtrain.config.schema import Config
+from accumtrain.console import say
+from accumtrain.errors import OutOfMemoryError
+from accumtrain.process import child, environment
+from accumtrain.process.free_memory import free_bytes
+from accumtrain.process.program import child_command
+
+# What a probe may use of a limit: over many updates the allocator's memory is less well packed than over two.
+SHARE = 0.95
+TASK = "accumtrain.planning.probe:answer"
+# How a process ends that is denied memory: by the system, by C++, or by a kernel of TensorFlow that does not check.
+OF_MEMORY = (-signal.SIGKILL, -signal.SIGABRT, -signal.SIGSEGV)
+STOPPED = (-signal.SIGINT, -signal.SIGTERM)  # a signal to a whole group of processes
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What one probe found. `accum_steps` and all after it are None where it ran out of memory, or was not made.
+
+    Attributes:
+        memory: the memory policy.
+        micro_batch: examples per micro-step and replica.
+        fits: it ran, within the limit and the memory that was free.
+        static_bytes: tensors that stay: weights, buffers, optimizer state, resident data.
+        peak_bytes: tensors at the worst moment, the static ones included.
+        rss_bytes: peak resident memory of the process.
+        examples_per_second: over whole updates of accum_steps micro-steps.
+        seconds_to_first_update: from the start of the process.
+        expected_bytes: no probe was made, for it would take so much: the peak, or without a limit the resident memory.
+    """
+
+    memory: str
+    micro_batch: int
+    fits: bool
+    accum_steps: int | None = None
+    replicas: int | None = None
+    static_bytes: int | None = None
+    peak_bytes: int | None = None
+    rss_bytes: int | None = None
+    examples_per_second: float | None = None
+    seconds_to_first_update: float | None = None
+    expected_bytes: int | None = None
+
+
+def probe(config: Config, micro_batch: int, note: str = "") -> Trial:
+    """Tries `config` at a micro-batch, in a child process, within device.memory_limit_mb and the free memory.
+
+    Args:
+        note: what to say beside the choices that are tried.
+
+    Raises:
+        AccumtrainError: the run would fail for another reason than memory.
+        KeyboardInterrupt: the child was told to stop.
+        RuntimeError: the child ended by a bug; its last words are in the message.
+    """
+    free = int(SHARE * free_bytes())
+    choices = f"model.memory={config.model.memory}, optim={config.optim.kind}, {config.precision}"
+    say(f"probing micro-batch {micro_batch}: {choices}{note}")
+    without_auto = replace(config, accum=replace(config.accum, steps=1))  # micro_batch decides
+    request = {
+        child.TASK: TASK,
+        "config": to_mapping(without_auto),
+        "micro_batch": micro_batch,
+        "free_mb": free // 2**20,
+    }
+    with tempfile.TemporaryDirectory(prefix="accumtrain-probe-") as name:
+        ended = child.ask(child_command(), Path(name), request, "importing TensorFlow")
+    out_of_memory = Trial(config.model.memory, micro_batch, fits=False)
+    if ended.code == OutOfMemoryError.exit_code or ended.code in OF_MEMORY:
+        return out_of_memory
+    if ended.code in STOPPED:
+        raise KeyboardInterrupt
+    child.check(ended, "a probe")
+    return replace(out_of_memory, fits=ended.answer["rss_bytes"] <= free, **ended.answer)
+
+
+@contextmanager
+def sigterm_as_interrupt() -> Iterator[None]:
+    """Within, SIGTERM raises KeyboardInterrupt as Ctrl-C does, so that everything is tidied up."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+# --- in the child -----------------------------------------------------------------------------------------------
+
+
+def answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Makes the probe that is asked for; returns the fields of a Trial."""
+    config = from_mapping(request["config"])
+    limit = config.device.memory_limit_mb
+    if limit is not None:
+        config = replace(config, device=replace(config.device, memory_limit_mb=max(1, int(limit * SHARE))))
+    else:  # without a limit of its own the machine's: the probe fails before the machine does
+        os.environ[environment.CPU_LIMIT] = str(request["free_mb"])
+    environment.prepare(config.device, probed=True)  # it may crash: it is the probe
+    return _measure(config, request["micro_batch"], folder)
+
+
+def _measure(config: Config, micro_batch: int, folder: Path) -> dict[str, Any]:
+    import tensorflow as tf
+
+    from accumtrain.data.open_data import open_data
+    from accumtrain.engine.dry_run import measure
+    from accumtrain.planning.tensorflow_errors import in_user_words
+
+    doing = folder / child.DOING
+    try:
+        doing.write_text("opening the data")
+        data = open_data(config.data, config.run.seed)
+        doing.write_text("compiling, then timing updates")
+        with in_user_words(config, data):
+            return measure(config, data, micro_batch, folder / "checkpoints")
+    except tf.errors.ResourceExhaustedError as error:
+        raise OutOfMemoryError(str(error)) from error

@@ -1,0 +1,105 @@
+"""What each micro-batch of a batch would take, and how fast it would be, under each memory policy: by real probes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from accumtrain.config.schema import Config
+from accumtrain.console import say, table
+from accumtrain.planning.advice import policies
+from accumtrain.planning.auto_steps import COLUMNS, ProbeFunction, budget, ladder, limit_text, line_through, row
+from accumtrain.planning.plan_file import plan_result, title
+from accumtrain.planning.probe import Trial, probe, sigterm_as_interrupt
+from accumtrain.runs.folder import folder_of, result_file
+
+PROBES = 6  # for each policy
+CLEARLY = 1.25  # what is expected to take so many times the limit is not tried
+
+
+@sigterm_as_interrupt()
+def plan_by_probes(config: Config) -> dict[str, Any]:
+    """Probes, prints a table, and draws plan.png into the run's folder. Trains nothing.
+
+    Returns:
+        The content of plan.json: batch_size, memory_limit_mb, trials (fields of probe.Trial).
+
+    Raises:
+        AccumtrainError: the run would fail for another reason than memory.
+    """
+    variants = policies(config)
+    trials = [
+        trial
+        for number, variant in enumerate(variants, start=1)
+        for trial in climb(variant, probe, after=PROBES * (len(variants) - number))
+    ]
+    limit = config.device.memory_limit_mb
+    folder = folder_of(config)
+    draw(trials, limit, folder / "plan.png")
+    table(f"{title(config)} in {limit_text(config)}", COLUMNS, [row(trial) for trial in trials])
+    say(f"the same in {result_file(config)}, as a picture in {folder / 'plan.png'}")
+    return plan_result(config, {"memory_limit_mb": limit}, trials)
+
+
+def climb(config: Config, attempt: ProbeFunction, after: int = 0) -> list[Trial]:
+    """Probes at micro-batch 1 and on, doubling, while it fits; a micro-batch divides the examples of a replica.
+
+    The last trial is not made where the two before it say that it is clearly beyond the limit.
+
+    Args:
+        after: probes of other policies that are still to come.
+    """
+    trials = [attempt(config, 1, _left(PROBES - 1 + after))]
+    if not trials[0].fits:
+        return trials
+    assert trials[0].replicas is not None
+    sizes = ladder(config.batch_size // trials[0].replicas)[:PROBES]
+    for done, size in enumerate(sizes[1:], start=2):
+        beyond = _expected_beyond(config, trials, size)
+        trials.append(beyond or attempt(config, size, _left(len(sizes) - done + after)))
+        if not trials[-1].fits:
+            break
+    return trials
+
+
+def _left(probes: int) -> str:
+    return f" (at most {probes} more after it)" if probes else " (the last one)"
+
+
+def _expected_beyond(config: Config, fitting: Sequence[Trial], size: int) -> Trial | None:
+    """The trial of `size` without a probe, if a straight line through the last two is CLEARLY beyond the limit."""
+    if len(fitting) < 2:
+        return None
+    base, slope = line_through(config, *fitting[-2:])
+    expected = base + slope * size
+    if expected <= CLEARLY * budget(config):
+        return None
+    return Trial(config.model.memory, size, fits=False, expected_bytes=int(expected))
+
+
+def draw(trials: Sequence[Trial], limit_mb: int | None, path: Path) -> None:
+    """Draws tensors at the peak against the micro-batch, a line for each policy, the limit dashed."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axis = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
+    for memory in dict.fromkeys(trial.memory for trial in trials):
+        points = [(t.micro_batch, t.peak_bytes / 2**20) for t in trials if t.memory == memory and t.peak_bytes]
+        if points:
+            axis.plot(*zip(*points, strict=True), marker="o", label=memory)
+    if limit_mb is not None:
+        axis.axhline(limit_mb, color="black", ls="--", lw=1, label="limit")
+    axis.set_xscale("log", base=2)
+    axis.set_yscale("log", base=2)
+    for scale in (axis.xaxis, axis.yaxis):
+        scale.set_major_formatter("{x:g}")
+    axis.set_xlabel("micro-batch")
+    axis.set_ylabel("tensors at the peak, MB")
+    axis.grid(alpha=0.3)
+    if axis.get_legend_handles_labels()[0]:
+        axis.legend()
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)

@@ -1,0 +1,43 @@
+"""TensorFlow's errors in the user's words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import tensorflow as tf
+
+from accumtrain.config.schema import Config
+from accumtrain.data.input_errors import explain_input_error
+from accumtrain.data.source import Data
+from accumtrain.errors import OutOfMemoryError, WorkerLostError
+from accumtrain.planning.advice import in_words
+
+# as collective operations word it when a peer is gone
+LOST = (
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+)
+
+
+@contextmanager
+def in_user_words(config: Config, data: Data, replicas: int = 1, workers: int = 1) -> Iterator[None]:
+    """Within, what TensorFlow raises for want of memory, bad data or a lost worker becomes an error with a remedy."""
+    try:
+        yield
+    except tf.errors.ResourceExhaustedError as error:
+        raise OutOfMemoryError(in_words(config, replicas)) from error
+    except LOST as error:
+        if workers == 1:
+            raise
+        raise WorkerLostError(
+            f"another worker went away or did not answer in time ({type(error).__name__}); the last "
+            "checkpoint is intact: start all workers again with the same command to continue from it"
+        ) from error
+    except tf.errors.OpError as error:
+        reason = explain_input_error(error, data)
+        if reason is None:
+            raise
+        raise reason from error

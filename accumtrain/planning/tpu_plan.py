@@ -1,0 +1,162 @@
+"""What a run would take on a TPU that is not here, by the TPU's own compiler: job=plan device=tpu.
+
+TensorFlow lowers the update in one child; the compiler, in an environment without TensorFlow, is another.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from accumtrain.config.arithmetic import micro_batch_size, total_steps
+from accumtrain.config.convert import from_mapping, to_mapping
+from accumtrain.config.schema import Config
+from accumtrain.console import format_bytes, say, table
+from accumtrain.errors import ConfigError, OutOfMemoryError
+from accumtrain.kinds.devices import CpuConfig
+from accumtrain.kinds.tpu_topology import hbm_bytes
+from accumtrain.planning.advice import policies
+from accumtrain.planning.auto_steps import ladder
+from accumtrain.planning.plan_file import plan_result, title
+from accumtrain.process import child, environment
+from accumtrain.process.program import child_command
+from accumtrain.runs.folder import result_file
+
+COMPILER = "ACCUMTRAIN_TPU_COMPILER"  # the Python of the compiler's environment
+SCRIPT = Path(__file__).with_name("tpu_compiler.py")
+TASK = "accumtrain.planning.tpu_plan:answer"
+MODULE = "step.mlir"
+COLUMNS = ("memory", "accum.steps", "micro-batch", "temporary", "state and batch", "TFLOP/update", "fits")
+
+
+@dataclass(frozen=True)
+class CompiledTrial:
+    """What the compiler says of one update on one device; None where it refused the program.
+
+    Attributes:
+        memory: the memory policy.
+        fits: the program with its arguments is within the device's memory.
+        temporary_bytes: what the program needs beside its arguments: activations, gradients on their way.
+        argument_bytes: weights, buffers, optimizer state and one micro-batch.
+        output_bytes: results that have no place among the arguments.
+        flops: convolutions and matrix products of an update, replays included.
+        reason: the compiler's own words where it refused.
+    """
+
+    memory: str
+    micro_batch: int
+    accum_steps: int
+    fits: bool
+    flops: int
+    temporary_bytes: int | None = None
+    argument_bytes: int | None = None
+    output_bytes: int | None = None
+    reason: str | None = None
+
+
+def plan_by_compiler(config: Config) -> dict[str, Any]:
+    """Compiles one update of one replica under each memory policy, and prints a table.
+
+    Returns:
+        The content of plan.json: batch_size, tpu_topology, hbm_bytes (of a device), trials (fields of CompiledTrial).
+
+    Raises:
+        ConfigError: there is no compiler, or it does not know the topology.
+        AccumtrainError: the run would fail for another reason than memory.
+    """
+    python, topology = _compiler(), config.device.tpu_topology
+    hbm = hbm_bytes(topology)
+    trials = [trial for variant in policies(config) for trial in _descend(variant, python)]
+    where = f"{title(config)} on one device of {topology}, {format_bytes(hbm)}"
+    table(where, COLUMNS, [row(trial) for trial in trials])
+    say(f"the same in {result_file(config)}")
+    return plan_result(config, {"tpu_topology": topology, "hbm_bytes": hbm}, trials)
+
+
+def _descend(config: Config, python: str) -> Iterator[CompiledTrial]:
+    """Compiles with accum.steps as given; if that is `auto`, with more and more, until it fits."""
+    given = [] if config.accum.steps == "auto" else [config.accum.count]
+    for steps in given or ladder(config.batch_size):
+        trial = _trial(replace(config, accum=replace(config.accum, steps=steps)), python)
+        yield trial
+        if trial.fits:
+            return
+
+
+def row(trial: CompiledTrial) -> tuple[str, ...]:
+    """A trial's line in a table of COLUMNS."""
+    return (
+        trial.memory,
+        str(trial.accum_steps),
+        str(trial.micro_batch),
+        "-" if trial.temporary_bytes is None else format_bytes(trial.temporary_bytes),
+        "-" if trial.argument_bytes is None else format_bytes(trial.argument_bytes),
+        f"{trial.flops / 1e12:.3g}",
+        "yes" if trial.fits else f"no ({trial.reason})",
+    )
+
+
+def _compiler() -> str:
+    python = os.environ.get(COMPILER)
+    if not python:
+        raise ConfigError(
+            "job=plan device=tpu: the TPU's compiler has an environment of its own, and none is named here; run "
+            f'`make tpu-compile ARGS="..."`, or set {COMPILER} to the Python of one with jax and libtpu'
+        )
+    if shutil.which(python) is None:
+        raise ConfigError(f"{COMPILER}={python}: no program; `make tpu-compile` makes the environment and names it")
+    return python
+
+
+def _trial(config: Config, python: str) -> CompiledTrial:
+    micro_batch, topology = micro_batch_size(config.batch_size, config.accum.count, 1), config.device.tpu_topology
+    say(f"model.memory={config.model.memory}, micro-batch {micro_batch}: lowering, then compiling for {topology}")
+    with tempfile.TemporaryDirectory(prefix="accumtrain-tpu-") as name:
+        request = {child.TASK: TASK, "config": to_mapping(config)}
+        lowered = child.ask(child_command(), Path(name), request, "lowering")
+        child.check(lowered, "lowering")
+        compiled = child.ask([python, str(SCRIPT)], Path(name), {"topology": topology}, "compiling")
+    trial = CompiledTrial(
+        config.model.memory, micro_batch, config.accum.count, fits=False, flops=lowered.answer["flops"]
+    )
+    if compiled.code == OutOfMemoryError.exit_code:
+        return replace(trial, reason=compiled.answer["message"])
+    child.check(compiled, "the TPU's compiler")
+    found = compiled.answer
+    output = found["output_bytes"] - found["aliased_bytes"]
+    needed = found["temporary_bytes"] + found["argument_bytes"] + output
+    fits = needed <= hbm_bytes(topology)
+    return replace(
+        trial,
+        fits=fits,
+        temporary_bytes=found["temporary_bytes"],
+        argument_bytes=found["argument_bytes"],
+        output_bytes=output,
+        reason=None if fits else f"needs {format_bytes(needed)}",
+    )
+
+
+# --- in the child -----------------------------------------------------------------------------------------------
+
+
+def answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Lowers the update that is asked for into the folder."""
+    config = from_mapping(request["config"])
+    keys = {**asdict(config.device), "kind": CpuConfig.kind, "tpu": None, "memory_limit_mb": None}
+    here = CpuConfig(**keys)  # it computes nothing
+    environment.prepare(here)
+    from accumtrain.data.open_data import open_data
+    from accumtrain.devices.resolve import resolve
+    from accumtrain.engine.build_window import build_window
+    from accumtrain.engine.lowering import lower
+
+    data = open_data(config.data, config.run.seed)
+    window = build_window(config, data, total_steps(config, data.train.size), resolve(here).strategy)
+    text, flops = lower(window, data.image_shape, micro_batch_size(config.batch_size, config.accum.count, 1))
+    (folder / MODULE).write_text(text)
+    return {"flops": flops}

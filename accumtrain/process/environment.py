@@ -1,0 +1,168 @@
+"""What must be settled in the process before TensorFlow is imported: log noise, the allocator, a memory limit.
+
+TensorFlow reads these once. `ACCUMTRAIN_TF_LOGS=1` leaves its logging alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+
+import psutil
+
+from accumtrain.errors import ConfigError
+from accumtrain.kinds.devices import DEVICES, DeviceConfig
+from accumtrain.kinds.table import load
+from accumtrain.process import tpu_runtime
+
+VARIABLES = {
+    "TF_CPU_ALLOCATOR_USE_BFC": "true",  # exact byte counts, and running out of memory can be caught
+    "TF_FORCE_GPU_ALLOW_GROWTH": "true",  # a GPU's memory is taken as it is needed
+    "KERAS_BACKEND": "tensorflow",
+}
+# Its kernels make a CPU twice as fast, but one that is refused memory crashes the process instead of raising an error.
+ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
+CPU_LIMIT = "TF_CPU_BFC_MEM_LIMIT_IN_MB"
+# Operations one after the other, each on all cores: as fast, and never two of them holding memory at the same time.
+OPERATIONS_AT_ONCE = "TF_NUM_INTEROP_THREADS"
+LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
+SHOW_LOGS = "ACCUMTRAIN_TF_LOGS"
+
+_job_started: ContextVar[float] = ContextVar("job_started")
+_import_seconds: ContextVar[float] = ContextVar("import_seconds", default=0.0)
+
+
+def job_started() -> float:
+    """When the current job began, in seconds of the epoch: for the first of a process, when the process began."""
+    return _job_started.get(_process_started())
+
+
+def tensorflow_import_seconds() -> float:
+    """What importing TensorFlow took in this process, where accumtrain did it; else 0."""
+    return _import_seconds.get()
+
+
+def crashes_when_refused(device: DeviceConfig) -> bool:
+    """May a run on `device` end by a signal, not by an error, when it meets its memory limit?"""
+    return device.memory_limit_mb is not None and device.may_compute_on_cpu and os.environ.get(ONEDNN) != "0"
+
+
+def prepare(device: DeviceConfig, *, probed: bool = False) -> None:
+    """Sets the environment for `device` and imports TensorFlow, quietly.
+
+    Args:
+        probed: what is to run is known to fit into device.memory_limit_mb, or may crash.
+
+    Raises:
+        ConfigError: TensorFlow already computes in this process with another memory limit (a sweep over limits) or
+            with another allocator, or there is no TPU for device=tpu.
+    """
+    _job_started.set(time.time() if _job_started.get(None) else _process_started())
+    if "tensorflow" in sys.modules and _computes_already():
+        _check_unchanged(device)
+        return
+    look_for_device = DEVICES[device.kind].before_tensorflow
+    if look_for_device is not None:
+        load(look_for_device)(device)
+    os.environ.update(VARIABLES | tpu_runtime.quiet_environment())
+    if _on_one_cpu(device):
+        os.environ.setdefault(OPERATIONS_AT_ONCE, "1")
+    if device.memory_limit_mb is not None:
+        os.environ[CPU_LIMIT] = str(device.memory_limit_mb)
+        if not probed:
+            os.environ.setdefault(ONEDNN, "0")
+    if os.environ.get(SHOW_LOGS) == "1":
+        _import_tensorflow()
+        return
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    with held_back_stderr():
+        _import_tensorflow()
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)
+    logging.getLogger("absl").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module=r"tensorflow|keras|google\.protobuf")
+
+
+def _computes_already() -> bool:
+    """Has TensorFlow, which is imported, made its devices? From then on it reads no variable any more."""
+    from tensorflow.python.eager.context import context
+
+    return bool(context()._initialized)
+
+
+def _check_unchanged(device: DeviceConfig) -> None:
+    limit = None if device.memory_limit_mb is None else str(device.memory_limit_mb)
+    if os.environ.get(CPU_LIMIT) != limit:
+        raise ConfigError(
+            f"device.memory_limit_mb={device.memory_limit_mb} can't change once TensorFlow runs in a process; "
+            "for a sweep over it add hydra/launcher=joblib, each job then has a process of its own"
+        )
+    name, value = "TF_CPU_ALLOCATOR_USE_BFC", VARIABLES["TF_CPU_ALLOCATOR_USE_BFC"]
+    if os.environ.get(name) != value:
+        raise ConfigError(
+            "TensorFlow has computed in this process before accumtrain could choose its allocator; make no tensors "
+            f"or variables before accumtrain.main() or accumtrain.run(), or set {name}={value} in the environment"
+        )
+
+
+def _import_tensorflow() -> None:
+    started = time.perf_counter()
+    with _without_keras():
+        importlib.import_module("tensorflow")
+    _import_seconds.set(time.perf_counter() - started)
+
+
+def _process_started() -> float:
+    return psutil.Process().create_time()
+
+
+@contextmanager
+def _without_keras() -> Iterator[None]:
+    """Within, TensorFlow is told to look for Keras 2, so it does not import Keras 3 (and matplotlib) before we need it.
+
+    That is 0.7 of 3 seconds and 50 MB that few runs need. Keras itself, imported later, does not read the variable.
+    """
+    before = os.environ.get(LEGACY_KERAS)
+    os.environ[LEGACY_KERAS] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[LEGACY_KERAS]
+        if before is not None:
+            os.environ[LEGACY_KERAS] = before
+
+
+def _on_one_cpu(device: DeviceConfig) -> bool:
+    return device.one_cpu_without_gpu and (device.virtual or 1) == 1 and not any(Path("/dev").glob("nvidia[0-9]*"))
+
+
+@contextmanager
+def held_back_stderr() -> Iterator[int]:
+    """Holds back what C++ logs whatever its level, unless logs are asked for, and shows it if the body fails.
+
+    Gives a descriptor of the real stderr.
+    """
+    if os.environ.get(SHOW_LOGS) == "1":
+        yield 2
+        return
+    sys.stderr.flush()
+    saved = os.dup(2)
+    with tempfile.TemporaryFile() as kept:
+        os.dup2(kept.fileno(), 2)
+        try:
+            yield saved
+        except BaseException:
+            kept.seek(0)
+            os.write(saved, kept.read())
+            raise
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)

@@ -1,0 +1,84 @@
+"""Is there a TPU, and does TensorFlow survive it? Asked before TensorFlow is imported, which a wrong libtpu crashes."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from accumtrain.errors import ConfigError
+from accumtrain.kinds.devices import DeviceConfig
+
+LOCAL = "local"
+PATIENCE = 18  # seconds; a TPU that is there answers sooner
+CONNECT = """
+import sys
+import tensorflow as tf
+if sys.argv[1] != "local":
+    tf.config.experimental_connect_to_cluster(tf.distribute.cluster_resolver.TPUClusterResolver(tpu=sys.argv[1]))
+"""
+
+
+def present() -> bool:
+    """A libtpu and a chip on this machine."""
+    return _library() and bool(_chips())
+
+
+def check(device: DeviceConfig) -> None:
+    """Raises ConfigError if the TPU at device.tpu (null: this machine's) can't be used from here."""
+    address = device.tpu or LOCAL
+    if address == LOCAL:
+        if not _library():
+            raise ConfigError(
+                "device=tpu: no TPU runtime (libtpu) is installed here; run `make tpu` on a Cloud TPU VM, or name a "
+                "TPU with device.tpu=<name or address>"
+            )
+        if not _chips():
+            raise ConfigError(
+                "device=tpu: libtpu is installed, but this machine has no TPU chip (no /dev/accel0, no /dev/vfio/0); "
+                "run on a Cloud TPU VM, or name a TPU with device.tpu=<name or address>"
+            )
+    _try_in_a_child(address)
+
+
+def quiet_environment() -> dict[str, str]:
+    """Without a chip libtpu asks Google's metadata server what it runs on, and waits for minutes for an answer."""
+    return {} if _chips() or not _library() else {"TPU_SKIP_MDS_QUERY": "1"}
+
+
+def _try_in_a_child(address: str) -> None:
+    """A libtpu that TensorFlow does not get along with ends its process."""
+    command = [sys.executable, "-c", CONNECT, address]
+    environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"}
+    try:
+        child = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise ConfigError(
+            f"device=tpu: device.tpu={address} did not answer within {PATIENCE} s; check its name and that it runs"
+        ) from error
+    if child.returncode < 0:
+        raise ConfigError(
+            f"device=tpu: TensorFlow crashes with the libtpu {_version('libtpu')} that is installed here; "
+            "`make tpu` installs one that works with it"
+        )
+    if child.returncode > 0:
+        reason = (child.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise ConfigError(f"device=tpu: no TPU answers at device.tpu={address}: {reason}")
+
+
+def _library() -> bool:
+    return importlib.util.find_spec("libtpu") is not None
+
+
+def _chips() -> list[Path]:
+    return [*Path("/dev").glob("accel[0-9]*"), *Path("/dev/vfio").glob("[0-9]*")]
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "of unknown version"

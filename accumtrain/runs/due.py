@@ -1,0 +1,44 @@
+"""What is due after which update: log records, evaluations, checkpoints, the end."""
+
+from __future__ import annotations
+
+from accumtrain.config.schema import Config
+
+
+class Due:
+    """The appointments of one run. `done` counts updates.
+
+    Args:
+        total: the run's last update.
+        train_examples: examples of an epoch.
+    """
+
+    def __init__(self, config: Config, total: int, train_examples: int):
+        self._log_every, self._checkpoint_every = config.log.every, config.checkpoint.every
+        self._evaluate_every = config.eval.every
+        self._total, self._batch_size, self._train_examples = total, config.batch_size, train_examples
+
+    def log(self, done: int) -> bool:
+        return done % self._log_every == 0 or done in (1, self._total)
+
+    def checkpoint(self, done: int) -> bool:
+        return done % self._checkpoint_every == 0 or done == self._total
+
+    def evaluation(self, done: int) -> bool:
+        if done == 0:
+            return False
+        return done >= self._total or done == self._next_evaluation(done - 1)
+
+    def next(self, done: int) -> int:
+        """The first update after `done` that anything is due after."""
+        if done == 0:
+            return 1
+        logs, checkpoints = (done + every - done % every for every in (self._log_every, self._checkpoint_every))
+        return min(logs, checkpoints, self._next_evaluation(done), self._total)
+
+    def _next_evaluation(self, done: int) -> int:
+        every = self._evaluate_every
+        if isinstance(every, int):
+            return done + every - done % every
+        epochs = done * self._batch_size // self._train_examples  # "epoch"
+        return -(-(epochs + 1) * self._train_examples // self._batch_size)

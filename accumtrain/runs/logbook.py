@@ -1,0 +1,91 @@
+"""The metrics of a run while it trains: metrics.jsonl, TensorBoard, and the clock behind examples per second."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from accumtrain.process import environment
+from accumtrain.runs.events import Events
+from accumtrain.runs.run import Run
+
+TRAIN = ("loss", "accuracy", "learning_rate", "grad_norm", "loss_scale", "skipped")
+
+
+class Logbook:
+    """Writes each record to metrics.jsonl and TensorBoard, and remembers them for the summary.
+
+    Args:
+        run: the run's directory, its metrics already cut back to the restored update.
+        events: None writes none.
+        batch_size: examples of an update.
+        train_examples: examples of an epoch.
+    """
+
+    def __init__(self, run: Run, events: Events | None, batch_size: int, train_examples: int):
+        self._run, self._events = run, events
+        self._batch_size, self._train_examples = batch_size, train_examples
+        self.records: list[dict[str, Any]] = run.records()
+        self._seconds_before = max((record["seconds"] for record in self.records), default=0.0)
+        self.seconds_to_first_update: float | None = None
+        self._updates, self._busy = 0, 0.0  # without what compiles
+        self._compiled: set[bool] = set()  # one update in a call, several updates in a call
+        self._updates_logged, self._busy_logged = 0, 0.0
+
+    @contextmanager
+    def timed_updates(self, count: int) -> Iterator[None]:
+        """Around everything that makes `count` updates. The first alone and the first together also compile."""
+        started = time.perf_counter()
+        yield
+        if self.seconds_to_first_update is None:
+            self.seconds_to_first_update = time.time() - environment.job_started()
+        if (together := count > 1) not in self._compiled:
+            self._compiled.add(together)
+            return
+        self._updates += count
+        self._busy += time.perf_counter() - started
+
+    @property
+    def seconds(self) -> float:
+        """Wall time spent on this run so far, over all its sessions."""
+        return self._seconds_before + time.time() - environment.job_started()
+
+    @property
+    def examples_per_second(self) -> float | None:
+        """Over this session; None until two updates are done."""
+        return self._updates * self._batch_size / self._busy if self._updates else None
+
+    def train(self, step: int, update: Mapping[str, float]) -> None:
+        """Logs an update: what TRAIN names."""
+        updates, busy = self._updates - self._updates_logged, self._busy - self._busy_logged
+        self._updates_logged, self._busy_logged = self._updates, self._busy
+        per_second = updates * self._batch_size / busy if updates else self.examples_per_second
+        speed = {"examples_per_second": per_second} if per_second else {}
+        values = {name: update[name] for name in TRAIN if name in update}
+        self._write("train", step, values | speed)
+
+    def test(self, step: int, result: Mapping[str, float]) -> None:
+        """Logs an evaluation: loss, accuracy, examples and its own speed."""
+        speed = {"examples_per_second": result["examples"] / result["seconds"]}
+        self._write("test", step, {name: result[name] for name in ("loss", "accuracy", "examples")} | speed)
+
+    def tested(self, step: int) -> bool:
+        """Has the state after `step` updates been evaluated?"""
+        return any(record["split"] == "test" and record["step"] == step for record in self.records)
+
+    def last(self, split: str) -> dict[str, float] | None:
+        """Loss and accuracy of the last record of a split."""
+        for record in reversed(self.records):
+            if record["split"] == split:
+                return {"loss": record["loss"], "accuracy": record["accuracy"]}
+        return None
+
+    def _write(self, split: str, step: int, values: Mapping[str, Any]) -> None:
+        epoch = round(step * self._batch_size / self._train_examples, 4)
+        record = {"step": step, "epoch": epoch, "split": split, **values, "seconds": round(self.seconds, 3)}
+        self.records.append(record)
+        self._run.log(record)
+        if self._events is not None:
+            self._events.write(record)

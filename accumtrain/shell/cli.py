@@ -1,0 +1,88 @@
+"""The command line: Hydra composes, config checks, a job runs, and the exit code says how it went.
+
+TensorFlow is imported when a job begins, so help, completion and mistakes are answered at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import partial
+from pathlib import Path
+
+from hydra._internal.utils import get_args_parser
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+
+from accumtrain.jobs import dispatch
+from accumtrain.process import child
+from accumtrain.process.program import CHILD, remember_program
+from accumtrain.shell.choices import offer_rows
+from accumtrain.shell.compose import call_hydra, plain_values, read_config
+from accumtrain.shell.extensions import load_extensions
+from accumtrain.shell.guard import SHOW_TRACEBACK, guard
+from accumtrain.shell.overrides import with_open_keys
+from accumtrain.shell.usage import help_text
+from accumtrain.shell.workers import WORKERS, run_workers
+from accumtrain.version import __version__
+
+
+def main() -> None:
+    """The command line, for the console script `accumtrain` and for programs that register choices of their own.
+
+    It reads sys.argv and ends the process with the exit code. A child process for a probe or a job of a sweep is the
+    same program once more, so what stands before this call is done there too.
+    """
+    caller = sys._getframe(1).f_globals
+    if caller.get("__name__") == "__main__":
+        remember_program(caller)
+    sys.exit(command())
+
+
+def command() -> int:
+    """Runs the command in sys.argv. Returns its exit code: that of errors.py, or 130.
+
+    ACCUMTRAIN_TRACEBACK=1 or HYDRA_FULL_ERROR=1 in the environment shows tracebacks with the messages.
+    """
+    if os.environ.get("HYDRA_FULL_ERROR") == "1":
+        os.environ[SHOW_TRACEBACK] = "1"
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then hands its errors to us instead of printing them
+    code, result = guard(_run_command)
+    return code if result is None else result
+
+
+def _run_command() -> int:
+    if "--version" in sys.argv[1:]:
+        print(f"accumtrain {__version__}")
+        return 0
+    load_extensions()
+    if sys.argv[1:2] == [CHILD]:
+        return child.serve(Path(sys.argv[2]))
+    if sys.argv[1:2] == [WORKERS]:
+        return run_workers(sys.argv[2:])
+    sys.argv[1:] = with_open_keys(sys.argv[1:])
+    options = get_args_parser().parse_args()
+    if options.help:
+        print(help_text([Path(options.config_dir)] if options.config_dir else []))
+        return 0
+    offer_rows()
+    if options.multirun or "hydra.mode=MULTIRUN" in options.overrides:
+        from accumtrain.shell.sweep import run_sweep
+
+        return run_sweep(options)
+    return _run_single()
+
+
+def _run_single() -> int:
+    codes: list[int] = []
+    call_hydra(lambda composed: codes.append(_run_composed(composed)))
+    return codes[0] if codes else 0  # there is no job behind --cfg or --info
+
+
+def _run_composed(composed: DictConfig) -> int:
+    """Runs the job that Hydra composed. Returns the exit code."""
+
+    def run_job() -> None:
+        dispatch.run(read_config(plain_values(composed), HydraConfig.get().overrides.task))
+
+    return guard(partial(run_job))[0]

@@ -1,0 +1,43 @@
+"""What went wrong, told to the user, and the exit code for it."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Callable
+from typing import TypeVar
+
+from accumtrain.console import fail, say
+from accumtrain.errors import AccumtrainError, Preempted
+from accumtrain.shell.hydra_errors import USAGE_ERRORS, explain, explain_plugin
+
+INTERRUPTED = 130  # as a shell reports Ctrl-C: stopped before there was a state to save
+SHOW_TRACEBACK = "ACCUMTRAIN_TRACEBACK"
+
+Result = TypeVar("Result")
+
+
+def guard(action: Callable[[], Result]) -> tuple[int, Result | None]:
+    """Calls `action`. Returns 0 and its result, or tells the user what went wrong and returns the exit code."""
+    try:
+        return 0, action()
+    except AccumtrainError as error:
+        return _tell(error), None
+    except USAGE_ERRORS as error:
+        return _tell(explain(error)), None
+    except KeyboardInterrupt:
+        fail("interrupted before there was anything to save")
+        return INTERRUPTED, None
+    except Exception as error:
+        if plugin := explain_plugin(error):
+            return _tell(plugin), None
+        traceback.print_exc()
+        fail("this is a bug in accumtrain, not a mistake of yours; please report it with the lines above")
+        return 1, None
+
+
+def _tell(error: AccumtrainError) -> int:
+    if os.environ.get(SHOW_TRACEBACK) == "1":
+        traceback.print_exc()
+    (say if isinstance(error, Preempted) else fail)(str(error))
+    return error.exit_code

@@ -1,0 +1,76 @@
+"""What Hydra and OmegaConf say about a command, as one message with a remedy."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import traceback
+from dataclasses import fields
+
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from accumtrain.config.convert import known_keys
+from accumtrain.errors import AccumtrainError, ConfigError
+from accumtrain.kinds.groups import GROUPS
+from accumtrain.kinds.values import suggest
+
+USAGE_ERRORS = (HydraException, OmegaConfBaseException, YAMLError)
+EXTRAS = {"joblib": "joblib", "submitit_local": "slurm", "submitit_slurm": "slurm"}  # of launchers
+
+
+def explain(error: Exception) -> ConfigError:
+    """The ConfigError that says what `error`, one of USAGE_ERRORS, means for the user."""
+    text = str(error)
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
+        group, _, choice = error.missing_cfg_file.rpartition("/")
+        if group == "hydra/launcher" and choice in EXTRAS:
+            return ConfigError(f"{group}={choice}: is not installed; pip install 'accumtrain[{EXTRAS[choice]}]'")
+        key = f"; a number is {group}.steps={choice}" if choice.isdecimal() and f"{group}.steps" in known_keys() else ""
+        return ConfigError(f"{group}={choice}: no such choice; {suggest(choice, error.options)}{key}")
+    if isinstance(error, OverrideParseException):
+        return ConfigError(_unreadable(error.override))
+    if unknown := re.match(r"Could not override '([^']+)'", text):
+        return ConfigError(_unknown_key(unknown[1]))
+    if several := re.match(r"(?:Ambiguous value for argument|Sweep parameters) '(.*)'", text):
+        return ConfigError(
+            f"{several[1]}: several values make a sweep; add -m to train with each, or write a list as key=[a,b]"
+        )
+    cause = f"{text}: {error.__cause__}" if isinstance(error.__cause__, OmegaConfBaseException) else text
+    return ConfigError(" ".join(re.sub(r"\s*(full_key|object_type|reference_type).*", "", cause).split()))
+
+
+def explain_plugin(error: Exception) -> ConfigError | None:
+    """The ConfigError for what a plugin of Hydra, a launcher or a sweeper, has raised; None for any other error."""
+    if isinstance(error, (AccumtrainError, *USAGE_ERRORS)) or not _from_plugin(error):
+        return None
+    said = str(error).strip().partition("\n")[0] or type(error).__name__
+    return ConfigError(f"the launcher or sweeper ended the sweep: {said}; the same command continues it")
+
+
+def _from_plugin(error: Exception) -> bool:
+    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+    return any(frame.f_globals.get("__name__", "").startswith("hydra_plugins.") for frame in frames)
+
+
+def _unknown_key(key: str) -> str:
+    group, _, name = key.rpartition(".")
+    rows = GROUPS.get(group, ())
+    owners = [row.name for row in rows if name in {each.name for each in fields(row.config)}]
+    if owners:
+        return f"{key}: the chosen {group} has no such key, it belongs to kind {' or '.join(owners)}"
+    known = [*known_keys(), *GROUPS, "experiment"]
+    same_end = [each for each in known if each.rpartition(".")[2] == name]
+    close = list(dict.fromkeys([*same_end, *difflib.get_close_matches(key, known)]))[:3]
+    remedy = f"did you mean {' or '.join(close)}?" if close else "accumtrain --cfg job lists all keys"
+    return f"{key}: no such key; {remedy}"
+
+
+def _unreadable(override: str) -> str:
+    if override.startswith("-"):
+        return f"{override}: no such option; accumtrain --help shows what there is"
+    key, equals, value = override.partition("=")
+    if not equals:
+        return f"{override}: must be key=value"
+    return f"{override}: the value can't be read; quote it twice: {key}=\"'{value}'\""

@@ -1,0 +1,101 @@
+"""What became of one job of a sweep."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from accumtrain.config.schema import Config
+from accumtrain.errors import AccumtrainError, WorkerLostError
+from accumtrain.kinds.jobs import JOBS
+from accumtrain.runs.folder import result_file
+from accumtrain.shell.guard import INTERRUPTED
+
+KILLED = 128  # and the number of the signal, as a shell reports it
+
+
+@dataclass(frozen=True)
+class JobOutcome:
+    """What became of one job. Without `job` and `file` its configuration was refused.
+
+    Attributes:
+        overrides: of its command.
+        job: what it did.
+        file: where its result goes.
+        written_before: when that file was last written before the job began, in nanoseconds; None if it was not there.
+        ended_with: its exit code; None as long as it runs in a process of its own, and for ever if that was lost.
+    """
+
+    overrides: list[str]
+    job: str | None = None
+    file: str | None = None
+    written_before: int | None = None
+    ended_with: int | None = None
+
+    @property
+    def path(self) -> str | None:
+        """The folder of the job."""
+        return None if self.file is None else str(Path(self.file).parent)
+
+    @property
+    def exit_code(self) -> int:
+        return WorkerLostError.exit_code if self.ended_with is None else self.ended_with
+
+    @property
+    def status(self) -> str:
+        if self.ended_with is None:
+            return "lost"
+        if self.ended_with == 0:
+            return "completed"
+        if self.ended_with == INTERRUPTED:
+            return "interrupted"
+        if self.ended_with > KILLED:
+            return signal.Signals(self.ended_with - KILLED).name
+        names = {error.exit_code: error.__name__ for error in AccumtrainError.__subclasses__()}
+        return names.get(self.ended_with, "bug")
+
+    @cached_property
+    def result(self) -> dict[str, Any]:
+        """What the job has written; empty where it wrote nothing."""
+        if self.file is None or _written(Path(self.file)) == self.written_before:
+            return {}
+        content: dict[str, Any] = json.loads(Path(self.file).read_text())
+        return content
+
+    def value(self, key: str) -> Any:
+        """The value at a dotted key of the result, None where there is none."""
+        value: Any = self.result
+        for name in key.split("."):
+            value = (value or {}).get(name)
+        return value
+
+    @property
+    def rank(self) -> tuple[float, ...]:
+        """Smaller is better. Jobs that failed come last, and those without a value after those with one."""
+        keys = JOBS[self.job].ranking if self.job else ()
+        values = [(self.value(key), sign) for key, sign in keys]
+        return (self.exit_code != 0, *(float("inf") if value is None else sign * value for value, sign in values))
+
+    @property
+    def objective(self) -> float:
+        """What a sweeper may maximize: what the job is ranked by first. 0 where it failed: nothing is worse."""
+        ranking = JOBS[self.job].ranking if self.job else ()
+        if self.ended_with != 0 or not ranking:
+            return 0.0
+        key, sign = ranking[0]
+        return -sign * (self.value(key) or 0.0)
+
+
+def begun(config: Config, overrides: Sequence[str]) -> JobOutcome:
+    """The outcome of a job that is about to begin."""
+    file = result_file(config)
+    return JobOutcome(list(overrides), config.job, str(file), _written(file))
+
+
+def _written(file: Path) -> int | None:
+    return file.stat().st_mtime_ns if file.exists() else None

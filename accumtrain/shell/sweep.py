@@ -1,0 +1,114 @@
+"""A sweep: every job checked before the first one starts, each leaving its outcome, a table at the end."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import hydra
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import DictConfig
+
+from accumtrain.config.conf_dir import CONF_DIR
+from accumtrain.config.schema import Config, RunConfig
+from accumtrain.console import say, warn
+from accumtrain.errors import ConfigError, Preempted
+from accumtrain.jobs import dispatch
+from accumtrain.shell import sweep_folder, sweep_table
+from accumtrain.shell.compose import call_hydra, plain_values, read_config
+from accumtrain.shell.guard import INTERRUPTED, guard
+from accumtrain.shell.job_outcome import JobOutcome, begun
+from accumtrain.shell.overrides import given_value
+from accumtrain.shell.sweep_child import run_in_child
+from accumtrain.shell.sweep_stop import stoppable
+
+STOPPED = (Preempted.exit_code, INTERRUPTED)
+IN_PROCESS = "basic"  # the launcher of Hydra's own: one job after the other, in this process
+
+
+def run_sweep(options: Namespace) -> int:
+    """Runs the jobs of the sweep in sys.argv. Returns the exit code: that of the first job that failed."""
+    configs = _check_jobs(options)
+    launcher = given_value(options.overrides, "hydra/launcher", IN_PROCESS)
+    run_dir = Path(configs[0].run.dir if configs else given_value(options.overrides, "run.dir", RunConfig().dir))
+    with sweep_folder.open_sweep_folder(run_dir) as folder:
+
+        def run_job(composed: DictConfig) -> float:  # what a launcher sends elsewhere: this, with the folder
+            return _run_job(folder, composed)
+
+        stops = nullcontext() if launcher == IN_PROCESS else stoppable(folder)
+        code, _ = guard(partial(_launch, run_job, stops))
+        sweep_folder.end(folder)
+        outcomes = sweep_folder.collect(folder)
+    if outcomes:
+        sweep_table.report(outcomes, run_dir)
+    return sweep_table.exit_code(outcomes) or code
+
+
+def _launch(run_job: Callable[[DictConfig], float], stops: AbstractContextManager[None]) -> None:
+    try:
+        with stops:
+            call_hydra(run_job)
+    except KeyboardInterrupt:
+        say("the sweep was stopped; the same command continues it")
+
+
+def _run_job(folder: Path, composed: DictConfig) -> float:
+    """One job of a sweep: it leaves its outcome and never fails, so that the others run too. Returns its objective."""
+    hydra_config = HydraConfig.get()
+    number, overrides = hydra_config.job.num, list(hydra_config.overrides.task)
+    in_process = hydra_config.runtime.choices["hydra/launcher"] == IN_PROCESS
+    if not in_process and not sweep_folder.goes_on(folder):
+        return 0.0
+    say(f"\nrun {number + 1} of the sweep: {' '.join(overrides)}")
+    if in_process:
+        outcome = _run_here(composed, overrides)
+    else:
+        outcome = run_in_child(folder, number, plain_values(composed), overrides)
+    sweep_folder.leave(folder, number, outcome)
+    if in_process and outcome.ended_with in STOPPED:
+        raise KeyboardInterrupt
+    return outcome.objective
+
+
+def _run_here(composed: DictConfig, overrides: list[str]) -> JobOutcome:
+    code, config = guard(lambda: read_config(plain_values(composed), overrides))
+    if config is None:
+        return JobOutcome(overrides, ended_with=code)
+    outcome = begun(config, overrides)
+    code, _ = guard(partial(dispatch.run, config))
+    return replace(outcome, ended_with=code)
+
+
+def _check_jobs(options: Namespace) -> list[Config]:
+    """Checks every job of a sweep before the first one starts, as far as Hydra's own sweeper and conf/ make them.
+
+    Returns the configurations that are allowed, none where others make them. A job that will be refused is named now
+    and does not stop the others: not every corner of a grid has to be possible.
+    """
+    if options.config_dir or options.config_path or options.config_name or "hydra/sweeper" in str(options.overrides):
+        return []
+    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+
+    configs: list[Config] = []
+    refused: dict[int, ConfigError] = {}
+    with hydra.initialize_config_dir(str(CONF_DIR), version_base="1.3"):
+        parser = OverridesParser.create(GlobalHydra.instance().config_loader())
+        (jobs,) = BasicSweeper.split_arguments(parser.parse_overrides(options.overrides), max_batch_size=None)
+        for number, job in enumerate(jobs, start=1):
+            try:
+                configs.append(read_config(plain_values(hydra.compose("config", job)), job))
+            except ConfigError as error:
+                refused[number] = error
+    if not configs:
+        raise next(iter(refused.values()))
+    for number, reason in refused.items():
+        warn(f"run {number} of the sweep will be refused: {reason}")
+    sweep_table.check_distinct(configs)
+    return configs

@@ -1,0 +1,81 @@
+"""A job of a sweep in a process of its own: its memory, its devices and its end touch no other job.
+
+The process that starts it only waits, wherever a launcher has put it, and hands on what the job prints.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from multiprocessing import current_process
+from pathlib import Path
+from typing import Any
+
+from accumtrain.console import fail
+from accumtrain.jobs import dispatch
+from accumtrain.process import child
+from accumtrain.process.program import child_command
+from accumtrain.shell import sweep_folder
+from accumtrain.shell.compose import read_config
+from accumtrain.shell.guard import INTERRUPTED, guard
+from accumtrain.shell.job_outcome import KILLED, JobOutcome, begun
+
+TASK = "accumtrain.shell.sweep_child:do_job"
+CORES = "OMP_NUM_THREADS"  # that joblib gives to each of its processes
+THREADS = "TF_NUM_INTRAOP_THREADS"  # of TensorFlow, which does not look at the former and takes all cores
+
+
+def run_in_child(folder: Path, number: int, values: Mapping[str, Any], overrides: Sequence[str]) -> JobOutcome:
+    """Runs a job in a child, which stops with its state saved once the sweep does not go on.
+
+    Args:
+        folder: of the sweep.
+        values: what Hydra composed for job `number` of the sweep, by `overrides`.
+    """
+    label = f"run {number + 1}"
+    request = {
+        child.TASK: TASK,
+        "folder": str(folder.absolute()),
+        "number": number,
+        "values": values,
+        "overrides": list(overrides),
+    }
+    ended = child.show(child_command(), request, label, partial(sweep_folder.goes_on, folder), _environment())
+    outcome = sweep_folder.left_by(folder, number) or JobOutcome(list(overrides))
+    return replace(outcome, ended_with=_exit_code(ended.code, label))
+
+
+def _environment() -> dict[str, str]:
+    """Jobs that share this machine share its cores: with more threads than cores all of them are slower."""
+    beside_others = current_process().name.startswith("LokyProcess") and CORES in os.environ
+    return {THREADS: os.environ.get(THREADS, os.environ[CORES])} if beside_others else {}
+
+
+def _exit_code(returned: int, label: str) -> int:
+    if returned >= 0:
+        return returned
+    if returned == -signal.SIGTERM:  # before there was anything to save
+        return INTERRUPTED
+    fail(
+        f"{label} was killed by {signal.Signals(-returned).name}; if that was the system, which does so when memory "
+        "runs out: fewer jobs at a time, or a higher accum.steps"
+    )
+    return KILLED - returned
+
+
+# --- in the child -----------------------------------------------------------------------------------------------
+
+
+def do_job(request: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Does the job and ends the process with its exit code."""
+
+    def job() -> None:
+        config = read_config(request["values"], request["overrides"])
+        sweep_folder.leave(Path(request["folder"]), request["number"], begun(config, request["overrides"]))
+        dispatch.run(config)
+
+    sys.exit(guard(job)[0])

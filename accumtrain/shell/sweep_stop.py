@@ -1,0 +1,64 @@
+"""Ctrl-C and SIGTERM end a sweep whose jobs run in other processes: they save their state, then the command goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
+from pathlib import Path
+from types import FrameType
+
+from accumtrain.shell import sweep_folder
+
+NOTICE = b"\nstopping: the jobs that run save their state (once more to stop at once)\n"
+SECONDS = 0.2  # between two looks
+
+
+@contextmanager
+def stoppable(folder: Path) -> Iterator[None]:
+    """Within, the first Ctrl-C or SIGTERM stops the jobs, waits for those that run, and raises KeyboardInterrupt.
+
+    A second one does not wait. A terminal sends Ctrl-C to the launcher's processes too, where it could end one that
+    others depend on: SIGINT is blocked here, which they inherit, and a thread receives it.
+    """
+    asked, saved, over = threading.Event(), threading.Event(), threading.Event()
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        if saved.is_set():
+            raise KeyboardInterrupt
+        asked.set()
+
+    def watch() -> None:
+        while not over.is_set():
+            if signal.sigtimedwait({signal.SIGINT}, SECONDS) is not None or asked.is_set():
+                asked.clear()
+                _stop(folder, asked)
+                saved.set()
+                signal.pthread_kill(main, signal.SIGTERM)
+                return
+
+    main = threading.get_ident()
+    previous = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    resource_tracker.ensure_running()  # joblib starts it, and up to Python 3.13 that unblocks SIGINT
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _stop(folder: Path, asked_again: threading.Event) -> None:
+    os.write(2, NOTICE)
+    sweep_folder.end(folder)
+    while any(outcome.ended_with is None for outcome in sweep_folder.collect(folder)):
+        if signal.sigtimedwait({signal.SIGINT}, SECONDS) is not None or asked_again.is_set():
+            return

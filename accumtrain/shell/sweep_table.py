@@ -1,0 +1,80 @@
+"""The jobs of a sweep side by side: that they are distinct before, and the table that ranks them after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from accumtrain.config.schema import Config
+from accumtrain.console import table
+from accumtrain.errors import ConfigError
+from accumtrain.kinds.jobs import JOBS, Column
+from accumtrain.runs.files import write_json
+from accumtrain.runs.folder import result_file
+from accumtrain.shell.job_outcome import JobOutcome
+
+
+def check_distinct(configs: Sequence[Config]) -> None:
+    """Raises ConfigError if two jobs of a sweep would write the same file."""
+    files = [result_file(config) for config in configs]
+    shared = next((config for config, file in zip(configs, files, strict=True) if files.count(file) > 1), None)
+    if shared is not None:
+        file = result_file(shared)
+        raise ConfigError(
+            f"run.name={shared.run.name}: {files.count(file)} jobs of the sweep would write {file}; "
+            "leave run.name out, each job then gets a name of its own"
+        )
+
+
+def report(outcomes: Sequence[JobOutcome], run_dir: Path) -> None:
+    """Shows the jobs, best first, and writes them to sweep.json in `run_dir`."""
+    ranked = sorted(outcomes, key=lambda outcome: outcome.rank)
+    swept = _swept_keys(outcomes)
+    columns: dict[str, Column] = {}
+    for job in dict.fromkeys(outcome.job for outcome in outcomes if outcome.job):
+        columns |= JOBS[job].columns
+    rows = [_row(outcome, swept, columns.values()) for outcome in ranked]
+    table(f"{len(ranked)} runs, best first", [*swept, "status", *columns], rows)
+    if run_dir.is_dir():  # else no run began
+        write_json(run_dir / "sweep.json", [_record(each) for each in ranked])
+
+
+def _record(outcome: JobOutcome) -> dict[str, Any]:
+    return {
+        "overrides": outcome.overrides,
+        "path": outcome.path,
+        "job": outcome.job,
+        "exit_code": outcome.exit_code,
+        "status": outcome.status,
+        "objective": outcome.objective,
+        "summary": outcome.result,
+    }
+
+
+def exit_code(outcomes: Sequence[JobOutcome]) -> int:
+    """That of the first job that failed, 0 if none did."""
+    return next((outcome.exit_code for outcome in outcomes if outcome.exit_code), 0)
+
+
+def _swept_keys(outcomes: Sequence[JobOutcome]) -> list[str]:
+    """The keys whose values differ between jobs, in the order of the command."""
+    jobs = [_values(outcome) for outcome in outcomes]
+    keys = dict.fromkeys(key for job in jobs for key in job)
+    return [key for key in keys if len({job.get(key) for job in jobs}) > 1]
+
+
+def _values(outcome: JobOutcome) -> dict[str, str]:
+    return dict(override.lstrip("+").partition("=")[::2] for override in outcome.overrides)
+
+
+def _row(outcome: JobOutcome, swept: Sequence[str], columns: Iterable[Column]) -> list[str]:
+    values = _values(outcome)
+    measured = (_cell(outcome.value(key), form) for key, form in columns)
+    return [*(values.get(key, "-") for key in swept), outcome.status, *measured]
+
+
+def _cell(value: Any, form: str | Callable[[Any], str]) -> str:
+    if value is None:
+        return "-"
+    return format(value, form) if isinstance(form, str) else form(value)

@@ -1,0 +1,68 @@
+"""Adding low precision to a stream: the same bits as converting it first, in less memory, and nobody else's tensor."""
+
+import pytest
+import tensorflow as tf
+
+from accumtrain.backprop.add import add, add_in_place, subtract
+from accumtrain.backprop.target import for_xla
+from benchmarks.asked import bytes_asked_at_peak
+
+
+def normal(count, dtype, seed):
+    return tf.cast(tf.random.stateless_normal([count, 4, 3], [seed, 0]), dtype)
+
+
+@pytest.mark.parametrize("signature", [None, [None, 4, 3]], ids=["known batch", "unknown batch"])
+@pytest.mark.parametrize("count", [1, 2, 5, 8])
+def test_the_same_bits_as_converted_as_a_whole(count, signature):
+    stream, value = normal(count, tf.float32, 1), normal(count, tf.bfloat16, 2)
+    shapes = [tf.TensorSpec(signature or [count, 4, 3], dtype) for dtype in (tf.float32, tf.bfloat16)]
+    total = tf.function(add_in_place, input_signature=shapes)(stream, value)
+    tf.debugging.assert_equal(total, stream + tf.cast(value, tf.float32))
+    tf.debugging.assert_equal(
+        tf.function(subtract, input_signature=shapes)(total, value), total - tf.cast(value, tf.float32)
+    )
+
+
+def test_a_difference_of_one_precision_is_one_operation():
+    stream, value = normal(4, tf.float32, 1), normal(4, tf.float32, 2)
+    traced = tf.function(subtract)
+    tf.debugging.assert_equal(traced(stream, value), add(stream, -value))
+    types = [operation.type for operation in traced.get_concrete_function(stream, value).graph.get_operations()]
+    assert [name for name in types if name not in ("Placeholder", "Identity")] == ["Sub"]
+
+
+def test_xla_is_given_a_plain_sum():
+    stream, value = normal(4, tf.float32, 1), normal(4, tf.bfloat16, 2)
+
+    @tf.function
+    def traced(stream, value):
+        with for_xla():
+            return add_in_place(stream, value)
+
+    tf.debugging.assert_equal(traced(stream, value), add(stream, value))
+    operations = {operation.type for operation in traced.get_concrete_function(stream, value).graph.get_operations()}
+    assert "AddV2" in operations
+    assert not any("Scatter" in name for name in operations)
+
+
+def test_a_stream_that_is_still_needed_stays_as_it_was():
+    stream, value = normal(4, tf.float32, 1), normal(4, tf.bfloat16, 2)
+    before = stream.numpy()
+    both = tf.function(lambda stream, value: (stream * 2, add_in_place(stream, value), stream * 3))(stream, value)
+    assert (stream.numpy() == before).all()
+    assert (both[0].numpy() == 2 * before).all()
+    assert (both[2].numpy() == 3 * before).all()
+
+
+def test_takes_half_of_what_converting_it_takes():
+    source, value = tf.ones([64, 256, 256]), tf.ones([64, 256, 256], tf.bfloat16)
+
+    def peak(plus):
+        compiled = tf.function(lambda source, value: tf.reduce_max(plus(source * 2, value)))
+        compiled(source, value)
+        return bytes_asked_at_peak(lambda: compiled(source, value))
+
+    stream = source.shape.num_elements() * 4
+    assert peak(add) >= 2 * stream
+    assert peak(add_in_place) < 1.75 * stream

@@ -1,0 +1,106 @@
+"""The segment tape: reversed and recomputed gradients are the bits of plain back-propagation."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from accumtrain.backprop import tape
+from accumtrain.backprop.mode import Mode
+from accumtrain.models.build_model import build_model
+from tests.engine.small import CLASSES, bottleneck_revnet, examples, lenet, resnet20, revnet38
+
+CASES = {
+    "revnet38": (revnet38(), (16, 16, 3)),
+    "revnet38-group": (revnet38("group"), (8, 8, 3)),
+    "bottleneck": (bottleneck_revnet(), (64, 64, 3)),
+    "resnet20": (resnet20(), (16, 16, 3)),
+    "lenet5": (lenet(), (16, 16, 1)),
+}
+
+
+def gradients(config, precision, shape, batch=8):
+    """Gradient and batch statistics of one micro-batch, as lists of arrays."""
+    model = build_model(config, precision=precision, seed=1, image_shape=shape, num_classes=CLASSES)
+    data = examples(batch, shape)
+    collected = {}
+
+    def emit(gradients):
+        collected.update({variable.ref(): gradient for variable, gradient in gradients})
+        return [gradient.op for _, gradient in gradients]
+
+    @tf.function
+    def run():
+        mode = Mode(training=True, recording=True)
+
+        def loss(logits):
+            return tf.reduce_sum(tf.nn.sparse_softmax_cross_entropy_with_logits(data["label"], logits))
+
+        value, _ = tape.gradient(model, data["image"], loss, mode, emit)
+        statistics = [tensor for norm in model.norms for tensor in mode.statistics[norm]]
+        return value, [collected[variable.ref()] for variable in model.trainable_variables], statistics
+
+    value, grads, statistics = run()
+    return [value.numpy()], [g.numpy() for g in grads], [s.numpy() for s in statistics]
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("name", "memory"),
+    [
+        ("revnet38", "reverse"),
+        ("revnet38", "recompute"),
+        ("revnet38-group", "reverse"),
+        ("bottleneck", "reverse"),
+        ("bottleneck", "recompute"),
+        ("resnet20", "recompute"),
+        ("lenet5", "recompute"),
+    ],
+)
+def test_gradient_is_bitwise_that_of_stored_activations(name, memory, precision):
+    config, shape = CASES[name]
+    stored = gradients(dataclasses.replace(config, memory="store"), precision, shape)
+    other = gradients(dataclasses.replace(config, memory=memory), precision, shape)
+    for kind, expected, actual in zip(("loss", "gradient", "statistics"), stored, other, strict=True):
+        assert all(np.array_equal(a, b) for a, b in zip(expected, actual, strict=True)), kind
+    assert all(np.any(gradient) for gradient in stored[1]), "every variable has a gradient to compare"
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("config", [revnet38(units=(9, 9, 9)), bottleneck_revnet()], ids=["revnet110", "bottleneck"])
+def test_reconstruction_error_is_zero(config, precision):
+    shape = (16, 16, 3) if config.stem == "cifar" else (64, 64, 3)
+    model = build_model(config, precision=precision, seed=1, image_shape=shape, num_classes=CLASSES)
+    mode = Mode(training=True, recording=True)
+    x = tf.cast(examples(4, shape)["image"], model.compute_dtype)
+    stem, *stages, _ = model.segments
+    streams = stem(x, mode)
+    for stage in stages:
+        inputs = [streams]
+        for unit in stage.units:
+            streams = unit(streams, mode)
+            inputs.append(streams)
+        y, d_y = inputs.pop(), tuple(map(tf.ones_like, streams))
+        for unit, original in zip(reversed(stage.units), reversed(inputs), strict=True):
+            kept = None if unit.invertible else original
+            y, d_y = tape._reverse_unit(unit, kept, y, d_y, mode, lambda *_: [])
+            for stream, expected in zip(y, original, strict=True):
+                assert float(tf.reduce_max(tf.abs(stream - expected))) == 0.0
+
+
+def test_without_the_grid_reconstruction_loses_bits():
+    """The test above can fail: it does when nothing is snapped."""
+    config = dataclasses.replace(revnet38(units=(9, 9, 9)), snap_bits=0)
+    stored = gradients(dataclasses.replace(config, memory="store"), "float32", (16, 16, 3))
+    reversed_ = gradients(config, "float32", (16, 16, 3))
+    assert not all(np.array_equal(a, b) for a, b in zip(stored[1], reversed_[1], strict=True))
+
+
+def test_replayed_statistics_are_not_recorded_again():
+    mode = Mode(training=True, recording=True)
+    layer = object()
+    mode.record(layer, tf.zeros([1]), tf.ones([1]))
+    with pytest.raises(ValueError, match="twice"):
+        mode.record(layer, tf.zeros([1]), tf.ones([1]))
+    assert not mode.replay().recording

@@ -1,0 +1,217 @@
+"""Every choice of every group composes, and every mistake gets one message that names its remedy."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import yaml
+
+from accumtrain.config.arithmetic import micro_batch_size, total_steps
+from accumtrain.config.conf_dir import CONF_DIR
+from accumtrain.config.convert import from_mapping, known_keys, to_mapping
+from accumtrain.config.schema import Config
+from accumtrain.errors import ConfigError
+
+REQUIRED = {  # what a choice leaves to the user
+    "model=keras": ["model.name=MobileNetV2"],
+    "optim=keras": ["optim.name=Lion"],
+    "schedule=step": ["schedule.boundaries=[10,20]"],
+    "data=tfds": ["data.name=cifar10"],
+    "data=folder": ["data.path=photos"],
+    "data=tfrecord": ["data.path=a", "data.test_path=b", "data.num_classes=3"],
+}
+CHOICES = sorted(f"{file.parent.name}={file.stem}" for file in CONF_DIR.glob("*/*.yaml"))
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_choice_composes_and_survives_a_round_trip(choice, compose):
+    config = compose(choice, *REQUIRED.get(choice, []))
+    assert isinstance(config, Config)
+    saved = yaml.safe_load(yaml.safe_dump(to_mapping(config)))
+    assert from_mapping(saved) == config
+
+
+@pytest.mark.parametrize("choice", REQUIRED)
+def test_choice_without_its_required_values_says_which(choice, compose):
+    key = REQUIRED[choice][0].partition("=")[0]
+    with pytest.raises(ConfigError, match=f"{key} has no value; add {key}="):
+        compose(choice)
+
+
+@pytest.mark.parametrize("label", [name.partition("=")[2] for name in CHOICES if name.startswith("model=re")])
+def test_residual_models_have_the_depth_of_their_name(label, compose):
+    assert compose(f"model={label}").model.label == label
+
+
+@pytest.mark.parametrize("file", sorted(CONF_DIR.glob("experiment/*.yaml")), ids=lambda file: file.stem)
+def test_experiment_names_its_model_and_its_command(file: Path, compose):
+    config = compose(f"experiment={file.stem}")
+    assert file.stem.endswith(config.model.label)
+    assert f"accumtrain experiment={file.stem}" in file.read_text()
+    assert config.train.steps == 10 * config.schedule.boundaries[0] // 5 or config.train.steps == 600_000
+
+
+def test_every_key_of_the_schema_has_a_value_in_conf():
+    written = set()
+    for file in CONF_DIR.rglob("*.yaml"):
+        group = "" if file.parent == CONF_DIR else file.parent.name
+        content = yaml.safe_load(file.read_text())
+        for key, value in content.items():
+            if group == "" and isinstance(value, dict):
+                written |= {f"{key}.{name}" for name in value}
+            else:
+                written.add(f"{group}.{key}".lstrip("."))
+    assert set(known_keys()) <= written
+
+
+def test_paper_recipe_is_whole(compose):
+    config = compose("experiment=imagenet_revnet104")
+    assert (config.batch_size, config.train.steps, config.optim.lr) == (256, 600_000, 0.1)
+    assert config.schedule.boundaries == [160_000, 320_000, 480_000]
+    assert (config.data.name, config.data.test_split, config.data.image_size) == ("imagenet2012", "validation", 224)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "steps", "examples", "batch_size", "expected"),
+    [
+        (20, None, 1437, 64, 450),  # 449.06 updates: the last one begins a 21st epoch
+        (0.1, None, 30, 1, 3),  # exactly 3: the binary 0.1 is a little more
+        (1, 7, 1000, 10, 7),
+        (0.001, None, 10, 10, 1),
+    ],
+)
+def test_total_steps(epochs, steps, examples, batch_size, expected, compose):
+    config = compose(f"train.epochs={epochs}", f"batch_size={batch_size}", "accum.steps=1")
+    config.train.steps = steps
+    assert total_steps(config, examples) == expected
+
+
+def test_micro_batch_size():
+    assert micro_batch_size(64, 4, 2) == 8
+    with pytest.raises(ConfigError, match=r"batch_size=3 does not divide by accum.steps=2 x 4 replicas; nearest: 8$"):
+        micro_batch_size(3, 2, 4)
+
+
+MISTAKES = [
+    ("batch_size=100 accum.steps=8", "batch_size=100 does not divide by accum.steps=8 x 1 replica; nearest: 96, 104"),
+    ("device=mirrored device.virtual=3", "accum.steps=4 x 3 replicas; nearest: 60, 72"),
+    ("device=multiworker device.workers=[a:1,b:1] device.virtual=3 device.index=0", "x 6 replicas; nearest: 48, 72"),
+    ("device=multiworker accum.steps=auto", "accum.steps=auto: is tried out in processes of its own"),
+    ("device=multiworker job=verify", "device=multiworker: job=verify runs in one process; train and evaluate do not"),
+    ("device.workers=[a:1]", "device.workers=[a:1]: only device=multiworker has workers"),
+    ("accum.dtype=bfloat16", "accum.dtype=bfloat16: no such choice; did you mean float"),
+    ("loss_scale.initial=0.5", "loss_scale.initial=0.5: must be at least 1"),
+    ("batch_size=0", "batch_size=0: must be at least 1"),
+    ("batch_size=-64", "batch_size=-64: must be at least 1"),
+    ("batch_size=1e3", "batch_size=1000.0: must be a whole number; write batch_size=1000"),
+    ("batch_size=true", "batch_size=true: must be a whole number"),
+    ("batch_size='64'", "batch_size=64: must be a whole number; write it without quotes"),
+    ("batch_size=null", "batch_size=null: must be a whole number"),
+    ("accum.steps=0", "accum.steps=0: must be at least 1"),
+    ("accum.steps=most", "accum.steps=most: must be a number of micro-batches per update, or auto"),
+    ("batch_size=63 accum.steps=auto device.virtual=2", "batch_size=63 does not divide by accum.steps=1 x 2 replicas"),
+    ("accum=4", "accum=4: accum is a group of keys; set one of them, accum.<key>=<value>"),
+    ("precision=fp32", "precision=fp32: no such choice; choose from float32, bfloat16, float16, float64"),
+    ("precision=float64", "precision=float64: fused batch norm has no float64; use model.norm=group"),
+    ("model=resnet20 model.memory=reverse", "resnet20 is not reversible; use model.memory=recompute"),
+    ("model=lenet5 model.memory=reverse", "lenet5 is not reversible"),
+    ("model=keras model.name=VGG16 model.memory=reverse", "VGG16 is not reversible; use model.memory=recompute"),
+    ("model=keras model.name=NASNetMobile model.memory=recompute", "no cut points between which computing again"),
+    ("model.units=[3,3]", "model.filters=[32,32,64,112]: must hold 3 numbers"),
+    ("model.units=3", "model.units=3: must be a list of whole numbers; write model.units=[3]"),
+    ("model.units=[3,0,3]", "must hold one number of at least 1 per stage"),
+    ("model.filters=[32,32,64,113]", "must be even, each stream of a RevNet carries half"),
+    ("model.filters=[32,32,64,-2]", "every number must be at least 1"),
+    ("model.stem=imagnet", "model.stem=imagnet: no such choice; did you mean imagenet?"),
+    ("model.snap_bits=30", "model.snap_bits=30: must be at least 0 and below 21"),
+    ("model=resnet20 model.snap_bits=3", "the chosen model has no such key, it belongs to kind revnet"),
+    ("model=resnet21", "model=resnet21: no such choice; did you mean"),
+    ("model.kind=revnets", "model.kind=revnets: no such kind; did you mean revnet"),
+    ("modle=resnet20", "modle: no such key; did you mean model?"),
+    ("batchsize=3", "batchsize: no such key; did you mean batch_size?"),
+    ("lr=0.1", "lr: no such key; did you mean optim.lr?"),
+    ("zzzz=0.1", "zzzz: no such key; accumtrain --cfg job lists all keys"),
+    ("+train.step=3", "train.step: no such key in train; did you mean steps?"),
+    ("optim=adam optim.lr=null", "only adafactor has a rate of its own"),
+    ("optim=adam optim.lr=0", "optim.lr=0.0: must be above 0"),
+    ("optim=adam optim.lr=nan", "optim.lr=nan: must be a finite number"),
+    ("optim=adam optim.lr=inf", "optim.lr=inf: must be a finite number"),
+    ("optim=adam optim.lr=fast", "optim.lr=fast: must be a number or null"),
+    ("optim=sgd optim.momentum=1", "optim.momentum=1.0: must be at least 0 and below 1"),
+    ("optim=sgd optim.nesterov=1", "optim.nesterov=1: must be true or false"),
+    ("optim.clip_norm=-1", "optim.clip_norm=-1.0: must be at least 0"),
+    ("optim=keras optim.name=Lion optim.args=3", "optim.args=3: must be a mapping"),
+    ("optim.args.beta_1=0.5", "write optim.args={beta_1: <value>}"),
+    ("schedule.warmup=-1", "schedule.warmup=-1: must be at least 0"),
+    ("schedule=step schedule.boundaries=[60,40]", "must be increasing numbers of updates"),
+    ("schedule=step schedule.boundaries=[40,40.5]", "schedule.boundaries[1]=40.5: must be a whole number"),
+    ("data.image_size=0", "data.image_size=0: must be at least 1"),
+    ("data.std=[0.0]", "data.std=[0.0]: must be above 0"),
+    ("data.mean=[]", "data.mean=[]: must hold one number, or one per channel"),
+    ("data.mean=[0.1,0.2,0.3] data.std=[1,1]", "differ in length"),
+    ("data.augment=flip", "data.augment=flip: no such choice"),
+    ("data=folder data.path=x data.test_fraction=1", "data.test_fraction=1.0: must be above 0 and below 1"),
+    ("data=folder data.path=''", "data.path is empty"),
+    ("data=synthetic data.num_classes=1", "data.num_classes=1: must be at least 2"),
+    ("device=gpu device.virtual=2", "device.virtual=2: splits the CPU into logical devices, not device=gpu"),
+    ("device.tpu=local", "device.tpu=local: only device=tpu has an address"),
+    ("device.tpu_topology=v5e", "device.tpu_topology=v5e: must be a generation and its chips along each axis"),
+    ("device.tpu_topology=v5:2x2", "device.tpu_topology=v5:2x2: no such generation; did you mean v5p or v5e"),
+    ("device.memory_limit_mb=0", "device.memory_limit_mb=0: must be at least 1"),
+    ("device=cuda", "device=cuda: no such choice; choose from auto, cpu, gpu, mirrored, multiworker, tpu"),
+    ("train.epochs=null", "train.epochs=null and train.steps=null: one must be set"),
+    ("train.epochs=0", "train.epochs=0.0: must be above 0"),
+    ("train.steps=0", "train.steps=0: must be at least 1"),
+    ("eval.every=often", "eval.every=often: must be a number of updates or epoch"),
+    ("eval.every=0", "eval.every=0: must be at least 1"),
+    ("checkpoint.keep=0", "checkpoint.keep=0: must be at least 1"),
+    ("log.every=0.5", "log.every=0.5: must be a whole number"),
+    ("ema.decay=1", "ema.decay=1.0: must be at least 0 and below 1"),
+    ("run.seed=-1", "run.seed=-1: must be at least 0 and below 2147483648"),
+    ("run.name=a/b", "run.name=a/b: must be one folder's name"),
+    ("run.name=..", "run.name=..: must be one folder's name"),
+    ("run.name=2024", "run.name=2024: must be text or null; quote it twice: run.name=\"'2024'\""),
+    ("run.name=a=b", "run.name=a=b: the value can't be read; quote it twice"),
+    ("job=trian", "job=trian: no such choice; did you mean train?"),
+    ("batch_size", "batch_size: must be key=value"),
+    ("batch_size=32,64", "batch_size=32,64: several values make a sweep; add -m"),
+    ("batch_size=${nothing}", "Interpolation key 'nothing' not found"),
+    ("+model=resnet20", "Multiple values for model"),
+    ("--cfg job --info", "Only one of"),
+    ("--config-dir nowhere", "nowhere' not found"),
+    ("-m batch_size=33,50", "batch_size=33 does not divide by accum.steps=4"),
+    ("-m batch_size=32,64 run.name=one", "2 jobs of the sweep would train in one folder"),
+    ("-m model=resnet20,resnet21", "model=resnet21: no such choice"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), MISTAKES, ids=[arguments for arguments, _ in MISTAKES])
+def test_mistake_gets_one_message_and_writes_nothing(arguments, message, command, fake_job, tmp_path):
+    seen = fake_job(lambda config: None)
+    answer = command(*arguments.split(" "))
+    assert answer.code == 2
+    assert message in answer.err
+    assert answer.err.startswith("error: ")
+    assert answer.err.count("\n") == 1, "one message, no traceback"
+    assert answer.out == ""
+    assert seen == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_limits_of_numbers_are_allowed(compose):
+    config = compose("run.seed=2147483647", "model.snap_bits=20", "ema.decay=0", "schedule.final=0", "optim.lr=1")
+    assert config.run.seed == 2**31 - 1
+    assert math.isclose(config.optim.lr, 1.0)
+    assert isinstance(config.optim.lr, float), "a whole number is a number"
+
+
+def test_unchecked_mapping_of_another_shape():
+    with pytest.raises(ConfigError, match="job has no value"):
+        from_mapping({})
+
+
+def test_float64_with_group_norm_or_keras(compose):
+    assert compose("precision=float64", "model.norm=group").precision == "float64"
+    assert compose("precision=float64", "model=keras", "model.name=VGG16").precision == "float64"

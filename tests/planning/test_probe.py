@@ -1,0 +1,149 @@
+"""Probes: what a child process measures, the ways it ends, and that it never outlives its parent."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from accumtrain.config.convert import to_mapping
+from accumtrain.errors import CheckpointError, ConfigError, DataError
+from accumtrain.planning import probe
+from accumtrain.planning.probe import Trial
+
+COMMAND = [
+    sys.executable,
+    "-c",
+    f"import sys; sys.path[:] = {sys.path!r}; from accumtrain.shell.cli import main; main()",
+]
+
+
+@pytest.fixture
+def config(compose, tmp_path):
+    def of(*overrides):
+        return compose("model=lenet5", "batch_size=48", f"run.dir={tmp_path}", "run.name=mine", *overrides)
+
+    return of
+
+
+def test_probe_measures_a_run_without_tensorflow_here(config, tmp_path):
+    asked = config("batch_size=32")
+    program = (
+        "import json, sys; from accumtrain.config import from_mapping; from accumtrain.planning.probe import probe;"
+        f"trial = probe(from_mapping(json.loads({json.dumps(to_mapping(asked))!r})), 8);"
+        "assert 'tensorflow' not in sys.modules;"
+        "print(json.dumps(vars(trial)))"
+    )
+    path = {"PYTHONPATH": ":".join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", program], env=path, capture_output=True, text=True, check=True)
+    trial = json.loads(done.stdout.splitlines()[-1])
+    assert (trial["fits"], trial["accum_steps"], trial["replicas"], trial["memory"]) == (True, 4, 1, "store")
+    assert 0 < trial["static_bytes"] < trial["peak_bytes"] < trial["rss_bytes"]
+    assert trial["examples_per_second"] > 0
+    assert trial["seconds_to_first_update"] > 0
+
+
+def test_probe_without_memory_does_not_fit(config):
+    trial = probe.probe(config("model=resnet20", "device.memory_limit_mb=1"), 48)
+    assert trial == Trial("store", 48, fits=False)
+
+
+@pytest.fixture
+def child(monkeypatch):
+    """Puts a short program in the place of the probe's."""
+
+    def put(program):
+        monkeypatch.setattr(
+            probe, "PROGRAM", f"import json, os, pathlib, sys, time\nfolder = pathlib.Path(sys.argv[1])\n{program}"
+        )
+
+    return put
+
+
+@pytest.mark.parametrize(("code", "expected"), [(2, ConfigError), (3, DataError), (5, CheckpointError)])
+def test_a_failure_of_the_run_is_that_of_the_probe(config, child, code, expected):
+    child(f"(folder / 'answer.json').write_text('{{{{\"message\": \"why\"}}}}'); sys.exit({code})")
+    with pytest.raises(expected, match="why"):
+        probe.probe(config(), 1)
+
+
+def test_a_bug_shows_the_last_words(config, child):
+    child("os.write(2, b'last words'); os.kill(os.getpid(), 4)")
+    with pytest.raises(RuntimeError, match="code -4:\nlast words"):
+        probe.probe(config(), 1)
+
+
+@pytest.mark.parametrize("end", ["sys.exit(6)", *(f"os.kill(os.getpid(), {number})" for number in (9, 6, 11))])
+def test_ways_to_die_of_memory(config, child, end):
+    child(end)
+    assert not probe.probe(config(), 1).fits
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_child_that_is_told_to_stop_stops_the_command(config, child, number):
+    child(f"import signal; signal.signal({number:d}, signal.SIG_DFL); os.kill(os.getpid(), {number:d})")
+    with pytest.raises(KeyboardInterrupt):
+        probe.probe(config(), 1)
+
+
+def test_a_long_probe_says_what_it_is_doing(config, child, monkeypatch, capsys):
+    monkeypatch.setattr(probe.child, "SILENCE", 0.2)
+    child("(folder / 'doing').write_text('timing'); time.sleep(0.7); sys.exit(6)")
+    probe.probe(config(), 1, " (the last one)")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "probing micro-batch 1: model.memory=store, optim=adafactor, float32 (the last one)"
+    assert re.fullmatch(r"  \d+\.\d s: timing", lines[-1])
+
+
+def eventually(condition, seconds=20):
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.05)
+    return condition()
+
+
+@pytest.mark.parametrize("job", ["job=plan", pytest.param("accum.steps=auto", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 130), (signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_a_probe_ends_with_its_command(tmp_path, job, number, code):
+    """Stopped in the middle of a probe, a command takes the child and its folder with it."""
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    arguments = ("model=lenet5", job, f"run.dir={tmp_path / 'runs'}")
+    command = subprocess.Popen(
+        [*COMMAND, *arguments],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job in the background may ignore it
+    )
+    assert eventually(lambda: list(tmp_path.glob("accumtrain-probe-*/doing")), seconds=60)  # TensorFlow starts twice
+    (child,) = psutil.Process(command.pid).children()
+    command.send_signal(number)
+    command.communicate(timeout=60)
+    assert command.returncode == code
+    assert eventually(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
+    assert eventually(lambda: not list(tmp_path.glob("accumtrain-probe-*")))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "code"),
+    [
+        (("data=folder", "data.path=nowhere"), 3),
+        pytest.param(("data=tfds", "data.name=mnist", "data.dir=nowhere"), 3, marks=pytest.mark.slow),
+        pytest.param(("device=mirrored",), 2, marks=pytest.mark.slow),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_a_plan_fails_as_the_run_would(tmp_path, overrides, code):
+    jobs = [("accum.steps=1",), ("accum.steps=auto",), ("job=plan",)]
+    arguments = ("model=lenet5", "train.steps=1", f"run.dir={tmp_path}", *overrides)
+    ends = [subprocess.run([*COMMAND, *arguments, *job], capture_output=True, text=True, check=False) for job in jobs]
+    assert [end.returncode for end in ends] == [code] * 3
+    messages = {end.stderr.splitlines()[-1] for end in ends}
+    assert len(messages) == 1

@@ -1,0 +1,73 @@
+"""Free memory within a container: made-up folders of control groups."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from accumtrain.process import free_memory
+from accumtrain.process.free_memory import V1, V2, cgroup_bytes
+
+NO_LIMIT_V1 = 2**63 - 4096
+
+
+@pytest.fixture
+def group(tmp_path):
+    """Makes one group: its limit, what is used of it and how much of that is file cache."""
+
+    def make(folder, names, limit, used, cache):
+        path = tmp_path / folder
+        path.mkdir(parents=True, exist_ok=True)
+        (path / names[0]).write_text(f"{limit}\n")
+        (path / names[1]).write_text(f"{used}\n")
+        (path / "memory.stat").write_text(f"anon {used}\n{names[2]} {cache}\n")
+
+    return make
+
+
+@pytest.fixture
+def own(tmp_path):
+    def name(text):
+        (tmp_path / "own").write_text(text)
+        return tmp_path / "own"
+
+    return name
+
+
+def test_version_2_limits_on_the_way_up(tmp_path, group, own):
+    group("user/job", V2, "max", 300, 0)
+    group("user", V2, 1000, 400, 50)
+    assert list(cgroup_bytes(tmp_path, own("0::/user/job\n"))) == [650]
+
+
+def test_version_2_in_a_container(tmp_path, group, own):
+    group(".", V2, 1000, 990, 0)
+    assert list(cgroup_bytes(tmp_path, own("0::/\n"))) == [10]
+
+
+def test_version_1_whose_path_is_outside_of_the_container(tmp_path, group, own):
+    group("memory", V1, 1000, 100, 20)
+    group("cpu", V1, 1, 1, 0)
+    lines = "9:cpu:/docker/abc\n8:memory:/docker/abc\n0::/\n"
+    assert list(cgroup_bytes(tmp_path, own(lines))) == [920]
+
+
+def test_more_used_than_allowed_leaves_nothing(tmp_path, group, own):
+    group(".", V2, 1000, 1200, 0)
+    assert list(cgroup_bytes(tmp_path, own("0::/\n"))) == [0]
+
+
+def test_no_control_groups(tmp_path):
+    assert list(cgroup_bytes(tmp_path, tmp_path / "own")) == []
+
+
+@pytest.mark.parametrize(("limit", "expected"), [(1000, 700 + 30), (10**6, 5000 + 30), (NO_LIMIT_V1, 5000 + 30)])
+def test_the_smaller_of_machine_and_container(tmp_path, group, own, monkeypatch, limit, expected):
+    group("memory/a", V1, limit, 300, 0)
+    monkeypatch.setattr(free_memory, "CGROUPS", tmp_path)
+    monkeypatch.setattr(free_memory, "OWN_CGROUPS", own("8:memory:/a\n"))
+    monkeypatch.setattr(free_memory.psutil, "virtual_memory", lambda: SimpleNamespace(available=5000))
+    process = SimpleNamespace(memory_info=lambda: SimpleNamespace(rss=30))
+    monkeypatch.setattr(free_memory.psutil, "Process", lambda: process)
+    assert free_memory.free_bytes() == expected

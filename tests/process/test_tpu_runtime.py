@@ -1,0 +1,56 @@
+"""device=tpu on a machine without one: an answer within seconds, never a hang or an abort."""
+
+import pytest
+
+from accumtrain.errors import ConfigError
+from accumtrain.process import tpu_runtime
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    def with_(library, chips, child=""):
+        monkeypatch.setattr(tpu_runtime, "_library", lambda: library)
+        monkeypatch.setattr(tpu_runtime, "_chips", lambda: chips)
+        monkeypatch.setattr(tpu_runtime, "CONNECT", child)
+
+    return with_
+
+
+@pytest.mark.parametrize(
+    ("library", "chips", "child", "message"),
+    [
+        (False, [], "", "no TPU runtime .*make tpu"),
+        (True, [], "", "no TPU chip"),
+        (True, ["accel0"], "import os; os.abort()", "TensorFlow crashes with the libtpu"),
+        (
+            True,
+            ["accel0"],
+            "raise ValueError('chip 0 is busy')",
+            "no TPU answers at device.tpu=local: .*chip 0 is busy",
+        ),
+    ],
+)
+def test_what_is_missing_is_named(machine, library, chips, child, message):
+    machine(library, chips, child)
+    with pytest.raises(ConfigError, match=message):
+        tpu_runtime.check(None)
+
+
+def test_an_address_that_does_not_answer(machine, monkeypatch):
+    machine(False, [], "import time; time.sleep(60)")
+    monkeypatch.setattr(tpu_runtime, "PATIENCE", 0.5)
+    with pytest.raises(ConfigError, match=r"device.tpu=my-tpu did not answer within 0.5 s"):
+        tpu_runtime.check("my-tpu")
+
+
+def test_a_tpu_that_is_there(machine):
+    machine(True, ["accel0"])
+    assert tpu_runtime.present()
+    assert tpu_runtime.quiet_environment() == {}
+    tpu_runtime.check(None)
+
+
+def test_without_a_chip_the_metadata_server_is_not_asked(machine):
+    machine(True, [])
+    assert not tpu_runtime.present()
+    assert tpu_runtime.quiet_environment() == {"TPU_SKIP_MDS_QUERY": "1"}

@@ -1,0 +1,295 @@
+"""The run's folder: names, the lock, what may change between two starts, and files that are whole or absent."""
+
+from __future__ import annotations
+
+import errno
+import json
+import multiprocessing
+import os
+import resource
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from accumtrain.config.convert import from_mapping, to_mapping
+from accumtrain.errors import CheckpointError, ConfigError
+from accumtrain.runs.files import write_atomic, write_json
+from accumtrain.runs.names import run_name
+from accumtrain.runs.run import Bystander, Run, read_summary
+from accumtrain.runs.run import run as runs
+
+
+@pytest.fixture
+def config(compose, tmp_path):
+    config = compose()
+    return replace(config, run=replace(config.run, name="one", dir=str(tmp_path / "runs")))
+
+
+def changed(config, key: str, value):
+    mapping = to_mapping(config)
+    *groups, name = key.split(".")
+    inner = mapping
+    for group in groups:
+        inner = inner[group]
+    inner[name] = value
+    return from_mapping(mapping)
+
+
+def train(config) -> None:
+    """Leaves what a run that has trained leaves."""
+    with Run(config) as run:
+        run.save_config()
+        run.log({"step": 1, "loss": 1.0})
+
+
+# --- names ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("overrides", "name"),
+    [
+        ([], "revnet38-digits"),
+        (["job=evaluate", "run.dir=elsewhere", "run.resume=false", "log.every=1"], "revnet38-digits"),
+        (["batch_size=32", "accum.steps=2"], "revnet38-digits-accum.steps-2-batch_size-32"),
+        (["accum.steps=2", "batch_size=32"], "revnet38-digits-accum.steps-2-batch_size-32"),
+        (["run.seed=3"], "revnet38-digits-run.seed-3"),
+        (["model=lenet5"], "lenet5-digits"),
+        (["model=keras", "model.name=VGG16"], "VGG16-digits"),
+        (["data=cifar100", "device=cpu"], "revnet38-cifar100-device-cpu"),
+        (["experiment=cifar10_resnet32", "data=cifar100"], "cifar10_resnet32-data-cifar100"),
+        (["run.name=mine", "batch_size=32"], "mine"),
+    ],
+)
+def test_name_is_derived_from_the_command(overrides, name, compose):
+    assert run_name(compose(*overrides), overrides) == name
+
+
+def test_names_that_are_shortened_stay_apart(compose):
+    names = [
+        run_name(compose("data=folder", f"data.path={path}"), ["data=folder", f"data.path={path}"])
+        for path in ("/a/photos", "/b/photos", "/a_photos", "/a/" + "photos/" * 30)
+    ]
+    assert len(set(names)) == len(names)
+    assert all(len(name) <= 110 and "/" not in name for name in names)
+
+
+# --- opening ----------------------------------------------------------------------------------------------------
+
+
+def test_constructing_touches_nothing(config, tmp_path):
+    run = Run(config)
+    assert run.path == tmp_path / "runs" / "one"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_folder_that_is_a_file(config, tmp_path):
+    (tmp_path / "runs").write_text("")
+    with pytest.raises(ConfigError, match=r"can't be used: .*; choose another run\.dir"), Run(config):
+        pass
+
+
+def test_folder_that_can_not_be_written(config, monkeypatch):
+    def refuse(self, *args, **kwargs):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(Path, "mkdir", refuse)  # permissions do not stop root
+    with (
+        pytest.raises(ConfigError, match=r"runs/one can't be used: Permission denied; choose another run\.dir"),
+        Run(config),
+    ):
+        pass
+
+
+def hold(config, held, release) -> None:
+    with Run(config):
+        held.set()
+        release.wait()
+
+
+def test_one_process_at_a_time(config):
+    context = multiprocessing.get_context("spawn")
+    held, release = context.Event(), context.Event()
+    other = context.Process(target=hold, args=(config, held, release))
+    other.start()
+    try:
+        assert held.wait(60)
+        with (
+            pytest.raises(ConfigError, match=f"process {other.pid} is training in .*choose another run.name"),
+            Run(config),
+        ):
+            pass
+    finally:
+        release.set()
+        other.join()
+    with Run(config):  # the lock went with its process
+        pass
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("train.epochs", 40.0),
+        ("accum.steps", 8),
+        ("device.kind", "cpu"),
+        ("model.memory", "store"),
+        ("eval.every", 5),
+        ("checkpoint.every", 5),
+        ("log.every", 5),
+    ],
+)
+def test_may_change_when_continued(key, value, config):
+    train(config)
+    with Run(changed(config, key, value)) as run:
+        assert len(run.records()) == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "shown"),
+    [
+        ("batch_size", 32, "batch_size=64 there and 32 here"),
+        ("precision", "bfloat16", "precision=float32 there and bfloat16 here"),
+        ("run.seed", 1, "run.seed=0 there and 1 here"),
+        ("model.units", [1, 1, 1], r"model.units=\[3,3,3\] there and \[1,1,1\] here"),
+        ("optim.lr", 0.5, "optim.lr=0.05 there and 0.5 here"),
+        ("schedule.warmup", 9, "schedule.warmup=0 there and 9 here"),
+        ("data.augment", "shift", "data.augment=none there and shift here"),
+        ("ema.decay", 0.9, "ema.decay=0.0 there and 0.9 here"),
+    ],
+)
+def test_must_not_change_when_continued(key, value, shown, config):
+    train(config)
+    with pytest.raises(ConfigError, match=rf"learns something else: {shown}; choose another run.name"):
+        Run(changed(config, key, value)).__enter__()
+    with Run(config):  # the refused one let go of the lock
+        pass
+
+
+def test_anything_may_change_before_anything_was_trained(config):
+    with Run(config) as run:
+        run.save_config()
+    with Run(changed(config, "batch_size", 32)):
+        pass
+
+
+def test_resume_false_spares_a_trained_run(config):
+    train(config)
+    with pytest.raises(ConfigError, match=r"run.resume=false, but .* holds a trained run"):
+        Run(changed(config, "run.resume", False)).__enter__()
+
+
+def test_saved_config_is_the_configuration(config):
+    with Run(config) as run:
+        run.save_config()
+        from omegaconf import OmegaConf
+
+        assert from_mapping(OmegaConf.to_container(OmegaConf.load(run.path / "config.yaml"))) == config
+
+
+# --- metrics and summary ----------------------------------------------------------------------------------------
+
+
+class Scalar:
+    """Like a NumPy scalar."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def item(self):
+        return self.value
+
+
+def test_log_is_json_line_by_line(config):
+    with Run(config) as run:
+        run.log({"step": Scalar(1), "split": "train", "loss": float("nan"), "rate": [Scalar(float("inf")), 0.5, True]})
+        run.log({"step": 2, "loss": None})
+        lines = (run.path / "metrics.jsonl").read_text().splitlines()
+        assert [json.loads(line) for line in lines] == run.records()
+        assert run.records() == [
+            {"step": 1, "split": "train", "loss": None, "rate": [None, 0.5, True]},
+            {"step": 2, "loss": None},
+        ]
+
+
+def test_truncate_drops_what_comes_after_the_checkpoint(config):
+    with Run(config) as run:
+        run.truncate(0)  # no file yet
+        for step in range(1, 5):
+            run.log({"step": step, "loss": 1 / 3})
+        before = (run.path / "metrics.jsonl").read_text().splitlines(keepends=True)
+        with (run.path / "metrics.jsonl").open("a") as file:
+            file.write('{"step": 5, "lo')  # the process was killed here
+        run.truncate(2)
+        assert (run.path / "metrics.jsonl").read_text() == "".join(before[:2])
+        run.log({"step": 3})
+        assert [record["step"] for record in run.records()] == [1, 2, 3]
+
+
+def test_a_bystander_sees_what_the_holder_keeps_and_writes_nothing(config):
+    """The holder may cut off what was logged after the checkpoint before or after the bystander reads."""
+    with Run(config) as held:
+        for step in (1, 2, 3):
+            held.log({"step": step, "split": "test"})
+        before = sorted(held.path.iterdir())
+        with Bystander(config) as run:
+            run.truncate(2)
+            run.save_config()
+            run.log({"step": 9, "split": "test"})
+            run.write_summary({"status": "completed"})
+            assert [record["step"] for record in run.records()] == [1, 2]
+        assert sorted(held.path.iterdir()) == before
+        assert [record["step"] for record in held.records()] == [1, 2, 3]
+
+
+def test_damaged_metrics_are_named(config):
+    with Run(config) as run:
+        (run.path / "metrics.jsonl").write_text('{"step": 1}\n{"st\n{"step": 3}\n')
+        with pytest.raises(CheckpointError, match=r"metrics.jsonl line 2 is no JSON"):
+            run.records()
+
+
+def test_summary_is_read_back(config):
+    with Run(config) as run:
+        assert run.read_summary() is None
+        run.write_summary({"step": 3, "test": {"loss": Scalar(float("nan")), "accuracy": 0.5}})
+        assert read_summary(run.path) == run.read_summary() == {"step": 3, "test": {"loss": None, "accuracy": 0.5}}
+
+
+# --- a full disk ------------------------------------------------------------------------------------------------
+
+
+def full(*_):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_full_disk_leaves_the_old_file(tmp_path, monkeypatch):
+    file = tmp_path / "summary.json"
+    write_json(file, {"step": 1})
+    monkeypatch.setattr(runs.os, "fsync", full)
+    with pytest.raises(CheckpointError, match=r"no space is left to write .*summary\.json; free some"):
+        write_json(file, {"step": 2})
+    assert json.loads(file.read_text()) == {"step": 1}
+    assert list(tmp_path.iterdir()) == [file], "nothing half-written is left"
+
+
+def test_full_disk_leaves_no_half_line(config):
+    with Run(config) as run:
+        run.log({"step": 1})
+        line = (run.path / "metrics.jsonl").stat().st_size
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (line + 5, before[1]))  # room for five bytes of the next line
+        try:
+            with pytest.raises(CheckpointError, match="no space is left"):
+                run.log({"step": 2})
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+            signal.signal(signal.SIGXFSZ, ignored)
+        run.log({"step": 3})
+        assert run.records() == [{"step": 1}, {"step": 3}]
+
+
+def test_write_atomic_names_a_file_it_can_not_write(tmp_path):
+    with pytest.raises(CheckpointError, match="missing/file can't be written: No such file or directory"):
+        write_atomic(tmp_path / "missing" / "file", "text")

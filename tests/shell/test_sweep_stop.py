@@ -1,0 +1,53 @@
+"""Ctrl-C and SIGTERM end a sweep only when the jobs that run have saved their state."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import os, signal, sys, threading, time
+from pathlib import Path
+sys.path[:] = {path!r}
+from accumtrain.shell import sweep_folder as folder
+from accumtrain.shell.job_outcome import Outcome
+from accumtrain.shell.sweep_stop import stoppable
+signal.signal(signal.SIGINT, signal.default_int_handler)
+started = time.monotonic()
+
+def job(place):
+    while folder.wanted(place):
+        time.sleep(0.01)
+    time.sleep({saving})
+    folder.leave(place, 0, Outcome([], None, None, 75))
+    print("saved", flush=True)
+
+with folder.opened(Path({runs!r})) as place:
+    folder.leave(place, 0, Outcome([], None, None, None))
+    try:
+        with stoppable(place):
+            threading.Thread(target=job, args=(place,), daemon=True).start()  # here, or it would take SIGINT itself
+            child = [sys.executable, "-c", "import signal; print(signal.pthread_sigmask(signal.SIG_BLOCK, []))"]
+            import subprocess; subprocess.run(child)
+            for _ in range({times}):
+                os.kill(os.getpid(), {number:d})
+                while folder.wanted(place):  # until it has arrived: two that wait are one
+                    time.sleep(0.01)
+            time.sleep(60)
+    except KeyboardInterrupt:
+        print("stopped", flush=True)
+    assert time.monotonic() - started < 30
+"""
+
+
+@pytest.mark.parametrize("number", [2, 15], ids=["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize(("times", "saving", "said"), [(1, 1, ["saved", "stopped"]), (2, 40, ["stopped"])])
+def test_stop(tmp_path, number, times, saving, said):
+    program = PROGRAM.format(path=sys.path, runs=str(tmp_path), number=number, times=times, saving=saving)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    inherited, *rest = done.stdout.splitlines()
+    assert "SIGINT" in inherited, "so that Ctrl-C in a terminal ends no process of the launcher"
+    assert rest == said
+    assert done.stderr == "\nstopping: the jobs that run save their state (once more to stop at once)\n"
