@@ -42,20 +42,27 @@ class Child:
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, cwd=Path(__file__).parent
         )
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self._asked, self._said = self.process.stdin, self.process.stdout
 
     def ask(self) -> None:
-        self.process.stdin.write("update\n")
+        self._asked.write("update\n")
 
     def seconds(self) -> float:
         """Waits for the update that was asked for."""
-        answer = self.process.stdout.readline()
+        answer = self._said.readline()
         if not answer:
             self.end()
         return float(answer)
 
+    def ask_no_more(self) -> None:
+        """It ends after all that was asked for."""
+        self._asked.close()
+
     def end(self) -> None:
         """Waits for all that was asked for."""
-        self.process.stdin.close()
+        self.ask_no_more()
         if code := self.process.wait():
             raise SystemExit(f"memory={self.memory}, batch {self.batch}: the process ended with code {code}")
 
@@ -63,7 +70,7 @@ class Child:
 def speeds(batch: int, updates: int) -> dict[str, list[tuple[float, float]]]:
     """(update, images per second) of both policies, which take turns; the first update traces and is left out."""
     children = {memory: Child(memory, batch) for memory in POLICIES}
-    found = {memory: [] for memory in POLICIES}
+    found: dict[str, list[tuple[float, float]]] = {memory: [] for memory in POLICIES}
     for update in range(1, updates + 1):
         for memory, child in children.items():
             child.ask()
@@ -76,10 +83,11 @@ def speeds(batch: int, updates: int) -> dict[str, list[tuple[float, float]]]:
 def resident(memory: str, batch: int, updates: int) -> list[tuple[float, float]]:
     """(seconds, GB resident) until the last update is done."""
     child = Child(memory, batch)
-    process, started, found = psutil.Process(child.process.pid), time.perf_counter(), []
+    process, started = psutil.Process(child.process.pid), time.perf_counter()
+    found: list[tuple[float, float]] = []
     for _ in range(updates):
         child.ask()
-    child.process.stdin.close()
+    child.ask_no_more()
     while child.process.poll() is None:
         found.append((time.perf_counter() - started, process.memory_info().rss / 2**30))
         time.sleep(0.2)

@@ -8,12 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-PROGRAM = "from accumtrain.shell.cli import main; main()"
-
 
 def accumtrain(folder: Path, *overrides: str, show: bool = False) -> tuple[int, Path]:
     """Runs `accumtrain *overrides`; returns its exit code and the folder of the run."""
-    command = [sys.executable, "-c", PROGRAM, *overrides, f"run.dir={folder}", "run.name=run"]
+    command = [sys.executable, "-m", "accumtrain", *overrides, f"run.dir={folder}", "run.name=run"]
     return subprocess.run(command, capture_output=not show, check=False).returncode, folder / "run"
 
 

@@ -86,7 +86,8 @@ class Worker:
     """A process that makes one update for every turn. `answers` holds what it said, the first update apart."""
 
     def __init__(self, name: str, case: Case):
-        self.name, self.answers = name, []
+        self.name = name
+        self.answers: list[dict[str, Any]] = []
         options = {
             "--model": case.ours if name == "ours" else case.peer,
             "--precision": case.precision,
@@ -100,15 +101,18 @@ class Worker:
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr, text=True, bufsize=1
         )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._asked, self._said = self._process.stdin, self._process.stdout
         self.first = self._answer()
 
     def turn(self) -> dict[str, Any]:
-        self._process.stdin.write("go\n")
+        self._asked.write("go\n")
         self.answers.append(self._answer())
         return self.answers[-1]
 
     def close(self) -> None:
-        self._process.stdin.close()
+        self._asked.close()
         self._process.wait()
         self._stderr.close()
 
@@ -121,7 +125,7 @@ class Worker:
         return {key: value for answer in (self.first, *self.answers) for key, value in answer.items()}
 
     def _answer(self) -> dict[str, Any]:
-        line = self._process.stdout.readline()
+        line = self._said.readline()
         if not line:
             self._stderr.seek(0)
             raise SystemExit(f"{self.name} ended:\n{self._stderr.read()[-4000:]}")
@@ -139,7 +143,7 @@ def compare(case: Case, names: Sequence[str], rounds: int) -> dict[str, dict[str
         # the order turns round by round: nobody always follows the same one
         for worker in workers[number % len(workers) :] + workers[: number % len(workers)]:
             worker.turn()
-    others = (used_by_others(workers) - used) / (time.perf_counter() - started) / os.cpu_count()
+    others = (used_by_others(workers) - used) / (time.perf_counter() - started) / (os.cpu_count() or 1)
     for worker in workers:
         worker.close()
     found = {worker.name: worker.facts() | {"rounds": worker.answers[WARM_UP:]} for worker in workers}

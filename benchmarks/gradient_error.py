@@ -7,6 +7,7 @@ all variables, for 32 images of 16 x 16 and group norm, with initial weights.
 """
 
 import os
+from typing import Any
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # before TensorFlow is imported
 
@@ -15,8 +16,10 @@ import tensorflow as tf
 
 from accumtrain.backprop import tape
 from accumtrain.backprop.mode import Mode
+from accumtrain.backprop.pullback import Gradients
 from accumtrain.kinds.models import RevNetConfig
 from accumtrain.models.build_model import build_model
+from accumtrain.models.spec import ModelSpec
 
 MODELS = {"revnet38": ([3, 3, 3], [32, 32, 64, 112]), "revnet110": ([9, 9, 9], [32, 32, 64, 128])}
 IMAGES, SHAPE, CLASSES = 32, (16, 16, 3), 10
@@ -25,19 +28,19 @@ IMAGES, SHAPE, CLASSES = 32, (16, 16, 3), 10
 def gradient(name: str, bits: int, precision: str) -> list[np.ndarray]:
     """Gradient of the summed loss with respect to every variable, as float64."""
     units, filters = MODELS[name]
-    config = RevNetConfig("revnet", "store", "group", "cifar", False, units, filters, snap_bits=bits)
-    model = build_model(config, precision=precision, seed=3, image_shape=SHAPE, num_classes=CLASSES)
+    config = RevNetConfig(memory="store", norm="group", units=units, filters=filters, snap_bits=bits)
+    model = build_model(config, ModelSpec(SHAPE, CLASSES, precision, seed=3))
     images = tf.random.stateless_normal((IMAGES, *SHAPE), (0, 1))
     labels = tf.range(IMAGES) % CLASSES
-    found: dict = {}
+    found: dict[Any, tf.Tensor] = {}  # by the variable's ref
 
-    def emit(gradients):
+    def emit(gradients: Gradients) -> list[tf.Operation]:
         found.update({variable.ref(): gradient for variable, gradient in gradients})
         return []
 
     @tf.function(autograph=False)
-    def run():
-        def loss(logits):
+    def run() -> list[tf.Tensor]:
+        def loss(logits: tf.Tensor) -> tf.Tensor:
             return tf.reduce_sum(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
 
         tape.gradient(model, images, loss, Mode(training=True), emit)

@@ -8,11 +8,13 @@ median of calls that have nothing to do) times the calls, per micro-step. Progre
 evaluations and checkpoints are not.
 """
 
+import argparse
 import contextlib
 import io
 import statistics
 import tempfile
 import time
+from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
@@ -20,7 +22,8 @@ from workbench import compose, tf
 
 from accumtrain.config.schema import Config
 from accumtrain.engine.step import Step
-from accumtrain.jobs import train
+from accumtrain.engine.window import Window
+from accumtrain.jobs import dispatch, train
 
 DIGITS = ("data=digits", "batch_size=64", "accum.steps=4")
 MNIST_SIZE = ("data=synthetic", "data.image_size=28", "batch_size=256", "accum.steps=4")
@@ -33,52 +36,57 @@ NOTHING_ELSE = ("eval.every=100000", "checkpoint.every=100000", "run.name=host")
 EMPTY_CALLS = 101
 
 
-class TimedCalls:
-    """The compiled functions as jobs/train.py calls them; notes begin, end and micro-steps of each call."""
+class TimedStep(Step):
+    """A step that notes begin, end and micro-steps of each compiled call that jobs/train.py makes."""
 
-    def __init__(self, window: Any, strategy: tf.distribute.Strategy, xla: bool):
-        self._step, self._micro_steps = Step(window, strategy, xla), window.micro_steps
+    def __init__(self, window: Window, *arguments: Any, **options: Any):
+        super().__init__(window, *arguments, **options)
         self.calls: list[tuple[float, float, int]] = []
+        self._micro_steps, self._batches = window.micro_steps, None
 
     def trace(self, batches: Any) -> Any:
-        return self._step.trace(batches)
-
-    def accumulate(self, batches: Any, count: tf.Tensor) -> None:
         self._batches = batches
-        return self._timed(int(count), self._step.accumulate, batches, count)
+        return super().trace(batches)
 
-    def commit(self) -> dict[str, tf.Tensor]:
-        return self._timed(0, self._step.commit)
+    def accumulate(self, batches: Any, count: int = 1) -> None:
+        with self._timed(count):
+            super().accumulate(batches, count)
 
-    def updates(self, batches: Any, count: tf.Tensor) -> dict[str, tf.Tensor]:
-        return self._timed(int(count) * self._micro_steps, self._step.updates, batches, count)
+    def commit(self, *, partial: bool = False) -> dict[str, tf.Tensor]:
+        with self._timed(0):
+            return super().commit(partial=partial)
 
-    def _timed(self, micro_steps: int, function: Any, *arguments: Any) -> Any:
+    def updates(self, batches: Any, count: int = 1) -> dict[str, tf.Tensor]:
+        with self._timed(count * self._micro_steps):
+            return super().updates(batches, count)
+
+    @contextlib.contextmanager
+    def _timed(self, micro_steps: int) -> Iterator[None]:
         started = time.perf_counter()
-        result = function(*arguments)
+        yield
         tf.test.experimental.sync_devices()
         self.calls.append((started, time.perf_counter(), micro_steps))
-        return result
 
     def empty_call(self) -> float:
         """Seconds of a call that has nothing to do."""
         seconds = []
         for _ in range(EMPTY_CALLS):
             started = time.perf_counter()
-            self._step.accumulate(self._batches, 0)
+            super().accumulate(self._batches, 0)
             seconds.append(time.perf_counter() - started)
         return statistics.median(seconds)
 
 
-def timed_run(config: Config) -> TimedCalls:
-    made: list[TimedCalls] = []
+def timed_run(config: Config) -> TimedStep:
+    """The step of a whole run."""
+    made: list[TimedStep] = []
 
-    def make(*arguments: Any) -> TimedCalls:
-        made.append(TimedCalls(*arguments))
+    def make(*arguments: Any, **options: Any) -> TimedStep:
+        made.append(TimedStep(*arguments, **options))
         return made[-1]
 
     with mock.patch.object(train, "Step", make), contextlib.redirect_stdout(io.StringIO()):
-        train.run(config)
+        dispatch.run(config)
     return made[0]
 
 
@@ -99,5 +107,7 @@ def show(name: str, overrides: tuple[str, ...]) -> None:
 
 
 if __name__ == "__main__":
-    for case, overrides in CASES.items():
-        show(case, overrides)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
+    for case in parser.parse_args().cases:
+        show(case, CASES[case])

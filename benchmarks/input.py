@@ -93,15 +93,15 @@ def prepare_tfds(root: Path) -> None:
             name = title
             VERSION = tfds.core.Version("1.0.0")
 
-            def _info(self):
+            def _info(self) -> tfds.core.DatasetInfo:
                 features = {"image": image, "label": tfds.features.ClassLabel(num_classes=TOLD_APART)}
                 features = tfds.features.FeaturesDict(features)
                 return tfds.core.DatasetInfo(builder=self, features=features, supervised_keys=("image", "label"))
 
-            def _split_generators(self, _):
+            def _split_generators(self, _: object) -> dict[str, Any]:
                 return {split: self._generate_examples(split) for split in ("train", "test")}
 
-            def _generate_examples(self, split):
+            def _generate_examples(self, split: str) -> Iterator[tuple[int, dict[str, Any]]]:
                 for number, image in examples(split):
                     yield number, {"image": image, "label": number % TOLD_APART}
 

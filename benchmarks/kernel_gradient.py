@@ -8,6 +8,8 @@ takes over what the products take, the median of rounds; `used`: what accumtrain
 
 import statistics
 import time
+from collections.abc import Callable
+from typing import Any
 
 from workbench import tf
 
@@ -63,7 +65,9 @@ def _products(shape: tuple[int, int, int, int]) -> tf.types.experimental.Polymor
     return tf.function(lambda x, d_y: by_products(x, d_y, shape))
 
 
-def in_turn(first, second, *arguments) -> tuple[list[float], list[float]]:
+def in_turn(
+    first: Callable[..., Any], second: Callable[..., Any], *arguments: tf.Tensor
+) -> tuple[list[float], list[float]]:
     """Seconds that each takes, round by round."""
     seconds: tuple[list[float], list[float]] = ([], [])
     for number in range(WARM_UP + ROUNDS):

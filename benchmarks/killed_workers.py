@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.shell import local_workers
+from accumtrain.shell.workers import start_workers
 
 UPDATES = 60
 OVERRIDES = ["batch_size=64", "accum.steps=2", f"train.steps={UPDATES}", "checkpoint.every=10", "log.every=5"]
@@ -33,14 +33,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="accumtrain-killed-") as name:
         folder = Path(name)
         started = time.monotonic()
-        if any(worker.wait() for worker in workers(folder, "whole")):
+        if any(worker.wait() for worker in start(folder, "whole")):
             sys.exit("the undisturbed run failed")
         seconds = time.monotonic() - started
         expected = state(folder / "whole")
         print(f"undisturbed: {UPDATES} updates in {seconds:.0f} s", flush=True)
         for kill in range(asked.kills):
             run = f"killed-{kill}"
-            pair = workers(folder, run)
+            pair = start(folder, run)
             time.sleep(chance.uniform(0.1, 0.95) * seconds)
             victim = chance.randrange(2)
             pair[victim].kill()
@@ -48,7 +48,7 @@ def main() -> None:
             codes = [worker.wait() for worker in pair]
             gone = time.monotonic() - killed
             reached = last_update(folder / run)
-            again = [worker.wait() for worker in workers(folder, run)]
+            again = [worker.wait() for worker in start(folder, run)]
             ended = state(folder / run) if not any(again) else {}
             different = sum(int(np.sum(expected[key] != ended[key])) for key in expected) if ended else "all"
             values = sum(map(np.size, expected.values()))
@@ -59,8 +59,8 @@ def main() -> None:
             print(f"started again: exit codes {again}, {different} of {values:,} values differ", flush=True)
 
 
-def workers(folder: Path, name: str) -> list[subprocess.Popen]:
-    return local_workers.start(2, [*OVERRIDES, f"run.dir={folder}", f"run.name={name}"])
+def start(folder: Path, name: str) -> list[subprocess.Popen]:
+    return start_workers(2, [*OVERRIDES, f"run.dir={folder}", f"run.name={name}"])
 
 
 def last_update(run: Path) -> int:

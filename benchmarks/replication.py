@@ -14,11 +14,10 @@ from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
-from command_line import PROGRAM
 
-from accumtrain.shell import local_workers
+from accumtrain.shell.workers import start_workers
 
-WAYS = {
+WAYS = {  # how many workers, 0 is one process without; overrides
     "1 device x 8": (0, ["device=cpu", "accum.steps=8"]),
     "2 virtual replicas x 4": (0, ["device=mirrored", "device.virtual=2", "accum.steps=4"]),
     "4 virtual replicas x 2": (0, ["device=mirrored", "device.virtual=4", "accum.steps=2"]),
@@ -47,8 +46,8 @@ def main() -> None:
     for optimizer in asked.optimizers:
         with tempfile.TemporaryDirectory(prefix="accumtrain-replication-") as folder:
             ends = {
-                way: weights(Path(folder), way, workers, [*shared, *OPTIMIZERS[optimizer], *overrides], asked.updates)
-                for way, (workers, overrides) in WAYS.items()
+                way: weights(Path(folder), way, count, [*shared, *OPTIMIZERS[optimizer], *overrides], asked.updates)
+                for way, (count, overrides) in WAYS.items()
             }
         one = ends["1 device x 8"]
         for way, end in ends.items():
@@ -58,14 +57,14 @@ def main() -> None:
             print(f"{optimizer:10} {way:36} {worst:.1e}  {same:,} of {values:,} values the same")
 
 
-def weights(folder: Path, way: str, workers: int, overrides: list[str], updates: int) -> dict[str, np.ndarray]:
-    """Trains and reads the weights of the last checkpoint."""
+def weights(folder: Path, way: str, count: int, overrides: list[str], updates: int) -> dict[str, np.ndarray]:
+    """Trains by `count` workers and reads the weights of the last checkpoint."""
     name = way.replace(" ", "-")
     arguments = [*overrides, f"run.dir={folder}", f"run.name={name}"]
-    if workers == 0:
-        codes = [subprocess.run([sys.executable, "-c", PROGRAM, *arguments], stdout=subprocess.DEVNULL).returncode]
+    if count == 0:
+        codes = [subprocess.run([sys.executable, "-m", "accumtrain", *arguments], stdout=subprocess.DEVNULL).returncode]
     else:
-        codes = [worker.wait() for worker in local_workers.start(workers, arguments)]
+        codes = [worker.wait() for worker in start_workers(count, arguments)]
     if any(codes):
         sys.exit(f"{way}: exit codes {codes}")
     reader = tf.train.load_checkpoint(str(folder / name / "checkpoints" / f"step-{updates}"))

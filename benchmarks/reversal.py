@@ -13,6 +13,7 @@ is left of the time where other work, or the host, takes the CPUs away.
 import argparse
 import multiprocessing
 import statistics
+from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
@@ -29,8 +30,10 @@ def micro_step(*overrides: str) -> MicroStep:
 def peaks(batches: list[int], *overrides: str) -> list[tuple[float, float]]:
     """MB over static at the peak of a micro-step and MB asked for, for each size of a batch: medians of processes."""
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, spawn, max_tasks_per_child=1) as processes:
-        found = [processes.submit(_peaks, batches, *overrides).result() for _ in range(PROCESSES)]
+    found = []
+    for _ in range(PROCESSES):
+        with ProcessPoolExecutor(1, spawn) as process:
+            found.append(process.submit(_peaks, batches, *overrides).result())
     return [tuple(map(statistics.median, zip(*of_batch, strict=True))) for of_batch in zip(*found, strict=True)]
 
 
@@ -45,7 +48,8 @@ def _peaks(batches: list[int], *overrides: str) -> list[tuple[float, float]]:
     return found
 
 
-def line(name: str, stored: float, reversed_: float, form: str) -> None:
+def line(name: str, both: Iterable[float], form: str) -> None:
+    stored, reversed_ = both
     ratio = reversed_ / stored
     print(f"  {name:<26} stored {stored:>8{form}}  reversed {reversed_:>8{form}}  ratio {ratio:.3f}", flush=True)
 
@@ -58,8 +62,8 @@ def against_stored(model: str, precision: str, batch: int, repeats: int) -> None
     at_once, at_twice = zip(*(peaks([batch, 2 * batch], *policy) for policy in policies), strict=True)
     for i, name in enumerate(("MB at the peak", "MB asked for")):
         once, twice = [peak[i] for peak in at_once], [peak[i] for peak in at_twice]
-        line(name, *once, ".0f")
-        line("  by a further image", *((b - a) / batch for a, b in zip(once, twice, strict=True)), ".1f")
+        line(name, once, ".0f")
+        line("  by a further image", ((b - a) / batch for a, b in zip(once, twice, strict=True)), ".1f")
 
     stored, reversed_ = (micro_step(*policy) for policy in policies)
     for run in (stored, reversed_):
@@ -78,7 +82,7 @@ def against_stored(model: str, precision: str, batch: int, repeats: int) -> None
         ("seconds of an update", (stored.seconds, reversed_.seconds)),
         ("seconds of both CPUs", (stored.cpu_seconds, reversed_.cpu_seconds)),
     ):
-        line(name, *map(statistics.median, taken), ".2f")
+        line(name, map(statistics.median, taken), ".2f")
         ratio = statistics.median(r / s for s, r in zip(*taken, strict=True))
         print(f"  {'  by pairs':<26} {ratio:.3f} (median of {repeats})", flush=True)
 

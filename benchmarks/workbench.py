@@ -12,22 +12,23 @@ from dataclasses import dataclass, field
 import hydra
 
 from accumtrain.config.conf_dir import CONF_DIR
-from accumtrain.config.convert import from_mapping
 from accumtrain.config.schema import Config
-from accumtrain.kinds.devices import DeviceConfig
+from accumtrain.kinds.devices import CpuConfig
 from accumtrain.process import environment
+from accumtrain.shell.compose import plain_values, read_config
+from accumtrain.shell.overrides import for_hydra
 
-CPU = DeviceConfig("cpu", None, None, None, "auto", [], None, 300)
+CPU = CpuConfig()
 environment.prepare(CPU)
 
 import tensorflow as tf  # noqa: E402
 from asked import bytes_asked_at_peak  # noqa: E402
-from omegaconf import OmegaConf  # noqa: E402
 
 from accumtrain.devices.resolve import resolve  # noqa: E402
 from accumtrain.engine.step import Step  # noqa: E402
 from accumtrain.engine.window import Window  # noqa: E402
 from accumtrain.models.build_model import build_model  # noqa: E402
+from accumtrain.models.spec import ModelSpec  # noqa: E402
 from accumtrain.optim.build_optimizer import build_optimizer  # noqa: E402
 from accumtrain.optim.schedules import build_schedule  # noqa: E402
 
@@ -38,7 +39,7 @@ STRATEGY = resolve(CPU).strategy
 def compose(*overrides: str) -> Config:
     """The configuration that `accumtrain *overrides` would run."""
     with hydra.initialize_config_dir(str(CONF_DIR), version_base="1.3"):
-        return from_mapping(OmegaConf.to_container(hydra.compose("config", list(overrides)), resolve=True))
+        return read_config(plain_values(hydra.compose("config", for_hydra(overrides))), overrides)
 
 
 @dataclass
@@ -53,15 +54,11 @@ class MicroStep:
     bytes: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        model = build_model(
-            self.config.model, precision=self.config.precision, seed=3, image_shape=self.shape, num_classes=self.classes
-        )
+        spec = ModelSpec(self.shape, self.classes, self.config.precision, seed=3)
         self.window = Window(
-            model,
+            build_model(self.config.model, spec),
             build_optimizer(self.config.optim),
-            build_schedule(self.config.schedule, 1),
-            clip_norm=0.0,
-            ema=None,
+            schedule=build_schedule(self.config.schedule, 1),
             seed=11,
             micro_steps=2,
         )
@@ -76,7 +73,7 @@ class MicroStep:
 
         def work(batches: Iterator) -> None:
             self.step.accumulate(batches, micro_steps)
-            self.step.commit()
+            self.step.commit(partial=True)
 
         self._measured(batch, timed, work)
 

@@ -19,6 +19,7 @@ from accumtrain.config.convert import from_mapping
 from accumtrain.config.schema import Config
 from accumtrain.process import environment, tpu_runtime
 from accumtrain.shell import cli
+from accumtrain.shell.overrides import for_hydra
 
 # before a test imports TensorFlow
 os.environ.update(environment.VARIABLES | tpu_runtime.quiet_environment(), TF_CPP_MIN_LOG_LEVEL="3")
@@ -91,7 +92,7 @@ def compose() -> Callable[..., Config]:
 
     def config(*overrides: str) -> Config:
         with hydra.initialize_config_dir(str(CONF_DIR), version_base="1.3"):
-            composed = hydra.compose("config", list(overrides))
+            composed = hydra.compose("config", for_hydra(overrides))
         return from_mapping(OmegaConf.to_container(composed, resolve=True))
 
     return config

@@ -1,84 +1,221 @@
-"""Imports run downward only: cli -> jobs -> engine -> models, optim, data, devices -> config, runs, console, errors."""
+"""The rooms of the package are layers, from the shell down to the errors, and imports run downward."""
 
 from __future__ import annotations
 
 import ast
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 import accumtrain
+from accumtrain.kinds.table import load
 
 PACKAGE = Path(accumtrain.__file__).parent
-LAYERS = [  # from the top; the members of a layer do not import each other, except in the base
-    {"cli"},
+LAYERS = [  # from the top; the members of a layer do not import each other
+    {"shell"},
     {"jobs"},
+    {"planning"},
     {"engine"},
     {"models", "optim", "data", "devices"},
+    {"backprop"},
+    {"runs"},
+    {"process"},
+    {"config"},
+    {"kinds"},
+    {"console"},
+    {"errors", "version"},
 ]
-BASE = {
-    "config",
-    "runs",
-    "console",
-    "errors",
-    "environment",
-    "sweep",
-    "hydra_errors",
-    "local_workers",
-    "tpu_compiler",
-    "tpu_runtime",
-    "usage",
+LEVELS = {room: level for level, layer in enumerate(LAYERS) for room in layer}
+# What a command imports before its job begins; whole rooms, or modules of a room.
+LIGHT = {
+    *("shell", "runs", "process", "config", "kinds", "console", "errors", "version"),
+    *(f"planning.{name}" for name in ("advice", "auto_steps", "plan_file", "probe", "probed_plan", "tpu_plan")),
+    *(f"jobs.{name}" for name in ("dispatch", "plan", "report")),
 }
-FILES = sorted(PACKAGE.rglob("*.py"))
+HEAVY = {"tensorflow", "keras", "numpy", "matplotlib"}
+TARGET = re.compile(r"accumtrain(\.\w+)+:\w+")  # "module:attribute"
+IMPORTERS = {"import_module", "__import__"}
 
 
-def part_of(module: str) -> str:
+def module_of(file: Path) -> str:
+    """engine/window.py -> accumtrain.engine.window."""
+    return ".".join(("accumtrain", *file.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
+
+
+FILES = {module_of(file): file for file in sorted(PACKAGE.rglob("*.py"))}
+TREES = {module: ast.parse(file.read_text()) for module, file in FILES.items()}
+INSIDE = [module for module in FILES if module not in ("accumtrain", "accumtrain.__main__")]
+
+
+def room_of(name: str) -> str:
     """accumtrain.engine.window -> engine."""
-    return [*module.split("."), ""][1]
+    return name.split(".")[1]
 
 
-def level(part: str) -> int:
-    return next((place for place, layer in enumerate(LAYERS) if part in layer), len(LAYERS))
-
-
-def imported(tree: ast.AST) -> set[str]:
-    names = set()
-    for node in ast.walk(tree):
+def imports(nodes: Iterator[ast.AST]) -> Iterator[str]:
+    """The dotted names that import statements, and calls in their place, name: of modules, or of what is in them."""
+    for node in nodes:
         if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "imports name the whole module"
-            names |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return names
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Call) and called(node) in IMPORTERS and isinstance(node.args[0], ast.Constant):
+            yield node.args[0].value
 
 
-def imported_at_top(tree: ast.Module) -> set[str]:
-    """What importing the module imports, functions left out."""
-    top = [node for node in tree.body if not isinstance(node, ast.FunctionDef | ast.ClassDef)]
-    return imported(ast.Module(body=top, type_ignores=[]))
+def called(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
-def test_imports_run_downward(file):
-    part = file.relative_to(PACKAGE).with_suffix("").parts[0]
-    for name in imported(ast.parse(file.read_text())):
-        if name.startswith("accumtrain.") and (other := part_of(name)) not in (part, "__version__"):
-            assert level(other) > level(part) or (part in BASE and other in BASE), f"{part} imports {name}"
+def at_module_level(node: ast.AST) -> Iterator[ast.AST]:
+    """What importing the module runs: all but the bodies of functions."""
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            yield child
+            yield from at_module_level(child)
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
-def test_what_the_command_line_reads_imports_no_tensorflow(file):
-    part = file.relative_to(PACKAGE).with_suffix("").parts[0]
-    if part in BASE | {"cli", "__init__"}:
-        heavy = {"tensorflow", "keras", "numpy", "matplotlib"}
-        assert not heavy & {name.split(".")[0] for name in imported_at_top(ast.parse(file.read_text()))}
+def known_module(name: str) -> str | None:
+    """The module of the package that a dotted name is, or is in."""
+    while name not in FILES:
+        name, dot, _ = name.rpartition(".")
+        if not dot:
+            return None
+    return name
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
-def test_a_file_is_one_idea(file):
-    assert len(file.read_text().splitlines()) <= 300
+@cache
+def loads(module: str) -> frozenset[str]:
+    """The modules of the package that importing this one imports, this one aside."""
+    return frozenset(filter(None, map(known_module, imports(at_module_level(TREES[module]))))) - {module}
 
 
-def test_every_part_has_its_place():
-    parts = {file.relative_to(PACKAGE).with_suffix("").parts[0] for file in FILES} - {"__init__"}
-    assert parts <= set().union(BASE, *LAYERS)
+@cache
+def targets(module: str) -> tuple[str, ...]:
+    """The texts "module:attribute" in a module."""
+    texts = (node.value for node in ast.walk(TREES[module]) if isinstance(node, ast.Constant))
+    return tuple(text for text in texts if isinstance(text, str) and TARGET.fullmatch(text))
+
+
+def path_to_itself(start: str, module: str, seen: set[str]) -> list[str] | None:
+    """A cycle of imports through `start`, if there is one from `module` on."""
+    for other in loads(module):
+        if other == start:
+            return [module]
+        if other not in seen:
+            seen.add(other)
+            if (rest := path_to_itself(start, other, seen)) is not None:
+                return [module, *rest]
+    return None
+
+
+def test_every_file_is_in_a_room():
+    assert {room_of(module) for module in INSIDE} == set(LEVELS)
+
+
+@pytest.mark.parametrize("module", INSIDE)
+def test_imports_run_downward(module):
+    room = room_of(module)
+    for name in imports(ast.walk(TREES[module])):
+        if name.split(".")[0] == "accumtrain":
+            other = room_of(f"{name}.")
+            assert other in LEVELS, f"{module} imports {name}, not the module that defines it"
+            assert other == room or LEVELS[other] > LEVELS[room], f"{module} imports {name}"
+
+
+@pytest.mark.parametrize("module", INSIDE)
+def test_no_module_imports_itself_by_way_of_others(module):
+    assert path_to_itself(module, module, set()) is None
+
+
+@pytest.mark.parametrize("module", [module for module in INSIDE if room_of(module) != "kinds"])
+def test_code_is_named_by_a_text_only_in_rows_and_for_children(module):
+    for target in targets(module):
+        assert target.startswith(f"{module}:")
+        assert f"TASK = {target!r}" in map(ast.unparse, TREES[module].body)
+
+
+@pytest.mark.parametrize("module", INSIDE)
+def test_modules_are_imported_by_name_only_in_the_tables(module):
+    calls = [node for node in ast.walk(TREES[module]) if isinstance(node, ast.Call) and called(node) in IMPORTERS]
+    for call in calls if room_of(module) != "kinds" else ():
+        (name,) = call.args
+        assert isinstance(name, ast.Constant), "a text, so that it can be seen here"
+        assert not name.value.startswith("accumtrain")
+
+
+@pytest.mark.parametrize("target", sorted({target for module in INSIDE for target in targets(module)}))
+def test_code_that_is_named_by_a_text_is_there(target):
+    assert callable(load(target))
+
+
+@pytest.mark.parametrize("module", [each for each in INSIDE if {room_of(each), each.partition(".")[2]} & LIGHT])
+def test_what_a_command_imports_before_its_job_is_light(module):
+    seen, waiting = {module}, [module]
+    while waiting:
+        current = waiting.pop()
+        heavy = {name.split(".")[0] for name in imports(at_module_level(TREES[current]))} & HEAVY
+        assert not heavy, f"{current} imports {heavy}"
+        waiting += loads(current) - seen
+        seen |= loads(current)
+
+
+def test_what_is_light_is_there():
+    names = {room_of(module) for module in INSIDE} | {module.partition(".")[2] for module in INSIDE}
+    assert names >= LIGHT
+
+
+@pytest.mark.parametrize("module", FILES)
+def test_a_file_is_one_idea(module):
+    assert len(FILES[module].read_text().splitlines()) <= 300
+
+
+def test_a_file_name_says_which_file():
+    rooms = {
+        (file.name, room_of(module)) for module, file in FILES.items() if file.stem not in ("__init__", "__main__")
+    }
+    assert not repeated(name for name, _ in rooms)
+
+
+def test_a_class_name_says_which_class():
+    assert not repeated(
+        node.name for tree in TREES.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)
+    )
+
+
+def repeated(names: Iterator[str]) -> set[str]:
+    return {name for name, times in Counter(names).items() if times > 1}
+
+
+def public_names() -> dict[str, str]:
+    """The names of __init__.pyi, each with where it comes from."""
+    statements = ast.parse((PACKAGE / "__init__.pyi").read_text()).body
+    return {
+        alias.asname: f"accumtrain.{statement.module}:{alias.name}"
+        for statement in statements
+        if isinstance(statement, ast.ImportFrom)
+        for alias in statement.names
+    }
+
+
+@pytest.mark.parametrize(("name", "target"), public_names().items())
+def test_a_public_name_is_there(name, target):
+    assert getattr(accumtrain, name) is load(target)
+
+
+def test_all_public_names_are_declared():
+    assert {*public_names(), "__version__"} == set(accumtrain.__all__)
+
+
+def test_the_package_itself_imports_nothing_heavy():
+    program = f"import sys, accumtrain; print(*{HEAVY | {'hydra'}} & set(sys.modules))"
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=PACKAGE.parent)
+    assert done.stdout == "\n"

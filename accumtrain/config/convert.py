@@ -12,7 +12,7 @@ from typing import Any
 from accumtrain.config.rules import check
 from accumtrain.config.schema import Config
 from accumtrain.errors import ConfigError
-from accumtrain.kinds.groups import GROUPS
+from accumtrain.kinds.groups import GROUPS, kinds_with
 from accumtrain.kinds.table import Choice
 from accumtrain.kinds.values import show, suggest
 
@@ -70,6 +70,10 @@ def _record(cls: type, value: Any, where: str) -> Any:
     names = [field.name for field in fields]
     for key in value:
         if key not in names:
+            if kinds := kinds_with(where, key):
+                raise ConfigError(
+                    f"{_join(where, key)}: the chosen {where} has no such key, it belongs to kind {' or '.join(kinds)}"
+                )
             owner = f"{where} (kind {value['kind']})" if "kind" in value else where or "the configuration"
             raise ConfigError(f"{_join(where, key)}: no such key in {owner}; {suggest(str(key), names)}")
     hints = typing.get_type_hints(cls)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 from accumtrain.kinds.devices import DEVICES
@@ -20,3 +21,8 @@ GROUPS: dict[str, Table[Any]] = {
     "data": SOURCES,
     "device": DEVICES,
 }
+
+
+def kinds_with(group: str, key: str) -> list[str]:
+    """The kinds of a group that have the key; none where there is no such group."""
+    return [row.name for row in GROUPS.get(group, ()) if key in {each.name for each in fields(row.config)}]

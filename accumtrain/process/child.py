@@ -1,7 +1,7 @@
 """Work in a process of its own: what that takes, loads or breaks is gone with it.
 
 A folder carries the request and the answer. The child holds a pipe whose other end its parent has: when the parent
-closes it, or is gone, the child gets a SIGTERM. The child is the program that this process is (see program.py).
+says a word there, or is gone, the child gets a SIGTERM. The child is the program that this process is (see program.py).
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from accumtrain.kinds.table import load
 
 REQUEST, ANSWER, DOING, LAST_WORDS = "request.json", "answer.json", "doing", "stderr"
 TASK = "task"  # of a request: "module:function" that the child calls
+STOP = b"."  # the word to the child; a parent that is gone says none
 SILENCE = 20.0  # seconds after which it is said what the child is doing
 LOOK = 0.5  # seconds between two looks whether the child is still needed
 
@@ -47,7 +48,7 @@ class Ended:
 
 
 class Child:
-    """A process that works on one request. A context: its end closes the child's pipe and waits for its end.
+    """A process that works on one request. A context: its end stops the child and waits for its end.
 
     Args:
         command: gets the folder as one more argument.
@@ -88,10 +89,12 @@ class Child:
         return self
 
     def __exit__(self, *_: object) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
         if not self._shown:
             self._process.kill()  # nothing of it is to be saved
+        pipe = self._process.stdin
+        assert pipe is not None
+        with suppress(BrokenPipeError), pipe:  # it has ended
+            pipe.write(STOP)
         self._process.wait()
         for copy in self._copies:
             copy.join()
@@ -142,13 +145,11 @@ def show(
 
     Once it is not `still_needed` the child gets a SIGTERM and stops with its state saved.
     """
-    with (
-        tempfile.TemporaryDirectory(prefix="accumtrain-job-") as name,
-        Child(command, Path(name), request, label, environment) as child,
-    ):
-        while still_needed() and not child.wait(LOOK):
-            pass
-    return child.ended()
+    with tempfile.TemporaryDirectory(prefix="accumtrain-job-") as name:
+        with Child(command, Path(name), request, label, environment) as child:
+            while still_needed() and not child.wait(LOOK):
+                pass
+        return child.ended()
 
 
 def check(ended: Ended, what: str) -> None:
@@ -181,19 +182,22 @@ def _copy_lines(source: IO[bytes], target: TextIO, label: str) -> None:
 def serve(folder: Path) -> int:
     """Does the task that is asked for in the folder. Returns the exit code."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # a sweep that runs jobs side by side blocks it
-    threading.Thread(target=_end_with_parent, args=(folder, os.getppid()), daemon=True).start()
+    threading.Thread(target=_end_with_parent, args=(folder,), daemon=True).start()
     request = json.loads((folder / REQUEST).read_text())
     try:
         answer, code = load(request[TASK])(request, folder), 0
     except AccumtrainError as error:
         answer, code = {"message": str(error)}, error.exit_code
+    except KeyboardInterrupt:  # nobody here to be told of it: the parent sees that a signal has ended its child
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+        raise
     (folder / ANSWER).write_text(json.dumps(answer))
     return code
 
 
-def _end_with_parent(folder: Path, parent: int) -> None:
+def _end_with_parent(folder: Path) -> None:
     """Stops this process when its parent wants it to, or is gone."""
-    os.read(sys.stdin.fileno(), 1)
-    if os.getppid() != parent:
+    if os.read(sys.stdin.fileno(), 1) != STOP:
         shutil.rmtree(folder, ignore_errors=True)  # which nobody else would remove
     os.kill(os.getpid(), signal.SIGTERM)

@@ -20,13 +20,15 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_atomic(path: Path, text: str) -> None:
-    """Replaces the file `path` by `text`, or leaves it as it was.
+    """Replaces the file `path` by `text`, or leaves it as it was. A file that holds this text is not touched.
 
     Raises:
         CheckpointError: it can't be written, for example because the disk is full.
     """
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     with disk_errors(path):
+        if path.exists() and path.read_text() == text:
+            return
         try:
             with unfinished.open("w") as file:
                 file.write(text)

@@ -21,7 +21,7 @@ from accumtrain.shell.choices import offer_rows
 from accumtrain.shell.compose import call_hydra, plain_values, read_config
 from accumtrain.shell.extensions import load_extensions
 from accumtrain.shell.guard import SHOW_TRACEBACK, guard
-from accumtrain.shell.overrides import with_open_keys
+from accumtrain.shell.overrides import for_hydra
 from accumtrain.shell.usage import help_text
 from accumtrain.shell.workers import WORKERS, run_workers
 from accumtrain.version import __version__
@@ -44,9 +44,9 @@ def command() -> int:
 
     ACCUMTRAIN_TRACEBACK=1 or HYDRA_FULL_ERROR=1 in the environment shows tracebacks with the messages.
     """
-    if os.environ.get("HYDRA_FULL_ERROR") == "1":
-        os.environ[SHOW_TRACEBACK] = "1"
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then hands its errors to us instead of printing them
+    # Hydra then hands its errors to us instead of printing them; what the user wants is kept for children too
+    os.environ.setdefault(SHOW_TRACEBACK, os.environ.get("HYDRA_FULL_ERROR", "0"))
+    os.environ["HYDRA_FULL_ERROR"] = "1"
     code, result = guard(_run_command)
     return code if result is None else result
 
@@ -60,7 +60,7 @@ def _run_command() -> int:
         return child.serve(Path(sys.argv[2]))
     if sys.argv[1:2] == [WORKERS]:
         return run_workers(sys.argv[2:])
-    sys.argv[1:] = with_open_keys(sys.argv[1:])
+    sys.argv[1:] = for_hydra(sys.argv[1:])
     options = get_args_parser().parse_args()
     if options.help:
         print(help_text([Path(options.config_dir)] if options.config_dir else []))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import re
 import traceback
-from dataclasses import fields
 
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf.errors import OmegaConfBaseException
@@ -13,7 +12,7 @@ from yaml import YAMLError
 
 from accumtrain.config.convert import known_keys
 from accumtrain.errors import AccumtrainError, ConfigError
-from accumtrain.kinds.groups import GROUPS
+from accumtrain.kinds.groups import GROUPS, kinds_with
 from accumtrain.kinds.values import suggest
 
 USAGE_ERRORS = (HydraException, OmegaConfBaseException, YAMLError)
@@ -56,10 +55,8 @@ def _from_plugin(error: Exception) -> bool:
 
 def _unknown_key(key: str) -> str:
     group, _, name = key.rpartition(".")
-    rows = GROUPS.get(group, ())
-    owners = [row.name for row in rows if name in {each.name for each in fields(row.config)}]
-    if owners:
-        return f"{key}: the chosen {group} has no such key, it belongs to kind {' or '.join(owners)}"
+    if kinds := kinds_with(group, name):
+        return f"{key}: the chosen {group} has no such key, it belongs to kind {' or '.join(kinds)}"
     known = [*known_keys(), *GROUPS, "experiment"]
     same_end = [each for each in known if each.rpartition(".")[2] == name]
     close = list(dict.fromkeys([*same_end, *difflib.get_close_matches(key, known)]))[:3]

@@ -62,8 +62,10 @@ class JobOutcome:
     @cached_property
     def result(self) -> dict[str, Any]:
         """What the job has written; empty where it wrote nothing."""
-        if self.file is None or _written(Path(self.file)) == self.written_before:
+        if self.file is None:
             return {}
+        if self.ended_with != 0 and _written(Path(self.file)) == self.written_before:
+            return {}  # what is there is of an earlier job
         content: dict[str, Any] = json.loads(Path(self.file).read_text())
         return content
 
@@ -79,7 +81,9 @@ class JobOutcome:
         """Smaller is better. Jobs that failed come last, and those without a value after those with one."""
         keys = JOBS[self.job].ranking if self.job else ()
         values = [(self.value(key), sign) for key, sign in keys]
-        return (self.exit_code != 0, *(float("inf") if value is None else sign * value for value, sign in values))
+        ranks = [float("inf") if value is None else sign * value for value, sign in values]
+        longest = max(len(job.ranking) for job in JOBS)
+        return (self.exit_code != 0, *ranks, *[float("inf")] * (longest - len(ranks)))
 
     @property
     def objective(self) -> float:

@@ -1,4 +1,4 @@
-"""The command's `key=value` arguments: values that are given, and dotted keys of mappings that are open."""
+"""The command's `key=value` arguments: values that are given, and what Hydra has to be told about them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ import typing
 from collections.abc import Sequence
 from functools import cache
 
+from accumtrain.config.conf_dir import CONF_DIR
 from accumtrain.kinds.groups import GROUPS
+
+NO_TEXT = re.compile(r"^([+-]?[\d._]+(e[+-]?\d+)?|true|false)$", re.IGNORECASE)  # what Hydra reads as something else
 
 
 def given_value(overrides: Sequence[str], key: str, default: str) -> str:
@@ -18,24 +21,40 @@ def given_value(overrides: Sequence[str], key: str, default: str) -> str:
     return default if set(value) & set("$,") else value
 
 
-def with_open_keys(arguments: Sequence[str]) -> list[str]:
-    """The arguments, in which `optim.args.beta_2=0.95` may name a key that optim.args does not have yet.
+def for_hydra(arguments: Sequence[str]) -> list[str]:
+    """The arguments as Hydra has to get them.
 
-    Hydra adds a key only where the argument begins with ++.
+    `optim.args.beta_2=0.95` and `optim.args={beta_2:0.95}` may add keys to optim.args: Hydra does so only behind ++.
+    `accum=4` shall be looked for among the choices of the group: Hydra takes only texts for choices.
     """
-    names = "|".join(map(re.escape, _mappings()))
-    return [f"++{each}" if re.match(rf"({names})\.[A-Za-z_]\w*=", each) else each for each in arguments]
+    return [_with_number_quoted(_with_key_added(each)) for each in arguments]
+
+
+def _with_key_added(argument: str) -> str:
+    key, equals, _ = argument.partition("=")
+    mapping, _, name = key.rpartition(".")
+    is_open = key in _mappings() or (mapping in _mappings() and name.isidentifier())
+    return f"++{argument}" if equals and is_open else argument
+
+
+def _with_number_quoted(argument: str) -> str:
+    group, _, values = argument.partition("=")
+    if not (group.isidentifier() and (CONF_DIR / group).is_dir()):
+        return argument
+    return f"{group}={','.join(NO_TEXT.sub(_quoted, value) for value in values.split(','))}"
+
+
+def _quoted(value: re.Match[str]) -> str:
+    return f"'{value[0]}'"
 
 
 @cache
-def _mappings() -> tuple[str, ...]:
+def _mappings() -> frozenset[str]:
     """The dotted keys whose values are mappings of whatever keys, such as optim.args."""
-    return tuple(
-        dict.fromkeys(
-            f"{group}.{field.name}"
-            for group, table in GROUPS.items()
-            for row in table
-            for field in dataclasses.fields(row.config)
-            if typing.get_origin(typing.get_type_hints(row.config)[field.name]) is dict
-        )
+    return frozenset(
+        f"{group}.{field.name}"
+        for group, table in GROUPS.items()
+        for row in table
+        for field in dataclasses.fields(row.config)
+        if typing.get_origin(typing.get_type_hints(row.config)[field.name]) is dict
     )

@@ -44,6 +44,7 @@ def run_in_child(folder: Path, number: int, values: Mapping[str, Any], overrides
         "values": values,
         "overrides": list(overrides),
     }
+    sweep_folder.leave(folder, number, JobOutcome(list(overrides)))  # it runs: until it has left more, that is known
     ended = child.show(child_command(), request, label, partial(sweep_folder.goes_on, folder), _environment())
     outcome = sweep_folder.left_by(folder, number) or JobOutcome(list(overrides))
     return replace(outcome, ended_with=_exit_code(ended.code, label))

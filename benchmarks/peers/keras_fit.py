@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from typing import Any
 
 from turns import Turns, arguments
 
@@ -50,11 +51,11 @@ class Hold(keras.callbacks.Callback):
         super().__init__()
         self._facts = {"parameters": sum(int(np.prod(weight.shape)) for weight in model.trainable_weights)}
 
-    def on_train_batch_begin(self, batch, logs=None):
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         if batch == 0:
             turns.next()
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         if (batch + 1) % options.steps == 0:
             turns.done(**self._facts)
             self._facts = {}
@@ -85,11 +86,11 @@ def cifar_resnet(units: int, classes: int) -> keras.Model:
     return keras.Model(image, layers.Dense(classes, dtype="float32")(x))
 
 
-def activated(x):
+def activated(x: keras.KerasTensor) -> keras.KerasTensor:
     return layers.ReLU()(layers.BatchNormalization(momentum=0.9)(x))
 
 
-def convolved(x, filters: int, stride: int = 1):
+def convolved(x: keras.KerasTensor, filters: int, stride: int = 1) -> keras.KerasTensor:
     return layers.Conv2D(filters, 3, stride, padding="same", use_bias=False)(x)
 
 

@@ -16,7 +16,7 @@ from workbench import compose, tf  # noqa: E402
 
 from accumtrain.data.open_data import open_data  # noqa: E402
 from accumtrain.devices.resolve import resolve  # noqa: E402
-from accumtrain.engine.dry_run import Probe  # noqa: E402
+from accumtrain.engine.dry_run import DryRun  # noqa: E402
 from accumtrain.engine.flops import count_flops  # noqa: E402
 from accumtrain.jobs.bench import repeat_one_batch  # noqa: E402
 
@@ -36,17 +36,17 @@ def main() -> None:
     )
     devices, data = resolve(config.device), open_data(config.data, config.run.seed)
     with tempfile.TemporaryDirectory() as scratch:
-        probe = Probe(config, data, devices, options.micro_batch, Path(scratch), options.steps)
-        repeat_one_batch(probe, config, data, devices, options.micro_batch)
-        facts = {"parameters": probe.window.model.params}
+        dry_run = DryRun(config, data, devices, options.micro_batch, Path(scratch), options.steps)
+        repeat_one_batch(dry_run, config, data, devices, options.micro_batch)
+        facts: dict[str, float] = {"parameters": dry_run.window.model.params}
         while turns.next():
-            probe.update()
+            dry_run.update()
             turns.done(**facts)
-            facts = {} if "flops_per_image" in facts else {"flops_per_image": flops_per_image(probe)}
+            facts = {} if "flops_per_image" in facts else {"flops_per_image": flops_per_image(dry_run)}
 
 
-def flops_per_image(probe: Probe) -> float:
-    graph = probe.step.compiled_micro_steps.get_concrete_function(probe.batches, tf.constant(1)).graph
+def flops_per_image(dry_run: DryRun) -> float:
+    graph = dry_run.step.compiled_micro_steps.get_concrete_function(dry_run.batches, tf.constant(1)).graph
     return count_flops(graph, options.micro_batch) / options.micro_batch
 
 

@@ -9,6 +9,7 @@ import tensorflow as tf
 from accumtrain.backprop import tape
 from accumtrain.backprop.mode import Mode
 from accumtrain.models.build_model import build_model
+from accumtrain.models.spec import ModelSpec
 from tests.engine.small import CLASSES, bottleneck_revnet, examples, lenet, resnet20, revnet38
 
 CASES = {
@@ -22,7 +23,7 @@ CASES = {
 
 def gradients(config, precision, shape, batch=8):
     """Gradient and batch statistics of one micro-batch, as lists of arrays."""
-    model = build_model(config, precision=precision, seed=1, image_shape=shape, num_classes=CLASSES)
+    model = build_model(config, ModelSpec(shape, CLASSES, precision, seed=1))
     data = examples(batch, shape)
     collected = {}
 
@@ -71,7 +72,7 @@ def test_gradient_is_bitwise_that_of_stored_activations(name, memory, precision)
 @pytest.mark.parametrize("config", [revnet38(units=(9, 9, 9)), bottleneck_revnet()], ids=["revnet110", "bottleneck"])
 def test_reconstruction_error_is_zero(config, precision):
     shape = (16, 16, 3) if config.stem == "cifar" else (64, 64, 3)
-    model = build_model(config, precision=precision, seed=1, image_shape=shape, num_classes=CLASSES)
+    model = build_model(config, ModelSpec(shape, CLASSES, precision, seed=1))
     mode = Mode(training=True, recording=True)
     x = tf.cast(examples(4, shape)["image"], model.compute_dtype)
     stem, *stages, _ = model.segments
@@ -84,7 +85,7 @@ def test_reconstruction_error_is_zero(config, precision):
         y, d_y = inputs.pop(), tuple(map(tf.ones_like, streams))
         for unit, original in zip(reversed(stage.units), reversed(inputs), strict=True):
             kept = None if unit.invertible else original
-            y, d_y = tape._reverse_unit(unit, kept, y, d_y, mode, lambda *_: [])
+            y, d_y = unit.reverse(kept, y, d_y, mode, lambda *_: [])
             for stream, expected in zip(y, original, strict=True):
                 assert float(tf.reduce_max(tf.abs(stream - expected))) == 0.0
 

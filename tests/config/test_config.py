@@ -13,6 +13,8 @@ from accumtrain.config.conf_dir import CONF_DIR
 from accumtrain.config.convert import from_mapping, known_keys, to_mapping
 from accumtrain.config.schema import Config
 from accumtrain.errors import ConfigError
+from accumtrain.kinds.groups import GROUPS
+from accumtrain.kinds.optimizers import SgdConfig
 
 REQUIRED = {  # what a choice leaves to the user
     "model=keras": ["model.name=MobileNetV2"],
@@ -112,7 +114,10 @@ MISTAKES = [
     ("accum.steps=0", "accum.steps=0: must be at least 1"),
     ("accum.steps=most", "accum.steps=most: must be a number of micro-batches per update, or auto"),
     ("batch_size=63 accum.steps=auto device.virtual=2", "batch_size=63 does not divide by accum.steps=1 x 2 replicas"),
-    ("accum=4", "accum=4: accum is a group of keys; set one of them, accum.<key>=<value>"),
+    ("accum=4", "accum=4: no such choice; choose from auto, fixed; a number is accum.steps=4"),
+    ("-m accum=4,8", "accum=4: no such choice; choose from auto, fixed; a number is accum.steps=4"),
+    ("model=50", "model=50: no such choice; choose from"),
+    ("train=4", "train=4: train is a group of keys; set one of them, train.<key>=<value>"),
     ("precision=fp32", "precision=fp32: no such choice; choose from float32, bfloat16, float16, float64"),
     ("precision=float64", "precision=float64: fused batch norm has no float64; use model.norm=group"),
     ("model=resnet20 model.memory=reverse", "resnet20 is not reversible; use model.memory=recompute"),
@@ -143,7 +148,10 @@ MISTAKES = [
     ("optim=sgd optim.nesterov=1", "optim.nesterov=1: must be true or false"),
     ("optim.clip_norm=-1", "optim.clip_norm=-1.0: must be at least 0"),
     ("optim=keras optim.name=Lion optim.args=3", "optim.args=3: must be a mapping"),
-    ("optim.args.beta_1=0.5", "write optim.args={beta_1: <value>}"),
+    ("optim.args=3", "optim.args: the chosen optim has no such key, it belongs to kind keras"),
+    ("optim.args.beta_1=0.5", "optim.args: the chosen optim has no such key, it belongs to kind keras"),
+    ("optim=keras optim.name=Adam optim.args.beta_1", "optim.args.beta_1: must be key=value"),
+    ("optim=keras optim.name=Adam optim.arg.beta_1=0.5", "optim.arg.beta_1: no such key"),
     ("schedule.warmup=-1", "schedule.warmup=-1: must be at least 0"),
     ("schedule=step schedule.boundaries=[60,40]", "must be increasing numbers of updates"),
     ("schedule=step schedule.boundaries=[40,40.5]", "schedule.boundaries[1]=40.5: must be a whole number"),
@@ -182,7 +190,7 @@ MISTAKES = [
     ("--cfg job --info", "Only one of"),
     ("--config-dir nowhere", "nowhere' not found"),
     ("-m batch_size=33,50", "batch_size=33 does not divide by accum.steps=4"),
-    ("-m batch_size=32,64 run.name=one", "2 jobs of the sweep would train in one folder"),
+    ("-m batch_size=32,64 run.name=one", "run.name=one: 2 jobs of the sweep would write runs/one/summary.json"),
     ("-m model=resnet20,resnet21", "model=resnet21: no such choice"),
 ]
 
@@ -207,9 +215,41 @@ def test_limits_of_numbers_are_allowed(compose):
     assert isinstance(config.optim.lr, float), "a whole number is a number"
 
 
-def test_unchecked_mapping_of_another_shape():
-    with pytest.raises(ConfigError, match="job has no value"):
-        from_mapping({})
+def test_a_mapping_needs_only_what_has_no_default(compose):
+    assert from_mapping({}) == Config() == compose()
+    assert from_mapping({"optim": {"kind": "sgd"}}) == Config(optim=SgdConfig())
+    with pytest.raises(ConfigError, match=r"model\.name has no value; add model\.name=MobileNetV2"):
+        from_mapping({"model": {"kind": "keras"}})
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_defaults_in_python_are_those_of_the_command_line(group, compose):
+    for row in GROUPS[group]:
+        choice = f"{group}={'lenet5' if row.name == 'lenet' else row.name}"
+        if choice not in CHOICES or choice in REQUIRED:
+            continue
+        assert getattr(compose(choice), group) == row.config()
+
+
+def test_one_argument_of_a_keras_class_is_a_key(compose):
+    optim = compose("optim=keras", "optim.name=Adam", "optim.args.beta_2=0.95", "optim.args.amsgrad=true").optim
+    assert optim.args == {"beta_2": 0.95, "amsgrad": True}
+    assert compose("model=keras", "model.name=MobileNet", "model.args.alpha=0.5").model.args == {"alpha": 0.5}
+
+
+def test_one_argument_of_a_keras_class_on_the_command_line(command, fake_job):
+    seen = fake_job(lambda config: None)
+    keras = ("optim=keras", "optim.name=Adam", "model=keras", "model.name=MobileNet", "data=synthetic")
+    assert command(*keras, "optim.args={beta_1:0.5}", "optim.args.beta_2=0.95").code == 0
+    assert command(*keras, "optim.args.beta_2=0.95", "optim.args={beta_1:0.5}").code == 0
+    assert command("-m", *keras, "optim.args.beta_2=0.9,0.95", "model.args.alpha=0.5").code == 0
+    assert [(config.optim.args, config.model.args) for config in seen] == [
+        ({"beta_1": 0.5, "beta_2": 0.95}, {}),
+        ({"beta_1": 0.5, "beta_2": 0.95}, {}),
+        ({"beta_2": 0.9}, {"alpha": 0.5}),
+        ({"beta_2": 0.95}, {"alpha": 0.5}),
+    ]
+    assert len({config.run.name for config in seen}) == 3, "the first two are the same run"
 
 
 def test_float64_with_group_norm_or_keras(compose):

@@ -13,7 +13,7 @@ import tensorflow as tf
 from accumtrain.data import resident
 from accumtrain.kinds.sources import FolderConfig, TfdsConfig, TfrecordConfig
 
-PLAIN = {"augment": "none", "image_size": None, "mean": [0.0], "std": [1.0]}
+PLAIN: dict[str, Any] = {"augment": "none", "image_size": None, "mean": [0.0], "std": [1.0]}
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +53,7 @@ def make_folder(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def folder_config() -> Callable[..., FolderConfig]:
-    return lambda path, **changes: FolderConfig("folder", **{**PLAIN, **changes}, path=str(path), test_fraction=0.2)
+    return lambda path, **changes: FolderConfig(**{**PLAIN, **changes}, path=str(path), test_fraction=0.2)
 
 
 def example(features: dict[str, bytes | int]) -> bytes:
@@ -96,7 +96,7 @@ def tfrecord_config(tmp_path: Path) -> Callable[..., TfrecordConfig]:
             "label_feature": "label",
             "num_classes": 3,
         }
-        return TfrecordConfig("tfrecord", **{**PLAIN, **own, **changes})
+        return TfrecordConfig(**{**PLAIN, **own, **changes})
 
     return make
 
@@ -146,6 +146,6 @@ def prepare_tfds(tiny_pictures: Any, tmp_path: Path) -> Callable[..., TfdsConfig
             "image_feature": "image",
             "label_feature": "label",
         }
-        return TfdsConfig("tfds", **{**PLAIN, **own, **changes})
+        return TfdsConfig(**{**PLAIN, **own, **changes})
 
     return prepare

@@ -12,7 +12,8 @@ from accumtrain.kinds.sources import DigitsConfig
 
 
 def test_split_is_fixed_and_stratified() -> None:
-    train, test = digits.open_digits()
+    source = digits.open_digits(DigitsConfig(), 0)
+    train, test = source.train, source.test
     assert (train.size, test.size, test.image_shape) == (1437, 360, (8, 8, 1))
     images, labels = test.read(tf.range(360, dtype=tf.int64))
     everyone = np.bincount(train.read(tf.range(1437, dtype=tf.int64))[1]) + np.bincount(labels)
@@ -22,15 +23,16 @@ def test_split_is_fixed_and_stratified() -> None:
 
 
 def test_splits_share_no_example() -> None:
+    source = digits.open_digits(DigitsConfig(), 0)
     train, test = (
         {image.tobytes() for image in split.read(tf.range(split.size, dtype=tf.int64))[0].numpy()}
-        for split in digits.open_digits()
+        for split in (source.train, source.test)
     )
     assert not train & test
 
 
 def test_sixteen_is_one() -> None:
-    data = open_data(DigitsConfig("digits", "none", None, [0.0], [1.0]), seed=0)
+    data = open_data(DigitsConfig(augment="none", image_size=None, mean=[0.0], std=[1.0]), seed=0)
     image = next(iter(eval_batches(data, batch=360)))["image"].numpy()
     assert (image.min(), image.max()) == (0.0, 1.0)
     np.testing.assert_array_equal(np.unique(image), np.arange(17) / 16)

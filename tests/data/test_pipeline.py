@@ -25,14 +25,14 @@ def data(request: pytest.FixtureRequest, make_folder: Callable[..., Path], monke
     monkeypatch.setattr(pipeline, "_CHUNK", 7)
     match request.param:
         case "array resized and shifted":
-            config = DigitsConfig("digits", "shift", 12, **GREY)
+            config = DigitsConfig(augment="shift", image_size=12, **GREY)
         case "generated crop_flip":
-            config = SyntheticConfig("synthetic", "crop_flip", 10, **COLOUR, channels=3, num_classes=4, **SIZES)
+            config = SyntheticConfig(augment="crop_flip", image_size=10, **COLOUR, channels=3, num_classes=4, **SIZES)
         case "generated inception":
-            config = SyntheticConfig("synthetic", "inception", 10, **GREY, channels=1, num_classes=4, **SIZES)
+            config = SyntheticConfig(augment="inception", image_size=10, **GREY, channels=1, num_classes=4, **SIZES)
         case _:
             path = make_folder(count=10, height=9, width=14)
-            config = FolderConfig("folder", "inception", 8, **COLOUR, path=str(path), test_fraction=0.3)
+            config = FolderConfig(augment="inception", image_size=8, **COLOUR, path=str(path), test_fraction=0.3)
     return open_data(config, seed=0)
 
 
@@ -78,7 +78,7 @@ def test_seeds_and_epochs_differ(data: Data) -> None:
 
 
 def test_epoch_holds_every_example_once_across_batches() -> None:
-    data = open_data(DigitsConfig("digits", "none", None, **GREY), seed=0)
+    data = open_data(DigitsConfig(augment="none", image_size=None, **GREY), seed=0)
     size = data.train.size
     stream = take(data, 3 * size // 100 + 1, batch=100)["image"].reshape(-1, 64)
     stored = np.unique(
@@ -90,7 +90,7 @@ def test_epoch_holds_every_example_once_across_batches() -> None:
 
 @pytest.mark.parametrize("batch", [1, 7, 10, 64])
 def test_evaluation_counts_every_example_once(batch: int) -> None:
-    config = SyntheticConfig("synthetic", "none", 4, **GREY, channels=1, num_classes=4, **SIZES)
+    config = SyntheticConfig(augment="none", image_size=4, **GREY, channels=1, num_classes=4, **SIZES)
     for split, size in (("train", 21), ("test", 10)):
         elements = list(eval_batches(open_data(config, 0), batch=batch, split=split).as_numpy_iterator())
         weight = np.concatenate([element["weight"] for element in elements])
@@ -101,7 +101,7 @@ def test_evaluation_counts_every_example_once(batch: int) -> None:
 
 
 def test_evaluation_does_not_augment() -> None:
-    config = SyntheticConfig("synthetic", "crop_flip", 4, **GREY, channels=1, num_classes=4, **SIZES)
+    config = SyntheticConfig(augment="crop_flip", image_size=4, **GREY, channels=1, num_classes=4, **SIZES)
     element = next(iter(eval_batches(open_data(config, 0), batch=10)))
     stored, labels = open_data(config, 0).test.read(tf.range(10, dtype=tf.int64))
     np.testing.assert_allclose(element["image"], (stored.numpy() / 255 - 0.3) / 0.4, rtol=1e-5, atol=1e-6)

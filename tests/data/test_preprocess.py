@@ -104,6 +104,6 @@ def test_what_enters_at_the_edge() -> None:
     ],
 )
 def test_settings_that_do_not_fit(changes: dict, message: str) -> None:
-    config = DigitsConfig("digits", **{"augment": "none", "image_size": None, "mean": [0.0], "std": [1.0], **changes})
+    config = DigitsConfig(**{"augment": "none", "image_size": None, "mean": [0.0], "std": [1.0], **changes})
     with pytest.raises(ConfigError, match=message):
         open_data(config, seed=0)

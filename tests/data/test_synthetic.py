@@ -13,7 +13,7 @@ INDEX = tf.range(60, dtype=tf.int64)
 
 def config(**changes: object) -> SyntheticConfig:
     values = {"augment": "none", "image_size": 9, "mean": [0.5], "std": [0.25], "channels": 3, "num_classes": 5}
-    return SyntheticConfig("synthetic", **{**values, "train_examples": 60, "test_examples": 60, **changes})
+    return SyntheticConfig(**{**values, "train_examples": 60, "test_examples": 60, **changes})
 
 
 def test_example_is_a_function_of_seed_and_index() -> None:

@@ -8,7 +8,7 @@ import pytest
 from accumtrain.devices.cluster import Cluster
 from accumtrain.devices.rendezvous import meet
 from accumtrain.errors import ConfigError
-from accumtrain.shell.local_workers import free_ports
+from accumtrain.shell.workers import free_ports
 
 
 @pytest.fixture

@@ -2,34 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import tensorflow as tf
 
+from accumtrain.engine.ema import MovingAverage
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
-from accumtrain.kinds.models import LeNetConfig, ResNetConfig, RevNetConfig
+from accumtrain.kinds.models import LeNetConfig, ModelConfig, ResNetConfig, RevNetConfig
+from accumtrain.kinds.optimizers import OptimConfig
 from accumtrain.models.build_model import build_model
+from accumtrain.models.spec import ModelSpec
 from accumtrain.optim.build_optimizer import build_optimizer
+from accumtrain.optim.schedules import Schedule
 
 CLASSES = 10
 
 
 def resnet20(norm: str = "batch", memory: str = "store", units: tuple[int, ...] = (3, 3, 3)) -> ResNetConfig:
-    return ResNetConfig("resnet", memory, norm, "cifar", False, list(units), [16, 16, 32, 64][: len(units) + 1])
+    return ResNetConfig(
+        memory=memory,
+        norm=norm,
+        stem="cifar",
+        bottleneck=False,
+        units=list(units),
+        filters=[16, 16, 32, 64][: len(units) + 1],
+    )
 
 
 def revnet38(norm: str = "batch", memory: str = "reverse", units: tuple[int, ...] = (3, 3, 3)) -> RevNetConfig:
     return RevNetConfig(
-        "revnet", memory, norm, "cifar", False, list(units), [32, 32, 64, 112][: len(units) + 1], snap_bits=16
+        memory=memory,
+        norm=norm,
+        stem="cifar",
+        bottleneck=False,
+        units=list(units),
+        filters=[32, 32, 64, 112][: len(units) + 1],
+        snap_bits=16,
     )
 
 
 def bottleneck_revnet(norm: str = "batch", memory: str = "reverse") -> RevNetConfig:
     """RevNet-56 with two stages of two units and narrow."""
-    return RevNetConfig("revnet", memory, norm, "imagenet", True, [2, 2], [32, 32, 64], snap_bits=16)
+    return RevNetConfig(memory=memory, norm=norm, stem="imagenet", bottleneck=True, units=[2, 2], filters=[32, 32, 64])
 
 
 def lenet(memory: str = "store") -> LeNetConfig:
-    return LeNetConfig("lenet", memory)
+    return LeNetConfig(memory=memory)
 
 
 def examples(count: int, shape: tuple[int, int, int], seed: int = 0) -> dict[str, tf.Tensor]:
@@ -41,14 +60,23 @@ def examples(count: int, shape: tuple[int, int, int], seed: int = 0) -> dict[str
 
 
 def window_for(
-    config, optim, shape, *, precision="float32", clip_norm=0.0, micro_steps=1, schedule=None, ema=None, sum_dtype=None
-):
+    config: ModelConfig,
+    optim: OptimConfig,
+    shape: tuple[int, int, int],
+    *,
+    precision: str = "float32",
+    clip_norm: float = 0.0,
+    micro_steps: int = 1,
+    schedule: Schedule | None = None,
+    ema: Callable[[Sequence[tf.Variable]], MovingAverage] | None = None,
+    sum_dtype: tf.DType | None = None,
+) -> Window:
     """A window with weights that depend on the configuration alone."""
-    model = build_model(config, precision=precision, seed=3, image_shape=shape, num_classes=CLASSES)
+    model = build_model(config, ModelSpec(shape, CLASSES, precision, seed=3))
     return Window(
         model,
         build_optimizer(optim),
-        schedule or (lambda step: tf.constant(1.0)),
+        schedule=schedule,
         clip_norm=clip_norm,
         ema=ema(model.trainable_variables) if ema else None,
         seed=11,
@@ -66,5 +94,5 @@ def train(window: Window, batches: list[dict[str, tf.Tensor]], micro_steps: int)
     updates = []
     for _ in batches:
         step.accumulate(iterator, micro_steps)
-        updates.append({name: value.numpy().item() for name, value in step.commit().items()})
+        updates.append({name: value.numpy().item() for name, value in step.commit(partial=True).items()})
     return updates

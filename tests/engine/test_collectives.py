@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from accumtrain.shell.local_workers import free_ports
+
+from accumtrain.shell.workers import free_ports
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
@@ -19,16 +20,16 @@ import sys
 
 import tensorflow as tf
 
-from accumtrain.kinds.devices import DeviceConfig
+from accumtrain.kinds.devices import MultiworkerConfig
 from accumtrain.kinds.optimizers import SgdConfig
 from accumtrain.devices.resolve import resolve
 from accumtrain.engine.step import Step
 from tests.engine.small import examples, resnet20, window_for
 
 address, steps = sys.argv[1], int(sys.argv[2])
-devices = resolve(DeviceConfig("multiworker", 2, None, None, "auto", [address], 0, 30))
+devices = resolve(MultiworkerConfig(virtual=2, workers=[address], index=0, timeout=30))
 with devices.strategy.scope():
-    sgd = SgdConfig("sgd", 0.1, 0.0, 0.0, 0.9, False)
+    sgd = SgdConfig(lr=0.1, weight_decay=0.0, momentum=0.9)
     window = window_for(resnet20("batch", units=(1, 1)), sgd, (8, 8, 1), micro_steps=steps)
     step = Step(window, devices.strategy)
 
@@ -52,7 +53,7 @@ reductions = [op for op in commit.graph.get_operations() if op.type.startswith("
 shapes = [op.inputs[0].shape.as_list() for op in reductions]
 print(json.dumps({
     "accumulate": len(collectives(accumulate)), "commit": [node.op for node in collectives(commit)], "shapes": shapes,
-    "params": window.model.params, "examples": float(step.commit()["examples"]),
+    "params": window.model.params, "examples": float(step.commit(partial=True)["examples"]),
 }))
 """
 

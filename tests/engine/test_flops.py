@@ -15,7 +15,7 @@ DENSE = 16 * CLASSES
 
 
 def micro_step_flops(config, batch=BATCH):
-    window = window_for(config, SgdConfig("sgd", 1.0, 0.0, 0.0, 0.0, False), SHAPE)
+    window = window_for(config, SgdConfig(lr=1.0, weight_decay=0.0, momentum=0.0), SHAPE)
     batches = iter(tf.data.Dataset.from_tensors(examples(batch, SHAPE)).repeat())
     step = Step(window, tf.distribute.get_strategy())
     return count_flops(step.compiled_micro_steps.get_concrete_function(batches, tf.constant(3)).graph, batch)

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf.config_pb2 import ConfigProto
 from tensorflow.python.eager.context import context
 
-from accumtrain.engine.graph_optimizer import FUSION_ONLY, NOTHING, Compiled
+from accumtrain.engine.graph_optimizer import FUSION_ONLY, NO_GRAPH_OPTIMIZER, CompiledFunction
 
 
 def settings():
@@ -17,7 +17,7 @@ def settings():
     return ConfigProto.FromString(context().function_call_options.config_proto_serialized).graph_options.rewrite_options
 
 
-@pytest.mark.parametrize("options", [FUSION_ONLY, NOTHING], ids=["fusion only", "nothing"])
+@pytest.mark.parametrize("options", [FUSION_ONLY, NO_GRAPH_OPTIMIZER], ids=["fusion only", "nothing"])
 def test_settings_hold_within_and_are_undone(options):
     seen = []
 
@@ -26,7 +26,7 @@ def test_settings_hold_within_and_are_undone(options):
         return x + 1
 
     before = settings()
-    assert Compiled(function, options)(tf.constant(1)).numpy() == 2
+    assert CompiledFunction(function, options)(tf.constant(1)).numpy() == 2
     for field, value in options.ListFields():
         assert getattr(seen[0], field.name) == value
         assert getattr(before, field.name) != value
@@ -39,7 +39,7 @@ def test_settings_are_undone_after_an_error():
 
     before = settings()
     with pytest.raises(ValueError, match="no"):
-        Compiled(function, NOTHING)(tf.constant(1))
+        CompiledFunction(function, NO_GRAPH_OPTIMIZER)(tf.constant(1))
     assert settings() == before
 
 
@@ -52,14 +52,14 @@ def test_traced_ahead_once_while_another_runs_under_its_own_settings():
         seen.append(settings().disable_meta_optimizer)
         return x + 1
 
-    ahead = Compiled(slow, NOTHING)
+    ahead = CompiledFunction(slow, NO_GRAPH_OPTIMIZER)
     ahead.trace_ahead(tf.constant(1))
 
     def other(x):
         seen.append(settings().disable_meta_optimizer)
         return x * 2
 
-    assert Compiled(other, FUSION_ONLY)(tf.constant(3)).numpy() == 6
+    assert CompiledFunction(other, FUSION_ONLY)(tf.constant(3)).numpy() == 6
     may_end.set()
     assert ahead(tf.constant(1)).numpy() == 2
     assert sorted(seen) == [False, True, True]
@@ -70,7 +70,7 @@ def test_an_error_ahead_comes_out_of_the_call():
     def function(x):
         raise ValueError("no")
 
-    compiled = Compiled(function, NOTHING)
+    compiled = CompiledFunction(function, NO_GRAPH_OPTIMIZER)
     compiled.trace_ahead(tf.constant(1))
     with pytest.raises(ValueError, match="no"):
         compiled(tf.constant(1))

@@ -9,7 +9,7 @@ from accumtrain.kinds.optimizers import AdamConfig
 from tests.engine.small import examples, resnet20, revnet38, train, window_for
 
 SHAPE = (8, 8, 1)
-ADAM = AdamConfig("adam", 1e-3, 0.0, 0.0, 0.9, 0.999, 1e-7)
+ADAM = AdamConfig(lr=1e-3, weight_decay=0.0, epsilon=1e-7)
 
 
 def window_with(scale, model=None, growth_every=1000, precision="float16"):

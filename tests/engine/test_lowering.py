@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from accumtrain.backprop import tape
+from accumtrain.backprop import replay
 from accumtrain.engine.lowering import lower
 from accumtrain.kinds.optimizers import SgdConfig
 from tests.engine.small import bottleneck_revnet, lenet, revnet38, window_for
@@ -14,7 +14,7 @@ from tests.engine.small import bottleneck_revnet, lenet, revnet38, window_for
 pytestmark = pytest.mark.xla
 
 SHAPE, MICRO_BATCH = (8, 8, 3), 4
-SGD = SgdConfig("sgd", 0.1, 0.0, 0.0, 0.9, False)
+SGD = SgdConfig(lr=0.1, weight_decay=0.0, momentum=0.9)
 
 
 def lowered(config, micro_steps=2, shape=SHAPE):
@@ -56,7 +56,7 @@ def test_replays_are_held_back_by_barriers():
 @pytest.mark.parametrize(("memory", "joined"), [("reverse", True), ("recompute", True), ("store", False)])
 def test_streams_of_half_the_lanes_are_kept_as_one(memory, joined, monkeypatch):
     """Those of the stem, [4, 8, 8, 16] each: the unit after it can't be reversed."""
-    monkeypatch.setattr(tape, "LANES", 32)
+    monkeypatch.setattr(replay, "LANES", 32)
     text = lowered(bottleneck_revnet(memory=memory), shape=(32, 32, 3))[1]
     found = re.search(r"stablehlo\.concatenate .*-> tensor<4x8x8x32xf32>", text)
     assert (found is not None) == joined

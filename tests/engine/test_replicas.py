@@ -18,17 +18,17 @@ import sys
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.kinds.devices import DeviceConfig
+from accumtrain.kinds.devices import CpuConfig, MirroredConfig
 from accumtrain.kinds.optimizers import SgdConfig
 from accumtrain.devices.resolve import resolve
 from accumtrain.engine.step import Step
 from tests.engine.small import examples, resnet20, window_for
 
 norm, precision, sums, replicas = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
-devices = resolve(DeviceConfig("mirrored" if replicas > 1 else "cpu", replicas, None, None, "auto", [], None, 300))
+devices = resolve((MirroredConfig if replicas > 1 else CpuConfig)(virtual=replicas))
 assert devices.replicas == replicas
 with devices.strategy.scope():
-    window = window_for(resnet20(norm, units=(1, 1)), SgdConfig("sgd", 0.1, 1e-4, 0.0, 0.9, False), (8, 8, 1),
+    window = window_for(resnet20(norm, units=(1, 1)), SgdConfig(lr=0.1, weight_decay=1e-4, momentum=0.9), (8, 8, 1),
                         precision=precision, clip_norm=1.0, sum_dtype=tf.as_dtype(sums))
     step = Step(window, devices.strategy)
 parts = [examples(16, (8, 8, 1), seed) for seed in range(3)]
@@ -39,7 +39,7 @@ options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoSha
 batches = iter(devices.strategy.experimental_distribute_dataset(dataset.with_options(options)))
 for _ in range(3):
     step.accumulate(batches, 4 // replicas)
-    update = step.commit()
+    update = step.commit(partial=True)
 assert bool(update["finite"]) and int(update["step"]) == 3 and float(update["examples"]) == 16.0
 copies = [[copy.numpy() for copy in devices.strategy.experimental_local_results(v)] for v in window.model.variables]
 assert all(len(copy) == replicas for copy in copies)
@@ -52,16 +52,16 @@ OVERFLOW = """
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.kinds.devices import DeviceConfig
+from accumtrain.kinds.devices import CpuConfig, MirroredConfig
 from accumtrain.kinds.optimizers import AdamConfig
 from accumtrain.devices.resolve import resolve
 from accumtrain.engine.loss_scale import LossScale
 from accumtrain.engine.step import Step
 from tests.engine.small import examples, resnet20, window_for
 
-devices = resolve(DeviceConfig("mirrored", 2, None, None, "auto", [], None, 300))
+devices = resolve(MirroredConfig(virtual=2))
 with devices.strategy.scope():
-    adam = AdamConfig("adam", 1e-3, 0.0, 0.0, 0.9, 0.999, 1e-7)
+    adam = AdamConfig(lr=1e-3, weight_decay=0.0, epsilon=1e-7)
     window = window_for(resnet20("batch", units=(1, 1)), adam, (8, 8, 1), precision="float16")
     window.loss_scale = LossScale(1024.0, 1000)
     step = Step(window, devices.strategy)
@@ -77,7 +77,7 @@ def update(data):
         return tf.data.Dataset.from_tensor_slices(data).batch(4, drop_remainder=True)
 
     step.accumulate(iter(devices.strategy.distribute_datasets_from_function(of_replicas)), 2)
-    return step.commit()
+    return step.commit(partial=True)
 
 
 data = examples(16, (8, 8, 1))

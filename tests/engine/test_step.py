@@ -17,7 +17,7 @@ from accumtrain.kinds.optimizers import AdafactorConfig, SgdConfig
 from tests.engine.small import examples, lenet, revnet38, window_for
 
 ROOT = Path(__file__).parents[2]
-SGD = SgdConfig("sgd", 0.1, 1e-4, 0.0, 0.9, False)
+SGD = SgdConfig(lr=0.1, weight_decay=1e-4, momentum=0.9)
 UPDATES, MICRO_STEPS, MICRO_BATCH = 5, 3, 4
 
 
@@ -66,7 +66,7 @@ def compare(config, optim, shape, strategy, ema=None):
         name: value.numpy() for name, value in expected.items()
     }
     assert_same_bits(strategy, one, other)
-    for function in (together.accumulate, together.commit, together.updates):
+    for function in (together.compiled_micro_steps, together.compiled_commit, together.compiled_updates):
         assert function.experimental_get_tracing_count() == 1
 
 
@@ -89,9 +89,9 @@ def test_on_two_replicas():
 
 
 def two_replicas():
-    from accumtrain.kinds.devices import DeviceConfig
+    from accumtrain.kinds.devices import MirroredConfig
 
-    devices = resolve(DeviceConfig("mirrored", 2, None, None, "auto", [], None, 300))
+    devices = resolve(MirroredConfig(virtual=2))
     assert devices.replicas == 2
     compare(revnet38(units=(1, 1)), SGD, (8, 8, 1), devices.strategy)
 
@@ -120,4 +120,4 @@ def test_an_update_that_is_not_finite_ends_the_call(bad):
 def test_the_longer_call_is_traced_when_it_is_asked_for():
     _, step, batches = step_and_batches(lenet(), SGD, (12, 12, 1))
     apart(step, batches, 2)
-    assert step.updates.experimental_get_tracing_count() == 0
+    assert step.compiled_updates.experimental_get_tracing_count() == 0

@@ -11,10 +11,14 @@ from tests.engine.small import examples, lenet, resnet20, revnet38, train, windo
 
 SHAPE = (8, 8, 1)
 OPTIMIZERS = {
-    "sgd": SgdConfig("sgd", 0.01, 1e-4, 0.0, 0.9, True),
-    "adam": AdamConfig("adam", 1e-3, 0.0, 0.0, 0.9, 0.999, 1e-7),
-    "adafactor": AdafactorConfig("adafactor", None, 0.0, 0.0, 0.8, 1e-30, 1e-3, 1.0, True, 0.0),
-    "nadam": KerasOptimConfig("keras", 1e-3, 0.0, 0.0, "Nadam", {}),
+    "sgd": SgdConfig(lr=0.01, weight_decay=1e-4, momentum=0.9, nesterov=True),
+    "adam": AdamConfig(lr=1e-3, weight_decay=0.0, epsilon=1e-7),
+    "adafactor": AdafactorConfig(
+        lr=None,
+        weight_decay=0.0,
+        momentum=0.0,
+    ),
+    "nadam": KerasOptimConfig(lr=1e-3, weight_decay=0.0, name="Nadam"),
 }
 SGD = OPTIMIZERS["sgd"]
 
@@ -102,7 +106,7 @@ def test_nothing_but_buffers_changes_during_a_window():
     step.accumulate(iterator, 3)
     assert all(np.array_equal(a, b) for a, b in zip(before, everything(window), strict=True))
     assert float(window.examples) == 24.0
-    update = step.commit()
+    update = step.commit(partial=True)
     assert int(update["step"]) == int(window.step) == 1
     assert float(update["examples"]) == 24.0
     assert not all(np.array_equal(a, b) for a, b in zip(before, everything(window), strict=True))
@@ -145,7 +149,7 @@ def test_ragged_micro_batches_and_weights_give_the_mean_over_examples():
     pieces = [{k: v[:5] for k, v in data.items()}, {k: v[5:] for k, v in data.items()}]
     for piece in pieces:
         step.accumulate(iter(tf.data.Dataset.from_tensors(piece)), 1)
-    step.commit()
+    step.commit(partial=True)
     assert norm([a - b for a, b in zip(weights(whole), weights(ragged), strict=True)]) < 1e-14
 
     five = window_for(lenet(), SGD, SHAPE, precision="float64")
@@ -158,7 +162,7 @@ def test_ragged_micro_batches_and_weights_give_the_mean_over_examples():
 
 def test_clipping_acts_on_the_mean_gradient():
     batch = examples(16, SHAPE)
-    plain = SgdConfig("sgd", 1.0, 0.0, 0.0, 0.0, False)
+    plain = SgdConfig(lr=1.0, weight_decay=0.0, momentum=0.0)
     for micro_steps in (1, 4):
         window = window_for(lenet(), plain, SHAPE, precision="float64", clip_norm=0.05)
         start = weights(window)

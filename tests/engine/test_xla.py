@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.backprop import tape
+from accumtrain.backprop import replay
 from accumtrain.engine.step import Step
 from accumtrain.kinds.optimizers import SgdConfig
 from tests.engine.small import bottleneck_revnet, examples, lenet, revnet38, window_for
@@ -16,12 +16,12 @@ from tests.engine.small import bottleneck_revnet, examples, lenet, revnet38, win
 pytestmark = pytest.mark.xla
 
 SHAPE, MICRO_BATCH = (8, 8, 3), 8
-SGD = SgdConfig("sgd", 0.1, 0.0, 0.0, 0.9, False)
+SGD = SgdConfig(lr=0.1, weight_decay=0.0, momentum=0.9)
 
 
 def sums_of_a_window(config, xla, shape=SHAPE):
     window = window_for(config, SGD, shape)
-    step = Step(window, tf.distribute.get_strategy(), xla)
+    step = Step(window, tf.distribute.get_strategy(), xla=xla)
     dataset = tf.data.Dataset.from_tensor_slices(examples(2 * MICRO_BATCH, shape))
     step.accumulate(iter(dataset.batch(MICRO_BATCH, drop_remainder=True)), 2)
     return [buffer.numpy() for buffer in window.buffers]
@@ -45,7 +45,7 @@ def test_sums_are_those_of_tensorflows_kernels(config):
 )
 def test_gradient_is_that_of_stored_activations(config, shape, memory, monkeypatch):
     """To rounding: XLA sums in another order where it fuses otherwise."""
-    monkeypatch.setattr(tape, "LANES", 32)  # both streams of a stem together
+    monkeypatch.setattr(replay, "LANES", 32)  # both streams of a stem together
     ours, stored = (sums_of_a_window(replace(config, memory=policy), True, shape) for policy in (memory, "store"))
     for one, other in zip(ours, stored, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)

@@ -13,9 +13,9 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.config.schema import BenchConfig
-from accumtrain.engine.dry_run import Probe
-from accumtrain.errors import CheckpointError
-from accumtrain.jobs import bench
+from accumtrain.engine.dry_run import DryRun
+from accumtrain.errors import ConfigError
+from accumtrain.jobs import bench, dispatch
 from accumtrain.process import environment
 
 SHORT = ("job=bench", "model=lenet5", "bench.updates=3", "bench.seconds=0", "batch_size=32", "accum.steps=4")
@@ -29,7 +29,7 @@ def measured(compose, tmp_path, monkeypatch):
     monkeypatch.setattr(bench, "matmul_flops_per_second", lambda dtype: 1e12)
 
     def run(*overrides):
-        result = bench.run(compose(*SHORT, f"run.dir={tmp_path}", "run.name=run", *overrides))
+        result = dispatch.run(compose(*SHORT, f"run.dir={tmp_path}", "run.name=run", *overrides))
         assert json.loads((tmp_path / "run" / "bench.json").read_text()) == result
         return result
 
@@ -76,7 +76,7 @@ def test_a_slow_input_is_found(measured, monkeypatch):
 
 def test_a_step_is_traced_once(measured, monkeypatch):
     probes = []
-    monkeypatch.setattr(bench, "Probe", lambda *arguments: probes.append(Probe(*arguments)) or probes[-1])
+    monkeypatch.setattr(bench, "DryRun", lambda *arguments: probes.append(DryRun(*arguments)) or probes[-1])
     measured("accum.steps=1")
     assert probes[0].step.compiled_micro_steps.experimental_get_tracing_count() == 1
     assert probes[0].step.compiled_commit.experimental_get_tracing_count() == 1
@@ -97,7 +97,7 @@ def test_no_room_for_the_matrix_product(measured, monkeypatch, capsys):
 def test_on_two_replicas_an_image_takes_the_same_operations(measured, tmp_path):
     alone = measured("accum.steps=2")
     (tmp_path / "run" / "bench.json").unlink()
-    command = [sys.executable, "-c", "from accumtrain.shell.cli import main; main()", *SHORT, "accum.steps=2"]
+    command = [sys.executable, "-m", "accumtrain", *SHORT, "accum.steps=2"]
     where = ["device=mirrored", "device.virtual=2", f"run.dir={tmp_path}", "run.name=run"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     subprocess.run([*command, *where], env=environment, check=True)  # devices can't change in this process
@@ -137,5 +137,5 @@ def test_spread():
 
 def test_a_folder_that_cannot_be_made(measured, tmp_path):
     (tmp_path / "run").write_text("")
-    with pytest.raises(CheckpointError, match="choose another"):
+    with pytest.raises(ConfigError, match="choose another"):
         measured()

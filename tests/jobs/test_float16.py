@@ -1,18 +1,15 @@
 """precision=float16 in the training job: overflows are counted, and a continued run repeats them."""
 
 import json
-import time
 
 import pytest
 
 from accumtrain.errors import ConfigError, DivergedError
-from accumtrain.jobs import train, verify
-from accumtrain.process import environment
+from accumtrain.jobs.dispatch import run
 
 
 @pytest.fixture
 def config(compose, tmp_path):
-    environment._job_started.append(time.time())
 
     def of(name, *overrides):
         return compose(
@@ -32,7 +29,7 @@ def records(path):
 
 def test_overflows_are_skipped_counted_and_repeated_by_a_continued_run(config, tmp_path, capsys):
     high = "loss_scale.initial=1099511627776"  # 2^40 overflows until it has been halved often enough
-    train.run(config("whole", high))
+    run(config("whole", high))
     assert "float16 overflowed, this window is skipped (number 1); loss scale 1.09951e+12 -> 5.49756e+11" in (
         capsys.readouterr().out
     )
@@ -40,16 +37,16 @@ def test_overflows_are_skipped_counted_and_repeated_by_a_continued_run(config, t
     assert [record["step"] for record in trained] == [1, 2, 3, 4, 5, 6]
     assert trained[-1]["skipped"] >= 10
     assert trained[-1]["loss_scale"] == 2.0 ** (40 - trained[-1]["skipped"])
-    train.run(config("parts", high, "train.steps=3", "checkpoint.every=1"))
-    train.run(config("parts", high))
+    run(config("parts", high, "train.steps=3", "checkpoint.every=1"))
+    run(config("parts", high))
     assert [r for r in records(tmp_path / "parts") if r["split"] == "train"] == trained
 
 
 def test_what_no_scale_can_mend_is_divergence(config):
     with pytest.raises(DivergedError, match="update 1 is not finite"):
-        train.run(config("wild", "data.std=[1e-9]", "loss_scale.initial=4"))
+        run(config("wild", "data.std=[1e-9]", "loss_scale.initial=4"))
 
 
 def test_verify_says_which_precisions_it_takes(config):
     with pytest.raises(ConfigError, match=r"precision=float16: .* verify with precision=float32 or bfloat16"):
-        verify.run(config("verified"))
+        run(config("verified", "job=verify"))

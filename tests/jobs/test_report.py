@@ -5,7 +5,7 @@ import json
 import pytest
 
 from accumtrain.errors import ConfigError
-from accumtrain.jobs import report
+from accumtrain.jobs.dispatch import run
 
 SUMMARY = {
     "status": "completed",
@@ -37,7 +37,7 @@ def runs(tmp_path):
 
 
 def test_all_runs_best_first(compose, runs, capsys):
-    result = report.run(compose("job=report", f"run.dir={runs}"))
+    result = run(compose("job=report", f"run.dir={runs}"))
     assert list(result["runs"]) == ["good", "poor"]
     out = capsys.readouterr().out
     assert out.index("good") < out.index("poor")
@@ -47,11 +47,11 @@ def test_all_runs_best_first(compose, runs, capsys):
 
 
 def test_chosen_runs_only(compose, runs):
-    assert list(report.run(compose("job=report", f"run.dir={runs}", "report.runs=[poor]"))["runs"]) == ["poor"]
+    assert list(run(compose("job=report", f"run.dir={runs}", "report.runs=[poor]"))["runs"]) == ["poor"]
 
 
 def test_a_run_that_is_not_there(compose, runs, tmp_path_factory):
     with pytest.raises(ConfigError, match=r"report.runs: .*missing holds no run"):
-        report.run(compose("job=report", f"run.dir={runs}", "report.runs=[missing]"))
+        run(compose("job=report", f"run.dir={runs}", "report.runs=[missing]"))
     with pytest.raises(ConfigError, match="no finished run"):
-        report.run(compose("job=report", f"run.dir={tmp_path_factory.mktemp('empty')}"))
+        run(compose("job=report", f"run.dir={tmp_path_factory.mktemp('empty')}"))

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import time
 
 import numpy as np
 import pytest
@@ -11,8 +10,8 @@ import tensorflow as tf
 
 from accumtrain.engine import pace, step
 from accumtrain.errors import CheckpointError, ConfigError, DivergedError, Preempted
-from accumtrain.jobs import evaluate, train
-from accumtrain.process import environment
+from accumtrain.jobs import train
+from accumtrain.jobs.dispatch import run
 from accumtrain.runs.run import Run
 
 TIMES = ("seconds", "examples_per_second")
@@ -22,7 +21,6 @@ BN = ("model=resnet20", "model.units=[1,1]", "model.filters=[16,16,32]", "data.i
 @pytest.fixture
 def config(compose, tmp_path):
     """A small run across an epoch boundary (48 examples, 6 updates of 16), shuffled and augmented."""
-    environment._job_started.append(time.time())
 
     def of(name, *overrides, model=BN):
         return compose(
@@ -76,7 +74,7 @@ def stop_after(monkeypatch, split, step):
 @pytest.fixture
 def whole(config, tmp_path):
     """The run that was never stopped."""
-    train.run(config("whole"))
+    run(config("whole"))
     return tmp_path / "whole"
 
 
@@ -92,10 +90,10 @@ def test_stopping_and_continuing_changes_no_bit(config, whole, tmp_path, monkeyp
     with monkeypatch.context() as patch:
         stop_after(patch, split, step)
         with pytest.raises(Preempted, match=f"update {step} of 6") as stopped:
-            train.run(config("stopped"))
+            run(config("stopped"))
     assert stopped.value.exit_code == 75
     assert json.loads((tmp_path / "stopped/summary.json").read_text())["status"] == "preempted"
-    summary = train.run(config("stopped"))
+    summary = run(config("stopped"))
     assert summary["status"] == "completed"
     assert summary["step"] == 6
     assert_same(whole, tmp_path / "stopped")
@@ -115,22 +113,22 @@ def test_a_run_killed_after_a_checkpoint_repeats_what_it_lost(config, whole, tmp
     with monkeypatch.context() as patch:
         patch.setattr(Run, "log", log_then_die)
         with pytest.raises(Killed):
-            train.run(config("killed", "checkpoint.every=3"))
+            run(config("killed", "checkpoint.every=3"))
     assert metrics(tmp_path / "killed")[-1]["step"] == 5
-    train.run(config("killed"))
+    run(config("killed"))
     assert_same(whole, tmp_path / "killed")
 
 
 def test_continuing_with_other_accumulation_and_more_updates(config, tmp_path):
-    train.run(config("longer", "train.steps=2"))
-    summary = train.run(config("longer", "train.steps=3", "accum.steps=4"))
+    run(config("longer", "train.steps=2"))
+    summary = run(config("longer", "train.steps=3", "accum.steps=4"))
     assert (summary["step"], summary["micro_batch_size"]) == (3, 4)
     assert [r["step"] for r in metrics(tmp_path / "longer") if r["split"] == "train"] == [1, 2, 3]
 
 
 def test_a_finished_run_is_left_alone(config, whole, capsys):
     before = {path: path.stat().st_mtime_ns for path in whole.rglob("*") if path.is_file() and path.name != ".lock"}
-    summary = train.run(config("whole"))
+    summary = run(config("whole"))
     assert summary["status"] == "completed"
     assert "nothing left to do" in capsys.readouterr().out
     assert before == {path: path.stat().st_mtime_ns for path in before}
@@ -152,19 +150,19 @@ def test_files_of_a_run(whole):
 
 
 def test_evaluate_gives_the_accuracy_training_gave(config, whole, tmp_path):
-    result = evaluate.run(config("whole", "job=evaluate"))
+    result = run(config("whole", "job=evaluate"))
     logged = {r["step"]: r for r in metrics(whole) if r["split"] == "test"}
     best = max(logged.values(), key=lambda r: (r["accuracy"], -r["loss"]))
     assert result["step"] == best["step"]
     assert result["test"] == {"loss": best["loss"], "accuracy": best["accuracy"]}
     with pytest.raises(CheckpointError, match="train first"):
-        evaluate.run(config("never-trained", "job=evaluate"))
+        run(config("never-trained", "job=evaluate"))
 
 
 def test_divergence_keeps_the_state_before_it(config, tmp_path):
     diverging = ("optim=sgd", "optim.lr=1e30", "ema.decay=0", "model.norm=group")
     with pytest.raises(DivergedError, match="was not made") as diverged:
-        train.run(config("diverging", *diverging))
+        run(config("diverging", *diverging))
     assert diverged.value.exit_code == 4
     summary = json.loads((tmp_path / "diverging/summary.json").read_text())
     assert summary["status"] == "diverged"
@@ -174,32 +172,32 @@ def test_divergence_keeps_the_state_before_it(config, tmp_path):
 
 
 def test_a_damaged_checkpoint_is_named(config, tmp_path):
-    train.run(config("damaged", "train.steps=1"))
+    run(config("damaged", "train.steps=1"))
     data = tmp_path / "damaged/checkpoints/step-1.data-00000-of-00001"
     data.write_bytes(data.read_bytes()[: data.stat().st_size // 2])
     with pytest.raises(CheckpointError, match=r"step-1 can't be used.*delete") as error:
-        train.run(config("damaged", "train.steps=2"))
+        run(config("damaged", "train.steps=2"))
     assert error.value.exit_code == 5
 
 
 def test_another_model_in_the_same_run_is_refused(config, tmp_path):
-    train.run(config("mine", "train.steps=1"))
+    run(config("mine", "train.steps=1"))
     with pytest.raises(ConfigError, match="batch_size=16 there and 32 here"):
-        train.run(config("mine", "train.steps=2", "batch_size=32"))
+        run(config("mine", "train.steps=2", "batch_size=32"))
 
 
 def test_batch_that_does_not_divide_writes_nothing(config, tmp_path):
     with pytest.raises(
         ConfigError, match=r"batch_size=16 does not divide by accum.steps=3 x 1 replica; nearest: 15, 18"
     ):
-        train.run(config("uneven", "accum.steps=3"))
+        run(config("uneven", "accum.steps=3"))
     assert not (tmp_path / "uneven").exists()
 
 
 def test_keras_model_trains_with_a_keras_optimizer(config):
     keras = ("model=keras", "model.name=MobileNetV3Small", "data.image_size=32")
     lion = ("optim=keras", "optim.name=Lion", "optim.lr=1e-4", "train.steps=2")
-    assert train.run(config("keras", *lion, model=keras))["status"] == "completed"
+    assert run(config("keras", *lion, model=keras))["status"] == "completed"
 
 
 LENET = ("model=lenet5", "data.image_size=12")
@@ -212,8 +210,8 @@ def calls(monkeypatch):
     counts = []
 
     class Counting(step.Step):
-        def __init__(self, *arguments):
-            super().__init__(*arguments)
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, **options)
             compiled = self.updates
             self.updates = lambda batches, count: counts.append(int(count)) or compiled(batches, count)
 
@@ -223,12 +221,12 @@ def calls(monkeypatch):
 
 
 def test_updates_together_are_the_updates_apart(config, tmp_path, monkeypatch, calls):
-    train.run(config("together", *TOGETHER, model=LENET))
+    run(config("together", *TOGETHER, model=LENET))
     assert calls
     assert max(calls) > 2
     calls.clear()
     monkeypatch.setattr(train, "WORTH_TOGETHER", float("inf"))
-    train.run(config("apart", *TOGETHER, model=LENET))
+    run(config("apart", *TOGETHER, model=LENET))
     assert not calls
     assert metrics(tmp_path / "together") == metrics(tmp_path / "apart")
     expected, actual = (saved(tmp_path / name, 16) for name in ("apart", "together"))
@@ -240,9 +238,9 @@ def test_a_full_disk_is_named_and_leaves_what_was_saved(config, tmp_path, monkey
     def full(self, checkpoint_number):
         raise tf.errors.ResourceExhaustedError(None, None, "part-00000; No space left on device")
 
-    train.run(config("full", "train.steps=1"))
+    run(config("full", "train.steps=1"))
     with monkeypatch.context() as patch:
         patch.setattr(tf.train.CheckpointManager, "save", full)
         with pytest.raises(CheckpointError, match=r"update 2 .*no space left.*continues from step-1"):
-            train.run(config("full", "train.steps=2"))
-    assert train.run(config("full", "train.steps=2"))["step"] == 2
+            run(config("full", "train.steps=2"))
+    assert run(config("full", "train.steps=2"))["step"] == 2

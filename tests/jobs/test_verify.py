@@ -15,8 +15,8 @@ from accumtrain.engine.checks.policy_checks import check_policies
 from accumtrain.engine.checks.result import Result
 from accumtrain.engine.moving_statistics import MovingStatisticsBuffer
 from accumtrain.errors import VerificationError
-from accumtrain.jobs import verify
-from accumtrain.kinds.optimizers import AdafactorConfig, AdamConfig, KerasOptimConfig, SgdConfig
+from accumtrain.jobs.dispatch import run
+from accumtrain.kinds.optimizers import AdafactorConfig, AdamConfig, AdamWConfig, KerasOptimConfig, SgdConfig
 from accumtrain.optim import adam
 from accumtrain.optim.build_optimizer import build_optimizer
 from tests.engine.small import examples, lenet, window_for
@@ -34,16 +34,16 @@ REVERSAL = "largest reconstruction error of a stream"
 def verified(compose, tmp_path):
     """Runs job=verify with these overrides; returns check -> passed, as verify.json has them."""
 
-    def run(*overrides):
+    def verdicts(*overrides):
         config = compose(*WINDOW, f"run.dir={tmp_path}", "run.name=run", *overrides)
         with suppress(VerificationError):
-            verify.run(config)
+            run(config)
         written = json.loads((tmp_path / "run" / "verify.json").read_text())
         passed = {record["check"]: record["passed"] for record in written["checks"]}
         assert written["passed"] == (False not in passed.values())
         return passed
 
-    return run
+    return verdicts
 
 
 def failed(passed):
@@ -116,7 +116,7 @@ def stored():
     batch = examples(4, (8, 8, 1))
 
     def window(policy):
-        return window_for(lenet(policy), SgdConfig("sgd", 1.0, 0.0, 0.0, 0.0, False), (8, 8, 1))
+        return window_for(lenet(policy), SgdConfig(lr=1.0, weight_decay=0.0, momentum=0.0), (8, 8, 1))
 
     model = window("store").model
     with tf.GradientTape() as tape:
@@ -145,11 +145,15 @@ def test_one_other_bit_fails_unless_the_device_repeats_nothing(stored, repeatabl
 
 
 OPTIMIZERS = {
-    "adam": AdamConfig("adam", 1e-3, 0.0, 0.0, 0.9, 0.999, 1e-7),
-    "adamw": AdamConfig("adamw", 1e-3, 0.1, 0.0, 0.9, 0.999, 1e-7),
-    "sgd": SgdConfig("sgd", 0.1, 1e-4, 0.0, 0.9, True),
-    "adafactor": AdafactorConfig("adafactor", None, 0.0, 0.0, 0.8, 1e-30, 1e-3, 1.0, True, 0.0),
-    "keras": KerasOptimConfig("keras", 1e-3, 0.0, 0.0, "Nadam", {}),
+    "adam": AdamConfig(lr=1e-3, weight_decay=0.0, epsilon=1e-7),
+    "adamw": AdamWConfig(lr=1e-3, weight_decay=0.1, epsilon=1e-7),
+    "sgd": SgdConfig(lr=0.1, weight_decay=1e-4, momentum=0.9, nesterov=True),
+    "adafactor": AdafactorConfig(
+        lr=None,
+        weight_decay=0.0,
+        momentum=0.0,
+    ),
+    "keras": KerasOptimConfig(lr=1e-3, weight_decay=0.0, name="Nadam"),
 }
 
 
@@ -191,7 +195,7 @@ def cancelling(jumps):
 @pytest.mark.parametrize(("jumps", "passed"), [(0, True), (10, True), (1000, False)])
 def test_a_sign_that_rounding_decides_is_left_out(monkeypatch, jumps, passed):
     monkeypatch.setattr(optimizer, "_noisy", cancelling(jumps))
-    lion = KerasOptimConfig("keras", 1e-3, 0.0, 0.0, "Lion", {})
+    lion = KerasOptimConfig(lr=1e-3, weight_decay=0.0, name="Lion")
     zeros = [np.zeros(100_000, np.float32)]
     result = check_optimizer(lambda: build_optimizer(lion), ["kernel"], zeros, zeros, [True])
     assert result.passed is passed

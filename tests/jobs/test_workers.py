@@ -11,10 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from accumtrain.shell.local_workers import free_ports
+
+from accumtrain.shell.workers import free_ports
 
 ROOT = Path(__file__).parents[2]
-PROGRAM = "from accumtrain.shell.cli import main; main()"
+PROGRAM = ("-m", "accumtrain")
 SMALL = ("model=lenet5", "optim=sgd", "optim.lr=0.01", "batch_size=32", "eval.every=1000", "log.every=1")
 
 
@@ -29,7 +30,7 @@ def in_folder(folder, *arguments):
 def workers(folder, count, name, *overrides):
     """Ended: exit code, stdout, stderr."""
     process = in_folder(
-        folder, "-m", "accumtrain.shell.local_workers", str(count), *SMALL, f"run.name={name}", *overrides
+        folder, *PROGRAM, "--workers", str(count), *SMALL, f"run.name={name}", *overrides
     )
     out, err = process.communicate(timeout=120)
     return process.returncode, out, err
@@ -45,7 +46,7 @@ def test_two_workers_train_as_one_process(tmp_path):
     assert (code, err) == (0, "")
     assert out.count("accumtrain lenet5") == 1, "the chief alone prints"
     assert "32 = micro-batch 8 x 2 steps x 2 replicas" in out
-    with in_folder(tmp_path, "-c", PROGRAM, *SMALL, "run.name=one", "train.steps=3", "accum.steps=4") as one:
+    with in_folder(tmp_path, *PROGRAM, *SMALL, "run.name=one", "train.steps=3", "accum.steps=4") as one:
         one.communicate(timeout=60)
     assert one.returncode == 0
     run = tmp_path / "runs" / "two"
@@ -60,7 +61,7 @@ def test_two_workers_train_as_one_process(tmp_path):
 
 def test_a_signal_to_one_worker_stops_all_after_the_same_update(tmp_path):
     process = in_folder(
-        tmp_path, "-m", "accumtrain.shell.local_workers", "2", *SMALL, "run.name=stopped", "train.steps=100000"
+        tmp_path, *PROGRAM, "--workers", "2", *SMALL, "run.name=stopped", "train.steps=100000"
     )
     metrics = tmp_path / "runs/stopped/metrics.jsonl"
     deadline = time.monotonic() + 60
@@ -81,12 +82,12 @@ def test_workers_that_do_not_share_the_folder_of_the_run(tmp_path):
     here, there = tmp_path / "here", tmp_path / "there"
     here.mkdir()
     there.mkdir()
-    with in_folder(here, "-c", PROGRAM, *SMALL, "run.name=apart", "train.steps=2") as one:
+    with in_folder(here, *PROGRAM, *SMALL, "run.name=apart", "train.steps=2") as one:
         one.communicate(timeout=60)
     addresses = ",".join(f"localhost:{port}" for port in free_ports(2))
     together = ("device=multiworker", f"device.workers=[{addresses}]", "run.name=apart", "train.steps=4", *SMALL)
     chief, other = (
-        in_folder(folder, "-c", PROGRAM, *together, f"device.index={index}")
+        in_folder(folder, *PROGRAM, *together, f"device.index={index}")
         for index, folder in enumerate((here, there))
     )
     errors = [process.communicate(timeout=60)[1] for process in (chief, other)]
@@ -101,7 +102,7 @@ def test_workers_that_do_not_share_the_folder_of_the_run(tmp_path):
 def test_a_killed_worker_ends_the_other_and_the_run_continues_to_the_bit(tmp_path, victim):
     long = ("train.steps=400", "checkpoint.every=20")
     assert workers(tmp_path, 2, "whole", *long)[0] == 0
-    with in_folder(tmp_path, "-m", "accumtrain.shell.local_workers", "2", *SMALL, "run.name=killed", *long) as process:
+    with in_folder(tmp_path, *PROGRAM, "--workers", "2", *SMALL, "run.name=killed", *long) as process:
         saved = tmp_path / "runs/killed/checkpoints/step-40.index"
         deadline = time.monotonic() + 60
         while not saved.exists() and time.monotonic() < deadline:

@@ -14,21 +14,21 @@ from accumtrain.engine.checkpoint import Checkpoints, restore_model
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
 from accumtrain.errors import ConfigError
-from accumtrain.kinds.groups import WITHOUT_CUTS
 from accumtrain.kinds.models import KerasModelConfig
 from accumtrain.kinds.optimizers import AdamConfig
 from accumtrain.models.build_model import build_model
-from accumtrain.models.keras_cuts import Piece, cheapest, pieces
+from accumtrain.models.keras_cuts import CutPiece, cheapest, pieces
 from accumtrain.models.keras_model import KerasModel
+from accumtrain.models.spec import ModelSpec
 from accumtrain.optim.build_optimizer import build_optimizer
 from tests.engine.small import examples, train
 
-ADAM = AdamConfig("adam", 1e-3, 0.0, 0.0, beta1=0.9, beta2=0.999, epsilon=1e-7)
+ADAM = AdamConfig(lr=1e-3, weight_decay=0.0, epsilon=1e-7)
 SMALL_INPUT = {"InceptionResNetV2": 75, "InceptionV3": 75, "Xception": 71}  # the others take 32
 
 
 def keras_config(memory="store", name="MobileNetV3Small"):
-    return KerasModelConfig("keras", memory, name)
+    return KerasModelConfig(memory=memory, name=name)
 
 
 def residual(dtype="float32", blocks=3):
@@ -62,7 +62,7 @@ def two_streams():
 def window_of(memory, keras_model):
     model = KerasModel(keras_config(memory), keras_model, tf.as_dtype(keras_model.output.dtype))
     optimizer = build_optimizer(ADAM)
-    return Window(model, optimizer, lambda _: tf.constant(1.0), clip_norm=0.0, ema=None, seed=1, micro_steps=1)
+    return Window(model, optimizer, seed=1)
 
 
 def gradients(model, size=16):
@@ -108,7 +108,7 @@ def test_cut_points_are_where_all_paths_meet():
 def test_cheapest_is_the_best_of_all_partitions():
     draw = np.random.default_rng(0)
     for _ in range(30):
-        chain = [Piece(None, int(kept), int(kept + draw.integers(0, 40))) for kept in draw.integers(1, 30, 7)]
+        chain = [CutPiece(None, int(kept), int(kept + draw.integers(0, 40))) for kept in draw.integers(1, 30, 7)]
         ends, peak = cheapest(chain)
         all_ends = [[*(end for end in range(6) if chosen[end]), 6] for chosen in itertools.product([0, 1], repeat=6)]
         assert peak == _peak(chain, ends) == min(_peak(chain, other) for other in all_ends)
@@ -162,10 +162,7 @@ def peak_bytes(window):
 @pytest.mark.parametrize("name", ["MobileNetV3Small", "EfficientNetB0"])
 def test_recomputed_gradient_of_a_keras_application(name, precision, bound):
     config = [keras_config(memory, name) for memory in ("store", "recompute")]
-    stored, recomputed = (
-        gradients(build_model(c, precision=precision, seed=1, image_shape=(32, 32, 3), num_classes=10), 32)
-        for c in config
-    )
+    stored, recomputed = (gradients(build_model(c, ModelSpec((32, 32, 3), 10, precision, seed=1)), 32) for c in config)
     for kind, expected, actual in zip(("loss", "gradient", "statistics"), stored, recomputed, strict=True):
         assert distance(actual, expected) < bound, kind
 
@@ -224,6 +221,6 @@ def test_all_of_keras_applications_but_the_named_have_cut_points():
         chain = pieces(builder(weights=None, input_shape=(size, size, 3), classes=10))
         _, peak = cheapest(chain)
         share = peak / sum(piece.inner for piece in chain)
-        assert (share > 0.9) == (name in WITHOUT_CUTS), f"{name}: {share:.2f}"
+        assert (share > 0.9) == (name in KerasModelConfig.WITHOUT_CUTS), f"{name}: {share:.2f}"
         assert share > 0.9 or share < 0.6
         keras.backend.clear_session()

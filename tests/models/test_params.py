@@ -7,6 +7,7 @@ import tensorflow as tf
 from accumtrain.backprop.mode import Mode
 from accumtrain.errors import ConfigError
 from accumtrain.models.build_model import build_model
+from accumtrain.models.spec import ModelSpec
 
 CIFAR, IMAGENET = (32, 32, 3), (224, 224, 3)
 
@@ -15,7 +16,7 @@ CIFAR, IMAGENET = (32, 32, 3), (224, 224, 3)
 def build(compose):
     def of(name, shape, classes, *overrides, precision="float32", seed=0):
         model = compose(f"model={name}", *overrides).model
-        return build_model(model, precision=precision, seed=seed, image_shape=shape, num_classes=classes)
+        return build_model(model, ModelSpec(shape, classes, precision, seed))
 
     return of
 

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.backprop.mode import EVALUATION, Mode
-from accumtrain.backprop.pullback import taped
+from accumtrain.backprop.pullback import tape_pullback
 from accumtrain.models.blocks import Stem
 from accumtrain.models.layers import Initializer
 from accumtrain.models.revnet import OnGrid, Stems
@@ -38,7 +38,7 @@ def test_compute_what_one_of_all_channels_does(stems, images, mode):
 @pytest.mark.parametrize("replaying", [False, True])
 def test_gradients_are_those_of_the_tape(stems, images, replaying):
     mode = Mode(training=True).replay() if replaying else Mode(training=True)
-    (y, backward), (expected_y, expected_backward) = stems.pullback(images, mode), taped(stems, images, mode)
+    (y, backward), (expected_y, expected_backward) = stems.pullback(images, mode), tape_pullback(stems, images, mode)
     d_y = tuple(tf.random.stateless_normal(stream.shape, [3, i]) for i, stream in enumerate(y))
     for stream, expected in zip(y, expected_y, strict=True):
         tf.debugging.assert_equal(stream, expected)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from accumtrain.models.revnet import count_spared
+from accumtrain.models.revnet import count_stored_inner_convs
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ from accumtrain.models.revnet import count_spared
     ],
 )
 def test_what_they_keep_takes_at_most_one_and_a_half_streams_of_the_first_stage(units, widths, bottleneck, spared):
-    assert count_spared(units, widths, bottleneck) == spared
+    assert count_stored_inner_convs(units, widths, bottleneck) == spared
     inner = [width / 4 if bottleneck else width for width in widths]
     kept = sum(2 * count * width / 4**stage for stage, (count, width) in enumerate(zip(spared, inner, strict=True)))
     assert kept <= 1.5 * widths[0]

@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.kinds.optimizers import AdafactorConfig, AdamConfig, KerasOptimConfig, OptimConfig, SgdConfig
+from accumtrain.kinds.optimizers import (
+    AdafactorConfig,
+    AdamConfig,
+    AdamWConfig,
+    KerasOptimConfig,
+    OptimConfig,
+    SgdConfig,
+)
 from accumtrain.optim.optimizer import Optimizer
 
 SHAPES = [(), (5,), (4, 6), (3, 4, 5), (3, 3, 2, 5), (7, 1)]
@@ -18,11 +25,15 @@ UPDATES = 50
 @pytest.fixture
 def configs() -> dict[str, OptimConfig]:
     return {
-        "adam": AdamConfig("adam", 1e-2, 0.1, 0.0, beta1=0.9, beta2=0.999, epsilon=1e-8),
-        "adamw": AdamConfig("adamw", 1e-2, 0.1, 0.0, beta1=0.9, beta2=0.999, epsilon=1e-8),
-        "sgd": SgdConfig("sgd", 1e-2, 0.1, 0.0, momentum=0.9, nesterov=True),
-        "adafactor": AdafactorConfig("adafactor", None, 0.1, 0.0, 0.8, 1e-30, 1e-3, 1.0, True, 0.9),
-        "keras": KerasOptimConfig("keras", 1e-2, 0.1, 0.0, "Nadam"),
+        "adam": AdamConfig(lr=1e-2, weight_decay=0.1, epsilon=1e-8),
+        "adamw": AdamWConfig(lr=1e-2, weight_decay=0.1, epsilon=1e-8),
+        "sgd": SgdConfig(lr=1e-2, weight_decay=0.1, momentum=0.9, nesterov=True),
+        "adafactor": AdafactorConfig(
+            lr=None,
+            weight_decay=0.1,
+            momentum=0.9,
+        ),
+        "keras": KerasOptimConfig(lr=1e-2, weight_decay=0.1, name="Nadam"),
     }
 
 

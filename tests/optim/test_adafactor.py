@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.kinds.optimizers import AdafactorConfig
-from accumtrain.optim.adafactor import Adafactor
+from accumtrain.optim.build_optimizer import build_optimizer
 
 
 def rms(x: np.ndarray) -> float:
@@ -68,11 +68,11 @@ def test_agrees_with_the_paper(configs, weights, gradients, train, assert_same_p
     ]
     series = list(zip(*gradients, strict=True))
     expected = [paper_adafactor(config, w, list(g), rates) for w, g in zip(weights, series, strict=True)]
-    assert_same_path(train(Adafactor(config), weights, gradients, dtype), expected, weights, rtol)
+    assert_same_path(train(build_optimizer(config), weights, gradients, dtype), expected, weights, rtol)
 
 
 def test_relative_step(configs):
-    optimizer = Adafactor(configs["adafactor"])
+    optimizer = build_optimizer(configs["adafactor"])
     steps = [0, 1, 9_998, 9_999, 10_000, 39_999, 999_999]
     rates = [optimizer.learning_rate(tf.constant(step, tf.int64)) for step in steps]
     assert all(rate.dtype == tf.float32 for rate in rates)
@@ -86,7 +86,7 @@ def test_zero_gradients_move_nothing(configs, train, scale, jit_compile):
     config = replace(configs["adafactor"], weight_decay=0.0)
     gradient = np.full((8, 6), scale)
     gradient[2], gradient[:, 3] = 0.0, 0.0
-    (after,) = train(Adafactor(config), [np.ones((8, 6))], [[gradient]] * 3, jit_compile=jit_compile)
+    (after,) = train(build_optimizer(config), [np.ones((8, 6))], [[gradient]] * 3, jit_compile=jit_compile)
     assert np.isfinite(after).all()
     assert (after[gradient == 0.0] == 1.0).all()
     if scale >= 1.0:
@@ -107,7 +107,7 @@ def test_zero_gradients_move_nothing(configs, train, scale, jit_compile):
 )
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_state_size(configs, shape, values, momentum):
-    optimizer = Adafactor(replace(configs["adafactor"], momentum=momentum))
+    optimizer = build_optimizer(replace(configs["adafactor"], momentum=momentum))
     optimizer.build([tf.Variable(tf.zeros(shape))], [True])
     size = sum(int(np.prod(slot.shape)) for slot in optimizer.state)
     assert size == values + (int(np.prod(shape)) if momentum else 0)

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.kinds.optimizers import AdamConfig
-from accumtrain.optim.adam import Adam, AdamW
+from accumtrain.optim.build_optimizer import build_optimizer
 
 
 def paper_adam(
@@ -37,8 +37,8 @@ def paper_adam(
 def test_agrees_with_the_paper(
     configs, weights, gradients, rates, train, assert_same_path, dtype, rtol, decoupled, changes
 ):
-    config = replace(configs["adam"], **changes)
-    optimizer = (AdamW if decoupled else Adam)(config)
+    config = replace(configs["adamw" if decoupled else "adam"], **changes)
+    optimizer = build_optimizer(config)
     series = list(zip(*gradients, strict=True))
     expected = [paper_adam(config, w, list(g), rates, decoupled) for w, g in zip(weights, series, strict=True)]
     assert_same_path(train(optimizer, weights, gradients, dtype), expected, weights, rtol)
@@ -48,5 +48,5 @@ def test_a_constant_gradient_moves_by_the_rate_from_the_first_update_on(configs,
     """Bias-corrected, m_hat / sqrt(v_hat) is the sign: 1 - beta2^t must not lose digits in float32."""
     config = replace(configs["adam"], weight_decay=0.0, beta2=0.9999, epsilon=1e-12)
     gradient = np.array([1e-4, -3.0, 2e3])
-    (after,) = train(Adam(config), [np.zeros(3)], [[gradient]] * 5)
+    (after,) = train(build_optimizer(config), [np.zeros(3)], [[gradient]] * 5)
     np.testing.assert_allclose(after, -5e-2 * np.sign(gradient), rtol=2e-6)

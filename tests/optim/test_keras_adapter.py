@@ -21,7 +21,7 @@ LR = 0.01
 
 
 def config(name: str, **args: object) -> KerasOptimConfig:
-    return KerasOptimConfig("keras", LR, 0.0, 0.0, name, dict(args))
+    return KerasOptimConfig(lr=LR, weight_decay=0.0, name=name, args=dict(args))
 
 
 def keras_apply(

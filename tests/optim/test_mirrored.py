@@ -35,7 +35,14 @@ def test_replicas_stay_equal_to_one_device(differences, case):
 def main() -> None:
     import tensorflow as tf
 
-    from accumtrain.kinds.optimizers import AdafactorConfig, AdamConfig, KerasOptimConfig, OptimConfig, SgdConfig
+    from accumtrain.kinds.optimizers import (
+        AdafactorConfig,
+        AdamConfig,
+        AdamWConfig,
+        KerasOptimConfig,
+        OptimConfig,
+        SgdConfig,
+    )
     from accumtrain.optim.build_optimizer import build_optimizer
 
     cpu = tf.config.list_physical_devices("CPU")[0]
@@ -43,12 +50,16 @@ def main() -> None:
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 
     configs: dict[str, OptimConfig] = {
-        "adam": AdamConfig("adam", 0.01, 0.1, 0.0, 0.9, 0.999, 1e-8),
-        "adamw": AdamConfig("adamw", 0.01, 0.1, 0.0, 0.9, 0.999, 1e-8),
-        "sgd": SgdConfig("sgd", 0.01, 0.1, 0.0, 0.9, True),
-        "adafactor": AdafactorConfig("adafactor", None, 0.1, 0.0, 0.8, 1e-30, 1e-3, 1.0, True, 0.9),
+        "adam": AdamConfig(lr=0.01, weight_decay=0.1, epsilon=1e-8),
+        "adamw": AdamWConfig(lr=0.01, weight_decay=0.1, epsilon=1e-8),
+        "sgd": SgdConfig(lr=0.01, weight_decay=0.1, momentum=0.9, nesterov=True),
+        "adafactor": AdafactorConfig(
+            lr=None,
+            weight_decay=0.1,
+            momentum=0.9,
+        ),
     }
-    configs |= {name: KerasOptimConfig("keras", 0.01, 0.1, 0.0, name) for name in CASES if name not in configs}
+    configs |= {name: KerasOptimConfig(lr=0.01, weight_decay=0.1, name=name) for name in CASES if name not in configs}
 
     rng = np.random.default_rng(0)
     shapes = [(), (5,), (4, 6), (3, 3, 2, 5)]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.kinds.schedules import CosineConfig, RsqrtConfig, ScheduleConfig, StepConfig
+from accumtrain.kinds.schedules import ConstantConfig, CosineConfig, RsqrtConfig, ScheduleConfig, StepConfig
 from accumtrain.optim.schedules import build_schedule
 
 TOTAL = 100
@@ -23,17 +23,17 @@ def factors(config: ScheduleConfig, total: int = TOTAL, steps: int = TOTAL, jit_
 
 T = np.arange(1, TOTAL + 1)
 CASES = [
-    (ScheduleConfig("constant", warmup=0), np.ones(TOTAL)),
-    (ScheduleConfig("constant", warmup=8), np.minimum(T / 8, 1)),
-    (CosineConfig("cosine", warmup=0, final=0.0), 0.5 + 0.5 * np.cos(np.pi * (T - 1) / 99)),
+    (ConstantConfig(warmup=0), np.ones(TOTAL)),
+    (ConstantConfig(warmup=8), np.minimum(T / 8, 1)),
+    (CosineConfig(warmup=0, final=0.0), 0.5 + 0.5 * np.cos(np.pi * (T - 1) / 99)),
     (
-        CosineConfig("cosine", warmup=20, final=0.1),
+        CosineConfig(warmup=20, final=0.1),
         np.where(T <= 20, T / 20, 0.1 + 0.45 * (1 + np.cos(np.pi * (T - 20) / 80))),
     ),
-    (StepConfig("step", warmup=0, boundaries=[30, 60], factor=0.1), 0.1 ** ((T > 30) * 1.0 + (T > 60))),
-    (StepConfig("step", warmup=10, boundaries=[], factor=0.1), np.minimum(T / 10, 1)),
-    (RsqrtConfig("rsqrt", warmup=0, timescale=16), np.sqrt(16 / np.maximum(T, 16))),
-    (RsqrtConfig("rsqrt", warmup=5, timescale=16), np.minimum(T / 5, 1) * np.sqrt(16 / np.maximum(T, 16))),
+    (StepConfig(warmup=0, boundaries=[30, 60], factor=0.1), 0.1 ** ((T > 30) * 1.0 + (T > 60))),
+    (StepConfig(warmup=10, boundaries=[], factor=0.1), np.minimum(T / 10, 1)),
+    (RsqrtConfig(warmup=0, timescale=16), np.sqrt(16 / np.maximum(T, 16))),
+    (RsqrtConfig(warmup=5, timescale=16), np.minimum(T / 5, 1) * np.sqrt(16 / np.maximum(T, 16))),
 ]
 
 
@@ -49,30 +49,30 @@ def test_xla_gives_the_same(config):
 
 
 def test_warmup_starts_above_zero_and_ends_at_exactly_one():
-    values = factors(ScheduleConfig("constant", warmup=7), steps=8)
+    values = factors(ConstantConfig(warmup=7), steps=8)
     assert values[0] == np.float32(1 / 7)
     assert values[5] < 1.0
     assert values[6] == values[7] == 1.0
 
 
 def test_cosine_is_exact_at_both_ends_and_stays_at_the_end():
-    values = factors(CosineConfig("cosine", warmup=0, final=0.25), total=10, steps=13)
+    values = factors(CosineConfig(warmup=0, final=0.25), total=10, steps=13)
     assert values[0] == 1.0
     assert (values[9:] == 0.25).all()
 
 
 @pytest.mark.parametrize("total", [1, 5])
 def test_cosine_of_a_run_that_ends_in_its_warmup(total):
-    values = factors(CosineConfig("cosine", warmup=5, final=0.0), total=total, steps=total)
+    values = factors(CosineConfig(warmup=5, final=0.0), total=total, steps=total)
     np.testing.assert_allclose(values, np.arange(1, total + 1) / 5, rtol=1e-6)
 
 
 def test_boundaries_are_exact():
-    values = factors(StepConfig("step", warmup=0, boundaries=[3, 4], factor=0.5), steps=6)
+    values = factors(StepConfig(warmup=0, boundaries=[3, 4], factor=0.5), steps=6)
     assert values.tolist() == [1.0, 1.0, 1.0, 0.5, 0.25, 0.25]
 
 
 def test_long_runs_keep_their_resolution():
-    schedule = build_schedule(CosineConfig("cosine", warmup=0, final=0.0), 1_000_000)
+    schedule = build_schedule(CosineConfig(warmup=0, final=0.0), 1_000_000)
     middle = float(schedule(tf.constant(500_000, tf.int64)))
     assert middle == pytest.approx(0.5 + 0.5 * math.cos(math.pi * 500_000 / 999_999), abs=1e-6)

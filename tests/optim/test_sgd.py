@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.kinds.optimizers import SgdConfig
-from accumtrain.optim.sgd import SGD
+from accumtrain.optim.build_optimizer import build_optimizer
 
 
 def reference(config: SgdConfig, weight: np.ndarray, gradients: list[np.ndarray], rates: list[float]) -> np.ndarray:
@@ -32,10 +32,10 @@ def test_agrees_with_the_definition(
     config = replace(configs["sgd"], momentum=momentum, nesterov=nesterov, weight_decay=weight_decay)
     series = list(zip(*gradients, strict=True))
     expected = [reference(config, w, list(g), rates) for w, g in zip(weights, series, strict=True)]
-    assert_same_path(train(SGD(config), weights, gradients, dtype), expected, weights, rtol)
+    assert_same_path(train(build_optimizer(config), weights, gradients, dtype), expected, weights, rtol)
 
 
 def test_without_momentum_there_is_no_state(configs, weights, gradients, train):
-    optimizer = SGD(replace(configs["sgd"], momentum=0.0, nesterov=False))
+    optimizer = build_optimizer(replace(configs["sgd"], momentum=0.0))
     train(optimizer, weights, gradients[:1])
     assert optimizer.state == []

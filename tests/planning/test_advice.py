@@ -6,8 +6,8 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.errors import OutOfMemoryError
-from accumtrain.planning.advice import choices, combined, in_words
-from accumtrain.planning.tensorflow_errors import explained
+from accumtrain.planning.advice import combined, in_words, remedies
+from accumtrain.planning.tensorflow_errors import in_user_words
 
 REVERSIBLE = ("model=revnet38", "optim=adam", "batch_size=48", "accum.steps=4")
 
@@ -50,16 +50,16 @@ REVERSIBLE = ("model=revnet38", "optim=adam", "batch_size=48", "accum.steps=4")
         ),
     ],
 )
-def test_choices(compose, overrides, replicas, expected):
-    found = [choice.override for choice in choices(compose(*overrides), replicas)]
+def test_remedies(compose, overrides, replicas, expected):
+    found = [remedy.override for remedy in remedies(compose(*overrides), replicas)]
     assert len(found) == len(expected)
     assert all(override.startswith(start) for override, start in zip(found, expected, strict=True))
 
 
-def test_all_choices_together(compose):
+def test_all_remedies_together(compose):
     config = compose(*REVERSIBLE, "model.memory=store")
     expected = compose(*REVERSIBLE, "accum.steps=8", "optim=adafactor", "precision=bfloat16")
-    assert combined(config, choices(config, replicas=1)) == expected
+    assert combined(config, remedies(config, replicas=1)) == expected
 
 
 def test_words(compose):
@@ -73,7 +73,7 @@ def test_words(compose):
 
 def test_a_run_without_memory_names_the_command_that_shows_numbers(command, fake_job):
     def run(config):
-        with explained(config, data=None):
+        with in_user_words(config, data=None):
             raise tf.errors.ResourceExhaustedError(None, None, "no memory")
 
     fake_job(run)

@@ -36,7 +36,8 @@ def config(compose, tmp_path):
 def test_probe_measures_a_run_without_tensorflow_here(config, tmp_path):
     asked = config("batch_size=32")
     program = (
-        "import json, sys; from accumtrain.config import from_mapping; from accumtrain.planning.probe import probe;"
+        "import json, sys; from accumtrain.config.convert import from_mapping;"
+        "from accumtrain.planning.probe import probe;"
         f"trial = probe(from_mapping(json.loads({json.dumps(to_mapping(asked))!r})), 8);"
         "assert 'tensorflow' not in sys.modules;"
         "print(json.dumps(vars(trial)))"
@@ -60,16 +61,15 @@ def child(monkeypatch):
     """Puts a short program in the place of the probe's."""
 
     def put(program):
-        monkeypatch.setattr(
-            probe, "PROGRAM", f"import json, os, pathlib, sys, time\nfolder = pathlib.Path(sys.argv[1])\n{program}"
-        )
+        head = "import json, os, pathlib, sys, time\nfolder = pathlib.Path(sys.argv[1])\n"
+        monkeypatch.setattr(probe, "child_command", lambda: [sys.executable, "-c", head + program])
 
     return put
 
 
 @pytest.mark.parametrize(("code", "expected"), [(2, ConfigError), (3, DataError), (5, CheckpointError)])
 def test_a_failure_of_the_run_is_that_of_the_probe(config, child, code, expected):
-    child(f"(folder / 'answer.json').write_text('{{{{\"message\": \"why\"}}}}'); sys.exit({code})")
+    child(f"(folder / 'answer.json').write_text('{{\"message\": \"why\"}}'); sys.exit({code})")
     with pytest.raises(expected, match="why"):
         probe.probe(config(), 1)
 

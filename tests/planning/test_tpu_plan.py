@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from accumtrain.errors import ConfigError
-from accumtrain.jobs import plan
+from accumtrain.jobs import dispatch
 from accumtrain.planning import tpu_plan
 
 GB = 2**30
@@ -34,7 +34,7 @@ def compiler(monkeypatch, tmp_path):
         head = "import json, pathlib, sys\nfolder = pathlib.Path(sys.argv[1])\n"
         answer = "(folder / 'answer.json').write_text(json.dumps({}))\n"
         lowering = head + "(folder / 'step.mlir').write_text('module')\n" + answer.format("dict(flops=5 * 10**9)")
-        monkeypatch.setattr(tpu_plan, "PROGRAM", lowering.replace("{", "{{").replace("}", "}}"))
+        monkeypatch.setattr(tpu_plan, "child_command", lambda: [sys.executable, "-c", lowering])
         script = tmp_path / "compiler.py"
         script.write_text(f"{head}request = json.loads((folder / 'request.json').read_text())\n{program}")
         monkeypatch.setattr(tpu_plan, "SCRIPT", script)
@@ -52,7 +52,7 @@ def test_plan_is_what_the_compiler_says(config, compiler, capsys, tmp_path):
         "assert request == {'topology': 'v6e:2x2'} and (folder / 'step.mlir').read_text() == 'module'\n"
         + answering(NEEDS)
     )
-    plan.run(config("device.tpu_topology=v6e:2x2"))
+    dispatch.run(config("device.tpu_topology=v6e:2x2"))
     written = json.loads((tmp_path / "mine/plan.json").read_text())
     assert (written["tpu_topology"], written["hbm_bytes"]) == ("v6e:2x2", 32 * GB)
     assert [trial["memory"] for trial in written["trials"]] == ["store", "recompute"]
@@ -66,13 +66,13 @@ def test_plan_is_what_the_compiler_says(config, compiler, capsys, tmp_path):
 
 def test_what_needs_more_than_the_chip_has_does_not_fit(config, compiler, capsys):
     compiler(answering(NEEDS | {"temporary_bytes": 15 * GB}))
-    assert not any(trial["fits"] for trial in plan.run(config())["trials"])
+    assert not any(trial["fits"] for trial in dispatch.run(config())["trials"])
     assert "no (needs 17.0 GB)" in capsys.readouterr().out
 
 
 def test_a_program_that_the_compiler_refuses_does_not_fit(config, compiler, capsys):
     compiler(answering({"message": "Used 20.5G of 15.75G hbm"}, 6))
-    trials = plan.run(config())["trials"]
+    trials = dispatch.run(config())["trials"]
     assert [(trial["fits"], trial["temporary_bytes"]) for trial in trials] == [(False, None)] * 2
     assert "no (Used 20.5G of 15.75G hbm)" in capsys.readouterr().out
 
@@ -82,7 +82,7 @@ def test_auto_takes_more_steps_until_it_fits(config, compiler, tmp_path):
         f"calls = pathlib.Path({str(tmp_path / 'calls')!r}); calls.open('a').write('x')\n"
         f"if len(calls.read_text()) < 3:\n    {answering({'message': 'Used 20G of 15.75G hbm'}, 6)}\n{answering(NEEDS)}"
     )
-    trials = plan.run(config("accum.steps=auto"))["trials"]
+    trials = dispatch.run(config("accum.steps=auto"))["trials"]
     found = [(trial["memory"], trial["accum_steps"], trial["fits"]) for trial in trials]
     assert found == [("store", 1, False), ("store", 2, False), ("store", 4, True), ("recompute", 1, True)]
 
@@ -90,7 +90,7 @@ def test_auto_takes_more_steps_until_it_fits(config, compiler, tmp_path):
 def test_a_topology_the_compiler_does_not_know(config, compiler):
     compiler(answering({"message": "device.tpu_topology=v5e:3x7: why"}, 2))
     with pytest.raises(ConfigError, match=r"device\.tpu_topology=v5e:3x7: why"):
-        plan.run(config("device.tpu_topology=v5e:3x7"))
+        dispatch.run(config("device.tpu_topology=v5e:3x7"))
 
 
 @pytest.mark.parametrize("compiler", [None, "nowhere/python"])
@@ -106,6 +106,9 @@ def test_without_a_compiler_the_remedy_is_named(tmp_path, compiler):
 
 
 def test_the_parent_does_without_tensorflow(config, compiler):
-    program = "import sys; from accumtrain.jobs import plan; assert 'tensorflow' not in sys.modules"
+    program = (
+        "import sys; from accumtrain.jobs import dispatch, plan; from accumtrain.planning import tpu_plan;"
+        "assert 'tensorflow' not in sys.modules"
+    )
     path = {"PYTHONPATH": os.pathsep.join(sys.path)}
     subprocess.run([sys.executable, "-c", program], env=path, check=True)

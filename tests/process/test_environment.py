@@ -6,9 +6,9 @@ import sys
 SCRIPT = """
 import sys
 from accumtrain.process import environment
-from accumtrain.kinds.devices import DeviceConfig
+from accumtrain.kinds.devices import CpuConfig
 
-environment.prepare(DeviceConfig("cpu", None, None, None, "auto", [], None, 300))
+environment.prepare(CpuConfig())
 assert "tensorflow" in sys.modules
 assert not {"keras", "matplotlib", "PIL"} & sys.modules.keys()
 

@@ -3,6 +3,7 @@
 import pytest
 
 from accumtrain.errors import ConfigError
+from accumtrain.kinds.devices import TpuConfig
 from accumtrain.process import tpu_runtime
 
 
@@ -33,21 +34,21 @@ def machine(monkeypatch):
 def test_what_is_missing_is_named(machine, library, chips, child, message):
     machine(library, chips, child)
     with pytest.raises(ConfigError, match=message):
-        tpu_runtime.check(None)
+        tpu_runtime.check(TpuConfig())
 
 
 def test_an_address_that_does_not_answer(machine, monkeypatch):
     machine(False, [], "import time; time.sleep(60)")
     monkeypatch.setattr(tpu_runtime, "PATIENCE", 0.5)
     with pytest.raises(ConfigError, match=r"device.tpu=my-tpu did not answer within 0.5 s"):
-        tpu_runtime.check("my-tpu")
+        tpu_runtime.check(TpuConfig(tpu="my-tpu"))
 
 
 def test_a_tpu_that_is_there(machine):
     machine(True, ["accel0"])
     assert tpu_runtime.present()
     assert tpu_runtime.quiet_environment() == {}
-    tpu_runtime.check(None)
+    tpu_runtime.check(TpuConfig())
 
 
 def test_without_a_chip_the_metadata_server_is_not_asked(machine):

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 from hydra.errors import MissingConfigException
@@ -13,8 +14,9 @@ from hydra.errors import MissingConfigException
 from accumtrain import __version__
 from accumtrain.config.conf_dir import CONF_DIR
 from accumtrain.errors import AccumtrainError, ConfigError, DataError, DivergedError, Preempted
-from accumtrain.runs.run import Run
-from accumtrain.shell import cli
+from accumtrain.runs.folder import CHECKPOINTS, folder_of
+from accumtrain.shell import sweep
+from accumtrain.shell.compose import call_hydra
 from accumtrain.shell.hydra_errors import explain
 
 WITHOUT_TENSORFLOW = """
@@ -144,10 +146,15 @@ def test_own_config_that_is_no_yaml(command, tmp_path):
     assert "Traceback" not in answer.err
 
 
-def summarise(config, accuracy: float | None, loss: float = 0.5) -> None:
-    with Run(config) as run:
-        test = {"accuracy": accuracy, "loss": loss}
-        run.write_summary({"step": 7, "test": test, "examples_per_second": 1234.5, "seconds": 61.0})
+def summary(accuracy: float | None, loss: float = 0.5) -> dict[str, Any]:
+    return {"step": 7, "test": {"accuracy": accuracy, "loss": loss}, "examples_per_second": 1234.5, "seconds": 61.0}
+
+
+def checkpoint(config) -> None:
+    """Leaves what says that the run is trained."""
+    file = folder_of(config) / CHECKPOINTS / "last" / "ckpt-1.index"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.touch()
 
 
 def rows_of(out: str) -> list[list[str]]:
@@ -157,7 +164,7 @@ def rows_of(out: str) -> list[list[str]]:
 
 def test_sweep_ranks_its_runs(command, fake_job, tmp_path):
     accuracies = {32: 0.8, 64: 0.95, 128: 0.8}
-    seen = fake_job(lambda config: summarise(config, accuracies[config.batch_size], config.batch_size))
+    seen = fake_job(lambda config: summary(accuracies[config.batch_size], config.batch_size))
     answer = command("-m", "batch_size=32,128,64", "train.epochs=2")
     assert answer.code == 0
     assert [config.run.name for config in seen] == [
@@ -176,15 +183,12 @@ def test_sweep_ranks_its_runs(command, fake_job, tmp_path):
 
 def test_sweep_of_benchmarks_ranks_them_by_speed(command, fake_job):
     def measure(config):
-        path = Run(config).path
-        path.mkdir(parents=True)
-        measured = {
+        return {
             "images_per_second": {"median": 10.0 * config.batch_size},
             "memory": {"tensor_peak_bytes": 3 * 2**20, "rss_peak_bytes": 2**30},
             "share_of_matmul": None,
             "seconds_to_first_update": {"total": 14.2},
         }
-        (path / "bench.json").write_text(json.dumps(measured))
 
     fake_job(measure, "bench")
     answer = command("-m", "job=bench", "batch_size=32,64")
@@ -202,9 +206,8 @@ def test_sweep_goes_on_after_failures(command, fake_job):
         if config.run.seed == 1:
             raise ZeroDivisionError
         if config.run.seed == 2:
-            summarise(config, accuracy=None)
-            raise DivergedError("the loss is no number")
-        summarise(config, accuracy=0.9)
+            raise DivergedError("the loss is no number", summary(accuracy=None))
+        return summary(accuracy=0.9)
 
     seen = fake_job(job)
     answer = command("-m", "run.seed=0,1,2,3")
@@ -223,7 +226,7 @@ def test_sweep_ends_when_stopped(stop, code, command, fake_job):
     def job(config):
         if config.batch_size == 64:
             raise stop
-        summarise(config, accuracy=0.9)
+        return summary(accuracy=0.9)
 
     seen = fake_job(job)
     answer = command("-m", "batch_size=32,64,128")
@@ -233,19 +236,23 @@ def test_sweep_ends_when_stopped(stop, code, command, fake_job):
 
 
 def test_sweep_over_jobs_may_share_a_run(command, fake_job, monkeypatch):
-    seen = fake_job(lambda config: summarise(config, accuracy=0.9))
+    def train(config):
+        checkpoint(config)
+        return summary(accuracy=0.9)
+
+    seen = fake_job(train)
     monkeypatch.setitem(sys.modules, "accumtrain.jobs.evaluate", sys.modules["accumtrain.jobs.train"])
     assert command("-m", "job=train,evaluate", "run.name=one").code == 0
     assert [config.job for config in seen] == ["train", "evaluate"]
 
 
 def test_refused_run_in_a_sweep_has_no_numbers(command, fake_job):
-    summaries = iter([0.9, 0.8])
+    accuracies = iter([0.9, 0.8])
 
     def job(config):
         if config.batch_size == 64:
             raise ConfigError("not this one")
-        summarise(config, next(summaries))
+        return summary(next(accuracies))
 
     fake_job(job)
     answer = command("-m", "batch_size=32,64")
@@ -256,22 +263,21 @@ def test_a_sweeper_gets_the_test_accuracy_of_each_job(command, fake_job, monkeyp
     def job(config):
         if config.batch_size == 64:
             raise DataError("no data")
-        summarise(config, accuracy=0.9)
+        return summary(accuracy=0.9)
 
     returned = []
 
-    def call_hydra(task):
-        _call_hydra(lambda composed: returned.append(task(composed)))
+    def call_and_note(task):
+        call_hydra(lambda composed: returned.append(task(composed)))
 
-    _call_hydra = cli._call_hydra
-    monkeypatch.setattr(cli, "_call_hydra", call_hydra)
+    monkeypatch.setattr(sweep, "call_hydra", call_and_note)
     fake_job(job)
     command("-m", "batch_size=32,64")
     assert returned == [0.9, 0.0]
 
 
 def test_a_corner_of_a_grid_that_is_refused_keeps_the_others_from_nothing(command, fake_job):
-    seen = fake_job(lambda config: summarise(config, accuracy=0.9))
+    seen = fake_job(lambda config: summary(accuracy=0.9))
     answer = command("-m", "batch_size=32,36", "accum.steps=4,8")
     assert answer.code == ConfigError.exit_code
     assert [(config.batch_size, config.accum.steps) for config in seen] == [(32, 4), (32, 8), (36, 4)]

@@ -12,6 +12,8 @@ import time
 import psutil
 import pytest
 
+from accumtrain.process.program import CHILD
+
 pytestmark = pytest.mark.launchers
 
 PROGRAM = f"""
@@ -128,7 +130,7 @@ def test_a_job_that_is_killed_does_not_end_the_sweep(sweep, statuses, tmp_path):
     while not trains(tmp_path, runs=2) and time.monotonic() < end:
         time.sleep(0.1)
     children = psutil.Process(command.pid).children(recursive=True)
-    job = next(child for child in children if "job_main" in " ".join(child.cmdline()))
+    job = next(child for child in children if CHILD in child.cmdline())
     job.kill()
     out, err = command.communicate(timeout=120)
     assert command.returncode == 137, err

@@ -1,8 +1,7 @@
-"""The folder of a sweep, and the outcomes that jobs leave in it."""
+"""The folder of a sweep: what jobs leave in it, and whose sweep goes on."""
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import subprocess
@@ -11,85 +10,61 @@ import sys
 import pytest
 
 from accumtrain.errors import ConfigError
-from accumtrain.shell import sweep_folder as folder
-from accumtrain.shell.job_outcome import Outcome
+from accumtrain.shell import sweep_folder
+from accumtrain.shell.job_outcome import JobOutcome
 
 
 @pytest.fixture(autouse=True)
 def _environment(monkeypatch):
-    monkeypatch.setenv(folder.VARIABLE, "")  # so that what is set is undone
+    monkeypatch.setenv(sweep_folder.VARIABLE, "")  # so that what is set is undone
 
 
-def outcome(ended_with, job="train", path="run"):
-    return Outcome(["batch_size=32"], path, job, ended_with)
+def outcome(ended_with):
+    return JobOutcome(["batch_size=32"], "train", "run/summary.json", 5, ended_with)
 
 
 def test_outcomes_come_back_in_the_order_of_the_jobs(tmp_path):
-    with folder.opened(tmp_path / "runs") as place:
-        assert os.environ[folder.VARIABLE] == str(place)
-        folder.leave(place, 10, outcome(3))
-        folder.leave(place, 2, outcome(None))
-        assert folder.collect(place) == [outcome(None), outcome(3)]
-        folder.leave(place, 2, outcome(0))
-        assert folder.collect(place) == [outcome(0), outcome(3)]
+    with sweep_folder.open_sweep_folder(tmp_path / "runs") as folder:
+        assert os.environ[sweep_folder.VARIABLE] == str(folder)
+        sweep_folder.leave(folder, 10, outcome(3))
+        sweep_folder.leave(folder, 2, outcome(None))
+        assert sweep_folder.collect(folder) == [outcome(None), outcome(3)]
+        assert (sweep_folder.left_by(folder, 10), sweep_folder.left_by(folder, 3)) == (outcome(3), None)
+        sweep_folder.leave(folder, 2, outcome(0))
+        assert sweep_folder.collect(folder) == [outcome(0), outcome(3)]
     assert list((tmp_path / "runs").iterdir()) == []
 
 
-def test_jobs_are_wanted_until_the_end(tmp_path):
-    with folder.opened(tmp_path) as place:
-        assert folder.wanted(place)
-        folder.end(place)
-        assert not folder.wanted(place)
-    assert not folder.wanted(place)
+def test_jobs_go_on_until_the_end(tmp_path):
+    with sweep_folder.open_sweep_folder(tmp_path) as folder:
+        assert sweep_folder.goes_on(folder)
+        sweep_folder.end(folder)
+        assert not sweep_folder.goes_on(folder)
+    assert not sweep_folder.goes_on(folder)
 
 
-def test_jobs_are_not_wanted_by_a_command_that_is_gone(tmp_path):
+def test_jobs_do_not_go_on_without_their_command(tmp_path):
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    with folder.opened(tmp_path) as place:
-        (place / folder.WANTED).write_text(f"{socket.gethostname()} {gone.pid}")
-        assert not folder.wanted(place)
-        (place / folder.WANTED).write_text(f"another-{socket.gethostname()} {gone.pid}")
-        assert folder.wanted(place), "what runs on another machine can't be seen from here"
+    with sweep_folder.open_sweep_folder(tmp_path) as folder:
+        (folder / sweep_folder.OWNER).write_text(f"{socket.gethostname()} {gone.pid}")
+        assert not sweep_folder.goes_on(folder)
+        (folder / sweep_folder.OWNER).write_text(f"another-{socket.gethostname()} {gone.pid}")
+        assert sweep_folder.goes_on(folder), "what runs on another machine can't be seen from here"
 
 
 def test_logs_of_a_launcher_stay(tmp_path, capsys):
-    with folder.opened(tmp_path) as place:
-        (place / ".submitit").mkdir()
-        folder.leave(place, 0, outcome(0))
-    assert [each.name for each in place.iterdir()] == [".submitit"]
-    assert str(place) in capsys.readouterr().out
+    with sweep_folder.open_sweep_folder(tmp_path) as folder:
+        (folder / ".submitit").mkdir()
+        sweep_folder.leave(folder, 0, outcome(0))
+    assert [each.name for each in folder.iterdir()] == [".submitit"]
+    assert str(folder) in capsys.readouterr().out
 
 
 def test_run_dir_that_is_a_file(tmp_path):
     (tmp_path / "runs").write_text("")
     with (
         pytest.raises(ConfigError, match=r"runs can't be used: File exists; choose another one"),
-        folder.opened(tmp_path / "runs"),
+        sweep_folder.open_sweep_folder(tmp_path / "runs"),
     ):
         pass
-
-
-@pytest.mark.parametrize(
-    ("ended_with", "status", "exit_code"),
-    [
-        (0, "completed", 0),
-        (1, "bug", 1),
-        (4, "DivergedError", 4),
-        (130, "interrupted", 130),
-        (137, "SIGKILL", 137),
-        (None, "lost", 75),
-    ],
-)
-def test_status(ended_with, status, exit_code):
-    assert (outcome(ended_with).status, outcome(ended_with).exit_code) == (status, exit_code)
-
-
-def test_objective(tmp_path):
-    test = {"accuracy": 0.75, "loss": 1.5}
-    (tmp_path / "summary.json").write_text(json.dumps({"test": test}))
-    (tmp_path / "bench.json").write_text(json.dumps({"images_per_second": {"median": 640.0}}))
-    assert outcome(0, path=str(tmp_path)).objective == 0.75
-    assert outcome(0, "bench", str(tmp_path)).objective == 640.0
-    assert outcome(4, path=str(tmp_path)).objective == 0.0, "it failed"
-    assert outcome(2, path=None).objective == 0.0

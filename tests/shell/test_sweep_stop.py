@@ -11,29 +11,29 @@ PROGRAM = """
 import os, signal, sys, threading, time
 from pathlib import Path
 sys.path[:] = {path!r}
-from accumtrain.shell import sweep_folder as folder
-from accumtrain.shell.job_outcome import Outcome
+from accumtrain.shell import sweep_folder
+from accumtrain.shell.job_outcome import JobOutcome
 from accumtrain.shell.sweep_stop import stoppable
 signal.signal(signal.SIGINT, signal.default_int_handler)
 started = time.monotonic()
 
-def job(place):
-    while folder.wanted(place):
+def job(folder):
+    while sweep_folder.goes_on(folder):
         time.sleep(0.01)
     time.sleep({saving})
-    folder.leave(place, 0, Outcome([], None, None, 75))
+    sweep_folder.leave(folder, 0, JobOutcome([], ended_with=75))
     print("saved", flush=True)
 
-with folder.opened(Path({runs!r})) as place:
-    folder.leave(place, 0, Outcome([], None, None, None))
+with sweep_folder.open_sweep_folder(Path({runs!r})) as folder:
+    sweep_folder.leave(folder, 0, JobOutcome([]))
     try:
-        with stoppable(place):
-            threading.Thread(target=job, args=(place,), daemon=True).start()  # here, or it would take SIGINT itself
+        with stoppable(folder):
+            threading.Thread(target=job, args=(folder,), daemon=True).start()  # here, or it would take SIGINT itself
             child = [sys.executable, "-c", "import signal; print(signal.pthread_sigmask(signal.SIG_BLOCK, []))"]
             import subprocess; subprocess.run(child)
             for _ in range({times}):
                 os.kill(os.getpid(), {number:d})
-                while folder.wanted(place):  # until it has arrived: two that wait are one
+                while sweep_folder.goes_on(folder):  # until it has arrived: two that wait are one
                     time.sleep(0.01)
             time.sleep(60)
     except KeyboardInterrupt:

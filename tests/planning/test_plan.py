@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from accumtrain.errors import CheckpointError, OutOfMemoryError
-from accumtrain.jobs import plan
-from accumtrain.planning import auto_steps as auto
+from accumtrain.jobs import dispatch
+from accumtrain.planning import auto_steps, probed_plan
 from accumtrain.planning.advice import policies
 from accumtrain.planning.probe import Trial
 from accumtrain.runs.run import Run
@@ -61,9 +61,9 @@ def test_search_finds_the_largest_divisor_that_fits(config, seed):
     memory = Memory(limit, each, replicas=replicas, noise=draw.choice([0.0, 0.4 * each]))  # never turns the order
     batch = config(f"batch_size={examples * replicas}", f"device.memory_limit_mb={limit}")
 
-    trials = auto.search(batch, memory)
+    trials = auto_steps.search(batch, memory)
 
-    fitting = [size for size in auto.divisors(examples) if memory.takes(size) <= limit]
+    fitting = [size for size in auto_steps.divisors(examples) if memory.takes(size) <= limit]
     assert [t.micro_batch for t in trials if t.fits] == [size for size in sorted(memory.asked) if size in fitting]
     assert max((t.micro_batch for t in trials if t.fits), default=0) == max(fitting, default=0)
     assert len(memory.asked) == len(set(memory.asked)), "no micro-batch is tried twice"
@@ -71,13 +71,13 @@ def test_search_finds_the_largest_divisor_that_fits(config, seed):
 
 def test_search_needs_few_probes(config):
     memory = Memory(limit=1000, each=2.0)
-    auto.search(config("batch_size=4096", "device.memory_limit_mb=1000"), memory)
+    auto_steps.search(config("batch_size=4096", "device.memory_limit_mb=1000"), memory)
     assert memory.asked == [1, 2, 256, 512]
 
 
 def test_search_takes_the_whole_batch_where_memory_does_not_grow(config):
     memory = Memory(limit=1000, each=0.0)
-    auto.search(config("batch_size=64", "device.memory_limit_mb=1000"), memory)
+    auto_steps.search(config("batch_size=64", "device.memory_limit_mb=1000"), memory)
     assert memory.asked == [1, 2, 16, 64]
 
 
@@ -90,14 +90,14 @@ def test_search_halves_where_the_process_does_not_show_what_is_used(config):
         rss = 500 * MB + micro_batch
         return Trial("store", micro_batch, fits=micro_batch <= 16, accum_steps=1, replicas=1, rss_bytes=rss)
 
-    auto.search(config("batch_size=65536"), attempt)
+    auto_steps.search(config("batch_size=65536"), attempt)
     assert asked == [1, 2, 65536, 256, 16, 64, 32]
 
 
 def test_auto_becomes_a_number(config, monkeypatch, capsys):
-    monkeypatch.setattr(auto, "probe", Memory(limit=45, each=2.0))
+    monkeypatch.setattr(auto_steps, "probe", Memory(limit=45, each=2.0))
     before = config("device.memory_limit_mb=45")
-    after = auto.settled(before)
+    after = auto_steps.with_accum_steps_resolved(before)
     assert after == replace(before, accum=replace(before.accum, steps=4))  # micro-batch 12; 16 would take 52 MB
     shown = capsys.readouterr().out
     assert "accum.steps for batch_size=48 in device.memory_limit_mb=45" in shown
@@ -105,35 +105,35 @@ def test_auto_becomes_a_number(config, monkeypatch, capsys):
 
 
 def test_a_number_is_left_alone_and_a_run_keeps_its_own(config, monkeypatch):
-    monkeypatch.setattr(auto, "probe", lambda config, micro_batch: pytest.fail("nothing to probe"))
+    monkeypatch.setattr(auto_steps, "probe", lambda config, micro_batch: pytest.fail("nothing to probe"))
     given = config("accum.steps=6")
-    assert auto.settled(given) is given
+    assert auto_steps.with_accum_steps_resolved(given) is given
     with Run(given) as run:
         run.save_config()
-    assert auto.settled(config()).accum.count == 6
-    assert auto.as_trained(config()).accum.count == 6
+    assert auto_steps.with_accum_steps_resolved(config()).accum.count == 6
+    assert auto_steps.with_trained_accum_steps(config()).accum.count == 6
 
 
 def test_a_number_under_a_limit_is_probed_once(config, monkeypatch):
     monkeypatch.delenv("TF_ENABLE_ONEDNN_OPTS", raising=False)
     memory = Memory(limit=45, each=2.0)
-    monkeypatch.setattr(auto, "probe", memory)
+    monkeypatch.setattr(auto_steps, "probe", memory)
     fitting = config("accum.steps=4", "device.memory_limit_mb=45")
-    assert auto.settled(fitting) is fitting
+    assert auto_steps.with_accum_steps_resolved(fitting) is fitting
     assert memory.asked == [12]
     with pytest.raises(
         OutOfMemoryError, match=r"device\.memory_limit_mb=45 is not enough for this run.*accum\.steps=6"
     ):
-        auto.settled(config("accum.steps=3", "device.memory_limit_mb=45"))
+        auto_steps.with_accum_steps_resolved(config("accum.steps=3", "device.memory_limit_mb=45"))
     with Run(fitting) as run:
         run.save_config()
-    auto.settled(fitting)
+    auto_steps.with_accum_steps_resolved(fitting)
     assert memory.asked == [12, 16], "a run that has begun fits"
 
 
 def test_evaluating_what_was_never_trained(config):
     with pytest.raises(CheckpointError, match="train first"):
-        auto.as_trained(config())
+        auto_steps.with_trained_accum_steps(config())
 
 
 def test_nothing_fits_says_what_would(config, monkeypatch):
@@ -141,9 +141,9 @@ def test_nothing_fits_says_what_would(config, monkeypatch):
         fixed = {"adam": 60.0, "adafactor": 30.0}[config.optim.kind]
         return Memory(limit=40, each=10.0 if config.precision == "bfloat16" else 20.0, fixed=fixed)(config, micro_batch)
 
-    monkeypatch.setattr(auto, "probe", memory)
+    monkeypatch.setattr(auto_steps, "probe", memory)
     with pytest.raises(OutOfMemoryError) as error:
-        auto.settled(config("optim=adam", "device.memory_limit_mb=40"))
+        auto_steps.with_accum_steps_resolved(config("optim=adam", "device.memory_limit_mb=40"))
     message = str(error.value)
     assert "not even a micro-batch of 1 fits in device.memory_limit_mb=40" in message
     assert "as it is: 80.0 MB" in message
@@ -159,7 +159,7 @@ def test_help_that_fits_is_marked(config):
     def memory(config, micro_batch, note=""):
         return Memory(limit=55, each=20.0, fixed={"adam": 60.0, "adafactor": 30.0}[config.optim.kind])(config, 1)
 
-    message = auto.what_would_help(config("optim=adam", "device.memory_limit_mb=55"), memory)
+    message = auto_steps.what_would_help(config("optim=adam", "device.memory_limit_mb=55"), memory)
     assert "optim=adafactor: 50.0 MB (fits)" in message
     assert "all of these: 50.0 MB (fits)" in message
     assert message.count("(fits)") == 2
@@ -173,13 +173,13 @@ def test_help_is_tried_under_the_limit(config):
         limited = config.device.memory_limit_mb is not None
         return Trial("store", 1, fits=not limited, peak_bytes=None if limited else 50 * MB)
 
-    message = auto.what_would_help(config("optim=adam", "device.memory_limit_mb=55"), attempt)
+    message = auto_steps.what_would_help(config("optim=adam", "device.memory_limit_mb=55"), attempt)
     assert "optim=adafactor: 50.0 MB" in message
     assert "(fits)" not in message
 
 
 def test_help_without_a_limit(config):
-    message = auto.what_would_help(config(), lambda config, micro_batch, note="": Trial("store", 1, fits=False))
+    message = auto_steps.what_would_help(config(), lambda config, micro_batch, note="": Trial("store", 1, fits=False))
     assert "as it is: more than is free here" in message
     assert "(fits)" not in message
     assert message.endswith("So take a smaller model or smaller images")
@@ -197,13 +197,13 @@ def test_policies_are_those_the_model_has(config):
     ("examples", "sizes"), [(64, [1, 2, 4, 8, 16, 32, 64]), (50, [1, 2, 5, 10, 25, 50]), (7, [1, 7]), (1, [1])]
 )
 def test_ladder(examples, sizes):
-    assert plan.ladder(examples) == sizes
+    assert auto_steps.ladder(examples) == sizes
 
 
 def test_plan_stops_climbing_where_memory_ends(config, monkeypatch, capsys, tmp_path):
     memory = Memory(limit=27, each=1.0)
-    monkeypatch.setattr(plan, "probe", memory)
-    plan.run(config("job=plan", "device.memory_limit_mb=27"))
+    monkeypatch.setattr(probed_plan, "probe", memory)
+    dispatch.run(config("job=plan", "device.memory_limit_mb=27"))
     written = json.loads((tmp_path / "mine/plan.json").read_text())
     assert [(t["memory"], t["micro_batch"], t["fits"], t["expected_bytes"]) for t in written["trials"]] == [
         (policy, size, size < 8, None) for policy in ("store", "recompute") for size in (1, 2, 4, 8)
@@ -214,8 +214,8 @@ def test_plan_stops_climbing_where_memory_ends(config, monkeypatch, capsys, tmp_
 
 def test_plan_does_not_probe_what_is_clearly_beyond(config, monkeypatch, capsys):
     memory = Memory(limit=60, each=8.0)  # 4 examples take 52 MB, 8 would take 84
-    monkeypatch.setattr(plan, "probe", memory)
-    trials = plan.run(config("job=plan", "device.memory_limit_mb=60"))["trials"]
+    monkeypatch.setattr(probed_plan, "probe", memory)
+    trials = dispatch.run(config("job=plan", "device.memory_limit_mb=60"))["trials"]
     assert memory.asked == [1, 2, 4] * 2
     assert [(t["fits"], t["peak_bytes"], t["expected_bytes"]) for t in trials[3::4]] == [(False, None, 84 * MB)] * 2
     assert "beyond (some 84.0 MB)" in capsys.readouterr().out
@@ -228,8 +228,8 @@ def test_plan_says_how_many_probes_are_left(config):
         notes.append(note)
         return Memory(limit=100, each=0.0)(config, micro_batch)
 
-    plan.climb(config("batch_size=4"), attempt, after=6)
-    plan.climb(config("batch_size=4"), attempt)
+    probed_plan.climb(config("batch_size=4"), attempt, after=6)
+    probed_plan.climb(config("batch_size=4"), attempt)
     left = [" (at most 11 more after it)", " (at most 7 more after it)", " (at most 6 more after it)"]
     assert notes == [*left, " (at most 5 more after it)", " (at most 1 more after it)", " (the last one)"]
 

@@ -1,0 +1,50 @@
+"""Which program a child is: accumtrain itself, or that of a user who calls main()."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.machinery import ModuleSpec
+
+import pytest
+
+from accumtrain.process.program import CHILD, VARIABLE, child_command, own_program, remember_program
+
+OWN = """
+import accumtrain
+
+def nothing(config, seed):
+    raise accumtrain.DataError(f"no {config.kind} with {seed}")
+
+accumtrain.register_data("nothing", nothing)
+if __name__ == "__main__":
+    accumtrain.main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments"),
+    [
+        ({}, ["-m", "accumtrain"]),
+        ({"__spec__": None, "__file__": "/there/mine.py"}, ["/there/mine.py"]),
+        ({"__spec__": None, "__file__": "mine.py"}, [os.path.abspath("mine.py")]),  # noqa: PTH100
+        ({"__spec__": ModuleSpec("mine.train", None), "__file__": "/mine/train.py"}, ["-m", "mine.train"]),
+        ({"__spec__": ModuleSpec("mine.__main__", None), "__file__": "/mine/__main__.py"}, ["-m", "mine"]),
+    ],
+)
+def test_own_program(monkeypatch, module, arguments):
+    monkeypatch.setenv(VARIABLE, "")  # so that what is set is undone
+    monkeypatch.delenv(VARIABLE)
+    remember_program(module)
+    assert own_program() == [sys.executable, *arguments]
+    assert child_command() == [*own_program(), CHILD]
+
+
+@pytest.mark.parametrize("start", [["mine.py"], ["-m", "mine"]], ids=" ".join)
+def test_a_child_knows_the_choices_of_the_users_program(tmp_path, start):
+    (tmp_path / "mine.py").write_text(OWN)
+    command = [sys.executable, *start, "job=plan", "data=nothing", "run.seed=7"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (3, "error: no nothing with 7\n"), "a probe has opened the data"
