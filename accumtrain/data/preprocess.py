@@ -1,7 +1,7 @@
 """From stored images to the images in a batch: decode, resize, augment, normalise.
 
-Pixels become float32 0..1, then (x - mean) / std. What must be done image by image (decoding, windows of
-different sizes) is in `example`, all that works on whole batches in `batch`.
+Pixels are uint8, 0..white, or float32, 0..1 already. They become float32 0..1, then (x - mean) / std. What must be
+done image by image (decoding, windows of different sizes) is in `example`, all that works on whole batches in `batch`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Preprocess:
         return self.augment == "inception"
 
     def example(self, image: tf.Tensor, key: tf.Tensor, *, channels: int, training: bool) -> tf.Tensor:
-        """One image, encoded as string [] or uint8 [height, width, channels], to one of the size wanted.
+        """One image, encoded as string [] or pixels [height, width, channels], to one of the size wanted.
 
         Returns uint8 (0..white) where nothing but decoding was to be done, else float32 (0..1).
         """
@@ -42,15 +42,17 @@ class Preprocess:
         if self.by_example:
             window_of = partial(augment.random_window, key=key) if training else central_window
             image = decode_window(image, channels, window_of) if encoded else cut(image, window_of)
-            image = tf.image.resize(image, [self.image_size, self.image_size]) / self.white
+            image = self._resize(image, antialias=False)
             return augment.random_colour(augment.random_flip(image, key), key) if training else image
         image = decode(image, channels) if encoded else image
         return image if self.image_size is None else self._resize(image)
 
     def batch(self, images: tf.Tensor, key: tf.Tensor, *, training: bool) -> tf.Tensor:
-        """uint8 or float32 [n, height, width, channels], uint64 [n] -> normalised float32 of the size wanted."""
-        if images.dtype == tf.uint8:
-            images = tf.cast(images, tf.float32) / self.white if self.image_size is None else self._resize(images)
+        """Pixels [n, height, width, channels], uint64 [n] -> normalised float32 of the size wanted."""
+        if self.image_size is not None:
+            images = self._resize(images)
+        elif images.dtype == tf.uint8:
+            images = tf.cast(images, tf.float32) / self.white
         if training and self.augment == "shift":  # black comes in at the edge
             images = augment.random_crop(images, key, padding=1, flip=False)
         images = self._normalise(images)
@@ -65,8 +67,10 @@ class Preprocess:
         mean, std = (np.resize(np.array(v, np.float32), width * channels) for v in (self.mean, self.std))
         return tf.reshape((rows - mean) / std, [-1, height, width, channels])
 
-    def _resize(self, images: tf.Tensor) -> tf.Tensor:
-        return tf.image.resize(images, [self.image_size, self.image_size], antialias=True) / self.white
+    def _resize(self, images: tf.Tensor, *, antialias: bool = True) -> tf.Tensor:
+        """To float32 0..1. Images of the size wanted keep their pixels, so those that `example` has resized do too."""
+        resized = tf.image.resize(images, [self.image_size, self.image_size], antialias=antialias)
+        return resized / self.white if images.dtype == tf.uint8 else resized
 
 
 def make_preprocess(config: DataConfig, *, channels: int, white: int) -> Preprocess:

@@ -18,7 +18,7 @@ class Split(ABC):
         size: Number of examples.
         image_shape: [height, width, channels] of the stored images; None where they may differ.
         channels: 1 or 3.
-        white: The pixel value that means 1.0.
+        white: The pixel value that means 1.0 where pixels are uint8.
     """
 
     size: int
@@ -30,12 +30,15 @@ class Split(ABC):
     def read(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Images and int32 [n] labels of the examples `index`, int64 [n]; called in graphs.
 
-        Images are uint8 [n, height, width, channels]; an EncodedSplit gives string [n] instead.
+        Images are uint8 (0..white) or float32 (0..1) [n, height, width, channels]; an EncodedSplit gives string [n].
         """
 
 
 class ArraySplit(Split):
-    """Examples that lie in memory: uint8 images [size, height, width, channels], integer labels [size]."""
+    """Examples that lie in memory: images [size, height, width, channels], integer labels [size].
+
+    Images of floats are 0..1 and stay float32, those of integers are 0..`white` and stay uint8.
+    """
 
     def __init__(self, images: np.ndarray, labels: np.ndarray, white: int = 255) -> None:
         self.size = len(images)
@@ -43,7 +46,7 @@ class ArraySplit(Split):
         self.channels = images.shape[-1]
         self.white = white
         with tf.device("CPU"):
-            self._images = tf.constant(images, tf.uint8)
+            self._images = tf.constant(images, tf.float32 if images.dtype.kind == "f" else tf.uint8)
             self._labels = tf.constant(labels, tf.int32)
 
     def read(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -89,6 +89,19 @@ class FolderConfig(DataConfig):
 
 
 @dataclass(kw_only=True)
+class NpzConfig(DataConfig):
+    """`path` is a NumPy file of arrays. Without test arrays in it, `test_fraction` of the images is held out."""
+
+    kind: str = "npz"
+    path: Annotated[str, NotEmpty("say where the data is, data.path=<value>")]
+    test_fraction: Annotated[float, Range(0, 1, above=True)] = 0.2
+
+    @property
+    def label(self) -> str:
+        return PurePath(self.path).stem or self.kind
+
+
+@dataclass(kw_only=True)
 class TfrecordConfig(DataConfig):
     """`path` and `test_path` are globs of TFRecord files of tf.train.Example."""
 
@@ -106,5 +119,6 @@ SOURCES.add(
     Kind(SyntheticConfig, "accumtrain.data.synthetic:open_synthetic"),
     Kind(TfdsConfig, "accumtrain.data.tfds:open_tfds"),
     Kind(FolderConfig, "accumtrain.data.folder:open_folder"),
+    Kind(NpzConfig, "accumtrain.data.npz:open_npz"),
     Kind(TfrecordConfig, "accumtrain.data.tfrecord:open_tfrecord"),
 )

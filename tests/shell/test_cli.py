@@ -101,6 +101,19 @@ def test_errors_of_a_job_have_their_exit_code(error, command, fake_job):
     assert answer.out + answer.err == ("what to do\n" if error is Preempted else "error: what to do\n")
 
 
+def test_what_a_job_has_found_is_written_even_if_it_is_stopped(command, fake_job, tmp_path):
+    def job(config):
+        if config.batch_size == 32:
+            raise Preempted("saved", {"step": 3})
+        return {"step": 7}
+
+    fake_job(job)
+    assert command("batch_size=32", "run.name=one").code == 75
+    assert command("batch_size=64", "run.name=two").code == 0
+    found = [json.loads((tmp_path / "runs" / name / "summary.json").read_text()) for name in ("one", "two")]
+    assert found == [{"step": 3}, {"step": 7}]
+
+
 def test_a_bug_shows_where_it_is(command, fake_job):
     fake_job(lambda config: config.no_such_thing)
     answer = command()

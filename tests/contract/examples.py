@@ -1,0 +1,70 @@
+"""A small configuration of every row of every table, for the tests that walk them. A new row gets its line here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from accumtrain.kinds.devices import (
+    AutoConfig,
+    CpuConfig,
+    GpuConfig,
+    MirroredConfig,
+    MultiworkerConfig,
+    TpuConfig,
+)
+from accumtrain.kinds.losses import CrossEntropyConfig
+from accumtrain.kinds.models import KerasModelConfig, LeNetConfig, ResNetConfig, RevNetConfig
+from accumtrain.kinds.optimizers import AdafactorConfig, AdamConfig, AdamWConfig, KerasOptimConfig, SgdConfig
+from accumtrain.kinds.schedules import ConstantConfig, CosineConfig, RsqrtConfig, StepConfig
+from accumtrain.kinds.sources import DigitsConfig, FolderConfig, SyntheticConfig, TfdsConfig, TfrecordConfig
+from accumtrain.kinds.table import Choice
+
+PLAIN: dict[str, Any] = {"mean": [0.0], "std": [1.0]}
+EXAMPLES: dict[str, dict[str, Choice]] = {
+    "model": {  # quick to build for images of 8 or, where they say so, 32 pixels
+        "lenet": LeNetConfig(),
+        "resnet": ResNetConfig(units=[1, 1], filters=[8, 8, 16]),
+        "revnet": RevNetConfig(units=[1, 1], filters=[8, 8, 16]),
+        "keras": KerasModelConfig(name="MobileNet", args={"alpha": 0.25}),
+    },
+    "optim": {  # every term of the rule has a part in it
+        "adam": AdamConfig(lr=1e-2, weight_decay=0.1),
+        "adamw": AdamWConfig(lr=1e-2, weight_decay=0.1),
+        "sgd": SgdConfig(lr=1e-2, weight_decay=0.1, momentum=0.9, nesterov=True),
+        "adafactor": AdafactorConfig(lr=1e-2, weight_decay=0.1, momentum=0.9),
+        "keras": KerasOptimConfig(lr=1e-2, weight_decay=0.1, name="Lion", args={"beta_2": 0.9}),
+    },
+    "schedule": {
+        "constant": ConstantConfig(warmup=2),
+        "cosine": CosineConfig(warmup=2, final=0.1),
+        "step": StepConfig(warmup=2, boundaries=[3, 5]),
+        "rsqrt": RsqrtConfig(warmup=2, timescale=3),
+    },
+    "loss": {"cross_entropy": CrossEntropyConfig()},
+    "data": {  # their files: written by sources.py, relative to the working directory
+        "digits": DigitsConfig(),
+        "synthetic": SyntheticConfig(image_size=6, num_classes=3, train_examples=17, test_examples=5, **PLAIN),
+        "tfds": TfdsConfig(name="contract_pictures", dir="prepared", **PLAIN),
+        "folder": FolderConfig(path="photos", **PLAIN),
+        "tfrecord": TfrecordConfig(
+            path="train-*", test_path="test-*", image_feature="image", label_feature="label", num_classes=3, **PLAIN
+        ),
+    },
+    "device": {
+        "auto": AutoConfig(),
+        "cpu": CpuConfig(virtual=2),
+        "gpu": GpuConfig(),
+        "mirrored": MirroredConfig(virtual=2),
+        "multiworker": MultiworkerConfig(workers=["one:1", "two:1"], index=0),
+        "tpu": TpuConfig(tpu="local"),
+    },
+}
+
+
+def example_of(group: str, name: str) -> Any:
+    """The example of a row; fails the test where there is none."""
+    if name not in EXAMPLES.get(group, {}):
+        pytest.fail(f"{group}={name} has no example: add a small configuration to EXAMPLES in {__file__}")
+    return EXAMPLES[group][name]

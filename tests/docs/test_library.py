@@ -1,0 +1,60 @@
+"""The programs of docs/library.md run as they stand there."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PAGE = Path(__file__).parents[2] / "docs" / "library.md"
+LIBRARY, JOB, MINE = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+
+
+@pytest.fixture
+def python(tmp_path):
+    """Runs a program in an empty folder; returns what it printed."""
+
+    def run(text, *arguments):
+        (tmp_path / "mine.py").write_text(text)
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        command = [sys.executable, "mine.py", *arguments]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-2000:]
+        return done.stdout
+
+    return run
+
+
+def test_own_layers_train(python):
+    assert len(LIBRARY.splitlines()) <= 30
+    loss, accuracy = re.fullmatch(r"after 100 updates: loss (\S+), accuracy (\S+)\n", python(LIBRARY)).groups()
+    assert float(loss) < 0.5
+    assert float(accuracy) > 0.8
+
+
+def test_a_job_of_a_configuration(python, tmp_path):
+    assert python(JOB).splitlines()[-1].startswith("completed {'loss': ")
+    summary = json.loads((tmp_path / "runs" / "from-python" / "summary.json").read_text())
+    assert (summary["accum_steps"], summary["step"]) == (8, 20)
+
+
+def test_own_program_has_the_command_line(python, tmp_path):
+    assert " mynet," in python(MINE, "--help")
+    run = ("model=mynet", "optim=adam", "accum.steps=8", "run.name=one")
+    python(MINE, *run, "train.steps=3")
+    assert "continuing after update 3 of 5" in python(MINE, *run, "train.steps=5")
+    assert "all bounds hold" in python(MINE, "model=mynet", "job=verify")
+
+
+@pytest.mark.slow
+def test_own_program_in_child_processes(python, tmp_path):
+    """Probes, jobs of a sweep and workers are the same program once more."""
+    assert "recompute" in python(MINE, "model=mynet", "job=plan", "batch_size=2")
+    sweep = ("-m", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "model=mynet", "batch_size=32,64")
+    assert "2 runs, best first" in python(MINE, *sweep, "train.steps=3")
+    assert "2 workers" in python(MINE, "--workers", "2", "model=mynet", "train.steps=3")

@@ -1,0 +1,90 @@
+"""Choices that programs of users and installed packages add to the command line."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from accumtrain.kinds.groups import GROUPS
+from accumtrain.kinds.models import ModelConfig
+from accumtrain.kinds.register import register_loss, register_model
+from accumtrain.shell import extensions
+
+REGISTER = """
+from accumtrain.kinds.register import register_data
+
+def register():
+    register_data("noise", "an_extension:open_noise")
+"""
+
+
+@dataclass(kw_only=True)
+class TinyConfig(ModelConfig):
+    width: int = 3
+    depth: int
+
+
+@pytest.fixture(autouse=True)
+def _tables(monkeypatch):
+    """What a test adds is undone."""
+    for table in GROUPS.values():
+        monkeypatch.setattr(table, "rows", dict(table.rows))
+
+
+@pytest.fixture
+def installed(monkeypatch, tmp_path):
+    """Installs a package with one module, and an entry point that names it or something in it."""
+
+    def install(code, value="an_extension"):
+        (tmp_path / "package").mkdir()
+        (tmp_path / "package" / "an_extension.py").write_text(code)
+        monkeypatch.syspath_prepend(tmp_path / "package")
+        monkeypatch.delitem(sys.modules, "an_extension", raising=False)
+        point = EntryPoint("tiny", value, extensions.GROUP)
+        monkeypatch.setattr(extensions, "entry_points", lambda group: [point] if group == extensions.GROUP else [])
+
+    return install
+
+
+def test_a_registered_row_is_a_choice_with_its_keys(command, fake_job):
+    register_model("tiny", "mine:build", TinyConfig)
+    register_loss("hinge", "mine:hinge")
+    seen = fake_job(lambda config: None)
+    assert command("model=tiny", "model.depth=2", "loss=hinge").code == 0
+    assert (seen[0].model.kind, seen[0].model.width, seen[0].model.depth) == ("tiny", 3, 2)
+    assert seen[0].loss.kind == "hinge"
+    assert "model.depth has no value; add model.depth=<value>" in command("model=tiny").err
+    assert "model.snap_bits" in command("model=tiny", "model.depth=2", "model.snap_bits=3").err
+    answer = command("--help")
+    assert "tiny" in answer.out
+    assert "hinge" in answer.out
+
+
+@pytest.mark.parametrize(
+    ("code", "value"), [(REGISTER, "an_extension:register"), (f"{REGISTER}\nregister()", "an_extension")]
+)
+def test_an_installed_extension_adds_its_rows(command, fake_job, installed, code, value):
+    installed(code, value)
+    seen = fake_job(lambda config: None)
+    assert command("data=noise", "data.image_size=8").code == 0
+    assert (seen[0].data.kind, seen[0].data.image_size) == ("noise", 8)
+
+
+@pytest.mark.parametrize(
+    ("code", "value", "reason"),
+    [
+        ("1 / 0", "an_extension", "ZeroDivisionError: division by zero"),
+        ("", "an_extension:register", "AttributeError: "),
+        (REGISTER.replace("noise", "digits"), "an_extension:register", "ValueError: data.kind=digits is declared"),
+    ],
+)
+def test_an_extension_that_fails_is_named(command, installed, code, value, reason):
+    installed(code, value)
+    answer = command()
+    assert answer.code == 2
+    assert answer.err.startswith(f"error: the installed extension tiny ({value}) fails: {reason}")
+    assert answer.err.endswith("; mend it, or uninstall its package\n")
+    assert answer.err.count("\n") == 1
