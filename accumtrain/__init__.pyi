@@ -22,6 +22,7 @@ from .kinds.losses import LossConfig as LossConfig
 from .kinds.models import ModelConfig as ModelConfig
 from .kinds.optimizers import OptimConfig as OptimConfig
 from .kinds.register import register_data as register_data
+from .kinds.register import register_job as register_job
 from .kinds.register import register_loss as register_loss
 from .kinds.register import register_model as register_model
 from .kinds.register import register_optimizer as register_optimizer

@@ -220,8 +220,15 @@ def markdown(rows: Sequence[Sequence[str]]) -> str:
 def machine() -> str:
     with Path("/proc/cpuinfo").open() as file:
         models = {line.partition(":")[2].strip() for line in file if line.startswith("model name")}
-    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES)
+    versions = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
     return f"{', '.join(sorted(models))}, {os.cpu_count()} cores; Python {platform.python_version()}, {versions}"
+
+
+def version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:  # a peer that was not asked for
+        return "not installed"
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ class Job:
     """A row of the jobs.
 
     Attributes:
-        run: "module:function" that takes the configuration and returns the job's result, None on a process that only
+        run: a function, or "module:function", that takes the configuration and returns the job's result, None on a process that only
             helps another one.
         file: what the result is written to, in the run's folder.
         compares_runs: its folder is run.dir, not that of one run.
@@ -33,7 +33,7 @@ class Job:
     """
 
     name: str
-    run: str
+    run: str | Callable[..., Any]
     file: str
     compares_runs: bool = False
     needs_a_run: bool = False

@@ -1,4 +1,4 @@
-"""Rows of users: models, optimizers, losses and data sources of one's own program or of an installed package.
+"""Rows of users: models, optimizers, losses, data sources and jobs of one's own program or of an installed package.
 
 A row is added before the command line is read. A configuration then chooses it by name; it never names code itself.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from accumtrain.kinds.jobs import JOBS, Job
 from accumtrain.kinds.losses import LOSSES, LossConfig
 from accumtrain.kinds.models import MODELS, ModelConfig
 from accumtrain.kinds.optimizers import OPTIMIZERS, OptimConfig
@@ -64,6 +65,21 @@ def register_data(name: str, build: Code, config: type[DataConfig] = DataConfig)
         config, returns, raises: as of `register_model`, with DataConfig.
     """
     return _register(SOURCES, name, build, config)
+
+
+def register_job(name: str, run: Code, file: str | None = None, **row: Any) -> None:
+    """Makes `job=<name>` a choice.
+
+    Args:
+        run: (config: Config) -> the content of the job's file, a dict. Or "module:function". The run's folder is there
+            by then, and TensorFlow is ready.
+        file: what the result is written to in the run's folder; None is `<name>.json`.
+        row: other attributes of `kinds.jobs.Job`, such as `needs_a_run=True`.
+
+    Raises:
+        ValueError: the name is taken or is no plain word.
+    """
+    JOBS.add(Job(name, run, file or f"{name}.json", **row))
 
 
 def _register(table: Table[Any], name: str, build: Code, config: type[Keys]) -> type[Keys]:

@@ -151,7 +151,7 @@ class PoolAndPad(tf.Module):
     def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
         x = tf.cast(x, self.compute_dtype or x.dtype)
         if self.stride > 1:
-            x = tf.nn.avg_pool2d(x, self.stride, self.stride, "VALID")
+            x = tf.nn.avg_pool2d(x, self.stride, self.stride, "SAME")  # as many as the convolution gives
         return tf.pad(x, [[0, 0], [0, 0], [0, 0], self.padding])
 
 

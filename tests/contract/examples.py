@@ -22,8 +22,9 @@ from accumtrain.kinds.sources import DigitsConfig, FolderConfig, SyntheticConfig
 from accumtrain.kinds.table import Choice
 
 PLAIN: dict[str, Any] = {"mean": [0.0], "std": [1.0]}
+IMAGE_SIZES = {"keras": 64}  # pixels that a model's example is made for, where it takes more than 8
 EXAMPLES: dict[str, dict[str, Choice]] = {
-    "model": {  # quick to build for images of 8 or, where they say so, 32 pixels
+    "model": {
         "lenet": LeNetConfig(),
         "resnet": ResNetConfig(units=[1, 1], filters=[8, 8, 16]),
         "revnet": RevNetConfig(units=[1, 1], filters=[8, 8, 16]),

@@ -1,7 +1,8 @@
-"""Every model, with each norm, under each memory policy, in each precision: one update, and the same gradient."""
+"""Every model, with each value of its keys, in each precision, under each memory policy: one update, one gradient."""
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cache
@@ -10,57 +11,191 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from accumtrain.config.rules import check
 from accumtrain.config.schema import PRECISIONS, AccumConfig, Config, LossScaleConfig, RunConfig
 from accumtrain.data.open_data import open_data
 from accumtrain.engine.build_window import build_window
 from accumtrain.engine.checks.result import ROUNDING, relative_difference
 from accumtrain.engine.step import Step
+from accumtrain.engine.window import Window
 from accumtrain.errors import ConfigError
-from accumtrain.kinds.models import MODELS, STORE
+from accumtrain.kinds.models import MODELS, STORE, ModelConfig
 from accumtrain.kinds.optimizers import SgdConfig
 from accumtrain.kinds.schedules import ConstantConfig
 from accumtrain.kinds.sources import SyntheticConfig
+from accumtrain.kinds.values import OneOf
 from accumtrain.models.build_model import build_model
 from accumtrain.models.spec import ModelSpec
-from tests.contract.examples import IMAGE_SIZES, example_of
+from accumtrain.optim.sgd import SGD
+from tests.contract.examples import EXAMPLES, IMAGE_SIZES, example_of
 from tests.engine.small import CLASSES, examples
 
-EXAMPLES, STEPS = 8, 2
-ROUNDING_16 = ROUNDING["bfloat16"]  # float16 keeps more bits, job=verify has no bound for it
+BATCH, STEPS = 8, 2
+BOUNDS = ROUNDING | {"float16": ROUNDING["bfloat16"]}  # which job=verify does not compare
 
 
 @dataclass(frozen=True)
-class Case:
-    """A row with values of its keys, in a precision."""
+class Variant:
+    """A row's example with at most one key changed, in a precision."""
 
     name: str
-    norm: str | None
+    key: str | None
+    value: typing.Any
     precision: str
-    memory: str = STORE
-    seed: int = 0
+
+    def config(self, memory: str) -> ModelConfig:
+        changes = {} if self.key is None else {self.key: self.value}
+        return replace(example_of("model", self.name), memory=memory, **changes)
 
     @property
-    def config(self):
-        model = example_of("model", self.name)
-        return replace(model, memory=self.memory, **({} if self.norm is None else {"norm": self.norm}))
+    def slow(self) -> bool:
+        """Float32 is tried quickly with everything, the other precisions with what needs no second and with float64."""
+        grouped = self.key == "norm" and self.precision == "float64"
+        return self.precision != "float32" and (self.name == "keras" or not (self.key is None or grouped))
 
     def __str__(self) -> str:
-        return "-".join(filter(None, (self.name, self.norm, self.precision, self.memory)))
+        return "-".join(map(str, filter(None, (self.name, self.key and f"{self.key}={self.value}", self.precision))))
 
 
-def norms(name: str) -> tuple[str | None, ...]:
-    """The values that the key `norm` of a model may have."""
-    annotations = {each.name: each.type for each in fields(MODELS[name].config)}
-    if "norm" not in annotations:
-        return (None,)
-    import typing
+def changes(name: str) -> Iterator[tuple[str | None, typing.Any]]:
+    """Nothing, and every other value of each key that has a few: one of a list, true or false."""
+    yield None, None
+    example = EXAMPLES["model"].get(name)
+    hints = typing.get_type_hints(MODELS[name].config, include_extras=True)
+    for each in fields(example) if example else ():
+        (choices,) = [c.choices for c in getattr(hints[each.name], "__metadata__", ()) if isinstance(c, OneOf)] or [()]
+        values = (False, True) if hints[each.name] is bool else choices
+        if each.name != "memory":
+            yield from ((each.name, value) for value in values if value != getattr(example, each.name))
 
-    hint = typing.get_type_hints(MODELS[name].config, include_extras=True)["norm"]
-    return hint.__metadata__[0].choices
 
-
-def cases() -> Iterator[Case]:
+def variants() -> Iterator[Variant]:
     for row in MODELS:
-        for norm in norms(row.name):
+        for key, value in changes(row.name):
             for precision in PRECISIONS:
-                yield Case(row.name, norm, precision)
+                yield Variant(row.name, key, value, precision)
+
+
+def allowed(variant: Variant) -> bool:
+    try:
+        variant.config(STORE).check_precision(variant.precision)
+    except ConfigError:
+        return False
+    return True
+
+
+PARAMETERS = [
+    pytest.param(variant, memory, id=f"{variant}-{memory}", marks=[pytest.mark.slow] if variant.slow else [])
+    for variant in variants()
+    if variant.name in EXAMPLES["model"] and allowed(variant)
+    for memory in variant.config(STORE).policies
+]
+
+
+@dataclass(frozen=True)
+class Update:
+    """What one update saw and did: weights before and after it, the sums of the window, the commit's scalars."""
+
+    before: list[np.ndarray]
+    after: list[np.ndarray]
+    sums: list[np.ndarray]
+    scalars: dict[str, float]
+
+
+def window_for(variant: Variant, memory: str, seed: int = 0):
+    size = IMAGE_SIZES.get(variant.name, 8)
+    config = Config(
+        model=variant.config(memory),
+        optim=SgdConfig(lr=0.1, momentum=0.0, weight_decay=0.0),
+        schedule=ConstantConfig(),
+        data=SyntheticConfig(image_size=size, num_classes=CLASSES),
+        batch_size=BATCH,
+        accum=AccumConfig(steps=STEPS),
+        precision=variant.precision,
+        loss_scale=LossScaleConfig(initial=64.0),
+        run=RunConfig(seed=seed),
+    )
+    check(config)
+    return build_window(config, open_data(config.data, seed), 1, tf.distribute.get_strategy())
+
+
+def values(variables: list[tf.Variable]) -> list[np.ndarray]:
+    return [variable.numpy() for variable in variables]
+
+
+@cache
+def update(variant: Variant, memory: str) -> Update:
+    window = window_for(variant, memory)
+    step, before = Step(window), values(window.variables_)
+    size = IMAGE_SIZES.get(variant.name, 8)
+    step.accumulate(
+        iter(tf.data.Dataset.from_tensor_slices(examples(BATCH, (size, size, 3))).batch(BATCH // STEPS)), STEPS
+    )
+    sums = values(window.gradients)
+    scalars = {name: value.numpy().item() for name, value in step.commit().items()}
+    return Update(before, values(window.variables_), sums, scalars)
+
+
+@pytest.mark.parametrize("name", MODELS.names)
+def test_every_model_is_tried(name):
+    assert isinstance(example_of("model", name), MODELS[name].config)
+
+
+@pytest.mark.parametrize(("variant", "memory"), PARAMETERS)
+def test_one_update(variant, memory):
+    made = update(variant, memory)
+    assert (made.scalars["finite"], made.scalars["step"], made.scalars["examples"]) == (True, 1, BATCH)
+    assert np.isfinite([made.scalars["loss"], made.scalars["grad_norm"]]).all()
+    for before, after, sums in zip(made.before, made.after, made.sums, strict=True):
+        assert np.isfinite(sums).all()
+        assert sums.any(), "its gradient reached the buffer"
+        assert (before != after).any()
+
+
+@pytest.mark.parametrize(("variant", "memory"), [each for each in PARAMETERS if each.values[1] != STORE])
+def test_a_policy_changes_neither_weights_nor_gradient(variant, memory):
+    made, stored = update(variant, memory), update(variant, STORE)
+    assert all(map(np.array_equal, made.before, stored.before)), "weights are a function of the seed"
+    if variant.config(memory).same_bits_in_every_graph:
+        assert all(map(np.array_equal, made.sums, stored.sums))
+    else:
+        assert relative_difference(made.sums, stored.sums) <= BOUNDS[variant.precision]
+
+
+@pytest.mark.parametrize("name", EXAMPLES["model"])
+def test_initial_weights_are_a_function_of_the_seed(name):
+    first, again, other = (
+        [variable.numpy() for variable in model.trainable_variables]
+        for model in (
+            build_model(
+                example_of("model", name), ModelSpec((IMAGE_SIZES.get(name, 8),) * 2 + (3,), CLASSES, seed=seed)
+            )
+            for seed in (1, 1, 2)
+        )
+    )
+    assert all(map(np.array_equal, first, again))
+    assert not all(map(np.array_equal, first, other))
+
+
+SHAPES = [(1, 1, 1), (1, 1, 3), (2, 7, 3), (5, 1, 1), (8, 8, 4), (3, 31, 2)]
+
+
+@pytest.mark.filterwarnings("ignore:This model usually expects:UserWarning")
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(("name", "key", "value"), [(row.name, *each) for row in MODELS for each in changes(row.name)])
+def test_images_of_any_size_work_or_are_refused(name, key, value, shape):
+    """Micro-steps without graphs: each layer says at once what it can't do."""
+    gradients = {}
+    for memory in example_of("model", name).policies:
+        config = Variant(name, key, value, "float32").config(memory)
+        try:
+            model = build_model(config, ModelSpec(shape, CLASSES))
+        except ConfigError:
+            assert not gradients, "refused under one policy and not under another"
+            continue
+        window = Window(model, SGD())
+        window.accumulate(examples(2, shape))
+        gradients[memory] = [buffer.numpy() for buffer in window.gradients]
+        assert all(np.isfinite(gradient).all() for gradient in gradients[memory])
+    if config.same_bits_in_every_graph:
+        assert all(all(map(np.array_equal, each, gradients[STORE])) for each in gradients.values())

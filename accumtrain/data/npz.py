@@ -1,0 +1,166 @@
+"""Images and labels of one's own: the arrays of a NumPy .npz file."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from accumtrain.data.source import ArraySplit, Source
+from accumtrain.errors import DataError
+from accumtrain.kinds.sources import NpzConfig
+
+# Names of arrays begin with one of these where they are not for training. The first that is there is evaluated on.
+_HELD_OUT = ("test_", "val_")
+_NAMED = 5
+
+
+def open_npz(config: NpzConfig, seed: int) -> Source:
+    """The arrays `images` and `labels`, and the test arrays or a part held out. The seed changes nothing.
+
+    Raises:
+        DataError: The file or an array in it is not what it should be.
+    """
+    file = Path(config.path).expanduser()
+    if not file.is_file():
+        raise DataError(f"data.path={config.path} is not a file: give the .npz file that holds images and labels")
+    if not zipfile.is_zipfile(file):
+        raise DataError(f"data.path={config.path} is no .npz file, or a truncated one: write it with numpy.savez")
+    with np.load(file, allow_pickle=False) as stored:
+        arrays = _Arrays(file, stored)
+        images, labels = arrays.read("")
+        prefixes = [prefix for prefix in _HELD_OUT if arrays.has(prefix)]
+        if prefixes:
+            test_images, test_labels = arrays.read(prefixes[0])
+            _check_shapes(file, images, test_images, config.image_size)
+        else:
+            test = _hold_out(file, labels, config.test_fraction)
+            images, labels, test_images, test_labels = images[~test], labels[~test], images[test], labels[test]
+    if len(prefixes) > 1:
+        arrays.notes.append(f"{file} is evaluated on its test arrays; its val arrays are not used yet")
+    num_classes = _count_classes(file, labels, test_labels)
+    return Source(ArraySplit(images, labels), ArraySplit(test_images, test_labels), num_classes, arrays.notes)
+
+
+class _Arrays:
+    """Reads arrays of an opened file, and refuses those that are no images or no labels.
+
+    Attributes:
+        notes: What the user should know about what was read.
+    """
+
+    def __init__(self, file: Path, stored: np.lib.npyio.NpzFile) -> None:
+        self.notes: list[str] = []
+        self._file = file
+        self._stored = stored
+
+    def has(self, prefix: str) -> bool:
+        return f"{prefix}images" in self._stored or f"{prefix}labels" in self._stored
+
+    def read(self, prefix: str) -> tuple[np.ndarray, np.ndarray]:
+        """Images as an ArraySplit takes them and int64 labels, one for each."""
+        images, labels = self._images(f"{prefix}images"), self._labels(f"{prefix}labels")
+        if len(images) != len(labels):
+            raise DataError(
+                f"{self._file}: {prefix}images has {len(images)} images, {prefix}labels has {len(labels)} labels: "
+                "give one label for each image"
+            )
+        return images, labels
+
+    def _images(self, name: str) -> np.ndarray:
+        """uint8 0..255, or float32 0..1, [n, height, width, channels]."""
+        images = self._array(name)
+        kind, shape = images.dtype.kind, list(images.shape)
+        if kind not in "iuf":
+            raise DataError(f"{self._file}: {name} is of type {images.dtype}: pixels must be integers or floats")
+        if images.ndim == 3:
+            images = images[..., None]
+        if images.ndim != 4 or images.shape[3] not in (1, 3):
+            raise DataError(
+                f"{self._file}: {name} has the shape {shape}: "
+                "give [N, height, width] or [N, height, width, channels] with 1 or 3 channels"
+            )
+        if images.size == 0:
+            raise DataError(f"{self._file}: {name} has the shape {shape}: give at least one image, and one pixel")
+        low, high = images.min(), images.max()
+        if not (low >= 0 and high <= 255):  # nor where one is NaN
+            raise DataError(
+                f"{self._file}: {name} has pixels of {low} to {high}: scale them to 0..255, or floats to 0..1"
+            )
+        white = 1 if kind == "f" and high <= 1 else 255
+        if kind == "f" or high <= 1:
+            self.notes.append(f"{name} is {images.dtype} with a maximum of {high}: taken as 0..{white}")
+        if kind != "f":
+            return images.astype(np.uint8, copy=False)
+        images = images.astype(np.float32, copy=False)
+        images /= white
+        return images
+
+    def _labels(self, name: str) -> np.ndarray:
+        labels = self._array(name)
+        if labels.dtype.kind not in "iu":
+            raise DataError(
+                f"{self._file}: {name} is of type {labels.dtype}: classes are counted, so labels must be integers; "
+                "save whole numbers as labels.astype('int64')"
+            )
+        if labels.ndim != 1:
+            raise DataError(
+                f"{self._file}: {name} has the shape {list(labels.shape)}: give [N], a class for each image"
+            )
+        if labels.size and labels.min() < 0:
+            raise DataError(f"{self._file}: {name} holds {labels.min()}: number the classes from 0")
+        return labels.astype(np.int64)
+
+    def _array(self, name: str) -> np.ndarray:
+        if name not in self._stored:
+            names = ", ".join(self._stored.files) or "none at all"
+            raise DataError(f"{self._file} has no array {name}: it has {names}; save it under that name")
+        try:
+            return np.asarray(self._stored[name])
+        except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
+            raise DataError(
+                f"{self._file}: {name} can't be read ({error}): save it again, as an array of numbers"
+            ) from error
+
+
+def _check_shapes(file: Path, images: np.ndarray, test_images: np.ndarray, image_size: int | None) -> None:
+    first = 1 if image_size is None else 3
+    if images.shape[first:] != test_images.shape[first:]:
+        train, test = (" x ".join(map(str, shape[1:])) for shape in (images.shape, test_images.shape))
+        raise DataError(
+            f"{file}: images are {train}, those to evaluate on {test}: "
+            "they must have the same channels and, unless data.image_size is set, the same size"
+        )
+
+
+def _hold_out(file: Path, labels: np.ndarray, fraction: float) -> np.ndarray:
+    """True for examples to test on: of each class round(n * fraction), but at least one, evenly spaced in the file."""
+    test = np.zeros(len(labels), bool)
+    classes, counts = np.unique(labels, return_counts=True)
+    by_class = np.split(np.argsort(labels, kind="stable"), np.cumsum(counts)[:-1])
+    for label, members in zip(classes, by_class, strict=True):
+        if len(members) < 2:
+            raise DataError(
+                f"{file}: class {label} has a single example: it takes two, to train and to test, "
+                "or the arrays test_images and test_labels"
+            )
+        held = min(max(round(len(members) * fraction), 1), len(members) - 1)
+        test[members[np.arange(held) * len(members) // held]] = True
+    return test
+
+
+def _count_classes(file: Path, labels: np.ndarray, test_labels: np.ndarray) -> int:
+    num_classes = int(max(labels.max(), test_labels.max())) + 1
+    if num_classes < 2:
+        raise DataError(f"{file}: all labels are 0: it takes two classes or more to tell apart")
+    found = np.unique(labels)
+    missing = np.setdiff1d(np.arange(min(num_classes, len(found) + _NAMED)), found)[:_NAMED]
+    if missing.size:
+        more = ", ..." if num_classes - len(found) > len(missing) else ""
+        raise DataError(
+            f"{file}: labels run up to {num_classes - 1}, but there is no example to train on of class "
+            f"{', '.join(map(str, missing))}{more}: number the classes from 0 without gaps, or add examples"
+        )
+    return num_classes

@@ -1,0 +1,264 @@
+"""Arrays of a file arrive in batches as they are meant, and a file that is not as described is refused by name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from accumtrain.data.open_data import open_data
+from accumtrain.data.pipeline import eval_batches, train_batches
+from accumtrain.data.source import Data
+from accumtrain.data.stream import example_at
+from accumtrain.errors import DataError
+from accumtrain.kinds.sources import NpzConfig
+
+RANDOM = np.random.default_rng(0)
+IMAGES = RANDOM.integers(0, 256, [20, 6, 8, 3], np.uint8)
+IMAGES[:, 0, 0, 0] = np.arange(20)  # the number of the image
+IMAGES[:, 0, 0, 1] = 255
+LABELS = np.arange(20) % 3
+MINE = {"images": IMAGES, "labels": LABELS}
+TEST = {"test_images": IMAGES[:4], "test_labels": LABELS[:4]}
+VAL = {"val_images": IMAGES[4:7], "val_labels": LABELS[4:7]}
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., NpzConfig]:
+    """Writes mine.npz; gives a configuration that reads it and leaves pixels in 0..1."""
+
+    def save(arrays: dict[str, Any], **keys: Any) -> NpzConfig:
+        np.savez(tmp_path / "mine.npz", **arrays)
+        return NpzConfig(path=str(tmp_path / "mine.npz"), **{"mean": [0.0], "std": [1.0], **keys})
+
+    return save
+
+
+def whole(data: Data, split: str) -> tuple[np.ndarray, np.ndarray]:
+    (element,) = eval_batches(data, batch=getattr(data, split).size, split=split)
+    return element["image"].numpy(), element["label"].numpy()
+
+
+def numbers(data: Data, split: str) -> list[int]:
+    """Of each example the number of its image, after a look at its label."""
+    images, labels = whole(data, split)
+    found = np.rint(images[:, 0, 0, 0] * 255).astype(int)
+    np.testing.assert_array_equal(labels, LABELS[found])
+    return found.tolist()
+
+
+# --- from the file to a batch -----------------------------------------------------------------------------------
+
+
+def test_positions_of_the_stream_give_the_images_of_the_file(write: Callable[..., NpzConfig]) -> None:
+    data = open_data(write({**MINE, **TEST}), seed=0)
+    assert (data.image_shape, data.num_classes, data.notes) == ((6, 8, 3), 3, [])
+    batch = next(iter(train_batches(data, batch=8, first=16, seed=5)))
+    _, index = example_at(tf.range(16, 24, dtype=tf.int64), 20, 5)  # across the end of an epoch
+    np.testing.assert_array_equal(batch["image"], IMAGES[index] / np.float32(255))
+    np.testing.assert_array_equal(batch["label"], LABELS[index])
+
+
+def test_grey_images_need_no_axis_of_channels(write: Callable[..., NpzConfig]) -> None:
+    data = open_data(write({**MINE, **TEST, "images": IMAGES[..., 0], "test_images": IMAGES[:4, ..., 0]}), seed=0)
+    assert data.image_shape == (6, 8, 1)
+    np.testing.assert_array_equal(whole(data, "train")[0], IMAGES[..., :1] / np.float32(255))
+
+
+@pytest.mark.parametrize(
+    ("arrays", "expected"), [(TEST, [0, 1, 2, 3]), (VAL, [4, 5, 6]), ({**VAL, **TEST}, [0, 1, 2, 3])]
+)
+def test_test_arrays_come_before_val_arrays(
+    write: Callable[..., NpzConfig], arrays: dict[str, np.ndarray], expected: list[int]
+) -> None:
+    data = open_data(write({**MINE, **arrays}), seed=0)
+    assert numbers(data, "train") == list(range(20))
+    assert numbers(data, "test") == expected
+    assert [note.partition("mine.npz")[2] for note in data.notes] == (
+        [" is evaluated on its test arrays; its val arrays are not used yet"] if len(arrays) == 4 else []
+    )
+
+
+@pytest.mark.parametrize(
+    ("fraction", "held"), [(0.01, [1, 1, 1]), (0.25, [2, 2, 2]), (0.5, [4, 4, 3]), (0.99, [6, 6, 5])]
+)
+def test_held_out_are_the_same_share_of_each_class_for_every_seed(
+    write: Callable[..., NpzConfig], fraction: float, held: list[int]
+) -> None:
+    config = write(MINE, test_fraction=fraction)
+    data = open_data(config, seed=0)
+    test = numbers(data, "test")
+    assert np.bincount(LABELS[test]).tolist() == held
+    assert sorted(test + numbers(data, "train")) == list(range(20))
+    assert numbers(open_data(config, seed=7), "test") == test
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "uint64", ">i4"])
+def test_labels_may_be_of_any_integer_type(write: Callable[..., NpzConfig], dtype: str) -> None:
+    data = open_data(write({**MINE, "labels": LABELS.astype(dtype)}), seed=0)
+    assert sorted(numbers(data, "train") + numbers(data, "test")) == list(range(20))
+
+
+def test_the_home_folder_is_found(
+    write: Callable[..., NpzConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(MINE)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert open_data(NpzConfig(path="~/mine.npz"), seed=0).num_classes == 3
+
+
+# --- types of pixels --------------------------------------------------------------------------------------------
+
+
+def first_batches(data: Data) -> list[np.ndarray]:
+    """The images of the first batch of each split."""
+    return [next(iter(train_batches(data, batch=8, first=0, seed=0)))["image"].numpy(), whole(data, "test")[0]]
+
+
+@pytest.mark.parametrize(
+    ("images", "notes"),
+    [
+        (IMAGES.astype(np.int64), []),
+        (IMAGES.astype(">f4"), ["images is >f4 with a maximum of 255.0: taken as 0..255"]),
+        (IMAGES / np.float32(255), ["images is float32 with a maximum of 1.0: taken as 0..1"]),
+        (IMAGES / 255.0, ["images is float64 with a maximum of 1.0: taken as 0..1"]),
+    ],
+    ids=["int64", "float32 0..255", "float32 0..1", "float64 0..1"],
+)
+@pytest.mark.parametrize(
+    "keys", [{}, {"image_size": 5}, {"image_size": 5, "augment": "inception"}], ids=["as it is", "resized", "inception"]
+)
+def test_all_types_give_the_batch_of_uint8(
+    write: Callable[..., NpzConfig], images: np.ndarray, notes: list[str], keys: dict[str, Any]
+) -> None:
+    expected, data = (open_data(write({**MINE, "images": each}, **keys), seed=0) for each in (IMAGES, images))
+    assert data.notes == notes
+    for one, other in zip(first_batches(expected), first_batches(data), strict=True):
+        np.testing.assert_allclose(one, other, atol=2e-6)
+
+
+def test_floats_arrive_to_the_bit(write: Callable[..., NpzConfig]) -> None:
+    images = RANDOM.random([20, 6, 8, 1], np.float32)
+    data = open_data(write({"images": images, "labels": LABELS, "test_images": images, "test_labels": LABELS}), seed=0)
+    np.testing.assert_array_equal(whole(data, "test")[0], images)
+
+
+def test_integers_that_look_like_floats_are_mentioned(write: Callable[..., NpzConfig]) -> None:
+    data = open_data(write({**MINE, "images": IMAGES // 255}), seed=0)
+    assert data.notes == ["images is uint8 with a maximum of 1: taken as 0..255"]
+
+
+def test_images_of_two_sizes_are_resized(write: Callable[..., NpzConfig]) -> None:
+    data = open_data(write({**MINE, **TEST, "test_images": IMAGES[:4, :5] / 255}, image_size=7), seed=0)
+    assert whole(data, "test")[0].shape == (4, 7, 7, 3)
+    assert whole(data, "train")[0].shape == (20, 7, 7, 3)
+
+
+# --- what is refused --------------------------------------------------------------------------------------------
+
+
+def with_pixel(value: float) -> dict[str, np.ndarray]:
+    images = IMAGES.astype(np.float32)
+    images[3, 2, 1, 0] = value
+    return {"images": images}
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"images": None, "x": IMAGES}, r"has no array images: it has labels, x; save it under that name"),
+        ({"test_images": IMAGES}, r"has no array test_labels: it has images, labels, test_images"),
+        ({"val_labels": LABELS}, r"has no array val_images: it has"),
+        ({"images": np.array([IMAGES[0], "x"], object)}, r"images can't be read \(Object arrays .*\): save it again"),
+        ({"images": IMAGES > 9}, r"images is of type bool: pixels must be integers or floats"),
+        ({"images": IMAGES[0, 0]}, r"images has the shape \[8, 3\]: give \[N, height, width\] or"),
+        ({"images": IMAGES[..., :2]}, r"images has the shape \[20, 6, 8, 2\]: .* with 1 or 3 channels"),
+        ({"images": np.moveaxis(IMAGES, 3, 1)}, r"images has the shape \[20, 3, 6, 8\]: .* with 1 or 3 channels"),
+        ({"images": IMAGES[:0], "labels": LABELS[:0]}, r"images has the shape \[0, 6, 8, 3\]: give at least one image"),
+        ({"images": IMAGES[:, :, :0]}, r"images has the shape \[20, 6, 0, 3\]: give at least one image, and one pixel"),
+        (with_pixel(np.nan), r"images has pixels of nan to nan: scale them to 0..255, or floats to 0..1"),
+        (with_pixel(np.inf), r"images has pixels of 0.0 to inf"),
+        (with_pixel(-0.5), r"images has pixels of -0.5 to 255.0"),
+        (with_pixel(256), r"images has pixels of 0.0 to 256.0"),
+        ({"images": IMAGES.astype(np.int16) - 1}, r"images has pixels of -1 to 254"),
+        ({"images": IMAGES[:9]}, r"images has 9 images, labels has 20 labels: give one label for each"),
+        ({"labels": LABELS / 1}, r"labels is of type float64: classes are counted, so labels must be integers; save"),
+        ({"labels": np.eye(3, dtype=int)[LABELS]}, r"labels has the shape \[20, 3\]: give \[N\]"),
+        ({"labels": LABELS - 1}, r"labels holds -1: number the classes from 0"),
+        ({"labels": LABELS * 0}, r"all labels are 0: it takes two classes or more"),
+        ({"labels": LABELS + 1}, r"labels run up to 3, but there is no example to train on of class 0: number"),
+        ({"labels": LABELS * 10**12}, r"labels run up to 2000000000000, .* of class 1, 2, 3, 4, 5, ...: number"),
+        ({**TEST, "test_labels": LABELS[:4] + 3}, r"labels run up to 5, but .* of class 3, 4, 5: number"),
+        ({"labels": np.arange(20) // 19}, r"class 1 has a single example: it takes two, to train and to test, or"),
+        ({**TEST, "test_images": IMAGES[:4, :5]}, r"images are 6 x 8 x 3, those to evaluate on 5 x 8 x 3: .* size"),
+        ({**TEST, "test_images": IMAGES[:4, ..., 0]}, r"images are 6 x 8 x 3, those to evaluate on 6 x 8 x 1: .* chan"),
+    ],
+)  # fmt: skip
+def test_arrays_that_are_refused(write: Callable[..., NpzConfig], arrays: dict[str, Any], message: str) -> None:
+    config = write({name: array for name, array in {**MINE, **arrays}.items() if array is not None})
+    with pytest.raises(DataError, match=f"mine.npz:? {message}"):
+        open_data(config, seed=0)
+
+
+def test_resizing_makes_no_channels(write: Callable[..., NpzConfig]) -> None:
+    with pytest.raises(DataError, match="the same channels"):
+        open_data(write({**MINE, **TEST, "test_images": IMAGES[:4, :5, :, 0]}, image_size=7), seed=0)
+
+
+def flip_a_bit(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def write_npy(file: Path) -> None:
+    with file.open("wb") as stream:
+        np.save(stream, IMAGES)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (Path.unlink, r"data.path=.*mine.npz is not a file: give the .npz file"),
+        (lambda file: (file.unlink(), file.mkdir()), r"data.path=.*mine.npz is not a file: give the .npz file"),
+        (write_npy, r"data.path=.*mine.npz is no .npz file, or a truncated one: write it with numpy.savez"),
+        (lambda file: file.write_text("images"), r"mine.npz is no .npz file"),
+        (lambda file: file.write_bytes(b""), r"mine.npz is no .npz file"),
+        (lambda file: file.write_bytes(file.read_bytes()[:1000]), r"mine.npz is no .npz file"),
+        (flip_a_bit, r"mine.npz: images can't be read \(Bad CRC-32 .*\): save it again"),
+    ],
+    ids=["missing", "folder", "npy", "text", "empty", "truncated", "changed"],
+)
+def test_files_that_are_refused(
+    write: Callable[..., NpzConfig], tmp_path: Path, damage: Callable[[Path], Any], message: str
+) -> None:
+    config = write(MINE)
+    damage(tmp_path / "mine.npz")
+    with pytest.raises(DataError, match=message):
+        open_data(config, seed=0)
+
+
+# --- from the command line to a result --------------------------------------------------------------------------
+
+
+def test_trained_from_the_command_line(
+    write: Callable[..., NpzConfig], command: Callable[..., Any], tmp_path: Path
+) -> None:
+    write({**MINE, "images": IMAGES / 255})
+    arguments = ("data=npz", "data.path=mine.npz", "model=lenet5", "batch_size=8", "accum.steps=2", "train.steps=2")
+    answer = command(*arguments, "run.name=mine")
+    assert answer.code == 0, answer.err
+    assert "npz: 17 training and 3 test images, 6 x 8 x 3, 3 classes" in answer.out
+    assert "images is float64 with a maximum of 1.0: taken as 0..1" in answer.out
+    assert json.loads((tmp_path / "runs" / "mine" / "summary.json").read_text())["step"] == 2
+
+
+def test_refused_on_the_command_line(command: Callable[..., Any]) -> None:
+    answer = command("data=npz", "data.path=nowhere.npz", "train.steps=2")
+    assert answer.code == DataError.exit_code
+    assert "data.path=nowhere.npz is not a file" in answer.err

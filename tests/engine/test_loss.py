@@ -1,0 +1,98 @@
+"""Losses and metrics are arguments; labels may be of any integer dtype and weights may be left out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from accumtrain.engine.loss import accuracy, cross_entropy, weighted_sums
+from accumtrain.engine.step import Step
+from accumtrain.engine.window import Window
+from accumtrain.kinds.models import LeNetConfig
+from accumtrain.models.build_model import build_model
+from accumtrain.models.spec import ModelSpec
+from accumtrain.optim.sgd import SGD
+
+SHAPE = (8, 8, 1)
+LOGITS = tf.constant([[2.0, 0.5, -1.0], [0.0, 3.0, 1.0], [1.0, 1.5, 0.0]])
+LABELS = [0, 1, 2]
+
+
+def window(**options):
+    return Window(build_model(LeNetConfig(), ModelSpec(SHAPE, 3, seed=1)), SGD(0.1), **options)
+
+
+def batches(**changes):
+    batch = {"image": tf.random.stateless_normal([3, *SHAPE], [0, 1]), "label": tf.constant(LABELS), **changes}
+    return iter(tf.data.Dataset.from_tensors(batch).repeat())
+
+
+def test_against_numpy():
+    logits = LOGITS.numpy().astype(np.float64)
+    expected = np.log(np.exp(logits).sum(1)) - logits[range(3), LABELS]
+    np.testing.assert_allclose(cross_entropy(tf.constant(LABELS), LOGITS), expected, rtol=1e-6)
+    np.testing.assert_array_equal(accuracy(tf.constant(LABELS), LOGITS), [1.0, 1.0, 0.0])
+
+
+@pytest.mark.parametrize("dtype", [tf.uint8, tf.int8, tf.uint16, tf.int32, tf.int64])
+def test_labels_of_any_integer_dtype(dtype):
+    assert np.array_equal(cross_entropy(tf.constant(LABELS, dtype), LOGITS), cross_entropy(tf.constant(LABELS), LOGITS))
+
+
+def test_labels_that_are_no_integers():
+    with pytest.raises(TypeError, match=r"labels are float32; a loss of classes takes integers"):
+        cross_entropy(tf.constant(LABELS, tf.float32), LOGITS)
+
+
+def test_examples_without_weight_count_alike():
+    batch = {"label": tf.constant(LABELS)}
+    weighted = weighted_sums([cross_entropy], LOGITS, {**batch, "weight": tf.ones([3])})
+    assert np.array_equal(weighted_sums([cross_entropy], LOGITS, batch), weighted)
+
+
+def test_own_loss_and_metrics():
+    """A squared loss: its mean and that of a metric come back, and its gradient is what is applied."""
+
+    def squared(labels, logits):
+        return tf.reduce_sum(tf.square(logits - tf.one_hot(labels, 3)), axis=-1)
+
+    def largest(labels, logits):
+        return tf.reduce_max(logits, axis=-1)
+
+    own = window(loss=squared, metrics={"largest": largest})
+    (weight, *_), batch = own.variables_, next(batches())
+    with tf.GradientTape() as tape:
+        logits = own.model(batch["image"])
+        loss = tf.reduce_mean(squared(batch["label"], logits))
+    expected = weight - 0.1 * tape.gradient(loss, weight)
+    step = Step(own)
+    step.accumulate(batches())
+    result = step.commit()
+    assert "accuracy" not in result
+    assert float(result["loss"]) == pytest.approx(float(loss), rel=1e-6)
+    assert float(result["largest"]) == pytest.approx(float(tf.reduce_mean(largest(None, logits))), rel=1e-6)
+    np.testing.assert_allclose(weight, expected, atol=1e-6)
+
+
+def test_a_window_that_is_not_full_says_so():
+    step, stream = Step(window(micro_steps=3)), batches()
+    step.accumulate(stream, 2)
+    with pytest.raises(ValueError, match=r"the window holds 2 of its 3 micro-steps"):
+        step.commit()
+    step.accumulate(stream)
+    assert int(step.commit()["step"]) == 1
+    step.accumulate(stream, 2)
+    step.drop()
+    step.accumulate(stream, 1)
+    result = step.commit(partial=True)
+    assert (int(result["step"]), float(result["examples"])) == (2, 3.0)
+
+
+def test_no_window_without_micro_steps_or_variables():
+    with pytest.raises(ValueError, match="a window has at least 1"):
+        window(micro_steps=0)
+    frozen = build_model(LeNetConfig(), ModelSpec(SHAPE, 3))
+    frozen.segments = []
+    with pytest.raises(ValueError, match="no trainable variable"):
+        Window(frozen, SGD(0.1))
