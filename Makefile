@@ -23,7 +23,7 @@ sweep: $(READY) ## train once per combination: make sweep ARGS="batch_size=32,64
 	@$(BIN)/accumtrain --multirun $(ARGS)
 
 workers: $(READY) ## train in N local processes, as on N machines: make workers N=2 ARGS="batch_size=64"
-	@$(BIN)/python -m accumtrain.shell.local_workers $(N) $(ARGS)
+	@$(BIN)/accumtrain --workers $(N) $(ARGS)
 
 tpu: $(TPU)/.ready ## train on a Cloud TPU VM, in an environment of its own; ARGS as for train
 	@$(TPU)/bin/accumtrain device=tpu $(ARGS)

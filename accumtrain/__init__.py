@@ -1,8 +1,8 @@
 """Train with the batch you want on the memory you have.
 
-`main()` is the command line and `run(Config(...))` one job of it. `Window` and `Step` train a `Model` of one's own
-layers; the register functions add choices to the command line. `__init__.pyi` lists all names; each is imported on
-first use, and TensorFlow with it where it is needed.
+`main()` is the command line and `run(Config(...))` runs one job. `Window` and `Step` train a `Model` of your own
+layers. The `register_*` functions add choices to the command line. `__init__.pyi` lists all public names. Each is
+imported on first use, so TensorFlow is imported only with the first name that needs it.
 """
 
 import lazy_loader

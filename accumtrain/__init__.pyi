@@ -1,4 +1,4 @@
-# The public names, each with the module that it is imported from on first use.
+# The public names. Each is imported from the module named here, on first use.
 from .backprop.mode import Mode as Mode
 from .backprop.model import Model as Model
 from .backprop.segments import Chain as Chain
@@ -32,10 +32,10 @@ from .optim.adafactor import Adafactor as Adafactor
 from .optim.adam import Adam as Adam
 from .optim.adam import AdamW as AdamW
 from .optim.optimizer import Optimizer as Optimizer
-from .optim.schedules import constant_schedule as constant_schedule
-from .optim.schedules import cosine_schedule as cosine_schedule
-from .optim.schedules import rsqrt_schedule as rsqrt_schedule
-from .optim.schedules import step_schedule as step_schedule
+from .optim.rate_schedules import constant_schedule as constant_schedule
+from .optim.rate_schedules import cosine_schedule as cosine_schedule
+from .optim.rate_schedules import rsqrt_schedule as rsqrt_schedule
+from .optim.rate_schedules import step_schedule as step_schedule
 from .optim.sgd import SGD as SGD
 from .shell.cli import main as main
 

@@ -1,4 +1,4 @@
-"""What a person sees: banner, messages, tables and progress. Plain lines where stdout is no terminal."""
+"""Output on the terminal: banner, messages, tables and progress. Plain lines if stdout is not a terminal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _silent: ContextVar[bool] = ContextVar("silent", default=False)
 
 
 def silence() -> None:
-    """From here on this process prints nothing but warnings and errors: the chief of the workers speaks for it."""
+    """Hides all further output of this process except warnings and errors. Of several workers only the chief prints."""
     _silent.set(True)
 
 
@@ -33,7 +33,7 @@ def _err() -> Console:
 
 
 def banner(title: str, rows: Sequence[tuple[str, str]]) -> None:
-    """A framed list of (name, value)."""
+    """Prints a framed list of (name, value) pairs."""
     console = _out()
     if not console.is_terminal:
         width = max((len(name) for name, _ in rows), default=0)
@@ -49,22 +49,22 @@ def banner(title: str, rows: Sequence[tuple[str, str]]) -> None:
 
 
 def say(text: str) -> None:
-    """A line on stdout."""
+    """Prints a line on stdout."""
     _out().print(Text(text), soft_wrap=True)
 
 
 def warn(text: str) -> None:
-    """A line on stderr about something that works, but not as one might expect."""
+    """Prints a warning on stderr: something works, but not as the user may expect."""
     _err().print(Text.assemble(("warning: ", "yellow"), text), soft_wrap=True)
 
 
 def fail(text: str) -> None:
-    """A line on stderr about why the command ends."""
+    """Prints on stderr why the command ends."""
     _err().print(Text.assemble(("error: ", "bold red"), text), soft_wrap=True)
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table with a head; values are text already. Numbers are put to the right."""
+    """Prints a table with a header row. All cells are text; columns of numbers are right-aligned."""
     console = _out()
     numeric = [all(_is_number(row[place]) for row in rows) for place in range(len(columns))]
     if not console.is_terminal:
@@ -94,18 +94,18 @@ def _is_number(text: str) -> bool:
     return text in ("", "-") or text.replace(",", "").lstrip("-")[:1].isdigit()
 
 
-LONG_WINDOW = 16  # micro-steps from which a window shows its own count
-TEXT_WIDTH = 94  # columns that the bar leaves for the text beside it
-LEFT_OUT_FIRST = ("speed", "accuracy", "time left")  # on a terminal too narrow for all
+LONG_WINDOW = 16  # windows of at least this many micro-steps show how many are done
+TEXT_WIDTH = 94  # columns reserved for the text beside the bar
+LEFT_OUT_FIRST = ("speed", "accuracy", "time left")  # what a narrow terminal leaves out, in this order
 
 
 class Progress:
-    """The progress of a run: on a terminal a bar per epoch, else a line per `log_every` updates.
+    """Shows the progress of a run: on a terminal one bar per epoch, else one line per `log_every` updates.
 
     Args:
-        first: updates done before this process began.
-        total: the run's last update.
-        updates_per_epoch: may be a fraction, epochs need not end with an update.
+        first: number of updates done before this process began.
+        total: number of updates of the whole run.
+        updates_per_epoch: may be a fraction, as an epoch need not end with an update.
         log_every: updates between two plain lines; the first and the last update always have one.
     """
 
@@ -147,10 +147,10 @@ class Progress:
         examples_per_second: float | None,
         peak_bytes: int | None = None,
     ) -> None:
-        """To be called after every update; what is not known yet is None. `peak_bytes`: of tensors, so far."""
+        """Shows that update `step` is done. Values not known yet are None; `peak_bytes` is the tensor peak so far."""
         self._step, self._micro = step, 0.0
         if self._timed_from is None:
-            self._timed_from = (step, time.monotonic())  # the first update compiles, it says nothing of the rest
+            self._timed_from = (step, time.monotonic())  # after the first update, which includes compilation
         parts = {
             "loss": "" if loss is None else f"loss {loss:.4f}",
             "accuracy": "" if accuracy is None else f"accuracy {accuracy:.4f}",
@@ -164,25 +164,25 @@ class Progress:
             self._print(f"{self._epoch()}  update {step}/{self._total}  {'  '.join(self._parts.values())}")
 
     def window(self, done: int, steps: int) -> None:
-        """`done` of the `steps` micro-steps of the current window have run; long windows show it as +done/steps."""
+        """Shows that `done` of the `steps` micro-steps of the current window are done; long windows as +done/steps."""
         self._micro = done / steps
         self._show(f" +{done}/{steps}" if steps >= LONG_WINDOW and done < steps else "")
 
     def evaluating(self, done: int, batches: int) -> None:
-        """`done` of the `batches` of an evaluation have run."""
+        """Shows that `done` of the `batches` of an evaluation are done."""
         self._show(f" evaluating {done}/{batches}" if done < batches else "")
 
     def event(self, text: str) -> None:
-        """A line above the bar."""
+        """Prints a line above the bar."""
         self._print(text)
 
     def _print(self, text: str) -> None:
         self._bar.console.print(Text(text), soft_wrap=True)
 
-    def _show(self, micro: str = "") -> None:
+    def _show(self, suffix: str = "") -> None:
         begin, length = self._epoch_place()
-        epoch, place = self._epoch(), f"{self._step}/{self._total}{micro}"
-        beside = len(epoch) + self._bar_width + len(place) + 3  # a column between each two
+        epoch, place = self._epoch(), f"{self._step}/{self._total}{suffix}"
+        beside = len(epoch) + self._bar_width + len(place) + 3  # with a space between each two
         self._bar.update(
             self._task,
             completed=self._step + self._micro - begin,
@@ -193,7 +193,7 @@ class Progress:
         )
 
     def _text(self, width: int) -> str:
-        """As much of what the last update said as fits into `width` columns; loss and memory always."""
+        """The values of the last update that fit into `width` columns; loss and memory are always shown."""
         parts = dict(self._parts)
         for name in LEFT_OUT_FIRST:
             if len(" ".join(parts.values())) > width:
@@ -201,11 +201,11 @@ class Progress:
         return " ".join(parts.values())
 
     def _epoch_index(self) -> int:
-        """The epoch of the last update done, from 0; an update that ends an epoch still belongs to it."""
+        """The epoch of the last update, from 0. An update that completes an epoch belongs to that epoch."""
         return min(int(max(self._step - 1, 0) // self._per_epoch), self._epochs() - 1)
 
     def _epoch_place(self) -> tuple[float, float]:
-        """Where the current epoch begins and how long it is, in updates; the last may be cut short by the run's end."""
+        """Begin and length of the current epoch, in updates. The last epoch may be shorter than the others."""
         begin = self._epoch_index() * self._per_epoch
         return begin, max(min(begin + self._per_epoch, self._total) - begin, 1e-9)
 
@@ -213,7 +213,7 @@ class Progress:
         return f"epoch {self._epoch_index() + 1}/{self._epochs():.0f}"
 
     def _epochs(self) -> int:
-        """Epochs of the run; the part of an update by which the last one is overrun starts no epoch."""
+        """Number of epochs. A last update that reaches past the end of an epoch does not count as another epoch."""
         return max(1, math.ceil((self._total - 1) / self._per_epoch))
 
     def _time_left(self) -> str:

@@ -1,7 +1,7 @@
-"""What can go wrong for a user, each with the exit code a script can act on.
+"""The errors that are not bugs, each with its exit code.
 
-A message names the value, the rule it broke and the remedy. The command line prints it without a traceback;
-any other exception is a bug and exits with 1.
+A message names the value, the rule that it breaks and the remedy. The command line prints it without a traceback. Any
+other exception is a bug and exits with 1.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ class AccumtrainError(Exception):
     """Base of all errors that are not bugs of accumtrain.
 
     Args:
-        result: what the job has found out all the same; it is written where the result of the job goes.
+        result: what the job measured before the error, if anything. It is written to the file of the job's result.
     """
 
     exit_code = 1
@@ -36,36 +36,36 @@ class DataError(AccumtrainError):
 
 
 class DivergedError(AccumtrainError):
-    """The loss or the gradient stopped being finite; the state is that of the last good update."""
+    """The loss or the gradient is infinite or NaN; the saved state is that of the last finite update."""
 
     exit_code = 4
 
 
 class CheckpointError(AccumtrainError):
-    """A checkpoint that can't be read, written, or does not fit the model."""
+    """A checkpoint or another file of a run can't be read or written, or a checkpoint does not fit the model."""
 
     exit_code = 5
 
 
 class OutOfMemoryError(AccumtrainError):
-    """The device's memory, or the limit set for it, was exceeded."""
+    """The run needs more memory than the device has or than device.memory_limit_mb allows."""
 
     exit_code = 6
 
 
 class VerificationError(AccumtrainError):
-    """job=verify ran to its end, and a check missed its bound."""
+    """job=verify completed, and at least one check exceeded its bound."""
 
     exit_code = 7
 
 
 class WorkerLostError(AccumtrainError):
-    """Another worker went away, or did not answer in time; the last checkpoint can be continued."""
+    """Another worker ended or did not answer in time; the run can continue from the last checkpoint."""
 
     exit_code = 75
 
 
 class Preempted(AccumtrainError):
-    """Stopped by a signal; the state is saved and the same command continues the run."""
+    """A signal stopped the run; its state is saved and the same command continues it."""
 
     exit_code = 75

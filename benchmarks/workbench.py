@@ -30,7 +30,7 @@ from accumtrain.engine.window import Window  # noqa: E402
 from accumtrain.models.build_model import build_model  # noqa: E402
 from accumtrain.models.spec import ModelSpec  # noqa: E402
 from accumtrain.optim.build_optimizer import build_optimizer  # noqa: E402
-from accumtrain.optim.schedules import build_schedule  # noqa: E402
+from accumtrain.optim.rate_schedules import build_schedule  # noqa: E402
 
 MB = 2**20
 STRATEGY = resolve(CPU).strategy

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 
 import hydra
 import pytest
-from omegaconf import OmegaConf
 
 from accumtrain.config.conf_dir import CONF_DIR
 from accumtrain.config.convert import from_mapping
 from accumtrain.config.schema import Config
 from accumtrain.process import environment, tpu_runtime
 from accumtrain.shell import cli
+from accumtrain.shell.compose import plain_values
 from accumtrain.shell.overrides import for_hydra
 
 # before a test imports TensorFlow
@@ -93,6 +93,6 @@ def compose() -> Callable[..., Config]:
     def config(*overrides: str) -> Config:
         with hydra.initialize_config_dir(str(CONF_DIR), version_base="1.3"):
             composed = hydra.compose("config", for_hydra(overrides))
-        return from_mapping(OmegaConf.to_container(composed, resolve=True))
+        return from_mapping(plain_values(composed))
 
     return config

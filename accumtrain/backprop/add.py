@@ -1,27 +1,27 @@
-"""Sums and differences of a stream and what a low precision has computed."""
+"""Adds to a stream a value that may have been computed in a lower precision."""
 
 from __future__ import annotations
 
 import tensorflow as tf
 
 from accumtrain.backprop.order import after
-from accumtrain.backprop.target import is_for_xla, on_cpu
+from accumtrain.backprop.target import by_cpu_kernels
 
 PARTS = 2
 
 
 def add(stream: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
-    """stream + value, [N, ...], in the stream's precision."""
+    """stream + value, both [N, ...], in the dtype of the stream."""
     return stream + tf.cast(value, stream.dtype)
 
 
 def add_in_place(stream: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
-    """The bits of add(stream, value), for where memory peaks.
+    """As `add`, bit for bit, but with a lower peak of memory.
 
-    On CPU a value of lower precision is converted and added in parts, in place if nobody else needs the stream: as a
-    whole it would take as much memory as the stream. This takes several times as long.
+    On a CPU, a value of lower precision is converted and added in PARTS parts, in place if nothing else reads the
+    stream. Converted as a whole, it would take as much memory as the stream. This takes several times as long.
     """
-    if value.dtype == stream.dtype or is_for_xla() or not on_cpu():
+    if value.dtype == stream.dtype or not by_cpu_kernels():
         return add(stream, value)
     count = value.shape[0] or tf.shape(value)[0]
     for part in range(PARTS):
@@ -35,5 +35,5 @@ def add_in_place(stream: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
 
 
 def subtract(stream: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
-    """The bits of add(stream, -value), for where memory peaks."""
+    """stream - value, with the low peak of memory of `add_in_place`."""
     return stream - value if value.dtype == stream.dtype else add_in_place(stream, -value)

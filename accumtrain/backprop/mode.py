@@ -1,4 +1,4 @@
-"""How a forward pass is meant: evaluation, training, or the replay of a training pass."""
+"""The mode of a forward pass: evaluation, training, or the replay of a training pass."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import tensorflow as tf
 
 
 class MovingStatistics(Protocol):
-    """What the window needs to know of a batch normalisation, ours or Keras's."""
+    """What the window needs of a batch normalisation layer, ours or Keras's. The moving statistics are [channels]."""
 
     channels: int
     momentum: float
@@ -17,17 +17,15 @@ class MovingStatistics(Protocol):
 
 
 class Mode:
-    """Passed through a forward pass; collects batch statistics while recording.
-
-    A replayed segment must not record again, or its statistics would count twice.
+    """The mode of a forward pass. Every layer gets it as its second argument; it also collects the batch statistics.
 
     Attributes:
-        training: normalise by the statistics of the micro-batch.
-        recording: hand those statistics over.
+        training: whether batch norm uses the statistics of the micro-batch instead of the moving statistics.
+        recording: whether layers call `record`. A replay does not, or its statistics would count twice.
         statistics: layer -> (mean [C], biased variance [C]) of this micro-batch.
-        replaying: this pass computes again what one before it has computed.
+        replaying: whether this pass computes an earlier, recorded pass again.
         seed: int32 [2], different for every micro-batch of every replica; for layers that draw random numbers.
-        saved: layer -> what a replay may take over from the recorded pass.
+        saved: layer -> tensors that its replay may use instead of computing them again.
     """
 
     def __init__(self, training: bool, recording: bool = False, seed: tf.Tensor | None = None):
@@ -37,19 +35,20 @@ class Mode:
         self.saved: dict[tf.Module, Any] = {}
 
     def record(self, layer: MovingStatistics, mean: tf.Tensor, variance: tf.Tensor) -> None:
+        """Stores mean [C] and biased variance [C] of a layer. Raises ValueError if they are already there."""
         if layer in self.statistics:
             raise ValueError(f"{layer} recorded its statistics twice in one pass")
         self.statistics[layer] = (mean, variance)
 
     def saved_for_replay(self, layer: tf.Module) -> Any:
-        """What this pass may take over from the recorded one; None where there is nothing."""
+        """The tensors saved by the recorded pass, if this is a replay; None if there are none."""
         return self.saved.get(layer) if self.replaying else None
 
     def replay(self) -> Mode:
         """The mode for computing the same pass again."""
-        again = Mode(self.training, recording=False, seed=self.seed)
-        again.replaying, again.saved = True, self.saved
-        return again
+        mode = Mode(self.training, recording=False, seed=self.seed)
+        mode.replaying, mode.saved = True, self.saved
+        return mode
 
 
 EVALUATION = Mode(training=False)

@@ -15,7 +15,8 @@ class Model(tf.Module):
     """A chain of segments from images to logits.
 
     Args:
-        segments: the first takes images [N, H, W, C] in `compute_dtype`, the last gives logits [N, classes].
+        segments: the first takes images [N, H, W, C] in `compute_dtype`; the last returns logits [N, classes], float32
+            or float64.
         compute_dtype: dtype of convolutions and matrix products.
     """
 
@@ -24,10 +25,11 @@ class Model(tf.Module):
         self.segments, self.compute_dtype = list(segments), compute_dtype
 
     def __call__(self, images: tf.Tensor, mode: Mode = EVALUATION) -> tf.Tensor:
+        """The logits [N, classes] of images [N, H, W, C] of any float dtype."""
         x: Streams = tf.cast(images, self.compute_dtype)
         for segment in self.segments:
             x = segment(x, mode)
-        return x  # [N, classes], float32 or float64
+        return x
 
     @property
     def norms(self) -> list:
@@ -36,7 +38,7 @@ class Model(tf.Module):
 
     @property
     def decayed(self) -> list[bool]:
-        """For each trainable variable: does weight decay apply to it (convolution and dense kernels only)?"""
+        """For each trainable variable, whether weight decay applies to it: whether its name contains "kernel"."""
         return ["kernel" in variable.name.rsplit("/", 1)[-1] for variable in self.trainable_variables]
 
     @property

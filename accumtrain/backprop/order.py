@@ -1,8 +1,9 @@
-"""Order among operations that no data orders: what is computed when decides what is in memory at the same time."""
+"""Explicit order between operations of a graph. The order decides which tensors are in memory at the same time."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import tensorflow as tf
@@ -12,14 +13,24 @@ from accumtrain.backprop.target import is_for_xla
 
 
 def after(operations: Sequence[Any], tensors: Any) -> Any:
-    """The same tensors, available only once all of `operations` (tensors or operations) are done.
+    """Returns the same tensors, available only when all of `operations` (tensors or operations) are done.
 
-    XLA drops control dependencies but keeps barriers, and these wait for tensors only.
+    XLA drops control dependencies. It keeps optimization barriers, but these wait for tensors only.
     """
     first, then = tf.nest.flatten(operations), tf.nest.flatten(tensors)
     if is_for_xla():
-        waited = [value for value in first if isinstance(value, tf.Tensor)]
-        return tf.nest.pack_sequence_as(tensors, optimization_barrier(*waited, *then)[len(waited) :])
+        awaited = [value for value in first if isinstance(value, tf.Tensor)]
+        return tf.nest.pack_sequence_as(tensors, optimization_barrier(*awaited, *then)[len(awaited) :])
     with tf.control_dependencies(first):
-        # not Identity: the graph optimizer moves casts in front of it, out of the order made here
+        # not tf.identity: the graph optimizer would move casts in front of it, and out of this order
         return tf.nest.pack_sequence_as(tensors, tf.identity_n(then))
+
+
+@contextmanager
+def computed_after(operations: Sequence[Any], tensors: Any) -> Iterator[Any]:
+    """Yields the same tensors. What is computed from them within this context waits for `operations`."""
+    if is_for_xla():
+        yield after(operations, tensors)
+        return
+    with tf.control_dependencies(operations):
+        yield tensors

@@ -1,7 +1,7 @@
-"""What a module computes, and how a gradient goes back through it.
+"""The output of a module together with its pullback: the function that back-propagates a gradient through it.
 
-Modules that say themselves how (a method `pullback(x, mode)`) decide in which order gradients are computed and what is
-kept for them until then; for all others TensorFlow's tape does.
+A module with a method `pullback(x, mode)` decides in which order its gradients are computed and what is kept for them.
+For all other modules tf.GradientTape decides.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ Pullback = Callable[[Streams], tuple[Streams, Gradients]]  # from the output's g
 
 
 def pullback(module: Module | None, x: Streams, mode: Mode) -> tuple[Streams, Pullback]:
-    """y = module(x, mode), and the function from the gradient of y to those of x and of the module's variables.
+    """Returns y = module(x, mode), and the function from the gradient of y to those of x and of the module's variables.
 
-    No module is the identity.
+    `module` None is the identity.
     """
     if module is None:
         return x, lambda d_y: (d_y, [])
@@ -31,7 +31,7 @@ def pullback(module: Module | None, x: Streams, mode: Mode) -> tuple[Streams, Pu
 
 
 def tape_pullback(module: Module, x: Streams, mode: Mode) -> tuple[Streams, Pullback]:
-    """As `pullback`, by tf.GradientTape."""
+    """As `pullback`, but always by tf.GradientTape."""
     with tf.GradientTape() as tape:
         tape.watch(x)
         y = module(x, mode)
@@ -46,7 +46,7 @@ def tape_pullback(module: Module, x: Streams, mode: Mode) -> tuple[Streams, Pull
 
 
 def chain_pullback(modules: Sequence[Module], x: Streams, mode: Mode) -> tuple[Streams, Pullback]:
-    """As `pullback`, of modules applied one after the other."""
+    """As `pullback`, for modules applied one after the other."""
     backwards: list[Pullback] = []
     for module in modules:
         x, backward = pullback(module, x, mode)

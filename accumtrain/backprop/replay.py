@@ -1,8 +1,7 @@
-"""Parts of a model computed again for their gradient, in an order that keeps the memory small.
+"""Replays: a part of a model is computed again when its gradient is needed.
 
-A replay waits for the gradient that needs it. Without that order the executor computes all replays at once, early, and
-nothing is saved: every replayed op, the reads and casts of the weights included, is created under a control dependency
-on the incoming gradient.
+Every replayed operation, the reads and casts of the weights included, is created under a control dependency on the
+incoming gradient. Without it TensorFlow's executor computes all replays at once, early, and no memory is saved.
 """
 
 from __future__ import annotations
@@ -18,20 +17,21 @@ from accumtrain.backprop.target import is_for_xla
 
 # Takes pairs of a variable and its gradient as soon as they are known; returns the operations that consume them.
 Consume = Callable[[Gradients], list[tf.Operation]]
-Kept = Callable[[Streams], Streams]  # from the incoming gradient to what was kept for it
-LANES = 128  # a TPU pads channels, where they lie innermost, to a multiple of these
+Kept = Callable[[Streams], Streams]  # from the incoming gradient to the streams that were kept
+LANES = 128  # a TPU pads the innermost dimension, here the channels, to a multiple of this
 
 
-def stored(module: Module, x: Streams, mode: Mode, consume: Consume) -> tuple[Streams, Callable]:
-    """The output of a module whose activations are all kept, and its backward: (output, d_output) -> (x, d_x)."""
+def forward_stored(module: Module, x: Streams, mode: Mode, consume: Consume) -> tuple[Streams, Callable]:
+    """Runs a module and keeps all its activations. Returns y and the function from (y, d_y) to (x, d_x)."""
     y, backward = pullback(module, x, mode)
-    return y, lambda _, d_y: (x, _consumed(backward(d_y), consume))
+    return y, lambda _, d_y: (x, _consume_first(backward(d_y), consume))
 
 
 def keep(x: Streams) -> tuple[Streams, Kept]:
-    """The same streams, and a function that gives them once more when the gradient of the output is there.
+    """Returns the same streams, and a function that returns them again once the gradient of the output is available.
 
-    For XLA, streams that fill half of a TPU's lanes each are kept as one; narrower ones it knows to lay out better.
+    For XLA, two streams of LANES / 2 channels are kept as one tensor, since a TPU would pad each of them to LANES.
+    XLA finds a better layout by itself for narrower streams.
     """
     if not is_for_xla() or isinstance(x, tf.Tensor) or sum(stream.shape[-1] for stream in x) != LANES:
         return x, lambda _: x
@@ -39,13 +39,11 @@ def keep(x: Streams) -> tuple[Streams, Kept]:
     return after([joined], x), lambda d_y: tuple(tf.split(after([d_y], joined), len(x), axis=-1))
 
 
-def _consumed(result: tuple[Streams, Gradients], consume: Consume) -> Streams:
-    """The gradient of the input, available once those of the variables are consumed."""
+def _consume_first(result: tuple[Streams, Gradients], consume: Consume) -> Streams:
+    """Consumes the gradients of the variables. Returns that of the input, available only after them."""
     d_x, gradients = result
-    consumed = consume(gradients)
-    if is_for_xla():  # which waits for tensors only
-        consumed = [gradient for _, gradient in gradients if gradient is not None]
-    return after(consumed, d_x)
+    known = [gradient for _, gradient in gradients if gradient is not None]  # XLA waits for tensors only
+    return after([*consume(gradients), *known], d_x)
 
 
 def replay(
@@ -56,9 +54,14 @@ def replay(
     consume: Consume,
     then: Callable[[Streams], Streams] | None = None,
 ) -> tuple[Streams, Streams, Streams]:
-    """Computes y = module(x) again once d_y is there, and differentiates it. Returns x, d_x and then(y).
+    """Computes y = module(x) again, once d_y is available, and back-propagates d_y.
 
-    Back-propagation waits for then(y), so what only that needs is freed before gradients take memory.
+    Args:
+        then: a function of y that is computed before back-propagation starts, so that y is freed before gradients
+            take memory.
+
+    Returns:
+        x, d_x and then(y).
     """
     x = after([d_y], x)
     with tf.control_dependencies(tf.nest.flatten(x)):
@@ -67,4 +70,4 @@ def replay(
     if then is not None:
         result = then(y)
         d_y = after([result], d_y)
-    return x, _consumed(backward(d_y), consume), result
+    return x, _consume_first(backward(d_y), consume), result

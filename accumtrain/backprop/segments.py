@@ -1,10 +1,10 @@
-"""The segments of a model, and how the gradient goes back through each.
+"""The segments of a model, and back-propagation through each of them.
 
 memory      what is kept of the forward pass            backward
 store       every activation                            plain back-propagation
 recompute   the segment's input                         the segment is computed again, then back-propagated
 reverse     the output (and the input of a stage        each unit's input is computed from its output
-            whose first unit can't be reversed)
+            whose first unit is not invertible)
 """
 
 from __future__ import annotations
@@ -19,23 +19,32 @@ from accumtrain.backprop.add import add, add_in_place, subtract
 from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.order import after
 from accumtrain.backprop.pullback import Gradients, Pullback, Streams, chain_pullback, pullback
-from accumtrain.backprop.replay import Consume, Kept, keep, replay, stored
+from accumtrain.backprop.replay import Consume, Kept, forward_stored, keep, replay
 
 Layer = Callable[[Any, Mode], Any]
 Backward = Callable[[Streams, Streams], tuple[Streams, Streams]]  # (output, its gradient) -> (input, its gradient)
 
 
 class Segment(Protocol):
-    """A part of a model, from one tensor or pair of streams to the next."""
+    """A part of a model: a function from one tensor or pair of streams to another."""
 
     def __call__(self, x: Any, mode: Mode) -> Any: ...
 
     def forward(self, x: Any, mode: Mode, consume: Consume) -> tuple[Any, Backward]:
-        """The output of a training pass, and the function that goes back through the segment."""
+        """Runs a training pass. Returns the output and the function that back-propagates through the segment.
+
+        Args:
+            consume: gets the gradients of the segment's variables.
+        """
 
 
 class Chain(tf.Module):
-    """Layers applied one after the other, each a function of (x, mode). memory: `store` or `recompute`."""
+    """Layers applied one after the other.
+
+    Args:
+        memory: `store` keeps all activations for the backward pass, `recompute` only the input.
+        layers: functions of (x, mode). Those with variables must be tf.Modules.
+    """
 
     def __init__(self, memory: str, layers: Sequence[Layer]):
         super().__init__()
@@ -56,8 +65,11 @@ class Chain(tf.Module):
 class Coupling(tf.Module):
     """One reversible unit (Gomez et al. 2017, arXiv:1707.04585): y1 = s1(x1) + F(x2), y2 = s2(x2) + G(y1).
 
-    Invertible when both shortcuts are the identity (None). F, G and the shortcuts return values on the snap grid; F
-    and G may do so in a lower precision than that of the streams.
+    Reversal is exact to the bit if F, G and the shortcuts return multiples of one power of two (models/revnet.py).
+
+    Args:
+        f, g: functions of (x [N, ...], mode). They may return a lower precision than that of the streams.
+        shortcuts: s1 and s2, such functions too; None is the identity, and only then the unit is invertible.
     """
 
     def __init__(self, f: Layer, g: Layer, shortcuts: tuple[Layer, Layer] | None = None):
@@ -84,49 +96,57 @@ class Coupling(tf.Module):
 
     def pullback(self, x: tuple[tf.Tensor, tf.Tensor], mode: Mode) -> tuple[Streams, Pullback]:
         x1, x2 = x
-        first, second = self.shortcuts or (None, None)
+        shortcut1, shortcut2 = self.shortcuts or (None, None)
         plus = add_in_place if mode.replaying else add
         f, f_backward = pullback(self.f, x2, mode)
-        across1, backward1 = pullback(first, x1, mode)
-        across2, backward2 = pullback(second, x2, mode)
-        y1 = plus(across1, f)
+        s1, s1_backward = pullback(shortcut1, x1, mode)
+        s2, s2_backward = pullback(shortcut2, x2, mode)
+        y1 = plus(s1, f)
         g, g_backward = pullback(self.g, y1, mode)
 
         def backward(d_y: tuple[tf.Tensor, tf.Tensor]) -> tuple[Streams, Gradients]:
             d_y1, d_y2 = d_y
-            d_g, of_g = g_backward(d_y2)
-            d_y1 = plus(d_y1, d_g)
-            d_f, of_f = f_backward(d_y1)
-            d_x1, of_first = backward1(d_y1)
-            d_across2, of_second = backward2(d_y2)
-            return (d_x1, plus(d_across2, d_f)), of_g + of_f + of_first + of_second
+            d_y1_by_g, g_gradients = g_backward(d_y2)
+            d_y1 = plus(d_y1, d_y1_by_g)
+            d_x2_by_f, f_gradients = f_backward(d_y1)
+            d_x1, s1_gradients = s1_backward(d_y1)
+            d_x2_by_s2, s2_gradients = s2_backward(d_y2)
+            return (d_x1, plus(d_x2_by_s2, d_x2_by_f)), g_gradients + f_gradients + s1_gradients + s2_gradients
 
-        return (y1, plus(across2, g)), backward
+        return (y1, plus(s2, g)), backward
 
     def reverse(
         self, kept: Streams | None, y: Streams, d_y: Streams, mode: Mode, consume: Consume
     ) -> tuple[Streams, Streams]:
-        """Input and its gradient, from the output; `kept` is the input of a unit that can't be inverted.
+        """Computes the input and its gradient from the output and its gradient.
 
-        From the end: G, F, then the shortcuts, each freed before the next. The sums are formed in the order in which
-        `pullback` forms them, so the gradient has the same bits.
+        Replays G, then F, then the shortcuts; each is freed before the next. Sums are formed in the same order as in
+        `pullback`, so the gradient has the same bits.
+
+        Args:
+            kept: the input of a unit that is not invertible, else None.
         """
         (y1, y2), (d_y1, d_y2) = y, d_y
         invert1, invert2 = (partial(subtract, y1), partial(subtract, y2)) if self.invertible else (None, None)
-        y1, d_g, x2 = replay(self.g, after([d_y1], y1), d_y2, mode, consume, invert2)
-        d_y1 = add_in_place(d_y1, d_g)
-        x2, d_x2, x1 = replay(self.f, x2 if kept is None else kept[1], d_y1, mode, consume, invert1)
+        y1, d_y1_by_g, x2 = replay(self.g, after([d_y1], y1), d_y2, mode, consume, invert2)
+        d_y1 = add_in_place(d_y1, d_y1_by_g)
+        x2, d_x2_by_f, x1 = replay(self.f, x2 if kept is None else kept[1], d_y1, mode, consume, invert1)
         if self.shortcuts is None or kept is None:
-            return (x1, x2), (d_y1, add_in_place(d_y2, d_x2))
-        x1, d_x1, _ = replay(self.shortcuts[0], kept[0], after([d_x2], d_y1), mode, consume)
-        _, d_across, _ = replay(self.shortcuts[1], x2, after([d_x1], d_y2), mode, consume)
-        return (x1, x2), (d_x1, add_in_place(d_across, d_x2))
+            return (x1, x2), (d_y1, add_in_place(d_y2, d_x2_by_f))
+        x1, d_x1, _ = replay(self.shortcuts[0], kept[0], after([d_x2_by_f], d_y1), mode, consume)
+        _, d_x2_by_s2, _ = replay(self.shortcuts[1], x2, after([d_x1], d_y2), mode, consume)
+        return (x1, x2), (d_x1, add_in_place(d_x2_by_s2, d_x2_by_f))
 
 
 class Stage(tf.Module):
-    """Reversible units in a row; only the first may be one that can't be reversed, and then its input is kept.
+    """Reversible units applied one after the other.
 
-    memory: `store` or `reverse`.
+    Args:
+        memory: `store` keeps all activations for the backward pass, `reverse` only the output.
+        units: the first may have shortcuts and so change the shape of the streams; its input is then kept, too.
+
+    Raises:
+        ValueError: another unit than the first is not invertible.
     """
 
     def __init__(self, memory: str, units: Sequence[Coupling]):
@@ -162,9 +182,9 @@ class Stage(tf.Module):
 
 
 def forward_by_memory(segment: Any, x: Streams, mode: Mode, consume: Consume) -> tuple[Streams, Backward]:
-    """`Segment.forward` of a segment whose `memory` is `store` or `recompute`."""
+    """`Segment.forward` for a segment whose `memory` is `store` or `recompute`."""
     if segment.memory == "store":
-        return stored(segment, x, mode, consume)
-    x, again = keep(x)
+        return forward_stored(segment, x, mode, consume)
+    x, kept = keep(x)
     y, _ = pullback(segment, x, mode)
-    return y, lambda _, d_y: replay(segment, again(d_y), d_y, mode, consume)[:2]
+    return y, lambda _, d_y: replay(segment, kept(d_y), d_y, mode, consume)[:2]

@@ -1,4 +1,4 @@
-"""The segment tape: back-propagation that keeps of each segment what its memory policy says."""
+"""Back-propagation through a model; the memory policy of each segment decides what is kept of it."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def gradient(
     """Computes a loss and hands the gradient of every variable to `consume`, segment by segment from the last.
 
     Args:
-        images: [N, H, W, C].
-        loss: scalar function of the logits.
+        images: [N, H, W, C], of any float dtype.
+        loss: function from the logits [N, classes] to a scalar.
         mode: a training mode that records; afterwards it holds the batch statistics.
-        consume: takes pairs of a variable and its gradient (None where the loss does not depend on it) as soon as they
-            are known and returns the operations that consume them; the next segment waits for these.
+        consume: takes pairs of a variable and its gradient (None if the loss does not depend on it) as soon as they
+            are known, and returns the operations that consume them. The next segment waits for these operations.
 
     Returns:
         The loss and the logits [N, classes].

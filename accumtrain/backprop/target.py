@@ -1,4 +1,4 @@
-"""What a graph is traced for."""
+"""What a graph is traced for: XLA or TensorFlow's own kernels, and which devices there are."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _for_xla: ContextVar[bool] = ContextVar("for_xla", default=False)
 
 @contextmanager
 def for_xla() -> Iterator[None]:
-    """What is traced within will be compiled by XLA."""
+    """Within this context, graphs are traced for compilation by XLA."""
     token = _for_xla.set(True)
     try:
         yield
@@ -25,12 +25,17 @@ def is_for_xla() -> bool:
     return _for_xla.get()
 
 
+def by_cpu_kernels() -> bool:
+    """Whether TensorFlow's own CPU kernels will run the graph that is being traced."""
+    return on_cpu() and not is_for_xla()
+
+
 def on_cpu() -> bool:
-    """Nothing but CPUs computes here."""
+    """Whether all devices of this process are CPUs."""
     kinds = {device.device_type for device in tf.config.list_logical_devices()}
-    return kinds <= {"CPU", "TPU_SYSTEM"}  # tensorflow-tpu lists the latter without a TPU too
+    return kinds <= {"CPU", "TPU_SYSTEM"}  # tensorflow-tpu lists TPU_SYSTEM even without a TPU
 
 
 def on_gpu() -> bool:
-    """A GPU may compute here."""
+    """Whether this process has a GPU."""
     return bool(tf.config.list_logical_devices("GPU"))

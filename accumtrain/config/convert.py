@@ -22,6 +22,7 @@ PLURALS = {int: "whole numbers", float: "numbers", str: "texts"}
 EXAMPLES = {
     "model.name": "MobileNetV2",
     "optim.name": "Lion",
+    "schedule.boundaries": "[40000,60000]",
     "data.name": "cifar10",
     "data.path": "path/to/images",
     "data.test_path": "'path/to/test-*.tfrecord'",

@@ -36,7 +36,7 @@ def check(config: Config) -> None:
     config.model.check_precision(config.precision)
     _check_workers(config)
     _check_run_name(config.run.name)
-    steps = 1 if config.accum.steps == "auto" else config.accum.count
+    steps = 1 if config.accum.is_auto else config.accum.count
     micro_batch_size(config.batch_size, steps, config.device.known_replicas)
 
 
@@ -58,9 +58,9 @@ def _check_workers(config: Config) -> None:
     kind = config.device.kind
     if config.job not in shared:
         raise ConfigError(f"device={kind}: job={config.job} runs in one process; {' and '.join(shared)} do not")
-    if config.accum.steps == "auto" or config.device.memory_limit_mb is not None:
-        auto = config.accum.steps == "auto"
-        key, value = ("accum.steps", "auto") if auto else ("device.memory_limit_mb", config.device.memory_limit_mb)
+    if config.accum.is_auto or config.device.memory_limit_mb is not None:
+        limit = ("device.memory_limit_mb", config.device.memory_limit_mb)
+        key, value = ("accum.steps", config.accum.steps) if config.accum.is_auto else limit
         raise ConfigError(
             f"{key}={value}: is tried out in processes of its own, which can't join the workers; "
             "find accum.steps by job=plan with batch_size divided by the number of workers, and give the number"

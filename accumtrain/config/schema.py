@@ -27,6 +27,11 @@ class AccumConfig:
     dtype: Annotated[str, OneOf(("float32", "float64"))] = "float32"
 
     @property
+    def is_auto(self) -> bool:
+        """Is the number still to be found?"""
+        return self.steps == "auto"
+
+    @property
     def count(self) -> int:
         """`steps`, once it is a number."""
         assert isinstance(self.steps, int), "accum.steps=auto was not resolved"

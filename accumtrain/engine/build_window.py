@@ -14,7 +14,7 @@ from accumtrain.engine.window import Window
 from accumtrain.models.build_model import build_model
 from accumtrain.models.spec import ModelSpec
 from accumtrain.optim.build_optimizer import build_optimizer
-from accumtrain.optim.schedules import build_schedule
+from accumtrain.optim.rate_schedules import build_schedule
 
 
 def model_for(config: Config, data: Data) -> Model:

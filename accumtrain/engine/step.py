@@ -31,7 +31,7 @@ class Step:
     ):
         self._window, self._strategy = window, strategy or tf.distribute.get_strategy()
         self._micro_step = by_xla(window.accumulate, self._strategy) if xla else window.accumulate
-        self._update = traced_for_xla(window.commit) if on_tpu(self._strategy) else window.commit
+        self._update = for_xla()(window.commit) if on_tpu(self._strategy) else window.commit
         self.compiled_micro_steps = CompiledFunction(self._accumulate, FUSION_ONLY)
         self.compiled_commit = CompiledFunction(self._commit, NO_GRAPH_OPTIMIZER)
         # the two functions that this one calls keep their own settings
@@ -112,21 +112,13 @@ class Step:
 
 def by_xla(function: Callable[[Any], None], strategy: tf.distribute.Strategy) -> Callable[[Any], None]:
     """The replica function, traced for XLA and compiled by it."""
-    traced = traced_for_xla(function)
+    traced = for_xla()(function)
     # a TPU compiles whatever it runs
     return traced if on_tpu(strategy) else tf.function(traced, autograph=False, jit_compile=True)
 
 
 def on_tpu(strategy: tf.distribute.Strategy) -> bool:
     return isinstance(strategy, tf.distribute.TPUStrategy)
-
-
-def traced_for_xla(function: Callable[..., Any]) -> Callable[..., Any]:
-    def traced(*arguments: Any) -> Any:
-        with for_xla():
-            return function(*arguments)
-
-    return traced
 
 
 def for_each(strategy: tf.distribute.Strategy, batches: Any, count: tf.Tensor, function: Callable[[Any], None]) -> None:

@@ -119,7 +119,7 @@ def _window_with(config: Config, data: Data, policy: str) -> Window:
 
 def _examples(config: Config, data: Data, devices: Devices) -> WindowOfExamples:
     """A window from the start of the training stream, with accum.steps as configured where it is 2 to MOST_STEPS."""
-    configured = 1 if config.accum.steps == "auto" else int(config.accum.steps)
+    configured = 1 if config.accum.is_auto else int(config.accum.steps)
     micro_batch = micro_batch_size(config.batch_size, configured, devices.replicas)
     steps = min(max(configured, 2), MOST_STEPS)
     batch = min(micro_batch, MOST_EXAMPLES // steps) * devices.replicas

@@ -1,4 +1,4 @@
-"""What can be chosen: a table for each group, free of TensorFlow. A row is all that declares a choice.
+"""Tables of what can be chosen, one for each config group, without TensorFlow. One row declares one choice.
 
-`register` adds the rows of users: of their own program, or of an installed package.
+`register` adds rows from a user's program or from an installed package.
 """

@@ -13,22 +13,24 @@ from accumtrain.kinds.values import COUNT, NOT_NEGATIVE, Word, show
 
 @dataclass(kw_only=True)
 class DeviceConfig(Choice):
-    """Keys of every device, whether or not its kind has a use for them.
+    """Keys of every device. `check` refuses `virtual`, `workers`, `index` and `tpu` for kinds that do not use them.
 
     Keys:
-        virtual: logical CPU devices.
-        memory_limit_mb: a hard limit.
-        tpu: address or name. tpu_topology: of the TPU that job=plan compiles for.
-        xla: compile micro-steps with XLA? auto: on a TPU only.
-        workers: host:port of each, the chief first; index: this process. Both where neither TF_CONFIG nor SLURM says
-            so. timeout: seconds to wait for the others.
+        virtual: number of logical devices that the CPU is split into.
+        memory_limit_mb: hard limit of tensor memory in MiB, on the CPU or on each GPU.
+        tpu: name or address of the TPU; null is this machine's.
+        tpu_topology: generation and chips of the TPU that job=plan compiles for.
+        xla: whether XLA compiles the micro-steps; auto: on a TPU only.
+        workers: host:port of every worker, the chief first. Needed where neither TF_CONFIG nor SLURM names them.
+        index: place of this process in `workers`.
+        timeout: seconds to wait for the other workers.
 
     Attributes:
-        splits_cpu: has a use for `virtual`.
-        has_workers: several processes train together.
-        has_address: has a use for `tpu`.
-        may_compute_on_cpu: its memory limit may be met by the CPU's kernels.
-        one_cpu_without_gpu: computes on one CPU device where the machine has no GPU.
+        splits_cpu: the kind uses `virtual`.
+        has_workers: the kind trains in several processes and uses `workers` and `index`.
+        has_address: the kind uses `tpu`.
+        may_compute_on_cpu: kernels of the CPU may run under the memory limit.
+        one_cpu_without_gpu: the kind computes on a single CPU device if the machine has no GPU.
     """
 
     virtual: Annotated[int | None, COUNT] = None
@@ -64,13 +66,13 @@ class DeviceConfig(Choice):
 
     @property
     def known_replicas(self) -> int:
-        """As many replicas as the keys alone tell of."""
+        """Number of replicas that the keys imply. GPUs and TPU cores are counted only when a job begins."""
         return (self.virtual or 1) * (len(self.workers) or 1)
 
 
 @dataclass(kw_only=True)
 class AutoConfig(DeviceConfig):
-    """What is there: a TPU, all GPUs, the CPU."""
+    """The first that exists of a TPU, all GPUs and the CPU."""
 
     kind: str = "auto"
     splits_cpu: ClassVar[bool] = True
@@ -121,8 +123,8 @@ class Device(Kind[DeviceConfig]):
     """A row of the devices.
 
     Attributes:
-        before_tensorflow: "module:function" that looks for the device before TensorFlow is imported.
-        plan: "module:function" that does the work of job=plan on such a device.
+        before_tensorflow: "module:function" that checks for the device before TensorFlow is imported.
+        plan: "module:function" that runs job=plan for the device.
     """
 
     before_tensorflow: str | None = None

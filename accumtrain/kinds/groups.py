@@ -24,5 +24,5 @@ GROUPS: dict[str, Table[Any]] = {
 
 
 def kinds_with(group: str, key: str) -> list[str]:
-    """The kinds of a group that have the key; none where there is no such group."""
+    """The names of the kinds of `group` that have the key `key`; empty if there is no such group."""
     return [row.name for row in GROUPS.get(group, ()) if key in {each.name for each in fields(row.config)}]

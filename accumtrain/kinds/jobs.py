@@ -1,4 +1,4 @@
-"""The jobs: where each one's code is, what it writes, and how a sweep compares several of it."""
+"""The jobs: the function of each, the file that it writes, and how a sweep ranks its results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from accumtrain.console import format_bytes, format_seconds
 from accumtrain.kinds.table import Table, load
 
-Column = tuple[str, "str | Callable[[Any], str]"]  # dotted key of the result, how it is shown
+Column = tuple[str, "str | Callable[[Any], str]"]  # dotted key of the result; format spec or function to show the value
 
 
 @dataclass(frozen=True)
@@ -17,19 +17,18 @@ class Job:
     """A row of the jobs.
 
     Attributes:
-        run: a function, or "module:function", that takes the configuration and returns the job's result, None on a process that only
-            helps another one.
-        file: what the result is written to, in the run's folder.
-        compares_runs: its folder is run.dir, not that of one run.
-        needs_a_run: there must be a trained run in the folder.
-        probed: learns before it starts whether it fits into the memory.
-        in_children: its work happens in processes of its own; this one imports no TensorFlow.
-        shared_by_workers: several processes can do it together.
-        result_when_stopped: `file` is written too where the job is stopped or diverges.
-        without_effect: keys that say nothing about the memory it takes.
-        ranking: dotted keys of the result, each with -1 if larger is better and 1 if smaller is. A sweep ranks by
-            them, and a sweeper maximizes the first.
-        columns: what a sweep's table shows, by title.
+        run: a function from the configuration to the job's result, or "module:function". It returns None on a worker
+            that is not the chief.
+        file: name of the file of the result, in the run's folder.
+        compares_runs: the job compares runs, so it writes into run.dir instead of the folder of one run.
+        needs_a_run: the folder must hold a trained run.
+        probed: a probe may check before the job starts that it fits into the memory.
+        in_children: child processes do the work; this process does not import TensorFlow.
+        shared_by_workers: several workers can run the job together.
+        without_effect: keys that do not change how much memory the job takes.
+        ranking: dotted keys of the result, each with -1 if larger is better and 1 if smaller is better. A sweep ranks
+            by them in order, and a sweeper maximizes the first.
+        columns: columns of a sweep's table, by title.
     """
 
     name: str
@@ -40,13 +39,12 @@ class Job:
     probed: bool = False
     in_children: bool = False
     shared_by_workers: bool = False
-    result_when_stopped: bool = False
     without_effect: tuple[str, ...] = ()
     ranking: tuple[tuple[str, int], ...] = ()
     columns: Mapping[str, Column] = field(default_factory=dict)
 
     def function(self) -> Callable[..., Any]:
-        """What `run` names, imported now."""
+        """The function itself, imported now if `run` is text."""
         return load(self.run)
 
 
@@ -74,7 +72,6 @@ JOBS.add(
         "summary.json",
         probed=True,
         shared_by_workers=True,
-        result_when_stopped=True,
         ranking=BY_ACCURACY,
         columns=TESTED,
     ),

@@ -9,12 +9,12 @@ from accumtrain.kinds.table import Choice, Kind, Table
 
 @dataclass(kw_only=True)
 class LossConfig(Choice):
-    """Keys of every loss: none."""
+    """Base class of the keys of a loss. It has no keys of its own."""
 
 
 @dataclass(kw_only=True)
 class CrossEntropyConfig(LossConfig):
-    """Of the softmax of the logits and the label."""
+    """-log softmax(logits)[label]."""
 
     kind: str = "cross_entropy"
 

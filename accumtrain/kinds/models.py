@@ -18,8 +18,8 @@ class ModelConfig(Choice):
     """Keys of every model.
 
     Attributes:
-        memory: what is kept of the forward pass for the backward pass.
-        same_bits_in_every_graph: do its operations give the same bits in every graph? job=verify then asks for that.
+        memory: what the forward pass keeps for the backward pass.
+        same_bits_in_every_graph: the model's operations give the same bits in every graph, as job=verify then requires.
     """
 
     memory: Annotated[str, OneOf(MEMORIES)] = STORE
@@ -28,17 +28,17 @@ class ModelConfig(Choice):
 
     @property
     def policies(self) -> tuple[str, ...]:
-        """The values of `memory` that this model has."""
+        """The values of `memory` that this model supports."""
         return (STORE, RECOMPUTE)
 
     @property
     def grid_bits(self) -> int | None:
-        """Of a reversible model: its streams are multiples of 2^-grid_bits, or on no grid where that is 0."""
+        """Streams of a reversible model are multiples of 2^-grid_bits; 0 is no grid. None for other models."""
         return None
 
     @property
     def facts(self) -> list[str]:
-        """What the banner says of it."""
+        """What the banner says about the model."""
         return [f"memory={self.memory}"]
 
     def check(self) -> None:
@@ -71,7 +71,10 @@ class LeNetConfig(ModelConfig):
 
 @dataclass(kw_only=True)
 class ResNetConfig(ModelConfig):
-    """Pre-activation residual network. `filters` are the stem's and each stage's, before a bottleneck's x4."""
+    """Pre-activation residual network (He et al. 2016, arXiv:1603.05027).
+
+    `filters` holds the channels of the stem and of each stage; a bottleneck unit has 4 times as many outputs.
+    """
 
     kind: str = "resnet"
     norm: Annotated[str, OneOf(("batch", "group"))] = "batch"
@@ -108,9 +111,9 @@ class ResNetConfig(ModelConfig):
 
 @dataclass(kw_only=True)
 class RevNetConfig(ResNetConfig):
-    """Reversible residual network. `filters` are totals of both streams.
+    """Reversible residual network (Gomez et al. 2017, arXiv:1707.04585). `filters` counts both streams together.
 
-    `snap_bits`: the streams are kept on multiples of 2^-snap_bits, so that reversal is exact; 0 turns that off.
+    `snap_bits`: the streams are rounded to multiples of 2^-snap_bits, so that reversal is exact; 0 turns that off.
     """
 
     kind: str = "revnet"
@@ -140,9 +143,10 @@ class RevNetConfig(ResNetConfig):
 
 @dataclass(kw_only=True)
 class KerasModelConfig(ModelConfig):
-    """`name` is a builder of keras.applications; `args` are passed to it. Those in WITHOUT_CUTS can't be recomputed."""
+    """`name` is a function of keras.applications; `args` are its keyword arguments."""
 
-    WITHOUT_CUTS: ClassVar[tuple[str, ...]] = ("NASNetLarge", "NASNetMobile")  # every cell takes the two before it
+    # models without cut points, so that they can't be recomputed: each cell takes the outputs of the two before it
+    WITHOUT_CUTS: ClassVar[tuple[str, ...]] = ("NASNetLarge", "NASNetMobile")
     same_bits_in_every_graph: ClassVar[bool] = False  # the graph optimizer rewrites Keras's operations
 
     kind: str = "keras"

@@ -15,8 +15,8 @@ class OptimConfig(Choice):
     """Keys of every optimizer. `clip_norm`: the largest global norm of the gradient; 0 turns clipping off.
 
     Attributes:
-        has_own_rate: `lr` may be null, the optimizer then has a rate of its own.
-        memory_effect: what choosing it for its small state does, in a few words; empty if its state is not small.
+        has_own_rate: `lr` may be null; the optimizer then computes its own rate.
+        memory_effect: the effects of choosing it to save memory, in a few words; empty if its state is not small.
     """
 
     lr: Annotated[float | None, POSITIVE] = 1e-3
@@ -28,12 +28,12 @@ class OptimConfig(Choice):
 
     @property
     def keeps_state(self) -> bool:
-        """Does it hold about as many values as there are weights, or more?"""
+        """Whether its state holds about as many values as there are weights, or more."""
         return True
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """What its class takes: every key but `kind`, with `lr` spelled out; `clip_norm` is the window's matter."""
+        """Keyword arguments of its class: all keys but `kind` and `clip_norm` (the window clips), `lr` spelled out."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         del values["kind"], values["clip_norm"]
         return {"learning_rate": values.pop("lr"), **values}
@@ -48,7 +48,7 @@ class OptimConfig(Choice):
 
 @dataclass(kw_only=True)
 class AdamConfig(OptimConfig):
-    """Weight decay as L2 in the gradient."""
+    """Adam. Weight decay is L2: it is added to the gradient."""
 
     kind: str = "adam"
     beta1: Annotated[float, FRACTION] = 0.9
@@ -58,7 +58,7 @@ class AdamConfig(OptimConfig):
 
 @dataclass(kw_only=True)
 class AdamWConfig(AdamConfig):
-    """Decoupled weight decay."""
+    """Adam with decoupled weight decay."""
 
     kind: str = "adamw"
     weight_decay: Annotated[float, NOT_NEGATIVE] = 0.05
@@ -66,7 +66,7 @@ class AdamWConfig(AdamConfig):
 
 @dataclass(kw_only=True)
 class SgdConfig(OptimConfig):
-    """Weight decay as L2 in the gradient, as the papers use it."""
+    """SGD with momentum. Weight decay is L2: it is added to the gradient, as in the ResNet and RevNet papers."""
 
     kind: str = "sgd"
     lr: Annotated[float | None, POSITIVE] = 0.1
@@ -81,7 +81,7 @@ class SgdConfig(OptimConfig):
 
 @dataclass(kw_only=True)
 class AdafactorConfig(OptimConfig):
-    """`lr` null: the paper's relative step. `momentum` 0 keeps no first moment. Weight decay is decoupled."""
+    """Adafactor. `lr` null is the paper's relative step; `momentum` 0 keeps no first moment; decay is decoupled."""
 
     has_own_rate: ClassVar[bool] = True
     memory_effect: ClassVar[str] = "almost no optimizer state, another learning rate"
@@ -103,7 +103,7 @@ class AdafactorConfig(OptimConfig):
 
 @dataclass(kw_only=True)
 class KerasOptimConfig(OptimConfig):
-    """`name` is a class of keras.optimizers; `args` are passed to it. Weight decay is decoupled."""
+    """`name` is a class of keras.optimizers; `args` are its keyword arguments. Weight decay is decoupled."""
 
     kind: str = "keras"
     name: str

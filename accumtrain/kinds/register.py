@@ -1,6 +1,7 @@
-"""Rows of users: models, optimizers, losses, data sources and jobs of one's own program or of an installed package.
+"""Registration of models, optimizers, losses, data sources and jobs by a user's program or an installed package.
 
-A row is added before the command line is read. A configuration then chooses it by name; it never names code itself.
+Each call adds a row to a table, before the command line is read. A configuration then chooses the row by name. A
+configuration never names code itself.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ def register_model(name: str, build: Code, config: type[ModelConfig] = ModelConf
         config: a dataclass that inherits from ModelConfig and declares the model's own keys with their defaults.
 
     Returns:
-        The dataclass of the row, to write a configuration in Python with.
+        The dataclass of the row, for configurations written in Python.
 
     Raises:
-        ValueError: the name is taken or is no plain word.
-        TypeError: `config` is no such dataclass.
+        ValueError: the name is taken, or has characters other than letters, digits, - and _.
+        TypeError: `config` is not a dataclass that inherits from ModelConfig.
     """
     return _register(MODELS, name, build, config)
 
@@ -40,9 +41,9 @@ def register_optimizer(name: str, build: Code, config: type[OptimConfig] = Optim
     """Makes `optim=<name>` a choice.
 
     Args:
-        build: the class of the optimizer, a subclass of Optimizer; it is called with the keys of `config` but `kind`
-            and `clip_norm`, `lr` as `learning_rate`. Or "module:class".
-        config, returns, raises: as of `register_model`, with OptimConfig.
+        build: a subclass of Optimizer, or "module:class". It is called with the keys of `config` as keyword arguments:
+            without `kind` and `clip_norm`, and with `lr` as `learning_rate`.
+        config, returns, raises: as for `register_model`, with OptimConfig.
     """
     return _register(OPTIMIZERS, name, build, config)
 
@@ -51,8 +52,9 @@ def register_loss(name: str, build: Code, config: type[LossConfig] = LossConfig)
     """Makes `loss=<name>` a choice.
 
     Args:
-        build: (config) -> a function (labels [N], logits [N, classes]) -> losses [N]. Or "module:function".
-        config, returns, raises: as of `register_model`, with LossConfig.
+        build: (config) -> loss, or "module:function". The loss is a function (labels [N] of an integer dtype, logits
+            [N, classes]) -> losses [N] in the dtype of the logits.
+        config, returns, raises: as for `register_model`, with LossConfig.
     """
     return _register(LOSSES, name, build, config)
 
@@ -61,8 +63,8 @@ def register_data(name: str, build: Code, config: type[DataConfig] = DataConfig)
     """Makes `data=<name>` a choice.
 
     Args:
-        build: (config, seed) -> Source. Or "module:function".
-        config, returns, raises: as of `register_model`, with DataConfig.
+        build: (config, seed) -> Source, or "module:function".
+        config, returns, raises: as for `register_model`, with DataConfig.
     """
     return _register(SOURCES, name, build, config)
 
@@ -71,13 +73,13 @@ def register_job(name: str, run: Code, file: str | None = None, **row: Any) -> N
     """Makes `job=<name>` a choice.
 
     Args:
-        run: (config: Config) -> the content of the job's file, a dict. Or "module:function". The run's folder is there
-            by then, and TensorFlow is ready.
-        file: what the result is written to in the run's folder; None is `<name>.json`.
+        run: (config: Config) -> the content of the job's file, a dict; or "module:function". When it is called, the
+            run's folder exists and TensorFlow is imported.
+        file: name of the file of the result, in the run's folder; None is `<name>.json`.
         row: other attributes of `kinds.jobs.Job`, such as `needs_a_run=True`.
 
     Raises:
-        ValueError: the name is taken or is no plain word.
+        ValueError: the name is taken, or has characters other than letters, digits, - and _.
     """
     JOBS.add(Job(name, run, file or f"{name}.json", **row))
 

@@ -12,21 +12,21 @@ from accumtrain.kinds.values import COUNT, FRACTION, NOT_NEGATIVE, POSITIVE, sho
 
 @dataclass(kw_only=True)
 class ScheduleConfig(Choice):
-    """Keys of every schedule. `warmup`: updates of a linear rise to 1."""
+    """Keys of every schedule. `warmup`: number of updates over which the factor rises linearly to 1."""
 
     warmup: Annotated[int, NOT_NEGATIVE] = 0
 
 
 @dataclass(kw_only=True)
 class ConstantConfig(ScheduleConfig):
-    """The optimizer's own rate."""
+    """Factor 1: the optimizer's own rate."""
 
     kind: str = "constant"
 
 
 @dataclass(kw_only=True)
 class CosineConfig(ScheduleConfig):
-    """Half a cosine from 1 to `final` at the run's last update."""
+    """Half a cosine, from 1 to `final` at the last update of the run."""
 
     kind: str = "cosine"
     final: Annotated[float, FRACTION] = 0.0
@@ -34,7 +34,7 @@ class CosineConfig(ScheduleConfig):
 
 @dataclass(kw_only=True)
 class StepConfig(ScheduleConfig):
-    """Multiplied by `factor` at each of `boundaries`."""
+    """The factor is multiplied by `factor` after each number of updates in `boundaries`."""
 
     kind: str = "step"
     boundaries: list[int]
@@ -50,7 +50,7 @@ class StepConfig(ScheduleConfig):
 
 @dataclass(kw_only=True)
 class RsqrtConfig(ScheduleConfig):
-    """sqrt(timescale / max(step, timescale))."""
+    """sqrt(timescale / max(t, timescale)) at update t."""
 
     kind: str = "rsqrt"
     timescale: Annotated[int, COUNT] = 10000
@@ -58,8 +58,8 @@ class RsqrtConfig(ScheduleConfig):
 
 SCHEDULES: Table[Kind[ScheduleConfig]] = Table("schedule.kind")
 SCHEDULES.add(
-    Kind(ConstantConfig, "accumtrain.optim.schedules:build_constant"),
-    Kind(CosineConfig, "accumtrain.optim.schedules:build_cosine"),
-    Kind(StepConfig, "accumtrain.optim.schedules:build_step"),
-    Kind(RsqrtConfig, "accumtrain.optim.schedules:build_rsqrt"),
+    Kind(ConstantConfig, "accumtrain.optim.rate_schedules:build_constant"),
+    Kind(CosineConfig, "accumtrain.optim.rate_schedules:build_cosine"),
+    Kind(StepConfig, "accumtrain.optim.rate_schedules:build_step"),
+    Kind(RsqrtConfig, "accumtrain.optim.rate_schedules:build_rsqrt"),
 )

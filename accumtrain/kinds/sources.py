@@ -15,7 +15,11 @@ CLASSES = Range(2)
 
 @dataclass(kw_only=True)
 class DataConfig(Choice):
-    """Keys of every source. Pixels are scaled to 0..1, then (x - mean) / std. `image_size` null keeps the source's."""
+    """Keys of every source.
+
+    Pixels are scaled to 0..1, then normalised to (x - mean) / std; `mean` and `std` hold one number or one per channel.
+    Images are resized to `image_size` x `image_size` pixels; null keeps their size.
+    """
 
     augment: Annotated[str, OneOf(("none", "shift", "crop_flip", "inception"))] = "none"
     image_size: Annotated[int | None, COUNT] = None
@@ -60,7 +64,7 @@ class SyntheticConfig(DataConfig):
 
 @dataclass(kw_only=True)
 class TfdsConfig(DataConfig):
-    """A prepared data set of tensorflow-datasets. `dir` null is its own default directory."""
+    """A prepared data set of tensorflow-datasets. `dir` null is the default directory of tensorflow-datasets."""
 
     kind: str = "tfds"
     name: Annotated[str, NotEmpty("say which data set, data.name=<value>")]
@@ -118,7 +122,7 @@ SOURCES.add(
     Kind(DigitsConfig, "accumtrain.data.digits:open_digits"),
     Kind(SyntheticConfig, "accumtrain.data.synthetic:open_synthetic"),
     Kind(TfdsConfig, "accumtrain.data.tfds:open_tfds"),
-    Kind(FolderConfig, "accumtrain.data.folder:open_folder"),
+    Kind(FolderConfig, "accumtrain.data.image_folder:open_folder"),
     Kind(NpzConfig, "accumtrain.data.npz:open_npz"),
     Kind(TfrecordConfig, "accumtrain.data.tfrecord:open_tfrecord"),
 )

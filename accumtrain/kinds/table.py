@@ -1,7 +1,7 @@
 """Tables of what can be chosen: a row per model, optimizer, schedule, loss, data source, device and job.
 
 A row is the one place where a choice is declared: its keys with their defaults and rules (a dataclass), its name, and
-where its code is. The code is named as "module:attribute" and imported on first use, so a table costs no TensorFlow.
+its code. The code is named as "module:attribute" and imported on first use, so tables do not import TensorFlow.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from accumtrain.kinds.values import suggest
 
 @dataclass(kw_only=True)
 class Choice:
-    """The keys of a kind. `kind` is the name of its row, which a subclass gives as the default.
+    """The keys of a kind. `kind` is the name of its row; a subclass sets it as the default.
 
-    A subclass declares its own keys, each with a default unless the user has to give it, and its rules in `check`.
+    A subclass declares its own keys, each with a default unless the user must set it, and its rules in `check`.
     """
 
     kind: str = ""
 
     @property
     def label(self) -> str:
-        """What a run is called after."""
+        """The name of the choice in names of runs and in messages."""
         return self.kind
 
     def check(self) -> None:
-        """Raises ConfigError if the values contradict each other. Rules of one value stand in its type."""
+        """Raises ConfigError if values contradict each other. Constraints on one value are declared in its type."""
 
 
 Keys = TypeVar("Keys", bound=Choice)
@@ -41,8 +41,8 @@ class Kind(Generic[Keys]):
     """A row of a group's table.
 
     Attributes:
-        config: its keys; the default of `kind` is the row's name.
-        build: the function or class behind it, or "module:attribute".
+        config: the dataclass of its keys; the default of `kind` is the row's name.
+        build: the function or class that builds it, or "module:attribute".
     """
 
     config: type[Keys]
@@ -53,7 +53,7 @@ class Kind(Generic[Keys]):
         return self.config.kind
 
     def builder(self) -> Callable[..., Any]:
-        """What `build` names, imported now if it is a text."""
+        """The function or class itself, imported now if `build` is text."""
         return load(self.build)
 
 
@@ -77,7 +77,7 @@ class Table(Generic[Row]):
     rows: dict[str, Row] = field(default_factory=dict)
 
     def add(self, *rows: Row) -> None:
-        """Raises ValueError if a name is taken, or is no plain word."""
+        """Raises ValueError if a name is taken, or has characters other than letters, digits, - and _."""
         for row in rows:
             if not row.name.replace("-", "_").isidentifier():
                 raise ValueError(f"{self.key}={row.name!r}: a name is a word of letters, digits, - and _")
@@ -100,7 +100,7 @@ class Table(Generic[Row]):
 
 
 def load(target: str | Callable[..., Any]) -> Callable[..., Any]:
-    """The object that "module:attribute" names; anything but a text is returned as it is."""
+    """Imports the object that "module:attribute" names; a function or class is returned unchanged."""
     if not isinstance(target, str):
         return target
     module, _, name = target.partition(":")
@@ -108,10 +108,10 @@ def load(target: str | Callable[..., Any]) -> Callable[..., Any]:
 
 
 def named(name: str, config: type[Choice]) -> type[Choice]:
-    """`config`, or where its `kind` is another, a subclass of it whose `kind` is `name`.
+    """Returns `config` if the default of its `kind` is `name`, else a subclass with that default.
 
     Raises:
-        TypeError: it is no dataclass of choices.
+        TypeError: `config` is not a dataclass that inherits from Choice.
     """
     if not (is_dataclass(config) and issubclass(config, Choice)):
         raise TypeError(f"{config!r} must be a dataclass that inherits from the group's config, such as ModelConfig")

@@ -1,4 +1,4 @@
-"""What a TPU topology is called, and how much memory each of its devices has."""
+"""Names of TPU topologies, and the memory of their devices."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from accumtrain.errors import ConfigError
 from accumtrain.kinds.values import suggest
 
 # GiB of HBM that one device addresses, from "System architecture" of each version in the Cloud TPU documentation:
-# per chip 16, 32, 32, 16, 95 and 32; v2 and v3 have two devices a chip, v4 and v5p join their two cores into one.
+# per chip 16, 32, 32, 16, 95 and 32. A chip of v2 and v3 has two devices; v4 and v5p join two cores into one device.
 HBM = {"v2": 8, "v3": 16, "v4": 32, "v5e": 16, "v5p": 95, "v6e": 32}
 TOPOLOGY = re.compile(r"(?P<generation>\w+):[1-9]\d*(x[1-9]\d*){1,2}")
 
@@ -26,5 +26,5 @@ def check_topology(topology: str) -> None:
 
 
 def hbm_bytes(topology: str) -> int:
-    """Memory of one device of a checked topology."""
+    """Bytes of memory of one device of a topology that has passed `check_topology`."""
     return HBM[topology.partition(":")[0]] * 2**30

@@ -1,4 +1,4 @@
-"""What a value may be, and how values are shown: the constraints that fields declare, close matches, plain text.
+"""Constraints on the values of keys, suggestions for unknown names, and values as text.
 
 A field declares its constraints in its type: `lr: Annotated[float | None, POSITIVE]`. `config/rules.py` checks them.
 """
@@ -23,7 +23,7 @@ class Constraint(Protocol):
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers with low <= value < high, or low < value with `above`. Values that are no numbers pass."""
+    """Numbers with low <= value < high; with `above`, low < value < high. Values that are not numbers pass."""
 
     low: float
     high: float = math.inf
@@ -42,7 +42,7 @@ class Range:
 
 @dataclass(frozen=True)
 class OneOf:
-    """A text out of a list. null passes where the type allows it."""
+    """Text from a list. null passes, as the type decides whether it is allowed."""
 
     choices: tuple[str, ...]
 
@@ -53,7 +53,7 @@ class OneOf:
 
 @dataclass(frozen=True)
 class Word:
-    """Of texts only this one; numbers and booleans pass. `rule` says what the value must be."""
+    """Text must be `word`; numbers and booleans pass. `rule` tells the user what the value must be."""
 
     word: str
     rule: str
@@ -65,7 +65,7 @@ class Word:
 
 @dataclass(frozen=True)
 class NotEmpty:
-    """A text with something in it. `remedy` says what to write."""
+    """Text that is not empty. `remedy` tells the user what to write."""
 
     remedy: str
 
@@ -88,7 +88,7 @@ def suggest(wrong: str, known: Iterable[str]) -> str:
 
 
 def show(value: Any) -> str:
-    """`value` as on the command line: null, true, [1,2], text without quotes."""
+    """`value` as written on the command line: null, true, [1,2], text without quotes."""
     match value:
         case None:
             return "null"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from accumtrain.backprop.order import after
-from accumtrain.backprop.target import is_for_xla, on_cpu
+from accumtrain.backprop.target import by_cpu_kernels
 
 MANY = 256  # channels from which on oneDNN's bfloat16 kernels for 3x3 lose against its products, at any image size
 
@@ -30,7 +30,7 @@ def kernel_gradient(
 def faster_as_products(shape: tuple[int, int, int, int], dtype: tf.DType) -> bool:
     """Does oneDNN compute matrix products in less time? (benchmarks/kernel_gradient.py)"""
     size, _, inputs, _ = shape
-    if is_for_xla() or not on_cpu():
+    if not by_cpu_kernels():
         return False
     return size == 1 or (size == 3 and inputs >= MANY and dtype == tf.bfloat16)
 

@@ -15,9 +15,9 @@ import tensorflow as tf
 from tensorflow.python.eager.record import could_possibly_record
 
 from accumtrain.backprop.mode import Mode
-from accumtrain.backprop.order import after
+from accumtrain.backprop.order import after, computed_after
 from accumtrain.backprop.pullback import Gradients, Pullback, tape_pullback
-from accumtrain.backprop.target import is_for_xla, on_cpu, on_gpu
+from accumtrain.backprop.target import by_cpu_kernels, on_gpu
 from accumtrain.models.kernel_gradient import faster_as_products, kernel_gradient
 
 EPSILON = 1e-3
@@ -99,9 +99,7 @@ class Conv(tf.Module):
 
         def backward(d_y: tf.Tensor, x: tf.Tensor) -> tuple[tf.Tensor, Gradients]:
             d_kernel = kernel_gradient(x, d_y, kernel.shape, self.stride, self.padding)
-            if is_for_xla():  # drops control dependencies
-                d_y = after([d_kernel], d_y)
-            with tf.control_dependencies([d_kernel]):
+            with computed_after([d_kernel], d_y) as d_y:
                 d_x = self._input_gradient(x, kernel, d_y)
             return d_x, [(self.kernel, tf.cast(d_kernel, self.kernel.dtype))]
 
@@ -184,7 +182,7 @@ class BatchNorm(tf.Module):
 
     def _widened(self, x: tf.Tensor, when: tf.Tensor | None = None) -> tf.Tensor:
         """float32 in place of bfloat16, once `when` is there, where oneDNN's kernel would take far longer."""
-        if x.dtype != tf.bfloat16 or self.channels % ONEDNN_BLOCK == 0 or is_for_xla() or not on_cpu():
+        if x.dtype != tf.bfloat16 or self.channels % ONEDNN_BLOCK == 0 or not by_cpu_kernels():
             return x
         return tf.cast(x if when is None else after([when], x), tf.float32)
 

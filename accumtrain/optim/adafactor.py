@@ -14,28 +14,33 @@ MAX_RELATIVE_STEP = 1e-2
 
 
 class AdafactorScalars(NamedTuple):
-    """Tensors that all variables share: a constant in each update would make half of the graph."""
+    """Tensors that the updates of all variables share. Constants in each update would be half of the graph."""
 
     rate: tf.Tensor  # rho_t of the paper
-    blend: tf.Tensor  # 1 - beta2_t = t^-decay_exponent; 1 at t = 1, so nothing is left to correct for bias
+    blend: tf.Tensor  # 1 - beta2_t = t^-decay_exponent; it is 1 at t = 1, so there is no bias to correct
     epsilon1: tf.Tensor
     epsilon2: tf.Tensor
     clip_threshold: tf.Tensor
 
 
 class Adafactor(Optimizer):
-    """Algorithms 4 (matrices) and 5 (vectors) with the settings of Algorithm 6; all are arguments.
-
-    A weight of rank >= 2 is a stack of matrices, its last two axes, each with its own factors: a convolution kernel
-    [height, width, in, out] keeps height * width * (in + out) values. If either axis is 1, the factors would hold
-    the full second moment and more, so that is kept itself: the same update from less state.
+    """Algorithms 4 (matrices) and 5 (vectors) of Shazeer & Stern 2018, arXiv:1804.04235.
 
         u = g / sqrt(v);  u /= max(1, RMS(u) / clip_threshold);  w -= rate * max(epsilon2, RMS(w)) * u
 
-    RMS is over the whole variable, as the paper has it per weight matrix. Without `scale_parameter` the factor
-    max(epsilon2, RMS(w)) is 1. With momentum the change of w is averaged, rate included, as in the authors' code.
-    Weight decay is decoupled, w -= rate * weight_decay * w with the rate above, that is without the factor
-    max(epsilon2, RMS(w)).
+    A weight of rank >= 2 is a stack of matrices, its last two axes, each with its own factors of v: a convolution
+    kernel [height, width, in, out] keeps height * width * (in + out) values. If either axis has length 1, v itself is
+    kept, as the factors would be no smaller; the update is the same. RMS is taken over the whole variable.
+
+    Args:
+        learning_rate: None is the relative step of the paper, min(1e-2, 1 / sqrt(t)).
+        weight_decay: decoupled, w -= rate * weight_decay * w, without the factor max(epsilon2, RMS(w)).
+        decay_exponent: beta2_t = 1 - t^-decay_exponent.
+        epsilon1: added to g^2.
+        epsilon2: smallest factor on the rate, for weights near 0.
+        clip_threshold: largest RMS of u.
+        scale_parameter: False takes 1 for the factor max(epsilon2, RMS(w)).
+        momentum: of the change of w, rate included, as in the authors' code; 0 keeps no first moment.
     """
 
     decoupled_decay = True
@@ -60,7 +65,7 @@ class Adafactor(Optimizer):
         self._momentum = momentum
 
     def learning_rate(self, step: tf.Tensor) -> tf.Tensor:
-        """The given rate, or where that is None the relative step min(1e-2, 1 / sqrt(t)); float32 scalar."""
+        """The given rate, or the relative step min(1e-2, 1 / sqrt(t)) if that is None; a float32 scalar."""
         if self._learning_rate is not None:
             return super().learning_rate(step)
         return tf.minimum(MAX_RELATIVE_STEP, tf.math.rsqrt(tf.cast(step + 1, tf.float32)))
@@ -112,7 +117,7 @@ class Adafactor(Optimizer):
 
 
 class FullMoment(tf.Module):
-    """v, the running mean of g^2 + epsilon1."""
+    """The slot of v, the running mean of g^2 + epsilon1."""
 
     def __init__(self, parameter: Parameter) -> None:
         super().__init__()
@@ -124,7 +129,7 @@ class FullMoment(tf.Module):
 
 
 class FactoredMoment(tf.Module):
-    """v = row * column / mean(row), from the running means of g^2 + epsilon1 over each row and each column."""
+    """The slots of v = row * column / mean(row): the running means of g^2 + epsilon1 of each row and each column."""
 
     def __init__(self, parameter: Parameter) -> None:
         super().__init__()
@@ -138,23 +143,23 @@ class FactoredMoment(tf.Module):
 
 
 def _by_full_moment(slots: Mapping[str, VariableHandle], gradient: tf.Tensor, scalars: AdafactorScalars) -> tf.Tensor:
-    """Takes the gradient into v, then returns gradient / sqrt(v)."""
-    moment = _blended(slots["v"], tf.square(gradient) + scalars.epsilon1, scalars.blend)
+    """Updates v and returns gradient / sqrt(v)."""
+    moment = _update_moment(slots["v"], tf.square(gradient) + scalars.epsilon1, scalars.blend)
     return gradient * tf.math.rsqrt(moment)
 
 
 def _by_factors(slots: Mapping[str, VariableHandle], gradient: tf.Tensor, scalars: AdafactorScalars) -> tf.Tensor:
-    """Takes the gradient into the factors, then returns gradient / sqrt(v).
+    """Updates the factors of v and returns gradient / sqrt(v).
 
-    v itself is never formed: for zero gradients it is epsilon1^2 / epsilon1, 0 / 0 in float32.
+    v itself is never computed: for zero gradients it is epsilon1^2 / epsilon1, which is 0 / 0 in float32.
     """
     square = tf.square(gradient)  # [..., n, m]
     rows = tf.reduce_mean(square, axis=-1, keepdims=True) + scalars.epsilon1
     columns = tf.reduce_mean(square, axis=-2, keepdims=True) + scalars.epsilon1
-    row = _blended(slots["row"], rows, scalars.blend)  # [..., n, 1]
-    column = _blended(slots["column"], columns, scalars.blend)  # [..., 1, m]
+    row = _update_moment(slots["row"], rows, scalars.blend)  # [..., n, 1]
+    column = _update_moment(slots["column"], columns, scalars.blend)  # [..., 1, m]
     row_root = tf.sqrt(row) * tf.math.rsqrt(tf.reduce_mean(row, axis=-2, keepdims=True))  # [..., n, 1]
-    # Row divides, not multiplies: Grappler reorders products, and that of the two factors alone can overflow.
+    # A division by row, no product: Grappler reorders products, and that of the two factors can overflow.
     return gradient * tf.math.rsqrt(column) / row_root  # [..., n, m]
 
 
@@ -162,12 +167,12 @@ def _is_factored(shape: tf.TensorShape) -> bool:
     return shape.rank >= 2 and min(shape[-2:]) > 1
 
 
-def _blended(moment: VariableHandle, value: tf.Tensor, blend: tf.Tensor) -> tf.Tensor:
-    """moment = (1 - blend) * moment + blend * value, where it lies in memory; returns the new moment."""
+def _update_moment(moment: VariableHandle, value: tf.Tensor, blend: tf.Tensor) -> tf.Tensor:
+    """Sets moment = (1 - blend) * moment + blend * value in place and returns it."""
     moment.assign_add(blend * (value - moment.read()))
     return moment.read()
 
 
 def _rms(tensor: tf.Tensor) -> tf.Tensor:
     """Root mean square over all values, a scalar."""
-    return tf.sqrt(2.0 / tensor.shape.num_elements() * tf.nn.l2_loss(tensor))  # no square of it in memory
+    return tf.sqrt(2.0 / tensor.shape.num_elements() * tf.nn.l2_loss(tensor))  # which keeps no squares in memory

@@ -18,7 +18,12 @@ class AdamScalars(NamedTuple):
 
 
 class Adam(Optimizer):
-    """Algorithm 1 of the paper, with weight decay as L2 in the gradient. State: two values per weight."""
+    """Algorithm 1 of Kingma & Ba 2015, arXiv:1412.6980. State: two values per weight.
+
+    Args:
+        weight_decay: L2: weight_decay * w is added to the gradient.
+        epsilon: added to the square root of the bias-corrected second moment.
+    """
 
     def __init__(
         self,
@@ -40,7 +45,7 @@ class Adam(Optimizer):
         return {"m": self.first_moments[index], "v": self.second_moments[index]}
 
     def _scalars(self, rate: tf.Tensor, t: tf.Tensor) -> AdamScalars:
-        # m_hat / (sqrt(v_hat) + eps) with the bias corrections taken out of the tensors.
+        # The update is m_hat / (sqrt(v_hat) + epsilon); its bias corrections are moved into two scalars.
         correction1 = _bias_correction(self._beta1, t)
         correction2 = tf.sqrt(_bias_correction(self._beta2, t))
         return AdamScalars(rate * correction2 / correction1, self._epsilon * correction2)
@@ -48,7 +53,7 @@ class Adam(Optimizer):
     def _update(
         self, weight: VariableHandle, slots: Mapping[str, VariableHandle], gradient: tf.Tensor, scalars: AdamScalars
     ) -> None:
-        # The fused kernel would correct the bias by 1 - beta_power in its own dtype, which cancels; 0 turns that off.
+        # The fused kernel divides by 1 - beta_power, which cancels in low precision; a beta_power of 0 turns that off.
         dtype = gradient.dtype
         tf.raw_ops.ResourceApplyAdam(
             var=weight.handle,
@@ -65,13 +70,13 @@ class Adam(Optimizer):
 
 
 class AdamW(Adam):
-    """Adam with decoupled weight decay."""
+    """Adam with decoupled weight decay, w -= rate * weight_decay * w (Loshchilov & Hutter 2019, arXiv:1711.05101)."""
 
     decoupled_decay = True
 
 
 def _bias_correction(beta: float, t: tf.Tensor) -> tf.Tensor:
-    """1 - beta^t without cancellation, for the beta that the kernel sees in the dtype of `t`."""
+    """1 - beta^t without cancellation, for beta rounded to the dtype of `t`, as the kernel uses it."""
     rounded = float(t.dtype.as_numpy_dtype(beta))
     log_beta = math.log(rounded) if rounded > 0.0 else -math.inf
     return -tf.math.expm1(log_beta * t)

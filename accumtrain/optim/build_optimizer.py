@@ -10,7 +10,7 @@ def build_optimizer(config: OptimConfig) -> Optimizer:
     """Returns the optimizer of `config.kind`, before `Optimizer.build`.
 
     Raises:
-        ConfigError: optim.name or optim.args that keras.optimizers does not know, or that accumtrain does itself.
+        ConfigError: keras.optimizers does not know optim.name or optim.args, or accumtrain has a key of its own for it.
     """
     optimizer: Optimizer = OPTIMIZERS[config.kind].builder()(**config.arguments)
     return optimizer

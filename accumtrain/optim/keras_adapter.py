@@ -15,6 +15,7 @@ from accumtrain.errors import ConfigError
 from accumtrain.optim.optimizer import Optimizer, Parameter, in_sequence
 from accumtrain.optim.per_shape import PerShapeFunction
 
+# Arguments of Keras's optimizers that accumtrain replaces, and what to set instead.
 _INSTEAD = {
     "learning_rate": "set optim.lr and the schedule group",
     "weight_decay": "set optim.weight_decay, which spares biases and normalisation",
@@ -29,17 +30,17 @@ _INSTEAD = {
     "loss_scale_factor": "leave it out, gradients arrive unscaled",
 }
 _NOT_UPDATE_RULES = {"Optimizer", "LossScaleOptimizer", "MultiOptimizer"}
-# Python 3.10 has Keras 3.12, whose Muon asks plain variables for a path
+# Python 3.10 has Keras 3.12, whose Muon reads the path of variables that have none
 if tuple(map(int, keras.version().split(".")[:2])) < (3, 15):
     _NOT_UPDATE_RULES.add("Muon")
 
 
 class KerasOptimizer(Optimizer):
-    """The class `name` of keras.optimizers, fed once per update.
+    """The class `name` of keras.optimizers, called once per update.
 
-    It is told the rate and the update count, so it keeps neither a counter nor a schedule. Its slots are Keras's own
-    variables; the weights stay the given `tf.Variable`s. Weight decay is decoupled and comes before the update, where
-    Keras has it too; the defaults for it that some Keras classes have are not used.
+    Each call passes the rate and the update count, so the Keras object uses neither its counter nor its schedule. Its
+    slots are Keras's own variables; the weights remain the given `tf.Variable`s. Weight decay is decoupled and comes
+    before the update, as in Keras; the default weight decay of some Keras classes is not used.
     """
 
     decoupled_decay = True
@@ -47,7 +48,7 @@ class KerasOptimizer(Optimizer):
     def __init__(
         self, learning_rate: float, *, name: str, args: Mapping[str, Any] | None = None, weight_decay: float = 0.0
     ) -> None:
-        """Raises ConfigError for an unknown name, and for args that the class lacks or accumtrain sees to."""
+        """Raises ConfigError for an unknown name, and for args that the class lacks or that accumtrain replaces."""
         super().__init__(learning_rate, weight_decay)
         self._keras_class = _find_class(name)
         self._args = _checked_args(self._keras_class, args or {})
@@ -63,7 +64,7 @@ class KerasOptimizer(Optimizer):
             raise ConfigError(f"optim.args={self._args}: keras.optimizers.{name} refuses it: {error}") from error
         rule.build([_WeightView(parameter) for parameter in self._parameters])
         self.slots = rule.slots
-        self._keras_update = rule.update  # the method, not the object, which a checkpoint would follow to the weights
+        self._keras_update = rule.update  # not the object itself: a checkpoint would find the weights through it
 
     @tf.autograph.experimental.do_not_convert
     def apply(
@@ -78,10 +79,10 @@ class KerasOptimizer(Optimizer):
 
 
 class _ReplicaLocal(keras.optimizers.Optimizer):
-    """What `KerasOptimizer` puts between a Keras class and its base: an update that stays in its replica.
+    """Second base class of the optimizer that `KerasOptimizer` makes: each replica updates its own copies.
 
-    Keras's base sums the gradients over the replicas and merges them for the update, which tf.distribute cannot do
-    inside `tf.cond`. Here the gradients are the same on all replicas already, and each updates its own copies.
+    Keras's own base class sums the gradients over the replicas within the update, which tf.distribute can't do inside
+    `tf.cond`. Here the gradients are already the same on all replicas.
     """
 
     _updates_done: tf.Tensor | None = None
@@ -93,7 +94,7 @@ class _ReplicaLocal(keras.optimizers.Optimizer):
 
     @property
     def slots(self) -> list[tf.Variable]:
-        """Keras's variables without its counter and its rate, which nothing here reads or writes."""
+        """The variables of the Keras optimizer except its counter and its rate, which are not used here."""
         unused = (self._iterations, self._learning_rate)
         return [variable.value for variable in self.variables if not any(variable is other for other in unused)]
 
@@ -123,7 +124,7 @@ class _ReplicaLocal(keras.optimizers.Optimizer):
 
 
 class _WeightView(keras.Variable):
-    """A Keras variable that is the given `tf.Variable`, not a copy; some optimizers choose by its path."""
+    """A Keras variable that wraps the given `tf.Variable` without a copy. Some optimizers select weights by path."""
 
     def __init__(self, parameter: Parameter) -> None:
         self._parameter = parameter

@@ -1,4 +1,4 @@
-"""The interface between the commit and the update rules: slots are made once, an update is one call."""
+"""The base class of the optimizers: `build` makes the slots once, `apply` makes an update."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import tensorflow as tf
 
 from accumtrain.optim.per_shape import PerShapeFunction, VariableHandle
 
-Change = Callable[[], tf.Tensor]  # returns what to wait for
+Change = Callable[[], tf.Tensor]  # changes variables; returns a tensor that is available when this is done
 
 
 @dataclass(frozen=True)
 class Parameter:
     """A trained variable, and whether weight decay applies to it.
 
-    No `tf.Module` on purpose: what an optimizer holds in here is neither its state nor part of its checkpoint.
+    It is not a `tf.Module`, so that the variable counts neither as state of the optimizer nor for its checkpoint.
     """
 
     variable: tf.Variable
@@ -30,14 +30,14 @@ class Parameter:
 
 
 class Optimizer(tf.Module):
-    """Update math over plain `tf.Variable`s.
+    """Base class of an update rule over plain `tf.Variable`s.
 
     Under `tf.distribute`, `build` runs inside `strategy.scope()` and `apply` in a replica context, with the same
-    gradients on all replicas. No slot is aggregated: every replica writes its own copy, nothing is merged, so an
-    update may stand inside `tf.cond`.
+    gradients on all replicas. Slots are not aggregated: every replica writes its own copy, so an update may stand
+    inside `tf.cond`.
 
-    Weight decay is done here, on decayed variables only: L2 (gradient + weight_decay * w), or where a rule says
-    `decoupled_decay`, w -= rate * weight_decay * w just before the update. A rule implements `_build_slots`,
+    This class applies weight decay, to decayed variables only: L2 (gradient + weight_decay * w) or, if a subclass sets
+    `decoupled_decay`, w -= rate * weight_decay * w just before the update. A subclass implements `_build_slots`,
     `_slots`, `_scalars` and `_update`.
     """
 
@@ -51,11 +51,11 @@ class Optimizer(tf.Module):
         self._change_one = PerShapeFunction(self._change)
 
     def build(self, variables: Sequence[tf.Variable], decayed: Sequence[bool]) -> None:
-        """Allocates the slots, in the dtype of their variable.
+        """Creates the slots, in the dtype of their variable.
 
         Args:
             variables: float32 or float64, in the order of the gradients that `apply` gets.
-            decayed: one flag per variable: does weight decay apply to it?
+            decayed: for each variable, whether weight decay applies to it.
 
         Raises:
             TypeError: a variable is neither float32 nor float64.
@@ -68,7 +68,7 @@ class Optimizer(tf.Module):
         self._build_slots()
 
     def learning_rate(self, step: tf.Tensor) -> tf.Tensor:
-        """The rate before the schedule, a float32 scalar, when `step` (int64 scalar) updates are done."""
+        """The rate before the schedule, a float32 scalar, after `step` updates (an int64 scalar)."""
         return tf.constant(self._learning_rate, tf.float32)
 
     @tf.autograph.experimental.do_not_convert
@@ -81,7 +81,8 @@ class Optimizer(tf.Module):
             gradients: one per variable, of its shape and dtype.
             rate: `learning_rate(step)` times the schedule, a float scalar.
             step: updates done so far, an int64 scalar; the rules count this update as t = step + 1.
-            scale: multiplies each gradient in its turn, so that no second set of them is ever there.
+            scale: factor on the gradients, a float scalar. It multiplies one gradient at a time, so that there is
+                never a second set of gradients in memory.
         """
         in_sequence(self._changes(gradients, rate, step, scale))
 
@@ -99,7 +100,7 @@ class Optimizer(tf.Module):
         raise NotImplementedError
 
     def _scalars(self, rate: tf.Tensor, t: tf.Tensor) -> Any:
-        """What the updates of all variables of a dtype share; `rate` and `t` are scalars of that dtype."""
+        """Tensors that the updates of all variables of a dtype share; `rate` and `t` are scalars of that dtype."""
         raise NotImplementedError
 
     def _update(
@@ -151,7 +152,7 @@ class Optimizer(tf.Module):
 
 
 def in_sequence(changes: Iterable[Change]) -> None:
-    """Makes each change wait for the one before: temporaries then take the memory of one variable, not of all."""
+    """Makes the changes one after the other, so that temporaries take the memory of one variable, not of all."""
     previous: list[tf.Tensor] = []
     for change in changes:
         with tf.control_dependencies(previous):

@@ -1,7 +1,7 @@
-"""A function that a graph holds once for all variables of a shape, and calls for each of them.
+"""Functions that a graph holds once per shape and calls for each variable of that shape.
 
-A commit of a deep network updates hundreds of variables of a few dozen shapes: written out for each of them, its graph
-takes longer to trace and to compile, and more memory, than the first micro-step.
+A commit of a deep network updates hundreds of variables of a few dozen shapes. Written out for each variable, its graph
+would take longer to trace and to compile, and more memory, than the first micro-step.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import tensorflow as tf
 
 
 class VariableHandle:
-    """A variable inside a shared function: the copy of the replica at hand.
+    """A variable inside a shared function: the copy of the current replica.
 
     Attributes:
-        handle: its resource, for operations that update in place.
+        handle: its resource tensor, for operations that update in place.
         shape, dtype: static; a shape of None is unknown.
     """
 
@@ -25,7 +25,7 @@ class VariableHandle:
 
     def read(self) -> tf.Tensor:
         value = tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=self.dtype)
-        value.set_shape(self.shape)  # no ensure_shape: XLA takes what that returns for a tensor of dynamic shape
+        value.set_shape(self.shape)  # not ensure_shape, whose result has a dynamic shape for XLA
         return value
 
     def assign(self, value: tf.Tensor) -> None:
@@ -54,6 +54,6 @@ class PerShapeFunction:
         self._function = tf.function(body, autograph=False, experimental_attributes={"_noinline": True})
 
     def __call__(self, variables: Mapping[str, tf.Variable], *arguments: Any) -> tf.Tensor:
-        """Calls it, in replica context; returns what to wait for."""
-        signature = tuple((name, tuple(one.shape.as_list()), one.dtype.name) for name, one in variables.items())
-        return self._function(signature, {name: one.handle for name, one in variables.items()}, *arguments)
+        """Calls the function, in replica context. Returns a tensor that is available when it is done."""
+        signature = tuple((name, tuple(each.shape.as_list()), each.dtype.name) for name, each in variables.items())
+        return self._function(signature, {name: each.handle for name, each in variables.items()}, *arguments)

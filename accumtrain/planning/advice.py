@@ -76,7 +76,7 @@ def _numbers(config: Config) -> str:
 
 
 def _more_steps(config: Config, replicas: int) -> list[Remedy]:
-    if config.accum.steps == "auto":
+    if config.accum.is_auto:
         return []
     examples = config.batch_size // replicas
     now = examples // config.accum.count

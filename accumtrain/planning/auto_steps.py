@@ -38,7 +38,7 @@ def with_accum_steps_resolved(config: Config) -> Config:
         OutOfMemoryError: it does not fit; with accum.steps=auto not even a micro-batch of 1, and then the message has
             the peaks of what would help.
     """
-    if config.accum.steps != "auto":
+    if not config.accum.is_auto:
         if environment.crashes_when_refused(config.device) and _saved_steps(config) is None:
             _check_fits(config)
         return config
@@ -71,7 +71,7 @@ def with_trained_accum_steps(config: Config) -> Config:
     Raises:
         CheckpointError: nothing is trained there.
     """
-    if config.accum.steps != "auto":
+    if not config.accum.is_auto:
         return config
     steps = _saved_steps(config)
     if steps is None:

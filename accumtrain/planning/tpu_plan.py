@@ -80,7 +80,7 @@ def plan_by_compiler(config: Config) -> dict[str, Any]:
 
 def _descend(config: Config, python: str) -> Iterator[CompiledTrial]:
     """Compiles with accum.steps as given; if that is `auto`, with more and more, until it fits."""
-    given = [] if config.accum.steps == "auto" else [config.accum.count]
+    given = [] if config.accum.is_auto else [config.accum.count]
     for steps in given or ladder(config.batch_size):
         trial = _trial(replace(config, accum=replace(config.accum, steps=steps)), python)
         yield trial

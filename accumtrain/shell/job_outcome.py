@@ -62,9 +62,10 @@ class JobOutcome:
     @cached_property
     def result(self) -> dict[str, Any]:
         """What the job has written; empty where it wrote nothing."""
-        if self.file is None:
+        written = None if self.file is None else _written(Path(self.file))
+        if self.file is None or written is None:
             return {}
-        if self.ended_with != 0 and _written(Path(self.file)) == self.written_before:
+        if self.ended_with != 0 and written == self.written_before:
             return {}  # what is there is of an earlier job
         content: dict[str, Any] = json.loads(Path(self.file).read_text())
         return content

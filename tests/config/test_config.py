@@ -23,6 +23,7 @@ REQUIRED = {  # what a choice leaves to the user
     "data=tfds": ["data.name=cifar10"],
     "data=folder": ["data.path=photos"],
     "data=tfrecord": ["data.path=a", "data.test_path=b", "data.num_classes=3"],
+    "data=npz": ["data.path=mine.npz"],
 }
 CHOICES = sorted(f"{file.parent.name}={file.stem}" for file in CONF_DIR.glob("*/*.yaml"))
 

@@ -18,12 +18,11 @@ from accumtrain.kinds.losses import CrossEntropyConfig
 from accumtrain.kinds.models import KerasModelConfig, LeNetConfig, ResNetConfig, RevNetConfig
 from accumtrain.kinds.optimizers import AdafactorConfig, AdamConfig, AdamWConfig, KerasOptimConfig, SgdConfig
 from accumtrain.kinds.schedules import ConstantConfig, CosineConfig, RsqrtConfig, StepConfig
-from accumtrain.kinds.sources import DigitsConfig, FolderConfig, SyntheticConfig, TfdsConfig, TfrecordConfig
-from accumtrain.kinds.table import Choice
+from accumtrain.kinds.sources import DigitsConfig, FolderConfig, NpzConfig, SyntheticConfig, TfdsConfig, TfrecordConfig
 
 PLAIN: dict[str, Any] = {"mean": [0.0], "std": [1.0]}
 IMAGE_SIZES = {"keras": 64}  # pixels that a model's example is made for, where it takes more than 8
-EXAMPLES: dict[str, dict[str, Choice]] = {
+EXAMPLES: dict[str, dict[str, Any]] = {
     "model": {
         "lenet": LeNetConfig(),
         "resnet": ResNetConfig(units=[1, 1], filters=[8, 8, 16]),
@@ -34,7 +33,7 @@ EXAMPLES: dict[str, dict[str, Choice]] = {
         "adam": AdamConfig(lr=1e-2, weight_decay=0.1),
         "adamw": AdamWConfig(lr=1e-2, weight_decay=0.1),
         "sgd": SgdConfig(lr=1e-2, weight_decay=0.1, momentum=0.9, nesterov=True),
-        "adafactor": AdafactorConfig(lr=1e-2, weight_decay=0.1, momentum=0.9),
+        "adafactor": AdafactorConfig(lr=None, weight_decay=0.1, momentum=0.9),
         "keras": KerasOptimConfig(lr=1e-2, weight_decay=0.1, name="Lion", args={"beta_2": 0.9}),
     },
     "schedule": {
@@ -49,6 +48,7 @@ EXAMPLES: dict[str, dict[str, Choice]] = {
         "synthetic": SyntheticConfig(image_size=6, num_classes=3, train_examples=17, test_examples=5, **PLAIN),
         "tfds": TfdsConfig(name="contract_pictures", dir="prepared", **PLAIN),
         "folder": FolderConfig(path="photos", **PLAIN),
+        "npz": NpzConfig(path="mine.npz", **PLAIN),
         "tfrecord": TfrecordConfig(
             path="train-*", test_path="test-*", image_feature="image", label_feature="label", num_classes=3, **PLAIN
         ),
@@ -60,6 +60,14 @@ EXAMPLES: dict[str, dict[str, Choice]] = {
         "mirrored": MirroredConfig(virtual=2),
         "multiworker": MultiworkerConfig(workers=["one:1", "two:1"], index=0),
         "tpu": TpuConfig(tpu="local"),
+    },
+    "job": {  # overrides, beside those of a small run
+        "train": ("train.steps=2",),
+        "evaluate": (),
+        "verify": (),
+        "plan": ("batch_size=2", "accum.steps=1"),
+        "bench": ("bench.updates=2", "bench.seconds=0"),
+        "report": (),
     },
 }
 

@@ -14,7 +14,7 @@ from accumtrain.kinds.optimizers import OptimConfig
 from accumtrain.models.build_model import build_model
 from accumtrain.models.spec import ModelSpec
 from accumtrain.optim.build_optimizer import build_optimizer
-from accumtrain.optim.schedules import Schedule
+from accumtrain.optim.rate_schedules import Schedule
 
 CLASSES = 10
 

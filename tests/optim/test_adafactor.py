@@ -8,46 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.kinds.optimizers import AdafactorConfig
 from accumtrain.optim.build_optimizer import build_optimizer
-
-
-def rms(x: np.ndarray) -> float:
-    return float(np.sqrt(np.mean(np.square(x))))
-
-
-def paper_adafactor(
-    config: AdafactorConfig, weight: np.ndarray, gradients: list[np.ndarray], rates: list[float]
-) -> np.ndarray:
-    """Shazeer & Stern 2018, Algorithms 4 and 5, matrix by matrix; sums over rows and columns as there."""
-    w = weight.copy()
-    rows = np.zeros(w.shape[:-1])
-    columns = np.zeros(w.shape[:-2] + w.shape[-1:])
-    full = np.zeros_like(w)
-    momentum = np.zeros_like(w)
-    decay = config.weight_decay if w.ndim >= 2 else 0.0
-    for t, (g, rate) in enumerate(zip(gradients, rates, strict=True), 1):
-        w = w - rate * decay * w
-        beta2 = 1.0 - t**-config.decay_exponent
-        square = g**2 + config.epsilon1
-        if w.ndim >= 2:
-            rows = beta2 * rows + (1 - beta2) * square.sum(-1)
-            columns = beta2 * columns + (1 - beta2) * square.sum(-2)
-            v = np.empty_like(w)
-            for index in np.ndindex(w.shape[:-2]):
-                v[index] = np.outer(rows[index], columns[index]) / rows[index].sum()
-        else:
-            full = beta2 * full + (1 - beta2) * square
-            v = full
-        update = g / np.sqrt(v)
-        update = update / max(1.0, rms(update) / config.clip_threshold)
-        change = rate * update
-        if config.scale_parameter:
-            change = max(config.epsilon2, rms(w)) * change
-        momentum = config.momentum * momentum + (1 - config.momentum) * change
-        w = w - momentum
-    return w
-
+from tests.optim.references import adafactor
 
 OPTIONS = {
     "paper": {"momentum": 0.0, "weight_decay": 0.0},
@@ -67,7 +29,7 @@ def test_agrees_with_the_paper(configs, weights, gradients, train, assert_same_p
         for t in range(1, len(gradients) + 1)
     ]
     series = list(zip(*gradients, strict=True))
-    expected = [paper_adafactor(config, w, list(g), rates) for w, g in zip(weights, series, strict=True)]
+    expected = [adafactor(config, w, list(g), rates) for w, g in zip(weights, series, strict=True)]
     assert_same_path(train(build_optimizer(config), weights, gradients, dtype), expected, weights, rtol)
 
 

@@ -8,27 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.kinds.optimizers import AdamConfig
 from accumtrain.optim.build_optimizer import build_optimizer
-
-
-def paper_adam(
-    config: AdamConfig, weight: np.ndarray, gradients: list[np.ndarray], rates: list[float], decoupled: bool
-) -> np.ndarray:
-    """Kingma & Ba 2015, Algorithm 1; Loshchilov & Hutter 2019, Algorithm 2. Decay for rank >= 2."""
-    w = weight.copy()
-    m = np.zeros_like(w)
-    v = np.zeros_like(w)
-    decay = config.weight_decay if w.ndim >= 2 else 0.0
-    for t, (g, rate) in enumerate(zip(gradients, rates, strict=True), 1):
-        if not decoupled:
-            g = g + decay * w
-        m = config.beta1 * m + (1 - config.beta1) * g
-        v = config.beta2 * v + (1 - config.beta2) * g**2
-        m_hat = m / (1 - config.beta1**t)
-        v_hat = v / (1 - config.beta2**t)
-        w = w - rate * m_hat / (np.sqrt(v_hat) + config.epsilon) - rate * (decay * w if decoupled else 0.0)
-    return w
+from tests.optim.references import adam
 
 
 @pytest.mark.parametrize(("dtype", "rtol"), [(tf.float32, 1e-5), (tf.float64, 1e-12)])
@@ -40,7 +21,7 @@ def test_agrees_with_the_paper(
     config = replace(configs["adamw" if decoupled else "adam"], **changes)
     optimizer = build_optimizer(config)
     series = list(zip(*gradients, strict=True))
-    expected = [paper_adam(config, w, list(g), rates, decoupled) for w, g in zip(weights, series, strict=True)]
+    expected = [adam(config, w, list(g), rates, decoupled) for w, g in zip(weights, series, strict=True)]
     assert_same_path(train(optimizer, weights, gradients, dtype), expected, weights, rtol)
 
 

@@ -14,8 +14,10 @@ import numpy as np
 import pytest
 
 import accumtrain
+from accumtrain.kinds.optimizers import OPTIMIZERS, KerasOptimConfig
 
-CASES = ["adam", "adamw", "sgd", "adafactor", "Lion", "Nadam", "ScheduleFreeAdamW"]
+KERAS = ["Nadam", "ScheduleFreeAdamW"]  # beside the example of the row
+CASES = [*OPTIMIZERS.names, *KERAS]
 
 
 @pytest.fixture(scope="module")
@@ -35,31 +37,16 @@ def test_replicas_stay_equal_to_one_device(differences, case):
 def main() -> None:
     import tensorflow as tf
 
-    from accumtrain.kinds.optimizers import (
-        AdafactorConfig,
-        AdamConfig,
-        AdamWConfig,
-        KerasOptimConfig,
-        OptimConfig,
-        SgdConfig,
-    )
+    from accumtrain.kinds.optimizers import OptimConfig
     from accumtrain.optim.build_optimizer import build_optimizer
+    from tests.contract.examples import example_of
 
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 
-    configs: dict[str, OptimConfig] = {
-        "adam": AdamConfig(lr=0.01, weight_decay=0.1, epsilon=1e-8),
-        "adamw": AdamWConfig(lr=0.01, weight_decay=0.1, epsilon=1e-8),
-        "sgd": SgdConfig(lr=0.01, weight_decay=0.1, momentum=0.9, nesterov=True),
-        "adafactor": AdafactorConfig(
-            lr=None,
-            weight_decay=0.1,
-            momentum=0.9,
-        ),
-    }
-    configs |= {name: KerasOptimConfig(lr=0.01, weight_decay=0.1, name=name) for name in CASES if name not in configs}
+    configs: dict[str, OptimConfig] = {name: example_of("optim", name) for name in OPTIMIZERS.names}
+    configs |= {name: KerasOptimConfig(lr=0.01, weight_decay=0.1, name=name) for name in KERAS}
 
     rng = np.random.default_rng(0)
     shapes = [(), (5,), (4, 6), (3, 3, 2, 5)]

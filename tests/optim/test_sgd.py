@@ -4,23 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.kinds.optimizers import SgdConfig
 from accumtrain.optim.build_optimizer import build_optimizer
-
-
-def reference(config: SgdConfig, weight: np.ndarray, gradients: list[np.ndarray], rates: list[float]) -> np.ndarray:
-    w = weight.copy()
-    m = np.zeros_like(w)
-    decay = config.weight_decay if w.ndim >= 2 else 0.0
-    for g, rate in zip(gradients, rates, strict=True):
-        g = g + decay * w
-        m = config.momentum * m + g
-        w = w - rate * (g + config.momentum * m if config.nesterov else m)
-    return w
+from tests.optim.references import sgd
 
 
 @pytest.mark.parametrize(("dtype", "rtol"), [(tf.float32, 1e-5), (tf.float64, 1e-12)])
@@ -31,7 +19,7 @@ def test_agrees_with_the_definition(
 ):
     config = replace(configs["sgd"], momentum=momentum, nesterov=nesterov, weight_decay=weight_decay)
     series = list(zip(*gradients, strict=True))
-    expected = [reference(config, w, list(g), rates) for w, g in zip(weights, series, strict=True)]
+    expected = [sgd(config, w, list(g), rates) for w, g in zip(weights, series, strict=True)]
     assert_same_path(train(build_optimizer(config), weights, gradients, dtype), expected, weights, rtol)
 
 

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.kinds.schedules import ConstantConfig, CosineConfig, RsqrtConfig, ScheduleConfig, StepConfig
-from accumtrain.optim.schedules import build_schedule
+from accumtrain.optim.rate_schedules import build_schedule
 
 TOTAL = 100
 

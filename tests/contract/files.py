@@ -1,0 +1,105 @@
+"""The files that the examples of data sources name, and what is wrong with them in one case each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from accumtrain.errors import AccumtrainError, ConfigError, DataError
+from accumtrain.kinds.sources import DataConfig
+from tests.contract.examples import EXAMPLES
+from tests.data.conftest import example, picture
+
+CLASSES = 3
+SPLITS = {"train": range(17), "test": range(100, 105)}  # numbers of pictures; their labels go round the classes
+
+
+def png(number: int) -> bytes:
+    return tf.io.encode_png(picture(number)).numpy()
+
+
+def nothing() -> None:
+    """For a source that takes no file."""
+
+
+def write_folder() -> None:
+    for split, numbers in SPLITS.items():
+        for number in numbers:
+            file = Path("photos", split, f"class{number % CLASSES}", f"{number:03}.png")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(png(number))
+
+
+def write_npz() -> None:
+    arrays: dict[str, Any] = {}
+    for prefix, numbers in (("", SPLITS["train"]), ("test_", SPLITS["test"])):
+        arrays[f"{prefix}images"] = np.stack([picture(number) for number in numbers])
+        arrays[f"{prefix}labels"] = np.array(numbers) % CLASSES
+    np.savez("mine.npz", **arrays)
+
+
+def write_tfrecord() -> None:
+    for split, numbers in SPLITS.items():
+        for shard in range(2):
+            with tf.io.TFRecordWriter(f"{split}-{shard}") as writer:
+                for number in numbers[shard::2]:
+                    writer.write(example({"image": png(number), "label": number % CLASSES}))
+
+
+def write_tfds() -> None:
+    import tensorflow_datasets as tfds
+
+    def pictures(numbers: range) -> list[tuple[int, dict[str, Any]]]:
+        return [(number, {"image": picture(number), "label": number % CLASSES}) for number in numbers]
+
+    features = {"image": tfds.features.Image(shape=(6, 6, 3)), "label": tfds.features.ClassLabel(num_classes=CLASSES)}
+    tfds.dataset_builders.store_as_tfds_dataset(
+        name="contract_pictures",
+        version="1.0.0",
+        features=tfds.features.FeaturesDict(features),
+        split_datasets={split: pictures(numbers) for split, numbers in SPLITS.items()},
+        data_dir="prepared",
+        disable_shuffling=True,
+    )
+
+
+WRITERS: dict[str, Callable[[], None]] = {
+    "digits": nothing,
+    "synthetic": nothing,
+    "tfds": write_tfds,
+    "folder": write_folder,
+    "npz": write_npz,
+    "tfrecord": write_tfrecord,
+}
+
+
+class Bad(NamedTuple):
+    """Input that is refused: keys that change, a file that loses its last third, the error and words of it."""
+
+    changes: dict[str, Any]
+    cut: str | None
+    error: type[AccumtrainError]
+    says: str
+
+    def config(self, name: str) -> DataConfig:
+        """Makes the files and the configuration."""
+        WRITERS[name]()
+        if self.cut is not None:
+            (file,) = Path().glob(self.cut)
+            file.write_bytes(file.read_bytes()[: file.stat().st_size * 2 // 3])
+        return replace(EXAMPLES["data"][name], **self.changes)
+
+
+BAD = {
+    "digits": Bad({"mean": [0.1, 0.2, 0.3]}, None, ConfigError, r"data\.mean"),
+    "synthetic": Bad({"image_size": None}, None, ConfigError, r"data\.image_size"),
+    "tfds": Bad({}, "prepared/**/*train*", DataError, "contract_pictures-train"),
+    "folder": Bad({}, "photos/train/class0/000.png", DataError, r"class0/000\.png"),
+    "npz": Bad({}, "mine.npz", DataError, r"data\.path=mine\.npz"),
+    "tfrecord": Bad({}, "test-1", DataError, "test-1"),
+}

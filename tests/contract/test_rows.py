@@ -1,0 +1,169 @@
+"""Every row of every table is whole: its code is there, its keys read and write, its files and words exist."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import accumtrain
+from accumtrain.config.conf_dir import CONF_DIR
+from accumtrain.config.convert import from_mapping, to_mapping
+from accumtrain.config.rules import check
+from accumtrain.config.schema import Config
+from accumtrain.errors import ConfigError
+from accumtrain.kinds.devices import DEVICES
+from accumtrain.kinds.groups import GROUPS
+from accumtrain.kinds.jobs import JOBS
+from accumtrain.kinds.models import ResNetConfig, RevNetConfig
+from accumtrain.kinds.table import load
+from accumtrain.kinds.values import show
+from accumtrain.shell.choices import all_choices
+from accumtrain.shell.usage import help_text
+from tests.contract.examples import EXAMPLES, example_of
+
+ROWS = [(group, name) for group, table in GROUPS.items() for name in table.names]
+of_every_row = pytest.mark.parametrize(("group", "name"), ROWS, ids=["=".join(row) for row in ROWS])
+of_every_job = pytest.mark.parametrize("name", JOBS.names)
+# Choices whose file has another name than its kind, and the class whose defaults it writes out.
+NAMESAKES = {"lenet": ["lenet5"], "resnet": ["resnet20"], "revnet": ["revnet38"]}
+ROOT = Path(accumtrain.__file__).parents[1]
+PAGES = "\n".join(page.read_text() for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))])
+
+
+def required(group: str, name: str) -> dict[str, Any]:
+    """The keys of a row that have no default, with the values that its example gives them."""
+    example = example_of(group, name)
+    nothing = dataclasses.MISSING
+    keys = [each.name for each in dataclasses.fields(example) if each.default is each.default_factory is nothing]
+    return {key: getattr(example, key) for key in keys}
+
+
+def choices_of(group: str, name: str) -> list[str]:
+    """The names by which the command line knows the row with the defaults of its dataclass."""
+    return NAMESAKES.get(name, [name]) if group == "model" else [name]
+
+
+# --- the tables ---------------------------------------------------------------------------------------------------
+
+
+@of_every_row
+def test_the_row_is_called_as_its_keys_say(group, name):
+    row = GROUPS[group][name]
+    assert row.name == name == row.config.kind == example_of(group, name).kind
+    assert type(example_of(group, name)) is row.config
+
+
+@of_every_row
+def test_its_code_is_there(group, name):
+    assert callable(GROUPS[group][name].builder())
+
+
+@pytest.mark.parametrize("name", DEVICES.names)
+def test_the_code_of_a_device_is_there(name):
+    row = DEVICES[name]
+    assert all(callable(load(each)) for each in (row.plan, row.before_tensorflow) if each is not None)
+
+
+def test_examples_are_of_rows():
+    tables = {**GROUPS, "job": JOBS}
+    assert {group: sorted(rows) for group, rows in EXAMPLES.items()} == {
+        group: sorted(table.names) for group, table in tables.items()
+    }
+
+
+@pytest.mark.parametrize("table", [*GROUPS.values(), JOBS], ids=[*GROUPS, "job"])
+def test_an_unknown_row_is_a_mistake_that_names_the_key(table):
+    with pytest.raises(ConfigError, match=f"{table.key}=nothing: no such "):
+        table["nothing"]
+
+
+# --- keys ---------------------------------------------------------------------------------------------------------
+
+
+@of_every_row
+def test_only_what_has_no_default_must_be_given(group, name):
+    keys, config = required(group, name), GROUPS[group][name].config
+    check(Config(**{group: config(**keys)}))
+    for key in keys:
+        given = {"kind": name, **keys}
+        del given[key]
+        with pytest.raises(ConfigError, match=rf"{group}\.{key} has no value; add {group}\.{key}=[^<]"):
+            from_mapping({group: given})
+        with pytest.raises(TypeError, match=key):
+            config(**{other: value for other, value in keys.items() if other != key})
+
+
+@of_every_row
+def test_it_survives_a_round_trip(group, name):
+    config = Config(**{group: example_of(group, name)})
+    check(config)
+    assert from_mapping(yaml.safe_load(yaml.safe_dump(to_mapping(config)))) == config
+
+
+@of_every_row
+def test_an_unknown_key_names_it(group, name):
+    with pytest.raises(ConfigError, match=rf"{group}\.colour: no such key in {group} \(kind {name}\)"):
+        from_mapping({group: {"kind": name, **required(group, name), "colour": 1}})
+
+
+# --- conf/ --------------------------------------------------------------------------------------------------------
+
+
+@of_every_row
+def test_it_has_a_file_in_conf_with_the_same_defaults(group, name, compose):
+    for choice in choices_of(group, name):
+        assert (CONF_DIR / group / f"{choice}.yaml").exists(), f"conf/{group}/{choice}.yaml: write out its keys there"
+        overrides = [f"{group}.{key}={show(value)}" for key, value in required(group, name).items()]
+        composed = getattr(compose(f"{group}={choice}", *overrides), group)
+        assert composed == GROUPS[group][name].config(**required(group, name))
+
+
+@of_every_row
+def test_its_file_says_what_it_is(group, name):
+    for choice in choices_of(group, name):
+        assert re.match(r"# [A-Z].*[.:]", (CONF_DIR / group / f"{choice}.yaml").read_text())
+
+
+def test_every_file_in_conf_is_of_a_row(compose):
+    for group, table in GROUPS.items():
+        for file in (CONF_DIR / group).glob("*.yaml"):
+            kind = yaml.safe_load(file.read_text()).get("kind")
+            assert kind is None or kind in table.names
+
+
+def test_the_command_line_without_overrides_is_the_default_in_python(compose):
+    assert compose() == Config()
+    assert compose("model=resnet20").model == ResNetConfig()
+    assert compose("model=revnet38").model == RevNetConfig()
+
+
+# --- words --------------------------------------------------------------------------------------------------------
+
+
+@of_every_row
+def test_it_is_offered_and_documented(group, name):
+    assert set(choices_of(group, name)) <= set(all_choices([])[group])
+    words = rf"\b{name.replace('_', '[-_ ]')}"
+    assert re.search(words, PAGES, re.IGNORECASE), f"{group}={name}: no page of docs/ has a word on it"
+
+
+@of_every_job
+def test_a_job_is_whole(name):
+    job = JOBS[name]
+    assert callable(job.function())
+    assert isinstance(example_of("job", name), tuple)
+    assert name in help_text([])
+    assert f"job={name}" in PAGES
+    assert [other.name for other in JOBS if other.file == job.file] == [name], "one would overwrite the other's result"
+
+
+@of_every_job
+def test_what_a_sweep_ranks_by_is_in_its_table(name):
+    job = JOBS[name]
+    assert {key for key, _ in job.ranking} <= {key for key, _ in job.columns.values()}
+    assert {sign for _, sign in job.ranking} <= {-1, 1}

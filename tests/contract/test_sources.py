@@ -1,0 +1,153 @@
+"""Every data source: a position gives its batch, an epoch every example once, and bad input is named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from accumtrain.data import resident
+from accumtrain.data.open_data import open_data
+from accumtrain.data.pipeline import eval_batches, train_batches
+from accumtrain.data.source import Data
+from accumtrain.errors import ConfigError, DataError
+from accumtrain.kinds.sources import SOURCES
+from tests.contract import files
+from tests.contract.examples import example_of
+
+NEEDS_FILES = [row.name for row in SOURCES if {"path", "dir"} & {each.name for each in fields(row.config)}]
+CHANGES = {"plain": {}, "resized and augmented": {"image_size": 9, "augment": "inception"}}
+of_every_source = pytest.mark.parametrize("name", SOURCES.names)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Examples name their files by relative paths; caches stay out of the home directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture(params=CHANGES.values(), ids=CHANGES)
+def opened(name: str, request: pytest.FixtureRequest) -> Data:
+    return open_data(replace(prepared(name), **request.param), seed=0)
+
+
+def prepared(name: str):
+    """The example of a source, with its files written."""
+    if name not in files.WRITERS:
+        pytest.fail(f"data={name}: add what writes the files of its example to WRITERS in {files.__file__}")
+    files.WRITERS[name]()
+    return example_of("data", name)
+
+
+def taken(batches: tf.data.Dataset) -> dict[str, np.ndarray]:
+    """The elements, put together."""
+    elements = list(batches.as_numpy_iterator())
+    return {key: np.concatenate([element[key] for element in elements]) for key in elements[0]}
+
+
+def stream(data: Data, *, batch: int, count: int, first: int = 0) -> dict[str, np.ndarray]:
+    return taken(train_batches(data, batch=batch, first=first, seed=3).take(count))
+
+
+def assert_same(actual: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
+    assert actual.keys() == expected.keys()
+    for key, value in actual.items():
+        np.testing.assert_array_equal(value, expected[key], strict=True)
+
+
+def identities(examples: dict[str, np.ndarray]) -> Iterator[bytes]:
+    """Of each example: its pixels and its label."""
+    for image, label in zip(examples["image"], examples["label"], strict=True):
+        yield image.tobytes() + label.tobytes()
+
+
+@of_every_source
+def test_a_position_is_the_whole_state(name, opened):
+    size = opened.train.size
+    whole = stream(opened, batch=size, count=2)
+    for first in (0, 1, size - 3):  # the last goes on in the next epoch
+        part = {key: value[first : first + 8] for key, value in whole.items()}
+        assert_same(stream(opened, batch=4, count=2, first=first), part)
+
+
+@of_every_source
+def test_batches_are_as_described(name, opened):
+    height, width, channels = opened.image_shape
+    for batches in (train_batches(opened, batch=4, first=0, seed=0), eval_batches(opened, batch=4)):
+        assert batches.element_spec == {
+            "image": tf.TensorSpec([4, height, width, channels], tf.float32),
+            "label": tf.TensorSpec([4], tf.int32),
+            "weight": tf.TensorSpec([4], tf.float32),
+        }
+    one_epoch = stream(opened, batch=opened.train.size, count=1)
+    assert np.isfinite(one_epoch["image"]).all()
+    assert one_epoch["image"].std() > 0
+    assert (one_epoch["weight"] == 1).all()
+    for labels in (one_epoch["label"], taken(eval_batches(opened, batch=4))["label"]):
+        assert 0 <= labels.min() <= labels.max() < opened.num_classes
+    assert len(np.unique(one_epoch["label"])) == opened.num_classes
+
+
+@of_every_source
+def test_an_epoch_is_a_permutation(name):
+    data = open_data(prepared(name), seed=0)
+    size = data.train.size
+    stored = list(identities(taken(eval_batches(data, batch=size, split="train"))))
+    shown = list(identities(stream(data, batch=size, count=2)))
+    assert sorted(shown[:size]) == sorted(shown[size:]) == sorted(stored)
+    assert shown[:size] != shown[size:] != stored
+
+
+@of_every_source
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_evaluation_covers_each_example_once(name, split):
+    data = open_data(prepared(name), seed=0)
+    size = getattr(data, split).size
+    whole, parts = taken(eval_batches(data, batch=size, split=split)), taken(eval_batches(data, batch=4, split=split))
+    assert parts["weight"].tolist() == [1.0] * size + [0.0] * (-size % 4)
+    assert_same({key: value[:size] for key, value in parts.items()}, whole)
+
+
+@of_every_source
+def test_the_seed_of_the_run_decides_the_order(name):
+    data = open_data(prepared(name), seed=0)
+    orders = [list(identities(taken(train_batches(data, batch=16, first=0, seed=seed).take(1)))) for seed in (3, 3, 4)]
+    assert orders[0] == orders[1] != orders[2]
+
+
+@of_every_source
+def test_images_are_the_same_decoded_early_or_late(name, monkeypatch):
+    config = prepared(name)
+    early = stream(open_data(config, seed=0), batch=8, count=3)
+    monkeypatch.setattr(resident, "RESIDENT_BYTES", 0)
+    assert_same(stream(open_data(config, seed=0), batch=8, count=3), early)
+
+
+# --- what is refused ----------------------------------------------------------------------------------------------
+
+
+@of_every_source
+def test_bad_input_is_named(name):
+    if name not in files.BAD:
+        pytest.fail(f"data={name}: add a case of bad input to BAD in {files.__file__}")
+    bad = files.BAD[name]
+    with pytest.raises(bad.error, match=bad.says):  # as it is opened, or where all of it is read into memory
+        taken(train_batches(open_data(bad.config(name), seed=0), batch=4, first=0, seed=0).take(1))
+
+
+@pytest.mark.parametrize("name", NEEDS_FILES)
+def test_files_that_are_not_there_are_named_with_their_key(name):
+    with pytest.raises(DataError, match=r"data\.\w+="):
+        open_data(example_of("data", name), seed=0)
+
+
+@of_every_source
+@pytest.mark.parametrize("key", ["mean", "std"])
+def test_numbers_for_other_channels_name_their_key(name, key):
+    with pytest.raises(ConfigError, match=rf"data\.{key}"):
+        open_data(replace(prepared(name), **{key: [0.5, 0.5]}), seed=0)
