@@ -31,8 +31,9 @@ tpu: $(TPU)/.ready ## train on a Cloud TPU VM, in an environment of its own; ARG
 tpu-compile: $(READY) $(TPU_COMPILE)/.ready ## what a run would take on a TPU, by its compiler: ARGS="model=revnet104 ..."
 	@ACCUMTRAIN_TPU_COMPILER=$(CURDIR)/$(TPU_COMPILE)/bin/python $(BIN)/accumtrain job=plan device=tpu $(ARGS)
 
-test: $(READY) ## lint, types and the fast tests; ARGS go to pytest
+test: $(READY) ## lint, layout, types and the fast tests; ARGS go to pytest
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest $(ARGS)
 

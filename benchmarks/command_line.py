@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 
-def accumtrain(folder: Path, *overrides: str, show: bool = False) -> tuple[int, Path]:
+def call(folder: Path, *overrides: str, show: bool = False) -> tuple[int, Path]:
     """Runs `accumtrain *overrides`; returns its exit code and the folder of the run."""
     command = [sys.executable, "-m", "accumtrain", *overrides, f"run.dir={folder}", "run.name=run"]
     return subprocess.run(command, capture_output=not show, check=False).returncode, folder / "run"
@@ -17,7 +17,7 @@ def accumtrain(folder: Path, *overrides: str, show: bool = False) -> tuple[int, 
 
 def result(folder: Path, file: str, *overrides: str, show: bool = False) -> dict[str, Any]:
     """What `accumtrain *overrides` leaves in a JSON file of its run; it must end well."""
-    code, run = accumtrain(folder, *overrides, show=show)
+    code, run = call(folder, *overrides, show=show)
     if code != 0:
         raise SystemExit(f"accumtrain {' '.join(overrides)}: exit code {code}")
     return json.loads((run / file).read_text())

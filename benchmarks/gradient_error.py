@@ -35,7 +35,7 @@ def gradient(name: str, bits: int, precision: str) -> list[np.ndarray]:
     found: dict[Any, tf.Tensor] = {}  # by the variable's ref
 
     def emit(gradients: Gradients) -> list[tf.Operation]:
-        found.update({variable.ref(): gradient for variable, gradient in gradients})
+        found.update({variable.ref(): value for variable, value in gradients})
         return []
 
     @tf.function(autograph=False)

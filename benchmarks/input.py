@@ -102,8 +102,8 @@ def prepare_tfds(root: Path) -> None:
                 return {split: self._generate_examples(split) for split in ("train", "test")}
 
             def _generate_examples(self, split: str) -> Iterator[tuple[int, dict[str, Any]]]:
-                for number, image in examples(split):
-                    yield number, {"image": image, "label": number % TOLD_APART}
+                for number, stored in examples(split):
+                    yield number, {"image": stored, "label": number % TOLD_APART}
 
         Builder(data_dir=root).download_and_prepare()
 

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from command_line import accumtrain
+from command_line import call
 from workbench import compose
 
 from accumtrain.planning.probe import probe
@@ -30,8 +30,8 @@ LIMITS = {"resnet20": (100, 130, 170, 220, 300, 400, 600), "revnet56": (400, 600
 def run(*overrides: str) -> tuple[int, dict[str, Any] | None]:
     """Exit code and, where that is 0, the summary of three updates with an evaluation."""
     with tempfile.TemporaryDirectory() as folder:
-        code, run = accumtrain(Path(folder), *IMAGES, *overrides, "train.steps=3")
-        return code, json.loads((run / "summary.json").read_text()) if code == 0 else None
+        code, path = call(Path(folder), *IMAGES, *overrides, "train.steps=3")
+        return code, json.loads((path / "summary.json").read_text()) if code == 0 else None
 
 
 def peak_of_run(*overrides: str) -> int | None:

@@ -6,12 +6,12 @@ import tensorflow as tf
 
 from accumtrain.data.stream import random_below, random_uniform
 
-# Numbers of the draws from one key.
+# The number of each draw from one key.
 _ROW, _COLUMN, _MIRROR, _WINDOW, _ORDER, _BRIGHTNESS, _SATURATION, _HUE, _CONTRAST = range(9)
 
 
 def random_crop(images: tf.Tensor, key: tf.Tensor, *, padding: int, flip: bool) -> tf.Tensor:
-    """Pads with zeros, crops to the old size at a random place and, with `flip`, mirrors every second image.
+    """Pads with zeros, crops to the old size at a random place and, with `flip`, mirrors with probability 1/2.
 
     Padding 4 with flips is the CIFAR augmentation of He et al. 2015, arXiv:1512.03385, section 4.2.
 
@@ -34,13 +34,14 @@ def random_crop(images: tf.Tensor, key: tf.Tensor, *, padding: int, flip: bool) 
     if flip:
         columns = tf.where(_coin(key, _MIRROR)[:, None], width - 1 - columns, columns)
     columns += random_below(2 * padding + 1, key, _COLUMN)[:, None]  # [n, width]
-    wanted = rows[:, :, None] * stride + columns[:, None, :]  # [n, height, width]
-    return tf.gather(pixels, wanted, batch_dims=1)
+    places = rows[:, :, None] * stride + columns[:, None, :]  # [n, height, width]
+    return tf.gather(pixels, places, batch_dims=1)
 
 
 def random_window(shape: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
-    """A window with area 0.05..1 and aspect 3/4..4/3 of an image, int32 [3]; the whole image if 100 trials fail.
+    """A random window, int32 [4] of top, left, height and width, of an image whose shape is int32 [3].
 
+    It has 0.05..1 of the area of the image and an aspect ratio of 3/4..4/3; it is the whole image if 100 trials fail.
     Szegedy et al. 2014, arXiv:1409.4842, section 6, with the ranges of the RevNet authors' code.
     """
     begin, size, _ = tf.image.stateless_sample_distorted_bounding_box(
@@ -56,7 +57,7 @@ def random_window(shape: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
 
 
 def random_flip(image: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
-    """Mirrors every second image [height, width, channels]."""
+    """Mirrors an image [height, width, channels] with probability 1/2. `key`: uint64 []."""
     return tf.cond(_coin(key, _MIRROR), lambda: tf.reverse(image, axis=[1]), lambda: image)
 
 

@@ -11,15 +11,15 @@ from accumtrain.kinds.sources import DigitsConfig
 
 NUM_CLASSES = 10
 TEST_EXAMPLES = 360
-# A pixel counts the set bits of a 4 x 4 block.
+# A pixel is the number of set bits in a block of 4 x 4.
 _WHITE = 16
 
 
 def open_digits(config: DigitsConfig, seed: int) -> Source:
     """1,437 training and 360 test examples.
 
-    The split is fixed: of all examples in the order of their labels (and of the file within a label), the test
-    examples are 360 evenly spaced ones. So every class gives its share, to within one or two examples.
+    The split is fixed: the test examples are 360 evenly spaced ones of all examples, sorted by label. So every class
+    has its share of them, to within one or two examples.
     """
     with np.load(Path(__file__).with_name("digits") / "digits.npz", allow_pickle=False) as file:
         images, labels = file["images"][..., None], file["labels"]  # [1797, 8, 8, 1], [1797]

@@ -12,15 +12,15 @@ from accumtrain.data.images import decode
 from accumtrain.data.source import ArraySplit, Split
 from accumtrain.errors import DataError
 
-# Reads remembered for `inspect_recent`: more than the pipeline ever has in flight.
+# Number of reads remembered for `inspect_recent`: more than the pipeline ever has in flight.
 _REMEMBERED = 256
 
 
 class EncodedSplit(Split):
-    """A split whose `read` gives string [n]: what `load` turns into the encoded image.
+    """A split of encoded images. `read` returns items, string [n], and `load` the encoded image of an item.
 
-    A failed decode inside a compiled graph can't say which example it was. So each read leaves a note, and after
-    a failure `inspect_recent` decodes the noted examples again, one by one.
+    An error inside a compiled graph does not say which example failed to decode. So every read is remembered, and after
+    an error `inspect_recent` decodes the remembered examples again, one by one.
     """
 
     def __init__(self, size: int, image_shape: tuple[int, int, int] | None, channels: int) -> None:
@@ -31,19 +31,19 @@ class EncodedSplit(Split):
         self._recent: deque[np.ndarray] = deque(maxlen=_REMEMBERED)
 
     def load(self, item: tf.Tensor) -> tf.Tensor:
-        """The encoded image, string [], of one item that `read` gave; called in graphs."""
+        """The encoded image, string [], of one item that `read` returned; called in graphs."""
         return item
 
     @abstractmethod
     def encoded(self, index: int) -> bytes:
-        """The encoded image of one example, outside of graphs. Raises DataError if it can't be had."""
+        """The encoded image of one example; called outside of graphs. Raises DataError if it can't be read."""
 
     @abstractmethod
     def name(self, index: int) -> str:
-        """What the user knows the example by: a file, or a record of a file."""
+        """The name of an example in messages: a file, or a record of a file."""
 
     def remember(self, index: np.ndarray) -> None:
-        """Notes that these examples are being read."""
+        """Remembers that the examples `index`, int64 [n], are being read."""
         self._recent.append(index)
 
     def inspect(self, index: int) -> None:
@@ -62,7 +62,7 @@ class EncodedSplit(Split):
             )
 
     def inspect_recent(self) -> None:
-        """Inspects what was read last, which is where a failure of the input must lie. Raises DataError."""
+        """Inspects the examples read last, one of which must have caused an input error. Raises DataError."""
         for index in sorted({index for read in list(self._recent) for index in read.tolist()}):
             self.inspect(index)
 

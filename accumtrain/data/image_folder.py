@@ -19,12 +19,12 @@ from accumtrain.kinds.sources import FolderConfig
 _SUFFIXES = (".png", ".jpg", ".jpeg")
 _SIGNATURES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff")
 _CHANNELS = 3
-_NAMED = 5
+_NAMED = 5  # files named in a message
 
 
 @dataclass
 class _Listing:
-    """Files of each class, in the order of their names, and what else lay beside them."""
+    """The image files of each class, sorted by name, and all other files."""
 
     classes: dict[str, list[Path]] = field(default_factory=dict)
     ignored: list[Path] = field(default_factory=list)
@@ -42,7 +42,7 @@ class FolderSplit(EncodedSplit):
             self._labels = tf.constant(labels, tf.int32)
 
     def read(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        index = tf.ensure_shape(tf.numpy_function(self._noted, [index], tf.int64), [None])
+        index = tf.ensure_shape(tf.numpy_function(self._remember, [index], tf.int64), [None])
         return tf.gather(self._path_tensor, index), tf.gather(self._labels, index)
 
     def load(self, item: tf.Tensor) -> tf.Tensor:
@@ -57,7 +57,7 @@ class FolderSplit(EncodedSplit):
     def name(self, index: int) -> str:
         return str(self.files[index])
 
-    def _noted(self, index: np.ndarray) -> np.ndarray:
+    def _remember(self, index: np.ndarray) -> np.ndarray:
         self.remember(index)
         return index
 
@@ -66,7 +66,7 @@ def open_folder(config: FolderConfig, seed: int) -> Source:
     """The images of a folder, and a note of what was ignored.
 
     Raises:
-        DataError: The folder, a class or a file is not what it should be.
+        DataError: The folder has another structure, or a file is not an image.
     """
     root = Path(config.path).expanduser()
     if not root.is_dir():
@@ -115,9 +115,10 @@ def _visible(folder: Path) -> list[Path]:
 
 
 def _hold_out(listing: _Listing, fraction: float) -> tuple[_Listing, _Listing]:
-    """Of each class, round(n * fraction) files, but at least one: those whose names have the smallest CRC-32.
+    """Splits into training and test files. Of a class of n files, round(n * fraction) but at least one are for testing.
 
-    The choice depends on the names alone, so it is the same on every machine and for every seed.
+    These are the ones whose names have the smallest CRC-32, so the split is the same on every machine and for every
+    seed.
     """
     train, test = _Listing(ignored=listing.ignored), _Listing()
     for name, files in listing.classes.items():

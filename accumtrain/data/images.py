@@ -1,4 +1,4 @@
-"""Encoded images to pixels, whole or a window of them. All functions are for graphs."""
+"""Decodes images, as a whole or only a window of them. All functions may be called in graphs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-# From an image's shape, int32 [3], to a window: int32 [4] of top, left, height, width.
+# Function from the shape of an image, int32 [3], to a window: int32 [4] of top, left, height, width.
 WindowOf = Callable[[tf.Tensor], tf.Tensor]
 
 

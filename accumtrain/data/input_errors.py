@@ -1,4 +1,4 @@
-"""From a TensorFlow error out of a running pipeline to one that names the file."""
+"""Finds the file behind a TensorFlow error that a running pipeline has raised."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from accumtrain.errors import DataError
 
 
 def explain_input_error(error: tf.errors.OpError, data: Data) -> DataError | None:
-    """The DataError behind an error raised while iterating over batches of `data`.
+    """The DataError behind an error raised while iterating over batches of `data`; None if it has another cause.
 
-    Reads again what was read last, so it takes some seconds for large images. None if the input is not to blame.
+    It decodes the examples read last again, which takes some seconds for large images.
     """
     if isinstance(error, (tf.errors.ResourceExhaustedError, tf.errors.CancelledError)):
         return None

@@ -1,4 +1,4 @@
-"""Images and labels of one's own: the arrays of a NumPy .npz file."""
+"""The user's own images and labels: the arrays of a NumPy .npz file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from accumtrain.data.source import ArraySplit, Source
 from accumtrain.errors import DataError
 from accumtrain.kinds.sources import NpzConfig
 
-# Names of arrays begin with one of these where they are not for training. The first that is there is evaluated on.
+# Prefixes of the names of arrays that are not for training. The first one that is present is the test split.
 _HELD_OUT = ("test_", "val_")
 _NAMED = 5
 
@@ -21,7 +21,7 @@ def open_npz(config: NpzConfig, seed: int) -> Source:
     """The arrays `images` and `labels`, and the test arrays or a part held out. The seed changes nothing.
 
     Raises:
-        DataError: The file or an array in it is not what it should be.
+        DataError: The file can't be read, or has no valid arrays of images and labels.
     """
     file = Path(config.path).expanduser()
     if not file.is_file():
@@ -45,7 +45,7 @@ def open_npz(config: NpzConfig, seed: int) -> Source:
 
 
 class _Arrays:
-    """Reads arrays of an opened file, and refuses those that are no images or no labels.
+    """Reads arrays of an opened file, and raises DataError for those that are not images or labels.
 
     Attributes:
         notes: What the user should know about what was read.
@@ -60,7 +60,7 @@ class _Arrays:
         return f"{prefix}images" in self._stored or f"{prefix}labels" in self._stored
 
     def read(self, prefix: str) -> tuple[np.ndarray, np.ndarray]:
-        """Images as an ArraySplit takes them and int64 labels, one for each."""
+        """Images as an ArraySplit takes them, and a label for each."""
         images, labels = self._images(f"{prefix}images"), self._labels(f"{prefix}labels")
         if len(images) != len(labels):
             raise DataError(
@@ -111,7 +111,7 @@ class _Arrays:
             )
         if labels.size and labels.min() < 0:
             raise DataError(f"{self._file}: {name} holds {labels.min()}: number the classes from 0")
-        return labels.astype(np.int64)
+        return labels
 
     def _array(self, name: str) -> np.ndarray:
         if name not in self._stored:
@@ -136,7 +136,7 @@ def _check_shapes(file: Path, images: np.ndarray, test_images: np.ndarray, image
 
 
 def _hold_out(file: Path, labels: np.ndarray, fraction: float) -> np.ndarray:
-    """True for examples to test on: of each class round(n * fraction), but at least one, evenly spaced in the file."""
+    """A mask of the test examples: of n in a class round(n * fraction), but at least one, evenly spaced in the file."""
     test = np.zeros(len(labels), bool)
     classes, counts = np.unique(labels, return_counts=True)
     by_class = np.split(np.argsort(labels, kind="stable"), np.cumsum(counts)[:-1])

@@ -1,7 +1,7 @@
 """Batches from a data set: the endless training stream and the finite evaluation.
 
-Reading goes by index, so any batch is reached without replaying what came before. Everything runs in compiled
-graphs, in parallel, in a fixed order.
+Examples are read by index, so any batch is reached without reading those before it. Everything runs in compiled graphs,
+in parallel, with results in a fixed order.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from accumtrain.data.resident import resident
 from accumtrain.data.source import Data, Split
 from accumtrain.data.stream import example_at, example_key
 
-# Examples read by one call where images are then decoded one by one.
+# Number of examples read in one call, if images are then decoded one by one.
 _CHUNK = 64
-# Finished batches held ready. A fixed number: the batches count as memory in use.
+# Number of finished batches held ready. It is fixed, as these batches take memory.
 _PREFETCH = 2
 _ENDLESS = 2**40  # batches
 
-# These graphs hold no Python control flow on tensors; not looking for any halves the time to build them.
+# These graphs have no Python control flow on tensors. Without AutoGraph they take half as long to build.
 do_not_convert = tf.autograph.experimental.do_not_convert
 
-# From positions, int64 [n], to example index int64, key uint64 and weight float32, each [n].
+# Function from positions, int64 [n], to example index int64, key uint64 and weight float32, each [n].
 _AddressOf = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor, tf.Tensor]]
 
 
 @dataclass(frozen=True)
 class Share:
-    """Which examples of every batch a process reads: part `index` of `count`, for its `replicas` replicas in turn."""
+    """The part of every batch that a process reads: part `index` of `count`, for its `replicas` replicas in turn."""
 
     index: int = 0
     count: int = 1
     replicas: int = 1
 
     def rows(self, batch: int) -> int:
-        """Examples of a batch that this process reads."""
+        """Number of examples of a batch that this process reads."""
         return batch // self.count
 
     def positions(self, place: tf.Tensor, batch: int) -> tf.Tensor:
-        """Where in the stream of batches this process's examples number `place` (int64 [n]) are."""
+        """Positions in the stream, int64 [n], of the examples that are number `place`, int64 [n], in this process."""
         rows = self.rows(batch)
         return place if self.count == 1 else place // rows * batch + self.index * rows + place % rows
 
@@ -53,12 +53,12 @@ WHOLE = Share()
 
 
 def distributed(strategy: tf.distribute.Strategy, batches: Callable[[Share], tf.data.Dataset]) -> Any:
-    """A distributed data set of what `batches` makes for the share of each process."""
+    """A distributed data set: `batches` makes the data set of a process from its share."""
 
     def of_process(context: tf.distribute.InputContext) -> tf.data.Dataset:
         processes = context.num_input_pipelines
         dataset = batches(Share(context.input_pipeline_id, processes, context.num_replicas_in_sync // processes))
-        # where it has no end, replicas need not ask each other before each batch whether there is another
+        # without an end, replicas need not ask each other before each batch whether there is another one
         return dataset if context.num_replicas_in_sync == 1 else dataset.repeat()
 
     return strategy.distribute_datasets_from_function(of_process)
@@ -69,11 +69,11 @@ def train_batches(data: Data, *, batch: int, first: int, seed: int, share: Share
 
     Args:
         data: An opened data set.
-        batch: Examples over all processes and replicas; batch k holds positions first + k * batch and the batch - 1
-            after it.
+        batch: Examples over all processes and replicas; batch k holds the positions from first + k * batch to
+            first + (k + 1) * batch - 1.
         first: Position in the stream.
         seed: Decides order and augmentation.
-        share: What of each batch is read here: one element for each of its replicas.
+        share: The part of each batch to read: one element for each of its replicas.
 
     Returns:
         Elements {"image": float32 [n, height, width, channels], "label": int32 [n], "weight": float32 [n] of ones}
@@ -94,7 +94,7 @@ def train_batches(data: Data, *, batch: int, first: int, seed: int, share: Share
 def eval_batches(data: Data, *, batch: int, split: str = "test", share: Share = WHOLE) -> tf.data.Dataset:
     """Every example of a split ("train" or "test") once, in the source's order, without augmentation.
 
-    The last batch is filled up with copies of the last example of weight 0. Elements as of `train_batches`.
+    The last batch is filled up with copies of the last example, of weight 0. Elements are as in `train_batches`.
     """
     examples = resident({"train": data.train, "test": data.test}[split])
     batches = -(-examples.size // batch)
@@ -111,7 +111,7 @@ def _batches(
 ) -> tf.data.Dataset:
     """`count` batches, the first at position 0."""
     by_example = isinstance(split, EncodedSplit) or data.preprocess.by_example
-    size = share.rows(batch) // share.replicas  # of an element
+    size = share.rows(batch) // share.replicas  # examples per element
     stride, end = _CHUNK if by_example else size, count * share.rows(batch)
 
     @do_not_convert
@@ -152,5 +152,5 @@ def _prepared(preprocess: Preprocess, split: Split, example: dict[str, tf.Tensor
 def _options() -> tf.data.Options:
     options = tf.data.Options()
     options.deterministic = True
-    options.threading.private_threadpool_size = 0  # threads of its own, one for each core: a step may have but one
+    options.threading.private_threadpool_size = 0  # own threads, one for each core, as a step may have only one thread
     return options

@@ -1,7 +1,7 @@
 """From stored images to the images in a batch: decode, resize, augment, normalise.
 
-Pixels are uint8, 0..white, or float32, 0..1 already. They become float32 0..1, then (x - mean) / std. What must be
-done image by image (decoding, windows of different sizes) is in `example`, all that works on whole batches in `batch`.
+Stored pixels are uint8, 0..white, or float32, 0..1. They become float32, 0..1, then (x - mean) / std. Work that must be
+done image by image (decoding, windows of different sizes) is in `example`; work on whole batches is in `batch`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from accumtrain.kinds.sources import DataConfig
 
 @dataclass(frozen=True)
 class Preprocess:
-    """`augment` is one of config.AUGMENTS; `image_size` null keeps the stored size; `white` is the pixel 1.0."""
+    """`augment`: a value of data.augment. `image_size`: None keeps the stored size. `white`: the pixel value of 1.0."""
 
     augment: str
     image_size: int | None
@@ -30,13 +30,15 @@ class Preprocess:
 
     @property
     def by_example(self) -> bool:
-        """Whether also images that need no decoding must pass through `example`."""
+        """Whether images must pass through `example` even if they need no decoding."""
         return self.augment == "inception"
 
     def example(self, image: tf.Tensor, key: tf.Tensor, *, channels: int, training: bool) -> tf.Tensor:
-        """One image, encoded as string [] or pixels [height, width, channels], to one of the size wanted.
+        """Prepares one image: an encoded string [], or pixels [height, width, channels].
 
-        Returns uint8 (0..white) where nothing but decoding was to be done, else float32 (0..1).
+        Returns:
+            Pixels [height, width, channels] of the final size: uint8 0..white if the image was only decoded, else
+            float32 0..1.
         """
         encoded = image.dtype == tf.string
         if self.by_example:
@@ -48,33 +50,33 @@ class Preprocess:
         return image if self.image_size is None else self._resize(image)
 
     def batch(self, images: tf.Tensor, key: tf.Tensor, *, training: bool) -> tf.Tensor:
-        """Pixels [n, height, width, channels], uint64 [n] -> normalised float32 of the size wanted."""
+        """Prepares images [n, height, width, channels] with keys uint64 [n]: normalised float32 of the final size."""
         if self.image_size is not None:
             images = self._resize(images)
         elif images.dtype == tf.uint8:
             images = tf.cast(images, tf.float32) / self.white
-        if training and self.augment == "shift":  # black comes in at the edge
+        if training and self.augment == "shift":  # before normalising: the padding is black
             images = augment.random_crop(images, key, padding=1, flip=False)
         images = self._normalise(images)
-        if training and self.augment == "crop_flip":  # the mean comes in, as with He et al.
+        if training and self.augment == "crop_flip":  # after it: the padding is the mean, as in He et al.
             images = augment.random_crop(images, key, padding=4, flip=True)
         return images
 
     def _normalise(self, images: tf.Tensor) -> tf.Tensor:
-        """(x - mean) / std by whole rows of pixels: kernels are slow with an operand of only three numbers."""
+        """(x - mean) / std on whole rows of pixels, as kernels are slow with an operand of only three numbers."""
         _, height, width, channels = images.shape
         rows = tf.reshape(images, [-1, width * channels])
         mean, std = (np.resize(np.array(v, np.float32), width * channels) for v in (self.mean, self.std))
         return tf.reshape((rows - mean) / std, [-1, height, width, channels])
 
     def _resize(self, images: tf.Tensor, *, antialias: bool = True) -> tf.Tensor:
-        """To float32 0..1. Images of the size wanted keep their pixels, so those that `example` has resized do too."""
+        """Resizes to float32 0..1. Images of the final size keep their pixels, so resizing twice does no harm."""
         resized = tf.image.resize(images, [self.image_size, self.image_size], antialias=antialias)
         return resized / self.white if images.dtype == tf.uint8 else resized
 
 
 def make_preprocess(config: DataConfig, *, channels: int, white: int) -> Preprocess:
-    """Raises ConfigError where the settings don't fit the images."""
+    """The preprocessing of a source. Raises ConfigError if the settings do not fit the images."""
     for key, values in (("mean", config.mean), ("std", config.std)):
         if len(values) not in (1, channels):
             raise ConfigError(

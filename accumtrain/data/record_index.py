@@ -1,8 +1,8 @@
 """Where each record of a TFRecord file starts, found once and kept in an index file.
 
-A TFRecord file is a chain: length (8 bytes), its checksum (4), payload, the payload's checksum (4). Finding
-record k means walking there, so the walk is made once. The index lies beside the shards, or in the user's cache
-directory where that is not writable, and is renewed for shards whose size or time of change differs.
+A TFRecord file is a chain of records: length (8 bytes), its checksum (4), payload, the payload's checksum (4). Record k
+is found only by walking there from the start, so this is done once. The index is stored beside the shards, or in the
+user's cache directory if that is not writable. It is renewed for shards whose size or time of change differs.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ HEADER_BYTES = 12
 FOOTER_BYTES = 4
 _GZIP = b"\x1f\x8b"
 
-# Bytes and nanoseconds: a shard with the same two has not changed.
+# Size in bytes and time of change in nanoseconds: a shard with the same stamp has not changed.
 Stamp = tuple[int, int]
 
 
 def index_shards(paths: list[str]) -> list[np.ndarray]:
-    """For each shard the int64 [records + 1] byte positions at which its records start, and the file's end.
+    """For each shard the byte positions at which its records start, and the end of the file: int64 [records + 1].
 
     Raises:
         DataError: A shard is missing, truncated, or no TFRecord file.
@@ -67,7 +67,7 @@ def _walk(path: str, size: int) -> np.ndarray:
 
 
 def _places(paths: list[str]) -> list[Path]:
-    """Where the index of these shards may lie, the preferred place first."""
+    """Where the index of these shards may be stored, the preferred place first."""
     digest = hashlib.sha256("\n".join(paths).encode()).hexdigest()[:16]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "accumtrain"
     beside = [] if is_remote(paths[0]) else [Path(paths[0]).parent]

@@ -14,7 +14,7 @@ from accumtrain.errors import DataError
 
 
 class RecordSplit(EncodedSplit):
-    """Records of shards. Where the shape of images is neither known nor made by resizing, call `fix_shape`."""
+    """Records of shards. If the shape of images is unknown and they are not resized, call `fix_shape`."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class RecordSplit(EncodedSplit):
             return parsed[self._image_feature], tf.cast(label, tf.int32)
 
     def encoded(self, index: int) -> bytes:
-        """As in EncodedSplit; the label is checked too."""
+        """As in EncodedSplit. It checks the label, too."""
         name = self.name(index)
         try:
             features = tf.train.Example.FromString(self._shards.read(np.array([index]))[0]).features.feature
@@ -66,7 +66,7 @@ class RecordSplit(EncodedSplit):
         return self._shards.name(index)
 
     def fix_shape(self) -> None:
-        """From now on all images must have the shape of the first one. Raises DataError if it can't be read."""
+        """Requires all images to have the shape of the first one. Raises DataError if that can't be read."""
         self.inspect(0)
         self.image_shape = tuple(decode(tf.constant(self.encoded(0)), self.channels).shape)
 

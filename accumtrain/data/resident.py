@@ -11,7 +11,7 @@ from accumtrain.data.encoded import EncodedSplit
 from accumtrain.data.images import decode
 from accumtrain.data.source import ArraySplit, Split
 
-# MNIST, CIFAR and their like fit; both splits together stay below twice this.
+# Limit for one split. MNIST and CIFAR are below it.
 RESIDENT_BYTES = 256 * 2**20
 _CHUNK = 256
 

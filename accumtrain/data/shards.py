@@ -17,7 +17,7 @@ from accumtrain.errors import DataError
 
 @dataclass(frozen=True)
 class ShardRange:
-    """`count` records of a shard from record `first` on; `count` None is all that follow."""
+    """`count` records of a shard, from record `first` on; None is all of them."""
 
     path: str
     first: int = 0
@@ -25,7 +25,7 @@ class ShardRange:
 
 
 class Shards(ABC):
-    """The records of all pieces in a row, numbered from 0."""
+    """The records of all pieces, one piece after the other, numbered from 0."""
 
     def __init__(self, pieces: list[ShardRange]) -> None:
         """Raises DataError if a shard can't be read or holds fewer records than its piece asks for."""
@@ -50,7 +50,7 @@ class Shards(ABC):
         return int(self._ends[-1])
 
     def read(self, numbers: np.ndarray) -> list[bytes]:
-        """The payloads of records, int64 [n]. Raises DataError where the file does not give them."""
+        """The payloads of the records `numbers`, int64 [n]. Raises DataError if a file can't be read."""
         shard, record = self._locate(numbers)
         payloads = [b""] * len(numbers)
         for number in np.unique(shard).tolist():
@@ -69,7 +69,7 @@ class Shards(ABC):
 
     @abstractmethod
     def _open(self, paths: list[str]) -> list[int]:
-        """Gets ready to read and returns how many records each shard holds."""
+        """Prepares to read the shards. Returns the number of records in each."""
 
     @abstractmethod
     def _read(self, shard: int, records: list[int]) -> list[bytes]:
@@ -86,7 +86,7 @@ class TfrecordShards(Shards):
     def _read(self, shard: int, records: list[int]) -> list[bytes]:
         path, starts = self._paths[shard], self._starts[shard]
         try:
-            with ByteRanges(path) as file:  # not kept open: data sets have more shards than a process may open
+            with ByteRanges(path) as file:  # not kept open: a data set may have more shards than a process may open
                 return [self._payload(file, path, *starts[record : record + 2].tolist()) for record in records]
         except OSError as error:
             raise DataError(f"{path} can't be read any more: {error.strerror}") from error
@@ -101,7 +101,7 @@ class TfrecordShards(Shards):
 
 
 class ArrayRecordShards(Shards):
-    """ArrayRecord files, which are made for reading at random. Their readers stay open."""
+    """ArrayRecord files, which are made for random access. Their readers stay open."""
 
     def _open(self, paths: list[str]) -> list[int]:
         from array_record.python.array_record_module import ArrayRecordReader
@@ -125,9 +125,9 @@ class ArrayRecordShards(Shards):
 
 
 def _allow_open_files(more: int) -> None:
-    """Raises the soft limit of open files, often 1,024, as far as the hard limit lets it."""
+    """Raises the soft limit of open files, often 1,024, by `more` or up to the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return
-    wanted = soft + more
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
+    raised = soft + more
+    resource.setrlimit(resource.RLIMIT_NOFILE, (raised if hard == resource.RLIM_INFINITY else min(raised, hard), hard))

@@ -1,4 +1,4 @@
-"""What a source of examples offers: two splits, of which each gives images and labels by example index."""
+"""A source of examples: two splits, each of which returns images and labels by example index."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Split(ABC):
 
     Attributes:
         size: Number of examples.
-        image_shape: [height, width, channels] of the stored images; None where they may differ.
+        image_shape: [height, width, channels] of the stored images; None if they may differ.
         channels: 1 or 3.
-        white: The pixel value that means 1.0 where pixels are uint8.
+        white: The value of a uint8 pixel that means 1.0.
     """
 
     size: int
@@ -28,16 +28,21 @@ class Split(ABC):
 
     @abstractmethod
     def read(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Images and int32 [n] labels of the examples `index`, int64 [n]; called in graphs.
+        """Images and labels, int32 [n], of the examples `index`, int64 [n]; called in graphs.
 
-        Images are uint8 (0..white) or float32 (0..1) [n, height, width, channels]; an EncodedSplit gives string [n].
+        Images are uint8 (0..white) or float32 (0..1) [n, height, width, channels]; those of an EncodedSplit are string
+        [n].
         """
 
 
 class ArraySplit(Split):
-    """Examples that lie in memory: images [size, height, width, channels], integer labels [size].
+    """A split of arrays in memory.
 
-    Images of floats are 0..1 and stay float32, those of integers are 0..`white` and stay uint8.
+    Args:
+        images: [size, height, width, channels]: floats 0..1, which are stored as float32, or integers 0..white, which
+            are stored as uint8.
+        labels: [size], integers.
+        white: The value of an integer pixel that means 1.0.
     """
 
     def __init__(self, images: np.ndarray, labels: np.ndarray, white: int = 255) -> None:
@@ -55,13 +60,13 @@ class ArraySplit(Split):
 
 @dataclass(frozen=True)
 class Source:
-    """What a source gives when it is opened.
+    """An opened source.
 
     Attributes:
-        train: The examples to learn from.
+        train: The examples to train on.
         test: The examples to evaluate on.
         num_classes: Labels are 0..num_classes-1.
-        notes: What the user should know about it, one line each.
+        notes: What the user should know about the source, one line each.
     """
 
     train: Split
@@ -72,10 +77,10 @@ class Source:
 
 @dataclass(frozen=True)
 class Data:
-    """An opened data set.
+    """An opened data set: a source with its preprocessing.
 
     Attributes:
-        train: The examples to learn from.
+        train: The examples to train on.
         test: The examples to evaluate on.
         num_classes: Labels are 0..num_classes-1.
         image_shape: [height, width, channels] of the images in a batch.

@@ -1,14 +1,14 @@
 """The endless stream of training examples, as a pure function of (seed, position).
 
-Position p belongs to epoch p // size and stands at place p % size of it; each epoch is one permutation of all
-examples. So every example is seen once per epoch, a batch may run across the end of an epoch, and a position is
-the whole state of the input.
+Position p belongs to epoch p // size and is place p % size in it; each epoch is one permutation of all examples. So
+every example is seen once per epoch, a batch may reach into the next epoch, and a position is the whole state of the
+input.
 
-Everything random is a number from a splitmix64 generator (Steele, Lea & Flood 2014, "Fast splittable pseudorandom
-number generators"), which can be asked for its n-th output directly. Its seed, called key here, is a hash of what
-the number belongs to, such as (seed, epoch, index). Why not tf.random.experimental.index_shuffle: its four rounds
-leave the orders of neighbouring epochs correlated (up to 0.7 for 50,000 examples), it takes milliseconds per
-index for tiny data sets, and one seed per element fails.
+All random numbers come from a splitmix64 generator (Steele, Lea & Flood 2014, "Fast splittable pseudorandom number
+generators"), which computes its n-th output directly. Its seed, called key here, is a hash of what the number is for,
+such as (seed, epoch, index). tf.random.experimental.index_shuffle is not used: its four rounds leave the orders of
+neighbouring epochs correlated (up to 0.7 for 50,000 examples), it takes milliseconds per index for tiny data sets, and
+it does not accept one seed per element.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _GAMMA = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
 _ROUNDS = 8
 
-# What a key is for: keeps hashes of the same numbers apart.
+# What a key is for: the first part of the hash, so that keys for different purposes differ.
 ORDER, AUGMENT, PATTERN, NOISE = range(4)
 
 
@@ -67,7 +67,7 @@ def example_key(epoch: tf.Tensor, index: tf.Tensor, seed: int) -> tf.Tensor:
 def permute(place: tf.Tensor, size: int, key: tf.Tensor) -> tf.Tensor:
     """A pseudorandom permutation of 0..size-1 for each key, evaluated at `place`: int64 [n], uint64 [n] -> int64 [n].
 
-    A Feistel network on a grid of about sqrt(size) x sqrt(size) cells; a value that falls on one of the few cells
+    It is a Feistel network on a grid of about sqrt(size) x sqrt(size) cells. A value that falls on one of the few cells
     beyond `size` is enciphered again (Black & Rogaway 2002, "Ciphers with arbitrary finite domains").
     """
     columns = math.isqrt(size - 1) + 1

@@ -1,4 +1,4 @@
-"""Generated images of any shape and class count, which a network can learn to tell apart. Nothing is stored."""
+"""Generated images of any shape, with any number of classes that a network can learn to tell apart."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _GRID = 4
 
 
 class SyntheticSplit(Split):
-    """Example i has label i % num_classes; each pixel is the mean of its class's grid cell and of uniform noise."""
+    """Example i has label i % num_classes. A pixel is the mean of a cell of its class's grid and of uniform noise."""
 
     def __init__(self, size: int, image_shape: tuple[int, int, int], num_classes: int, seed: int, first: int) -> None:
         self.size = size

@@ -20,7 +20,7 @@ def open_tfds(config: TfdsConfig, seed: int) -> Source:
     """Two splits of a prepared data set.
 
     Raises:
-        DataError: Not prepared, prepared in another format, or without the splits and features asked for.
+        DataError: The data set is not prepared, has another format, or lacks the configured splits and features.
     """
     builder = _prepared_builder(config)
     image, label = _features(config, dict(builder.info.features.items()))
@@ -66,11 +66,11 @@ def _how_to_prepare(config: TfdsConfig) -> str:
 def _features(config: TfdsConfig, features: dict[str, Any]) -> tuple[Any, Any]:
     import tensorflow_datasets as tfds
 
-    wanted = (
+    required = (
         ("data.image_feature", config.image_feature, tfds.features.Image),
         ("data.label_feature", config.label_feature, tfds.features.ClassLabel),
     )
-    for key, name, kind in wanted:
+    for key, name, kind in required:
         if not isinstance(features.get(name), kind):
             fitting = [known for known, feature in features.items() if isinstance(feature, kind)]
             raise DataError(

@@ -1,4 +1,4 @@
-"""One's own TFRecord files of tf.train.Example, named by two globs."""
+"""The user's own TFRecord files of tf.train.Example, named by two globs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def open_tfrecord(config: TfrecordConfig, seed: int) -> Source:
     """The splits that two globs name.
 
     Raises:
-        DataError: No file matches, a file is truncated or none of TFRecord, or a feature is missing.
+        DataError: No file matches, a file is truncated or no TFRecord file, or a feature is missing.
     """
     train = _open(config, "data.path", config.path)
     test = _open(config, "data.test_path", config.test_path)

@@ -1,1 +1,1 @@
-"""From the device's configuration to a tf.distribute strategy; a device that is not there is a clear error."""
+"""From the configuration of a device to a tf.distribute strategy. A device that is not there is a ConfigError."""

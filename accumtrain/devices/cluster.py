@@ -1,4 +1,4 @@
-"""Which processes train together: named in the configuration, by TF_CONFIG or by SLURM."""
+"""Which processes train together, according to the configuration, TF_CONFIG or SLURM."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import tensorflow as tf
 from accumtrain.errors import ConfigError
 from accumtrain.kinds.devices import DeviceConfig
 
-SLURM_PORT = 8888  # of the first task on a node; those after it count up
+SLURM_PORT = 8888  # of the first task on a node; the next tasks have the next ports
 MOST_TASKS_OF_A_NODE = 1024
 
 
@@ -25,10 +25,10 @@ class Cluster:
 
 
 def find_cluster(config: DeviceConfig) -> Cluster:
-    """From device.workers and device.index, else the environment variable TF_CONFIG, else that of a SLURM job step.
+    """The cluster of device.workers and device.index, or else of the variable TF_CONFIG, or else of a SLURM job step.
 
     Raises:
-        ConfigError: none of them is there, or it is not understood.
+        ConfigError: there is none of these, or its value is invalid.
     """
     if config.workers:
         if config.index is None:
@@ -66,7 +66,7 @@ def _of_tf_config(text: str) -> Cluster:
 
 def _of_slurm() -> Cluster:
     try:
-        # it shall only say who is where: which GPUs a task sees is SLURM's to say (--gpus-per-task)
+        # only for hosts and ports: SLURM decides which GPUs a task sees (--gpus-per-task)
         resolver = tf.distribute.cluster_resolver.SlurmClusterResolver(
             port_base=SLURM_PORT, gpus_per_node=MOST_TASKS_OF_A_NODE, gpus_per_task=1, auto_set_gpu=False
         )

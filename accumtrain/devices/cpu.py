@@ -7,7 +7,7 @@ from functools import cache
 
 import tensorflow as tf
 
-from accumtrain.devices.found import Devices, found
+from accumtrain.devices.found import Devices, make_devices
 from accumtrain.devices.once import set_once
 from accumtrain.kinds.devices import DeviceConfig
 from accumtrain.process.environment import CPU_LIMIT
@@ -20,9 +20,9 @@ def resolve_cpu(config: DeviceConfig) -> Devices:
     take_memory_in_one_piece()
     cores = f"CPU, {os.cpu_count()} cores"
     if replicas == 1:
-        return found(config, tf.distribute.get_strategy(), cores)
+        return make_devices(config, tf.distribute.get_strategy(), cores)
     strategy = tf.distribute.MirroredStrategy([f"/cpu:{index}" for index in range(replicas)])
-    return found(config, strategy, f"{cores} as {replicas} virtual devices, mirrored")
+    return make_devices(config, strategy, f"{cores} as {replicas} virtual devices, mirrored")
 
 
 def split_cpu(count: int) -> None:
@@ -41,14 +41,14 @@ def split_cpu(count: int) -> None:
 def take_memory_in_one_piece() -> None:
     """Makes the CPU's allocator ask the system for its first gigabyte at once. Initialises TensorFlow's devices.
 
-    It would grow by pieces of 2, 4, 8, ... MB, and what is freed at the borders of two never joins to make room for a
-    large tensor: RevNet-104's peak was up to a tenth higher (docs/memory.md). Its tables take 3 % of what it asks for,
-    in memory; the rest is addresses until it is used.
+    Otherwise it grows by pieces of 2, 4, 8, ... MB, and free memory on both sides of a border can't be joined for a
+    large tensor: RevNet-104's peak was up to a tenth higher (docs/memory.md). The allocator's tables take 3 % of the
+    gigabyte; the rest takes physical memory only when it is used.
     """
-    # it rounds up, to a power of two or to its limit
+    # the allocator rounds up, to a power of two or to its limit
     megabytes = min(int(os.environ.get(CPU_LIMIT, 1024)), 1024) * 9 // 10
     if megabytes < 32:
-        return  # a small limit leaves no choice
+        return  # the limit is too small for that
     with tf.device("/cpu:0"):
         tf.raw_ops.Empty(shape=[megabytes, 2**20], dtype=tf.uint8, init=False)
     tf.config.experimental.reset_memory_stats("CPU:0")

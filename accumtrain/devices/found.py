@@ -1,4 +1,4 @@
-"""What a device's resolver has found."""
+"""The devices that a run computes on, as a resolver returns them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class Devices:
     """Where a run computes.
 
     Attributes:
-        description: what was found, in one line.
-        xla: does XLA compile micro-steps?
-        worker, workers: which process of how many this is.
+        description: the devices in one line, for the user.
+        xla: whether XLA compiles the micro-steps.
+        worker, workers: index of this process, and number of processes.
     """
 
     strategy: tf.distribute.Strategy
@@ -31,11 +31,11 @@ class Devices:
 
     @property
     def chief(self) -> bool:
-        """The one process that writes and prints."""
+        """Whether this is the one process that writes and prints."""
         return self.worker == 0
 
 
-def found(
+def make_devices(
     config: DeviceConfig,
     strategy: tf.distribute.Strategy,
     description: str,
@@ -44,11 +44,11 @@ def found(
     worker: int = 0,
     workers: int = 1,
 ) -> Devices:
-    """The devices, compiled for by XLA as device.xla says.
+    """Makes `Devices`, with XLA as device.xla says.
 
     Args:
-        xla_by_itself: what device.xla=auto means: half as fast as oneDNN on a CPU (docs/bench.md), not measured on a
-            GPU; a TPU runs nothing else.
+        xla_by_itself: whether device.xla=auto means true. It does on a TPU, which runs nothing else. On a CPU, XLA is
+            half as fast as oneDNN (docs/bench.md); on a GPU it has not been measured.
     """
     xla = xla_by_itself if config.xla == "auto" else bool(config.xla)
     return Devices(strategy, description + (", XLA" if xla else ""), xla, worker, workers)

@@ -7,7 +7,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from accumtrain.devices.cpu import resolve_cpu
-from accumtrain.devices.found import Devices, found
+from accumtrain.devices.found import Devices, make_devices
 from accumtrain.devices.once import set_once
 from accumtrain.errors import ConfigError
 from accumtrain.kinds.devices import DeviceConfig
@@ -18,7 +18,7 @@ def resolve_gpu(config: DeviceConfig) -> Devices:
     gpus = require_gpus(config.kind)[:1]
     limit_gpus(config, gpus)
     set_once(tf.config.set_visible_devices, gpus, "GPU")
-    return found(config, tf.distribute.OneDeviceStrategy("/gpu:0"), gpu_name(gpus[0]))
+    return make_devices(config, tf.distribute.OneDeviceStrategy("/gpu:0"), gpu_name(gpus[0]))
 
 
 def resolve_mirrored(config: DeviceConfig) -> Devices:
@@ -31,11 +31,11 @@ def resolve_mirrored(config: DeviceConfig) -> Devices:
         raise ConfigError(f"{error}, or try replication on this CPU with device.virtual=2") from error
     limit_gpus(config, gpus)
     strategy = tf.distribute.MirroredStrategy([f"/gpu:{index}" for index in range(len(gpus))])
-    return found(config, strategy, f"{len(gpus)} x {gpu_name(gpus[0])}, mirrored")
+    return make_devices(config, strategy, f"{len(gpus)} x {gpu_name(gpus[0])}, mirrored")
 
 
 def require_gpus(kind: str) -> list[tf.config.PhysicalDevice]:
-    """All GPUs.
+    """All GPUs of this machine.
 
     Raises:
         ConfigError: there is none, or TensorFlow can't use it.
@@ -53,7 +53,7 @@ def require_gpus(kind: str) -> list[tf.config.PhysicalDevice]:
 
 
 def limit_gpus(config: DeviceConfig, gpus: list[tf.config.PhysicalDevice]) -> None:
-    """Sets device.memory_limit_mb on each of them."""
+    """Limits the memory of each GPU to device.memory_limit_mb."""
     if config.memory_limit_mb is not None:
         for gpu in gpus:
             limit = [tf.config.LogicalDeviceConfiguration(memory_limit=config.memory_limit_mb)]

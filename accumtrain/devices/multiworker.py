@@ -11,14 +11,14 @@ import tensorflow as tf
 # tf.distribute.MultiWorkerMirroredStrategy takes one CPU device of each worker
 from tensorflow.python.distribute.collective_all_reduce_strategy import (
     CollectiveAllReduceExtended,
-    coordination_config_pb2,  # its place differs between releases
+    coordination_config_pb2,  # whose own module differs between releases
 )
 from tensorflow.python.eager.context import context
 
 from accumtrain.console import silence
 from accumtrain.devices.cluster import Cluster, find_cluster
 from accumtrain.devices.cpu import split_cpu, take_memory_in_one_piece
-from accumtrain.devices.found import Devices, found
+from accumtrain.devices.found import Devices, make_devices
 from accumtrain.devices.gpu import gpu_name, limit_gpus
 from accumtrain.devices.rendezvous import meet
 from accumtrain.errors import ConfigError
@@ -26,7 +26,7 @@ from accumtrain.kinds.devices import DeviceConfig
 from accumtrain.process.environment import held_back_stderr
 
 HEARTBEAT = 20  # seconds of silence after which a worker counts as lost
-JOINING = 45  # seconds that TensorFlow's runtimes get to find each other
+JOINING = 45  # seconds that TensorFlow's runtimes have to connect
 JOB = "worker"
 
 
@@ -46,18 +46,18 @@ def resolve_multiworker(config: DeviceConfig) -> Devices:
     if not gpus:
         take_memory_in_one_piece()
     workers = len(cluster.workers)
-    return found(config, strategy, f"{workers} workers, each {local}", worker=cluster.index, workers=workers)
+    return make_devices(config, strategy, f"{workers} workers, each {local}", worker=cluster.index, workers=workers)
 
 
 class MultiWorkerStrategy(tf.distribute.MultiWorkerMirroredStrategy):
-    """A replica on each of `devices` devices of each worker. Waits for the other workers to start.
+    """A replica on each of `devices` devices of each worker. Creating it waits for the other workers to start.
 
     Args:
         kind: "CPU" or "GPU".
         timeout: seconds to wait for the others, at the start and in a collective operation.
 
     Raises:
-        ConfigError: the others did not come in time, or TensorFlow already runs in this process.
+        ConfigError: another worker did not start in time, or TensorFlow already runs in this process.
     """
 
     def __init__(self, cluster: Cluster, devices: int, kind: str, timeout: int):
@@ -76,7 +76,7 @@ class MultiWorkerStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         on_sigterm = signal.getsignal(signal.SIGTERM)
         try:
             with held_back_stderr() as stderr:  # TensorFlow before 2.21 announces its server there
-                # the runtime holds Python's lock while it waits: if a worker dies now, nothing else can end this one
+                # the runtime holds Python's GIL while it waits: if a worker dies now, only this timer can end the wait
                 faulthandler.dump_traceback_later(JOINING, exit=True, file=stderr)
                 extended = _Extended(self, resolver, options, devices, kind)
         except (tf.errors.OpError, RuntimeError, ValueError) as error:
@@ -86,7 +86,7 @@ class MultiWorkerStrategy(tf.distribute.MultiWorkerMirroredStrategy):
             ) from error
         finally:
             faulthandler.cancel_dump_traceback_later()
-            signal.signal(signal.SIGTERM, on_sigterm)  # which the runtime has taken for itself
+            signal.signal(signal.SIGTERM, on_sigterm)  # the runtime has replaced the handler
         tf.distribute.Strategy.__init__(self, extended)
 
 
@@ -99,11 +99,11 @@ class _Extended(CollectiveAllReduceExtended):
         devices: int,
         kind: str,
     ):
-        self._wanted = devices, kind
+        self._count_and_kind = devices, kind
         super().__init__(strategy, cluster_resolver=resolver, communication_options=options)
 
     def _initialize_local_devices(
         self, cluster_resolver: tf.distribute.cluster_resolver.ClusterResolver, worker_device: str
     ) -> tuple[tuple[str, ...], str]:
-        count, kind = self._wanted
+        count, kind = self._count_and_kind
         return tuple(f"{worker_device}/device:{kind}:{index}" for index in range(count)), kind

@@ -1,4 +1,4 @@
-"""Settings of TensorFlow that hold for a process."""
+"""Settings of TensorFlow that can be made only once in a process."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from accumtrain.errors import ConfigError
 
 
 def set_once(setter: Callable[..., None], *arguments: Any) -> None:
-    """Calls a setter of tf.config, which refuses to change devices once TensorFlow has used them.
+    """Calls a setter of tf.config. It can't change devices any more after TensorFlow has used them.
 
     Raises:
-        ConfigError: they were set otherwise before.
+        ConfigError: TensorFlow has used the devices with other settings.
     """
     try:
         setter(*arguments)

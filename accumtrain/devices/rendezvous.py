@@ -1,4 +1,4 @@
-"""All workers meet before TensorFlow's runtime starts, which waits without end, deaf to signals, if one is missing."""
+"""Workers wait for each other here, before TensorFlow's runtime starts, which would wait forever and ignore signals."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ def meet(cluster: Cluster, timeout: float) -> None:
     """Returns when every worker of the cluster has called it.
 
     Raises:
-        ConfigError: not all came within `timeout` seconds, one has another list of workers or the same index, or this
-            one's port is in use.
+        ConfigError: not all workers called within `timeout` seconds, one has another list of workers, two have the same
+            index, or the port of this worker is in use.
     """
     deadline = time.monotonic() + timeout
-    with _listening(cluster) as port:
+    with _listen(cluster) as port:
         if cluster.index == 0:
             _await_workers(port, cluster, deadline, timeout)
     if cluster.index > 0:
         _report_to_chief(cluster, deadline, timeout)
 
 
-def _listening(cluster: Cluster) -> socket.socket:
-    """The port of this worker, which TensorFlow will take over."""
+def _listen(cluster: Cluster) -> socket.socket:
+    """Opens the port of this worker, which TensorFlow will use after us."""
     _, number = _address(cluster.workers[cluster.index])
     both = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if both else socket.AF_INET
@@ -43,38 +43,38 @@ def _listening(cluster: Cluster) -> socket.socket:
 
 
 def _await_workers(port: socket.socket, cluster: Cluster, deadline: float, timeout: float) -> None:
-    came: dict[int, socket.socket] = {}
+    connections: dict[int, socket.socket] = {}  # by index of the worker
     refused = ""
     try:
-        while len(came) < len(cluster.workers) - 1 and not refused:
+        while len(connections) < len(cluster.workers) - 1 and not refused:
             port.settimeout(max(0.01, deadline - time.monotonic()))
             try:
-                guest, _ = port.accept()
+                connection, _ = port.accept()
             except TimeoutError as error:
-                missing = [worker for i, worker in enumerate(cluster.workers[1:], 1) if i not in came]
+                missing = [worker for i, worker in enumerate(cluster.workers[1:], 1) if i not in connections]
                 raise ConfigError(
                     f"device=multiworker: {', '.join(missing)} did not come within {timeout:g} s; start "
                     "all workers with the same list of workers (device.timeout sets how long to wait)"
                 ) from error
-            index = _introduced(guest, cluster)
+            index = _read_index(connection, cluster)
             if index is None:
                 refused = "workers were started with different lists of workers"
-            elif index in came:
+            elif index in connections:
                 refused = f"two workers were started with device.index={index}"
-            came[index or 0] = guest
-        for guest in came.values():
-            guest.sendall(f"{refused or GO}\n".encode())
+            connections[index or 0] = connection
+        for connection in connections.values():
+            connection.sendall(f"{refused or GO}\n".encode())
     finally:
-        for guest in came.values():
-            guest.close()
+        for connection in connections.values():
+            connection.close()
     if refused:
         raise ConfigError(f"device=multiworker: {refused}")
 
 
-def _introduced(guest: socket.socket, cluster: Cluster) -> int | None:
-    """The index of a worker that knocked; None if it belongs to another cluster."""
-    guest.settimeout(5)
-    digest, _, index = _line(guest).partition(" ")
+def _read_index(connection: socket.socket, cluster: Cluster) -> int | None:
+    """The index of the worker that connected; None if it belongs to another cluster."""
+    connection.settimeout(5)
+    digest, _, index = _read_line(connection).partition(" ")
     return int(index) if digest == _digest(cluster) and index.isdecimal() else None
 
 
@@ -90,8 +90,8 @@ def _report_to_chief(cluster: Cluster, deadline: float, timeout: float) -> None:
         try:
             with socket.create_connection(_address(chief), timeout=left) as connection:
                 connection.sendall(f"{_digest(cluster)} {cluster.index}\n".encode())
-                answer = _line(connection)
-        except OSError:  # it is not there yet
+                answer = _read_line(connection)
+        except OSError:  # the chief has not started yet
             answer = ""
         if answer == GO:
             return
@@ -100,7 +100,7 @@ def _report_to_chief(cluster: Cluster, deadline: float, timeout: float) -> None:
         time.sleep(PAUSE)
 
 
-def _line(connection: socket.socket) -> str:
+def _read_line(connection: socket.socket) -> str:
     with connection.makefile("r", encoding="utf-8", errors="replace") as lines:
         return lines.readline(1000).strip()
 

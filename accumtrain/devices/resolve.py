@@ -12,17 +12,17 @@ from accumtrain.process import tpu_runtime
 
 
 def resolve(config: DeviceConfig) -> Devices:
-    """The configured device.
+    """The configured devices.
 
     Raises:
-        ConfigError: it is not there, or TensorFlow was initialised with other devices in this process.
+        ConfigError: a device is missing, or TensorFlow was initialised with other devices in this process.
     """
     devices: Devices = DEVICES[config.kind].builder()(config)
     return devices
 
 
 def resolve_best(config: DeviceConfig) -> Devices:
-    """device=auto: a TPU, all GPUs, one GPU, the CPU, whichever is there first."""
+    """device=auto: the first that exists of a TPU, all GPUs and the CPU."""
     return resolve(replace(config, kind=_best_kind().kind))
 
 

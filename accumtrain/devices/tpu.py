@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from accumtrain.devices.found import Devices, found
+from accumtrain.devices.found import Devices, make_devices
 from accumtrain.errors import ConfigError
 from accumtrain.kinds.devices import DeviceConfig
 from accumtrain.process import tpu_runtime
 
 
 def resolve_tpu(config: DeviceConfig) -> Devices:
-    """device=tpu: all cores of the TPU at device.tpu, of this machine's where that is null."""
+    """device=tpu: all cores of the TPU at device.tpu, or of this machine's if that is null."""
     address = config.tpu or tpu_runtime.LOCAL
     try:
         resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=address)
@@ -21,4 +21,4 @@ def resolve_tpu(config: DeviceConfig) -> Devices:
         reason = str(error).strip().splitlines()[0]
         raise ConfigError(f"device=tpu: no TPU answers at device.tpu={address}: {reason}") from error
     strategy = tf.distribute.TPUStrategy(resolver)
-    return found(config, strategy, f"TPU {address}, {strategy.num_replicas_in_sync} cores", xla_by_itself=True)
+    return make_devices(config, strategy, f"TPU {address}, {strategy.num_replicas_in_sync} cores", xla_by_itself=True)

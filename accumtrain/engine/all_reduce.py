@@ -8,9 +8,9 @@ import tensorflow as tf
 
 
 def all_reduce_sum(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """The sum over replicas of each tensor. In replica context.
+    """The sum over replicas of each tensor. Call it in replica context.
 
-    They travel as one vector per dtype: a collective operation costs its latency however little it carries.
+    All tensors of a dtype are sent as one vector, as each collective operation costs its latency, however small.
     """
     replica = tf.distribute.get_replica_context()
     if replica.num_replicas_in_sync == 1:
@@ -27,11 +27,11 @@ def all_reduce_sum(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
 
 
 def same_on_all_replicas(strategy: tf.distribute.Strategy, value: int) -> bool:
-    """Do all replicas, on all workers, hold the same number?"""
+    """Whether all replicas, on all workers, hold the same number."""
 
     @tf.function(autograph=False)
     def moments() -> tf.Tensor:
         return strategy.run(lambda: all_reduce_sum([tf.constant([value, value**2], tf.float64)])[0])
 
     total = strategy.experimental_local_results(moments())[0].numpy()
-    return bool(total[1] * strategy.num_replicas_in_sync == total[0] ** 2)
+    return bool(total[1] * strategy.num_replicas_in_sync == total[0] ** 2)  # n * sum(v^2) = sum(v)^2: all v are equal

@@ -18,7 +18,7 @@ from accumtrain.optim.rate_schedules import build_schedule
 
 
 def model_for(config: Config, data: Data) -> Model:
-    """The model of a run, with its initial weights. Call it inside the strategy's scope.
+    """Builds the model of a run, with its initial weights. Call it inside the strategy's scope.
 
     Raises:
         ConfigError: the model can't be built for the images of this data.
@@ -28,19 +28,19 @@ def model_for(config: Config, data: Data) -> Model:
 
 
 def moving_average(config: Config, model: Model) -> MovingAverage | None:
-    """The moving average of the weights, where the run keeps one."""
+    """The moving average of the weights; None if ema.decay is 0."""
     return MovingAverage(model.trainable_variables, config.ema.decay) if config.ema.decay > 0 else None
 
 
 def loss_scale(config: Config) -> LossScale | None:
-    """The loss scale, for the precision that needs one."""
+    """The loss scale for float16; None for other precisions."""
     if config.precision != "float16":
         return None
     return LossScale(config.loss_scale.initial, config.loss_scale.growth_every)
 
 
 def build_window(config: Config, data: Data, total_steps: int, strategy: tf.distribute.Strategy) -> Window:
-    """All state of a run at update 0.
+    """Builds all state of a run, at update 0.
 
     Raises:
         ConfigError: the model can't be built for the images of this data, or the optimizer is unknown.

@@ -1,6 +1,7 @@
-"""What a run keeps on disk to continue to the bit: the last N states and the best one, by tf.train.Checkpoint.
+"""The checkpoints of a run: the last N states and the best one, by tf.train.Checkpoint.
 
-A checkpoint holds model, optimizer, moving averages, loss scale and the update count, never the buffers of a window.
+A checkpoint holds model, optimizer, moving averages, loss scale and the update count, never the buffers of a window. A
+restored run continues bit for bit.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from accumtrain.engine.ema import MovingAverage
 from accumtrain.engine.window import Window
 from accumtrain.errors import CheckpointError
 
-UNREADABLE = (tf.errors.OpError, AssertionError, IndexError, ValueError, RuntimeError)  # as TensorFlow words damage
+# what TensorFlow raises for a damaged checkpoint, or for one of another model
+UNREADABLE = (tf.errors.OpError, AssertionError, IndexError, ValueError, RuntimeError)
 
 
 class Checkpoints:
@@ -23,8 +25,8 @@ class Checkpoints:
 
     Args:
         window: the state to save and restore.
-        keep: how many of the last states stay.
-        writes: False leaves that to another process.
+        keep: number of last states to keep.
+        writes: False writes nothing, on workers that leave this to the chief.
     """
 
     def __init__(self, directory: Path, window: Window, keep: int, writes: bool = True):
@@ -42,7 +44,7 @@ class Checkpoints:
         self._best = _manager(self._checkpoint, directory / "best", 1)
 
     def restore(self) -> bool:
-        """Restores the last state, if there is one.
+        """Restores the last state. Returns whether there is one.
 
         Raises:
             CheckpointError: it is damaged or belongs to another model.
@@ -57,7 +59,7 @@ class Checkpoints:
         return True
 
     def save(self) -> None:
-        """Saves the state of the last update, once.
+        """Saves the state of the last update, unless it is saved already.
 
         Raises:
             CheckpointError: it can't be written; the checkpoints before it are untouched.
@@ -67,7 +69,7 @@ class Checkpoints:
             self._write(self._last, step)
 
     def save_if_best(self, loss: float, accuracy: float) -> bool:
-        """Keeps the state with the highest test accuracy; of equals, the one with the lowest loss."""
+        """Saves the state if it has the best test accuracy so far, or the same with a lower loss. Returns whether."""
         if (accuracy, -loss) <= (float(self.best_accuracy), -float(self.best_loss)):
             return False
         self.best_accuracy.assign(accuracy)
@@ -77,7 +79,7 @@ class Checkpoints:
 
     @property
     def best(self) -> dict[str, float] | None:
-        """Loss and accuracy of the best state."""
+        """Loss and accuracy of the best state; None before the first evaluation."""
         if float(self.best_accuracy) < 0:
             return None
         return {"loss": float(self.best_loss), "accuracy": float(self.best_accuracy)}
@@ -99,13 +101,13 @@ class Checkpoints:
 
 
 def restore_model(directory: Path, model: Model, ema: MovingAverage | None) -> str:
-    """Restores the weights of the best state, or of the last where no evaluation has chosen one.
+    """Restores the weights of the best state, or of the last state if there was no evaluation yet.
 
     Returns:
         The path of the checkpoint.
 
     Raises:
-        CheckpointError: there is none, it is damaged, or it belongs to another model.
+        CheckpointError: there is no checkpoint, it is damaged, or it belongs to another model.
     """
     path = tf.train.latest_checkpoint(str(directory / "best")) or tf.train.latest_checkpoint(str(directory))
     if path is None:
@@ -123,7 +125,7 @@ def _manager(checkpoint: tf.train.Checkpoint, directory: Path, keep: int) -> tf.
 
 
 def _remove_parts(directory: Path, step: int) -> None:
-    """Frees what a failed save has left behind."""
+    """Deletes the files of a failed save."""
     for part in directory.glob(f"step-{step}[._]*"):
         if part.is_dir():
             shutil.rmtree(part)

@@ -1,4 +1,4 @@
-"""What a run would take: its real window, optimizer, data, evaluation and checkpoint, for a few updates."""
+"""A dry run: a few updates with the run's real window, optimizer, data, evaluation and checkpoint, to measure them."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from accumtrain.engine.pace import WORTH_TOGETHER, Pace
 from accumtrain.engine.step import Step
 from accumtrain.process import environment
 
-MICRO_STEPS = 2  # of a window; the second one meets a buffer that is in use
-SECONDS = 2.0  # updates are timed for so long, at least one; the first, which traces and compiles, is not
+MICRO_STEPS = 2  # largest number in a window; the second adds to a buffer that is in use already
+SECONDS = 2.0  # how long updates are timed, at least one; the first is not, as it also traces and compiles
 
 
 def measure(config: Config, data: Data, micro_batch: int, directory: Path) -> dict[str, Any]:
-    """Builds the run of `config` with `micro_batch` examples per micro-step and replica, and tries it.
+    """Builds the run of `config` with `micro_batch` examples per micro-step and replica, and measures some updates.
 
     Args:
-        config: accum.steps is not looked at, `micro_batch` decides it.
+        config: accum.steps is ignored; it follows from `micro_batch`.
         directory: an empty folder for checkpoints.
 
     Returns:
@@ -45,7 +45,7 @@ def measure(config: Config, data: Data, micro_batch: int, directory: Path) -> di
         tf.errors.ResourceExhaustedError: it does not fit.
     """
     devices = resolve(config.device)
-    steps = micro_batch_size(config.batch_size, micro_batch, devices.replicas)  # the quotient is the steps here
+    steps = micro_batch_size(config.batch_size, micro_batch, devices.replicas)  # the same division gives the steps
     config = replace(config, accum=replace(config.accum, steps=steps))
     dry_run = DryRun(config, data, devices, micro_batch, directory, min(steps, MICRO_STEPS))
     dry_run.update()
@@ -68,11 +68,11 @@ def measure(config: Config, data: Data, micro_batch: int, directory: Path) -> di
 
 
 class DryRun:
-    """The parts of jobs/train.py that hold memory, in its order.
+    """The parts of jobs/train.py that hold memory, created in the same order.
 
     Args:
-        micro_batch: examples of a micro-step on one replica.
-        micro_steps: of an update.
+        micro_batch: examples per micro-step and replica.
+        micro_steps: micro-steps per update.
     """
 
     def __init__(
@@ -92,14 +92,14 @@ class DryRun:
 
         self.batches = iter(distributed(devices.strategy, stream))
         self._micro_steps, self._pace, self._updates_pace = micro_steps, Pace(), Pace(WORTH_TOGETHER)
-        self._together = False  # have updates been made in one call?
-        self.calls = 0.0  # compiled calls that the last update took
+        self._together = False  # whether several updates in one call are compiled
+        self.calls = 0.0  # number of compiled calls per update, for the last ones
         self.meter = Meter()
         self.meter.start()
 
     def update(self) -> tuple[float, float]:
-        """Returns the seconds of a micro-step and of the commit."""
-        started, taken, self.calls = time.perf_counter(), 0, 1.0  # the commit's
+        """Makes an update. Returns the seconds of a micro-step and of the commit."""
+        started, taken, self.calls = time.perf_counter(), 0, 1.0  # one call for the commit
         while taken < self._micro_steps:
             count = self._pace.next(self._micro_steps - taken)
             with self._pace.timed(count):
@@ -111,11 +111,11 @@ class DryRun:
         return (accumulated - started) / self._micro_steps, time.perf_counter() - accumulated
 
     def updates(self, most: int) -> int:
-        """Up to `most` updates in one call if they are short, as in training; returns how many."""
+        """Makes up to `most` updates, in one call if they are short, as in training. Returns how many."""
         count = self._updates_pace.next(most)
         if count > 1 and not self._together:
             self._together = True
-            self.step.updates(self.batches, 1)  # traces and compiles: its time says nothing
+            self.step.updates(self.batches, 1)  # not timed, as it traces and compiles
         with self._updates_pace.timed(count):
             if count == 1:
                 self.update()
@@ -125,12 +125,12 @@ class DryRun:
         return count
 
     def evaluate(self) -> None:
-        """The first batch of an evaluation; the stop ends it before the second."""
-        asked = []
+        """Evaluates the first batch."""
+        calls = []
 
         def stop() -> bool:
-            asked.append(True)
-            return len(asked) > 1
+            calls.append(True)
+            return len(calls) > 1
 
         self._evaluator(stop=stop, report=lambda done, batches: None)
 

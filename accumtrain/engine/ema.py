@@ -13,10 +13,14 @@ from accumtrain.optim.per_shape import PerShapeFunction, VariableHandle
 
 
 class MovingAverage(tf.Module):
-    """average <- d * average + (1 - d) * weight, with d = min(decay, (1 + t) / (10 + t)) at update t from 1.
+    """average <- d * average + (1 - d) * weight, with d = min(decay, (1 + t) / (10 + t)) at update t = 1, 2, ...
 
-    The early d lets the average forget the random start soon, as in tf.train.ExponentialMovingAverage with
-    `num_updates`.
+    The smaller d of the first updates makes the average forget the initial weights soon, as in
+    tf.train.ExponentialMovingAverage with `num_updates`. Create it inside the strategy's scope.
+
+    Args:
+        weights: float32 or float64; each average has the dtype of its weight.
+        decay: 0 <= decay < 1.
     """
 
     def __init__(self, weights: Sequence[tf.Variable], decay: float):
@@ -26,7 +30,7 @@ class MovingAverage(tf.Module):
         self._blend_one = PerShapeFunction(self._blend)
 
     def update(self, step: tf.Tensor) -> None:
-        """Takes in the weights as they stand; `step` int64 is the number of updates before this one."""
+        """Updates the averages by the current weights. `step`: number of updates before this one, an int64 scalar."""
         update = tf.cast(step, tf.float32) + 1.0
         decay = tf.minimum(self.decay, (1.0 + update) / (10.0 + update))
         in_sequence(
@@ -41,7 +45,7 @@ class MovingAverage(tf.Module):
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Within, the model computes with the averages. Exact: values are exchanged, and exchanged back."""
+        """Within this context the model computes with the averages. The values are swapped, so no bit is lost."""
         self._exchange()
         try:
             yield

@@ -24,9 +24,9 @@ class Evaluator:
     """Evaluates a model on the test split of its data. Create it inside the strategy's scope.
 
     Args:
-        ema: evaluate with these averages in place of the weights.
+        ema: averages to evaluate in place of the weights, or None.
         loss: (labels [N], logits [N, classes]) -> losses [N].
-        batch: examples of all replicas at once.
+        batch: examples per batch over all replicas.
     """
 
     def __init__(
@@ -45,18 +45,18 @@ class Evaluator:
         self._sums = [sum_buffer([], self._dtype) for _ in range(3)]  # loss, correct answers, examples
 
     def __call__(self, stop: Callable[[], bool], report: Callable[[int, int], None]) -> dict[str, float] | None:
-        """Evaluates the state as it is.
+        """Evaluates the current state.
 
         Args:
-            stop: asked between calls of the compiled part; True abandons the evaluation.
-            report: told how many of how many batches are done.
+            stop: called between compiled calls; the evaluation is abandoned if it returns True.
+            report: called with the number of batches done and the number of all batches.
 
         Returns:
-            loss, accuracy, examples, seconds; None when abandoned.
+            loss, accuracy, examples, seconds; None if the evaluation was abandoned.
         """
         started, pace, done = time.perf_counter(), Pace(), 0
         batches = iter(self._dataset)
-        self._read()  # forgets what an abandoned evaluation has summed up
+        self._read()  # clears the sums of an abandoned evaluation
         with self._ema.in_place() if self._ema is not None else nullcontext():
             while done < self._batches:
                 if stop():
@@ -87,7 +87,7 @@ class Evaluator:
 
     @tf.function(autograph=False)
     def _read(self) -> tf.Tensor:
-        """The sums over all replicas; clears them."""
+        """Returns the sums over all replicas, and clears them."""
         sums = tf.stack([tf.convert_to_tensor(total) for total in self._sums])
         for total in self._sums:
             total.assign(tf.zeros_like(total))

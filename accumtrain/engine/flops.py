@@ -1,7 +1,7 @@
-"""Floating-point operations: those a compiled step contains, and those the device can do in a second.
+"""Floating-point operations: how many a compiled step contains, and how many per second the device can do.
 
-Only convolutions and matrix products count, two operations for each multiply-add; what a training step computes beside
-them is below a hundredth of it and bound by memory, not by arithmetic.
+Only convolutions and matrix products count, two operations for each multiply-add. All other operations of a training
+step are below a hundredth of these, and bound by memory instead of arithmetic.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 
-PEAK_SIZE, PEAK_REPEATS = 3072, 5  # of the matrix product that shows what the device can do
+PEAK_SIZE, PEAK_REPEATS = 3072, 5  # of the matrix product that measures the device
 
 
 def count_flops(graph: tf.Graph, batch: int) -> int:
-    """Operations of one run of a function's graph, replayed parts included; the body of a loop counts once.
+    """Floating-point operations of one run of a function's graph, replays included. The body of a loop counts once.
 
-    What does not reach the function's results or effects is left out, as the runtime leaves it out. Of the branches of
-    a conditional the largest counts.
+    Operations that neither results nor side effects depend on are left out, as the runtime prunes them. Of the branches
+    of a conditional only the largest counts.
 
     Args:
         graph: the graph of a tf.function's concrete function.
-        batch: stands for a first dimension that the graph leaves open.
+        batch: size to take for a first dimension that is not static.
 
     Raises:
-        ValueError: an operation's shape is open in another dimension.
+        ValueError: another dimension of an operation is not static.
     """
     total = 0
     for operation in _live(graph):
@@ -40,7 +40,7 @@ def count_flops(graph: tf.Graph, batch: int) -> int:
 
 
 def matmul_flops_per_second(dtype: tf.DType) -> float:
-    """What a product of two square matrices of PEAK_SIZE reaches on the default device: the median of PEAK_REPEATS."""
+    """Operations per second of a product of two square matrices of PEAK_SIZE: the median of PEAK_REPEATS."""
     a, b = (tf.cast(tf.random.stateless_uniform([PEAK_SIZE] * 2, [0, seed]), dtype) for seed in (1, 2))
     seconds = []
     for _ in range(1 + PEAK_REPEATS):
@@ -48,14 +48,14 @@ def matmul_flops_per_second(dtype: tf.DType) -> float:
         tf.matmul(a, b)
         tf.test.experimental.sync_devices()
         seconds.append(time.perf_counter() - started)
-    return 2 * PEAK_SIZE**3 / statistics.median(seconds[1:])  # the first prepares its kernel
+    return 2 * PEAK_SIZE**3 / statistics.median(seconds[1:])  # without the first, which also prepares the kernel
 
 
 # --- the graph --------------------------------------------------------------------------------------------------
 
 
 def _live(graph: tf.Graph) -> list[tf.Operation]:
-    """The operations that results or effects of a function's graph depend on."""
+    """The operations that results or side effects of a function's graph depend on."""
     waiting = [tensor.op for tensor in graph.outputs] + list(graph.control_outputs)
     live = {}
     while waiting:
@@ -71,14 +71,14 @@ def _functions(graph: tf.Graph, operation: tf.Operation) -> Iterator[tf.Graph]:
     for attribute in operation.op_def.attr:
         value = operation.get_attr(attribute.name) if attribute.type in ("func", "list(func)") else []
         for function in value if isinstance(value, list) else [value]:
-            yield graph._get_function(function.name).graph  # no public way leads to a function's shapes
+            yield graph._get_function(function.name).graph  # private, but no public function gives the shapes
 
 
 # --- multiply-adds of an operation ------------------------------------------------------------------------------
 
 
 def _size(tensor: tf.Tensor, batch: int) -> int:
-    if tensor.op.type == "Reshape":  # which may have put the open dimension together with others
+    if tensor.op.type == "Reshape":  # which may have merged the first dimension with others
         return _size(tensor.op.inputs[0], batch)
     shape = tensor.shape.as_list()
     if None in shape[1:]:
@@ -87,10 +87,11 @@ def _size(tensor: tf.Tensor, batch: int) -> int:
 
 
 def _convolution(image: int, kernel: int) -> Callable[[tf.Operation, int], int]:
-    """Each pixel of the convolved image takes a product with the kernel of its channel.
+    """Counts a multiply-add for each value of the kernel at each pixel of the convolution's output.
 
     Args:
-        image, kernel: where these are among [output, *inputs] of the operation; kernel is [.., inputs, outputs].
+        image, kernel: index of the convolution's output, or its gradient, and of the kernel, or its gradient, in
+            [output, *inputs] of the operation.
     """
 
     def count(operation: tf.Operation, batch: int) -> int:
@@ -101,12 +102,12 @@ def _convolution(image: int, kernel: int) -> Callable[[tf.Operation, int], int]:
     return count
 
 
-def _matrix_product(first: str) -> Callable[[tf.Operation, int], int]:
-    """`first`: the attribute that says whether the first matrix is transposed."""
+def _matrix_product(transposed: str) -> Callable[[tf.Operation, int], int]:
+    """`transposed`: the operation's attribute that says whether the first matrix is transposed."""
 
     def count(operation: tf.Operation, batch: int) -> int:
         a = operation.inputs[0]
-        kept, summed = (-1, -2) if operation.get_attr(first) else (-2, -1)
+        kept, summed = (-1, -2) if operation.get_attr(transposed) else (-2, -1)
         length = a.shape[summed] or _size(a, batch) // a.shape[kept]
         return _size(operation.outputs[0], batch) * length
 

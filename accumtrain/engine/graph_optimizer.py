@@ -1,4 +1,4 @@
-"""How much of TensorFlow's graph optimizer a compiled function gets: all of it costs a long graph many seconds."""
+"""Compiled functions with a reduced graph optimizer, which in full takes many seconds for a large graph."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 # tf.config.optimizer sets these for all threads; here two may compile at the same time
 from tensorflow.python.eager.context import FunctionCallOptions, context
 
-# What fuses and lays out convolutions and normalisations stays on, and finds all there is to find at once.
+# The passes that fuse and lay out convolutions and normalisations stay on; one iteration is enough for them.
 FUSION_ONLY = RewriterConfig(
     meta_optimizer_iterations=RewriterConfig.ONE,
     constant_folding=RewriterConfig.OFF,
@@ -21,7 +21,7 @@ FUSION_ONLY = RewriterConfig(
     dependency_optimization=RewriterConfig.OFF,
     loop_optimization=RewriterConfig.OFF,
 )
-# A commit has nothing to fuse: without the optimizer it starts several times sooner and is no slower.
+# A commit has nothing to fuse. Without the optimizer it starts several times sooner and runs as fast.
 NO_GRAPH_OPTIMIZER = RewriterConfig(disable_meta_optimizer=True)
 
 
@@ -38,13 +38,13 @@ class CompiledFunction:
             return self._function(*arguments)
 
     def trace_ahead(self, *arguments: Any) -> None:
-        """Begins to trace for arguments like these while other things go on. The first call waits for it."""
+        """Starts tracing for arguments like these in another thread. The first call waits for the end of it."""
         thread = ThreadPoolExecutor(1)
         self._ahead = thread.submit(self._trace, *arguments)
         thread.shutdown(wait=False)
 
     def get_concrete_function(self, *arguments: Any) -> Any:
-        """The traced function for arguments like these."""
+        """The function traced for arguments like these."""
         self._wait()
         return self._trace(*arguments)
 
@@ -53,7 +53,7 @@ class CompiledFunction:
         return self._function.experimental_get_tracing_count()
 
     def _trace(self, *arguments: Any) -> Any:
-        with self._settings():  # the functions it calls take theirs down when they are traced
+        with self._settings():  # the functions that it calls get their settings when they are traced
             return self._function.get_concrete_function(*arguments)
 
     def _wait(self) -> None:
@@ -63,7 +63,7 @@ class CompiledFunction:
 
     @contextmanager
     def _settings(self) -> Iterator[None]:
-        """Of this thread."""
+        """Within this context, this thread compiles and calls functions with these options."""
         before = context().function_call_options
         config = context().config
         config.graph_options.rewrite_options.MergeFrom(self._options)

@@ -9,7 +9,7 @@ import tensorflow as tf
 from accumtrain.kinds.losses import LOSSES, CrossEntropyConfig, LossConfig
 
 PerExample = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
-Batch = Mapping[str, tf.Tensor]  # image [N, H, W, C], label [N]; weight float32 [N] where not all are 1
+Batch = Mapping[str, tf.Tensor]  # image [N, H, W, C], label [N]; optional weight float32 [N], 1 for all if absent
 
 
 def cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
@@ -34,13 +34,13 @@ def build_cross_entropy(config: CrossEntropyConfig) -> PerExample:
 
 
 def weighted_sums(functions: Iterable[PerExample], logits: tf.Tensor, batch: Batch) -> list[tf.Tensor]:
-    """The sum of each function over the examples of a batch, each times its weight: scalars."""
+    """The sum of each function over the examples of a batch, weighted by example: scalars in the logits' dtype."""
     weight = tf.cast(weights(batch), logits.dtype)
     return [tf.reduce_sum(weight * function(batch["label"], logits)) for function in functions]
 
 
 def weights(batch: Batch) -> tf.Tensor:
-    """The weight of each example, [N]; 1 where the batch has none."""
+    """The weight of each example, float32 [N]; 1 if the batch has no weights."""
     return batch["weight"] if "weight" in batch else tf.ones(tf.shape(batch["label"])[:1], tf.float32)
 
 

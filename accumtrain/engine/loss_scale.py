@@ -1,24 +1,24 @@
-"""The loss scale of float16: gradients below its smallest number are lost unless the loss is multiplied first."""
+"""Dynamic loss scaling for float16, which would round small gradients to 0."""
 
 from __future__ import annotations
 
 import tensorflow as tf
 
-SMALLEST = 1.0
+SMALLEST = 1.0  # scale; a window that overflows at it has diverged
 
 
 class LossScale(tf.Module):
-    """Halved after each window that overflowed, doubled after `growth_every` updates in a row.
+    """A dynamic loss scale (Micikevicius et al. 2018, arXiv:1710.03740). Create it inside the strategy's scope.
 
-    Micikevicius et al. 2018, arXiv:1710.03740. Create it inside the strategy's scope.
+    It is halved after each window that overflows, and doubled after `growth_every` updates in a row.
 
     Args:
         initial: the first scale.
-        growth_every: updates.
+        growth_every: number of updates.
 
     Attributes:
-        value: float32 scalar.
-        skipped: int64 scalar, windows that overflowed and made no update. They took their examples from the stream.
+        value: the scale, a float32 scalar.
+        skipped: int64 scalar, number of windows that overflowed. They used up examples but made no update.
     """
 
     def __init__(self, initial: float, growth_every: int):
@@ -28,8 +28,8 @@ class LossScale(tf.Module):
         self.skipped = tf.Variable(0, trainable=False, dtype=tf.int64, name="skipped")
         self._updates = tf.Variable(0, trainable=False, dtype=tf.int64, name="updates_at_this_scale")
 
-    def updated(self) -> None:
-        """After an update. In replica context, the same on all replicas."""
+    def after_update(self) -> None:
+        """Counts an update, and doubles the scale if it is due. Call it in replica context, on all replicas."""
         updates = self._updates + 1
         due = updates >= self._growth_every
         self._updates.assign(tf.where(due, tf.zeros_like(updates), updates))
@@ -37,8 +37,8 @@ class LossScale(tf.Module):
         doubled = tf.where(tf.math.is_finite(2.0 * value), 2.0 * value, value)
         self.value.assign(tf.where(due, doubled, value))
 
-    def overflowed(self) -> None:
-        """After a window that made no update. In replica context, the same on all replicas."""
+    def after_overflow(self) -> None:
+        """Halves the scale after a window that made no update. Call it in replica context, on all replicas."""
         self._updates.assign(tf.zeros_like(tf.convert_to_tensor(self._updates)))
         self.value.assign(tf.maximum(self.value / 2.0, SMALLEST))
         self.skipped.assign_add(1)

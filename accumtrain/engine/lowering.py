@@ -1,4 +1,4 @@
-"""A whole update as one program of XLA's own language, for a compiler that knows a device which is not here."""
+"""A whole update as one StableHLO program, for the compiler of a device that this machine does not have."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from accumtrain.engine.window import Window
 
 
 def lower(window: Window, image_shape: tuple[int, int, int], micro_batch: int) -> tuple[str, int]:
-    """The update of one replica: the window's micro-steps in a loop, then its commit.
+    """Lowers the update of one replica: the window's micro-steps in a loop, then its commit.
 
-    The program takes one micro-batch, images [micro_batch, *image_shape] float32 with labels and weights, as a device
-    holds one at a time, and every micro-step computes with it anew.
+    The program takes one micro-batch, as a device holds one at a time, and every micro-step computes with it: images
+    float32 [micro_batch, *image_shape], labels int32 [micro_batch] and weights float32 [micro_batch].
 
     Returns:
-        The program as StableHLO text, its arguments the batch and all variables of the window; and the floating-point
-        operations of an update (see count_flops).
+        The program as StableHLO text, whose arguments are the micro-batch and all variables of the window; and the
+        number of floating-point operations of an update (see count_flops).
     """
 
     def update(image: tf.Tensor, label: tf.Tensor, weight: tf.Tensor) -> dict[str, tf.Tensor]:
         batch: Batch = {"image": image, "label": label, "weight": weight}
 
         def micro_step(done: tf.Tensor) -> tuple[tf.Tensor]:
-            # or what depends on images or weights alone is computed once and kept through the window
+            # else XLA computes what depends only on images or weights once, and keeps it through the window
             weights = window.model.trainable_variables
             values = after([done], [tf.identity(weight) for weight in weights])
             for weight, value in zip(weights, values, strict=True):

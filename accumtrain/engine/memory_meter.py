@@ -1,4 +1,4 @@
-"""Bytes: what the state of a run takes by kind, and what the allocator and the system say."""
+"""Memory in bytes: of a run's state by kind, and as measured by TensorFlow's allocator and the operating system."""
 
 from __future__ import annotations
 
@@ -35,12 +35,13 @@ class Meter:
         self.static = 0
 
     def start(self) -> None:
-        """What is allocated now is static (weights, buffers, optimizer state); the peak counts from here."""
+        """Takes what is allocated now as static (weights, buffers, optimizer state), and resets the peak."""
         self.static = sum(self._info(device)["current"] for device in self.devices)
         for device in self.devices:
             tf.config.experimental.reset_memory_stats(device)
 
     def read(self) -> dict[str, int]:
+        """Bytes of tensors at the peak and when static, over all devices, and the process's peak resident memory."""
         return {
             "tensor_peak_bytes": sum(self._info(device)["peak"] for device in self.devices),
             "tensor_static_bytes": self.static,

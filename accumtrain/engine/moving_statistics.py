@@ -43,13 +43,13 @@ class MovingStatisticsBuffer(tf.Module):
         second.assign_add(tf.cast(examples * (tf.concat(variances, 0) + tf.square(offset)), second.dtype))
 
     def write(self, sums: Sequence[tf.Tensor], examples: tf.Tensor) -> None:
-        """Moves the averages by the statistics of the window whose reduced sums are given."""
+        """Updates the moving statistics by the reduced sums of a window."""
         if not self.norms:
             return
         shift, offset = self._shift(), sums[0] / examples
-        spread = tf.concat([norm.moving_variance for norm in self.norms], 0)
+        old_variance = tf.concat([norm.moving_variance for norm in self.norms], 0)
         means = tf.split((shift + offset - shift) * self._blend, self.channels)
-        variances = tf.split((sums[1] / examples - tf.square(offset) - spread) * self._blend, self.channels)
+        variances = tf.split((sums[1] / examples - tf.square(offset) - old_variance) * self._blend, self.channels)
         for norm, mean, variance in zip(self.norms, means, variances, strict=True):
             norm.moving_mean.assign_add(mean)
             norm.moving_variance.assign_add(variance)

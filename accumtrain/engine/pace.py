@@ -1,4 +1,4 @@
-"""How much goes into one compiled call: enough that Python costs nothing, little enough to stay answerable."""
+"""How many micro-steps or updates one compiled call makes: enough to hide Python's time, few enough to respond soon."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 SECONDS_PER_CALL = 0.5
-WORTH_TOGETHER = 10  # updates that fit into a call: with fewer, calling costs nothing beside them
+WORTH_TOGETHER = 10  # smallest number of updates to make in one call; for fewer the time of the calls is negligible
 
 
 class Pace:
-    """Chooses the length of the next call from the duration of the one before. The first call takes one.
+    """Chooses the length of the next call from the duration of the last one. The first call has length 1.
 
     Args:
-        least: calls that could not take as many take one: for them the longer call is not worth compiling.
+        least: if fewer than this fit into SECONDS_PER_CALL, the length is 1, as longer calls are not worth compiling.
     """
 
     def __init__(self, least: int = 1) -> None:
@@ -29,5 +29,5 @@ class Pace:
         yield
         seconds = max(time.perf_counter() - started, 1e-6)
         fitting = int(SECONDS_PER_CALL * count / seconds)
-        # at most doubling: the first calls also trace and compile
+        # at most doubled, as the first calls also trace and compile
         self._length = max(1, min(2 * self._length, fitting)) if fitting >= self._least else 1

@@ -17,8 +17,8 @@ class Step:
 
     Args:
         strategy: None is the current one.
-        xla: compile micro-steps with XLA; the commit gains nothing from it.
-        eager: micro-steps run without graphs, slowly, so that a debugger and prints work inside layers.
+        xla: compile micro-steps with XLA. The commit would gain nothing from it.
+        eager: run micro-steps without graphs, slowly, so that a debugger and prints work inside layers.
     """
 
     def __init__(
@@ -34,25 +34,25 @@ class Step:
         self._update = for_xla()(window.commit) if on_tpu(self._strategy) else window.commit
         self.compiled_micro_steps = CompiledFunction(self._accumulate, FUSION_ONLY)
         self.compiled_commit = CompiledFunction(self._commit, NO_GRAPH_OPTIMIZER)
-        # the two functions that this one calls keep their own settings
+        # the two functions that `_updates` calls keep their own settings
         self.compiled_updates = CompiledFunction(self._updates, NO_GRAPH_OPTIMIZER)
         self._taken = 0  # micro-steps since the last commit
         self.eager = eager
 
     def accumulate(self, batches: Any, count: int = 1) -> None:
-        """Takes the next `count` global micro-batches of an iterator into the buffers."""
+        """Makes a micro-step with each of the next `count` global micro-batches of the iterator `batches`."""
         run = self._accumulate if self.eager else self.compiled_micro_steps
         run(batches, tf.constant(count))
         self._taken += count
 
     def commit(self, *, partial: bool = False) -> dict[str, tf.Tensor]:
-        """Makes the update; returns scalars as Window.commit does, the same on all replicas.
+        """Makes the update of the window. Returns the scalars of `Window.commit`, which are equal on all replicas.
 
         Args:
-            partial: the window need not be full. The update is then that of the examples that it holds.
+            partial: allow any number of micro-steps. The update is that of the examples in the window.
 
         Raises:
-            ValueError: the window is not full, or more than full; nothing is changed.
+            ValueError: the number of micro-steps is not that of a window; nothing is changed.
         """
         taken, expected = self._taken, self._window.micro_steps
         if taken != expected and not partial:
@@ -64,23 +64,28 @@ class Step:
         return self.compiled_commit()
 
     def drop(self) -> None:
-        """Forgets the micro-steps since the last commit."""
+        """Clears the window: the micro-steps since the last commit have no effect."""
         for buffer in self._window.buffers:
             buffer.assign(tf.zeros(buffer.shape, buffer.dtype))
         self._taken = 0
 
     def updates(self, batches: Any, count: int = 1) -> dict[str, tf.Tensor]:
-        """Makes `count` whole updates, the same bits as from as many calls of `accumulate` and `commit`.
+        """Makes `count` whole updates in one call, with the same bits as by calls of `accumulate` and `commit`.
+
+        It ends early after an update that is not finite.
 
         Returns:
-            The scalars of the last update. It stops after one that is not finite.
+            The scalars of the last update.
+
+        Raises:
+            ValueError: the step is eager.
         """
         if self.eager:
             raise ValueError("updates: eager micro-steps can't run inside a graph; call accumulate and commit")
         return self.compiled_updates(batches, tf.constant(count))
 
     def trace(self, batches: Any) -> Any:
-        """Traces the micro-step and returns it; the commit is traced while the first micro-steps run."""
+        """Traces the micro-step and returns it, None if eager. The commit is then traced in another thread."""
         if self.eager:
             return None
         micro_step = self.compiled_micro_steps.get_concrete_function(batches, tf.constant(1))
@@ -100,18 +105,18 @@ class Step:
             return done + 1, self.compiled_commit()
 
         scalars = self.compiled_commit.get_concrete_function().structured_outputs
-        none = {name: tf.ones(scalar.shape, scalar.dtype) for name, scalar in scalars.items()}  # none is "finite", too
+        start = {name: tf.ones(scalar.shape, scalar.dtype) for name, scalar in scalars.items()}  # with "finite" true
         _, last = tf.while_loop(
             lambda done, update: (done < count) & update["finite"],
             body,
-            (tf.constant(0), none),
+            (tf.constant(0), start),
             parallel_iterations=1,
         )
         return last
 
 
 def by_xla(function: Callable[[Any], None], strategy: tf.distribute.Strategy) -> Callable[[Any], None]:
-    """The replica function, traced for XLA and compiled by it."""
+    """A replica function that is traced for XLA and compiled by it."""
     traced = for_xla()(function)
     # a TPU compiles whatever it runs
     return traced if on_tpu(strategy) else tf.function(traced, autograph=False, jit_compile=True)
@@ -128,5 +133,5 @@ def for_each(strategy: tf.distribute.Strategy, batches: Any, count: tf.Tensor, f
         strategy.run(function, args=(batches.get_next(),))
         return (done + 1,)
 
-    # a second micro-batch in flight would need its activations too
+    # parallel iterations would hold the activations of several micro-batches
     tf.while_loop(lambda done: done < count, body, [tf.constant(0)], parallel_iterations=1)

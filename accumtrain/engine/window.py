@@ -1,7 +1,7 @@
 """One update as a transaction: a window of micro-steps changes only buffers, the commit changes everything else.
 
 Every sum is weighted by example, so a ragged micro-batch or uneven replicas still give the exact mean. The buffers
-are ON_READ sums: each replica adds to its own, and the commit reduces all of them together, once.
+are ON_READ sums: each replica adds to its own copy, and the commit reduces all buffers at once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from accumtrain.optim.rate_schedules import Schedule, constant_schedule
 
 
 def sum_buffer(shape: Sequence[int], dtype: tf.DType) -> tf.Variable:
-    """A variable each replica adds to alone, read as the sum over all."""
+    """A variable of zeros. Each replica adds to its own copy; outside replicas it reads as the sum of all copies."""
     return tf.Variable(
         tf.zeros(shape, dtype),
         trainable=False,
@@ -42,20 +42,21 @@ class Window(tf.Module):
     Create it inside the strategy's scope; call `accumulate` and `commit` in replica context, inside a tf.function.
 
     Args:
-        model: its trainable variables are updated.
-        optimizer: is built here, over the model's trainable variables.
-        micro_steps: micro-steps in a window.
+        model: the model whose trainable variables are updated.
+        optimizer: an optimizer that is not built yet; the window calls its `build`.
+        micro_steps: number of micro-steps in a window.
         loss: (labels [N], logits [N, classes]) -> losses [N], whose mean over the window is minimised.
         metrics: functions like `loss`; the commit returns the mean of each by its name.
         schedule: int64 update count -> factor on the optimizer's rate; None is 1.
         clip_norm: largest global norm of the mean gradient; 0 does not clip.
         ema: moving average of the weights, or None.
-        loss_scale: multiplies the loss while gradients are computed and is divided out in the commit, or None.
+        loss_scale: factor on the loss while gradients are computed, which the commit divides out; or None.
         seed: the run's seed, for layers that draw random numbers.
-        sum_dtype: of the buffers; None is the variables' own.
+        sum_dtype: dtype of the buffers; None is that of the variables.
 
     Raises:
-        ValueError: the model has no trainable variable, or there is no micro-step in a window.
+        ValueError: the model has no trainable variable, or micro_steps is below 1.
+        TypeError: a variable is neither float32 nor float64.
     """
 
     def __init__(
@@ -93,13 +94,13 @@ class Window(tf.Module):
         self.examples, self.loss = new_sum([]), new_sum([])
         self.metric_sums = [new_sum([]) for _ in self._metrics]
         self._stops = new_sum([])
-        self.micro_step = sum_buffer([], tf.int32)  # of each replica, never reduced
+        self.micro_step = sum_buffer([], tf.int32)  # counts the micro-steps of each replica; never reduced
         self.statistics = MovingStatisticsBuffer(model.norms, new_sum)
-        self._clear_sum = clearing(self.gradients[0].dtype)
+        self._clear_sum = make_clear(self.gradients[0].dtype)
 
     @property
     def buffers(self) -> list[tf.Variable]:
-        """All that a window changes; nothing of it is saved."""
+        """All variables that a window changes. Checkpoints do not hold them."""
         return [*self._sums, self.micro_step]
 
     @property
@@ -109,7 +110,11 @@ class Window(tf.Module):
     # --- micro-step -----------------------------------------------------------------------------------------------
 
     def accumulate(self, batch: Batch) -> None:
-        """Forward and backward of one micro-batch; adds its sums to the buffers."""
+        """Runs forward and backward pass of one micro-batch and adds its sums to the buffers.
+
+        Args:
+            batch: image [N, H, W, C], label [N] of an integer dtype, optional weight [N].
+        """
         mode = Mode(training=True, recording=True, seed=self._micro_seed())
         sums = []
 
@@ -127,10 +132,10 @@ class Window(tf.Module):
 
     def _add_gradients(self, gradients: Gradients) -> list[tf.Operation]:
         known = ((self._slot[variable.ref()], gradient) for variable, gradient in gradients if gradient is not None)
-        return [slot.assign_add(tf.cast(gradient, slot.dtype)) for slot, gradient in known]
+        return [buffer.assign_add(tf.cast(gradient, buffer.dtype)) for buffer, gradient in known]
 
     def _micro_seed(self) -> tf.Tensor:
-        """A function of (run, update, micro-step of this update over all replicas): int32 [2]."""
+        """The seed of this micro-step, int32 [2]: a function of run, update, and micro-step over all replicas."""
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
         replicas = tf.distribute.get_strategy().num_replicas_in_sync
         place = tf.cast(self.micro_step, tf.int32) * replicas + tf.cast(replica, tf.int32)
@@ -138,19 +143,19 @@ class Window(tf.Module):
         return tf.random.experimental.stateless_fold_in(seed, place)
 
     def ask_to_stop(self, strategy: tf.distribute.Strategy) -> None:
-        """Lets the next commit say on all workers that this one wants to stop. Outside replica context."""
-        for copy in strategy.experimental_local_results(self._stops):  # assigning to all at once reads the others'
+        """Makes the next commit return stop=True on all workers. Call it outside replica context."""
+        for copy in strategy.experimental_local_results(self._stops):  # assign() of the whole would read other workers'
             copy.assign(1.0)
 
     # --- commit ---------------------------------------------------------------------------------------------------
 
     def commit(self) -> dict[str, tf.Tensor]:
-        """Makes the update of the window that the buffers hold, or nothing at all when it is not finite.
+        """Makes the update of the window in the buffers. If it is not finite, only the loss scale changes.
 
         Returns:
             Scalars: loss and each metric (means over the window), grad_norm (of the mean gradient, before clipping),
-            learning_rate, examples, finite, step (updates done), stop (a worker has asked for it); with a loss scale
-            also loss_scale (of this window) and skipped (windows that made no update so far).
+            learning_rate, examples, finite, step (updates done), stop (whether a worker has asked to stop); with a loss
+            scale also loss_scale (of this window) and skipped (number of windows without an update so far).
         """
         reduced = all_reduce_sum([tf.convert_to_tensor(buffer) for buffer in self._sums])
         sums = [tf.cast(total, self.dtype) for total in reduced]
@@ -158,7 +163,7 @@ class Window(tf.Module):
         examples, loss, *sums = sums
         metrics, (stops, *statistics) = sums[: len(self._metrics)], sums[len(self._metrics) :]
 
-        squares = 2.0 * tf.add_n([tf.nn.l2_loss(gradient) for gradient in gradients])  # no square of one in memory
+        squares = 2.0 * tf.add_n([tf.nn.l2_loss(gradient) for gradient in gradients])  # keeps no squares in memory
         divisor = examples
         if self.loss_scale is not None:
             loss_scale = tf.identity(self.loss_scale.value)
@@ -171,23 +176,23 @@ class Window(tf.Module):
             scale *= tf.minimum(tf.constant(1.0, self.dtype), self.clip_norm / norm)
 
         def update() -> tf.Tensor:
-            # the conditional's own order of effects: each line waits for the variables the one before it wrote
+            # automatic control dependencies order these lines: each waits for variables that one before it writes
             self.optimizer.apply(gradients, rate, self.step, scale)
             self.statistics.write(statistics, examples)
             if self.ema is not None:
                 self.ema.update(self.step)
             self.step.assign_add(1)
             if self.loss_scale is not None:
-                self.loss_scale.updated()
+                self.loss_scale.after_update()
             return tf.constant(True)
 
         def skip() -> tf.Tensor:
             if self.loss_scale is not None:
-                self.loss_scale.overflowed()
+                self.loss_scale.after_overflow()
             return tf.constant(False)
 
         updated = tf.cond(finite, update, skip)
-        with tf.control_dependencies([updated]):  # by then nothing holds the sums any more
+        with tf.control_dependencies([updated]):  # by then nothing reads the sums any more
             self._clear(finite)
         scalars = {
             "step": tf.identity(self.step),
@@ -204,8 +209,8 @@ class Window(tf.Module):
         return scalars
 
     def _clear(self, finite: tf.Tensor) -> None:
-        """Sets the buffers to zero, finite gradients where they lie: so memory is packed the same for each update."""
-        if is_for_xla():  # it packs memory itself, and a conditional for each buffer costs it minutes
+        """Sets the buffers to zero, in place if they are finite, so that memory is packed the same for each update."""
+        if is_for_xla():  # XLA packs memory itself, and would compile a conditional for each buffer for minutes
             for buffer in self._sums:
                 buffer.assign(tf.zeros(buffer.shape, buffer.dtype))
         else:
@@ -213,8 +218,8 @@ class Window(tf.Module):
         self.micro_step.assign(0)
 
 
-def clearing(dtype: tf.DType) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
-    """A function (handle, finite) that sets a buffer to zero. A graph holds it once, for buffers of all shapes."""
+def make_clear(dtype: tf.DType) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
+    """Returns a function (handle, finite) that sets a buffer to zero. A graph holds it once, for all shapes."""
 
     @partial(
         tf.function,
@@ -226,7 +231,7 @@ def clearing(dtype: tf.DType) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
         buffer = VariableHandle(handle, None, dtype)
 
         def subtract_itself() -> tf.Tensor:
-            buffer.assign_sub(buffer.read() * tf.ones((), dtype))  # a copy: the buffer itself is changed meanwhile
+            buffer.assign_sub(buffer.read() * tf.ones((), dtype))  # times 1 makes a copy, as the buffer itself changes
             return finite
 
         def overwrite() -> tf.Tensor:

@@ -1,4 +1,4 @@
-"""job=bench: the speed of the configured run, what its memory, start and input cost, and what the chip could do."""
+"""job=bench: speed, memory, start and input of the configured run, beside the speed of a large matrix product."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from accumtrain.planning.tensorflow_errors import in_user_words
 from accumtrain.process import environment
 from accumtrain.runs.folder import result_file
 
-INPUT_SECONDS = 2.0  # for the input alone
-EMPTY_CALLS = 31
+INPUT_SECONDS = 2.0  # how long the input alone is measured
+EMPTY_CALLS = 31  # calls without work that measure the time of a call
 
 
 def run(config: Config) -> dict[str, Any]:
@@ -58,7 +58,11 @@ def run(config: Config) -> dict[str, Any]:
 
 
 def measure(config: Config, imported: float) -> dict[str, Any]:
-    """What docs/bench.md lists. `imported`: seconds of the process so far, without those of accum.steps=auto."""
+    """The measurements that docs/bench.md describes.
+
+    Args:
+        imported: seconds from the start of the job to the end of its imports.
+    """
     clock = Stopwatch()
     devices = resolve(config.device)
     data = open_data(config.data, config.run.seed)
@@ -69,7 +73,7 @@ def measure(config: Config, imported: float) -> dict[str, Any]:
     with in_user_words(config, data), tempfile.TemporaryDirectory(prefix="accumtrain-bench-") as scratch:
         dry_run = DryRun(config, data, devices, micro_batch, Path(scratch), steps)
         start = {"import": imported, "build": clock.lap()}
-        tensorflow = environment.tensorflow_import_seconds()  # the larger part of "import"
+        tensorflow = environment.tensorflow_import_seconds()  # a part of "import"
         graph = dry_run.step.trace(dry_run.batches).graph
         start["trace"] = clock.lap()
         dry_run.update()
@@ -83,7 +87,7 @@ def measure(config: Config, imported: float) -> dict[str, Any]:
         updates_without_input = timed_updates(some_updates, config.bench)
         flops = count_flops(graph, micro_batch) / batch
 
-        del dry_run, graph, some_updates  # their place is needed for what follows
+        del dry_run, graph, some_updates  # frees their memory for what follows
         input_alone = input_images_per_second(config, data, batch)
     peak = matmul_peak(config)
     speed = updates.examples_per_second(config.batch_size)
@@ -110,7 +114,7 @@ def measure(config: Config, imported: float) -> dict[str, Any]:
 
 
 class Stopwatch:
-    """Splits a stretch of time."""
+    """Measures the time between laps."""
 
     def __init__(self) -> None:
         self._last = time.perf_counter()
@@ -123,7 +127,7 @@ class Stopwatch:
 
 @dataclass(frozen=True)
 class Updates:
-    """The seconds that each of some updates took."""
+    """The durations of updates, in seconds."""
 
     seconds: Sequence[float]
 
@@ -132,12 +136,12 @@ class Updates:
         return statistics.median(self.seconds)
 
     def spread(self) -> dict[str, float]:
-        """median, p10 and p90 of the seconds; between the two lie four of five updates."""
+        """median, p10 and p90 of the seconds; four of five updates are between p10 and p90."""
         p10, p90 = np.percentile(self.seconds, [10, 90])
         return {"median": self.median, "p10": float(p10), "p90": float(p90)}
 
     def examples_per_second(self, batch_size: int) -> dict[str, float]:
-        """The same of the speed; p10 is the slow end."""
+        """median, p10 and p90 of the examples per second; p10 is the slow end."""
         spread = self.spread()
         return {
             name: batch_size / spread[other] for name, other in (("median", "median"), ("p10", "p90"), ("p90", "p10"))
@@ -145,10 +149,10 @@ class Updates:
 
 
 def timed_updates(updates: Callable[[], int], bench: BenchConfig) -> Updates:
-    """Whole updates after a warm-up. `updates` makes some in one call and returns how many."""
+    """Times whole updates after a warm-up. `updates` makes some updates in one call and returns how many."""
     length = 0
     while (count := updates()) > length:
-        length = count  # once calls grow no longer, buffers have their place too
+        length = count  # once calls stop growing, the buffers have their place in memory, too
     clock = Stopwatch()
     seconds: list[float] = []
     while len(seconds) < bench.updates or sum(seconds) < bench.seconds:
@@ -158,7 +162,7 @@ def timed_updates(updates: Callable[[], int], bench: BenchConfig) -> Updates:
 
 
 def call_seconds(dry_run: DryRun) -> float:
-    """What a compiled call costs beside its work: the median of some that have nothing to do."""
+    """Seconds of a compiled call without its work: the median of EMPTY_CALLS calls."""
     clock, seconds = Stopwatch(), []
     for _ in range(EMPTY_CALLS):
         dry_run.step.accumulate(dry_run.batches, 0)
@@ -168,7 +172,7 @@ def call_seconds(dry_run: DryRun) -> float:
 
 
 def repeat_one_batch(dry_run: DryRun, config: Config, data: Data, devices: Devices, batch: int) -> None:
-    """From here on the dry run's updates take one batch that is already in memory, again and again."""
+    """Makes all further updates of the dry run use the same batch, which is in memory."""
 
     def one(share: Share) -> tf.data.Dataset:
         dataset = train_batches(data, batch=batch, first=0, seed=config.run.seed, share=share)
@@ -178,9 +182,9 @@ def repeat_one_batch(dry_run: DryRun, config: Config, data: Data, devices: Devic
 
 
 def input_images_per_second(config: Config, data: Data, batch: int) -> float:
-    """What the input delivers when nothing else runs."""
+    """Images per second that the input delivers if nothing else runs."""
     batches = iter(train_batches(data, batch=batch, first=0, seed=config.run.seed))
-    for _ in range(4):  # past those that are prefetched while nobody asks
+    for _ in range(4):  # skips batches that were prefetched
         next(batches)
     started, taken = time.perf_counter(), 0
     while (passed := time.perf_counter() - started) < INPUT_SECONDS:
@@ -190,7 +194,7 @@ def input_images_per_second(config: Config, data: Data, batch: int) -> float:
 
 
 def matmul_peak(config: Config) -> float | None:
-    """Operations per second of a large matrix product on all chips; None where it does not fit into the limit."""
+    """Operations per second of a large matrix product on all chips; None if it does not fit into the memory limit."""
     chips = max(1, len(tf.config.list_logical_devices("GPU")))
     try:
         return chips * matmul_flops_per_second(tf.as_dtype(config.precision))

@@ -1,4 +1,4 @@
-"""From a configuration to a job's result: the folder, TensorFlow's environment, the job, the file of its result."""
+"""Runs the configured job: makes its folder, prepares TensorFlow, calls the job and writes its result."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from accumtrain.runs.folder import open_folder, result_file
 
 
 def run(config: Config) -> dict[str, Any] | None:
-    """Does `config.job`, as the command line does, and writes the result into the run's folder.
+    """Runs `config.job`, as the command line does, and writes the result into the run's folder.
 
     Returns:
-        The result, the content of the job's file (summary.json, bench.json, ...); None on a worker that is not the
+        The result: the content of the job's file (summary.json, bench.json, ...), or None on a worker that is not the
         chief.
 
     Raises:
-        AccumtrainError: what went wrong, in words for the user. Its `exit_code` is that of the command line; its
-            `result`, where there is one, is written all the same.
+        AccumtrainError: one of its subclasses, for anything that is not a bug. `exit_code` is that of the command
+            line. If it has a `result`, this is written to the job's file.
     """
     check(config)
     job = JOBS[config.job]

@@ -22,14 +22,14 @@ from accumtrain.runs.folder import CHECKPOINTS, folder_of
 
 
 def run(config: Config) -> dict[str, Any] | None:
-    """Evaluates the best state of a run (the last, where no evaluation has chosen one).
+    """Evaluates the best state of a run, or the last state if there was no evaluation yet.
 
     Returns:
         status, step, checkpoint, test (loss, accuracy), examples_per_second, seconds; None on a worker that is not the
         chief.
 
     Raises:
-        CheckpointError: nothing is trained there, or its checkpoint can't be used.
+        CheckpointError: there is no trained run, or its checkpoint can't be used.
     """
     config = with_trained_accum_steps(config)
     devices = resolve(config.device)

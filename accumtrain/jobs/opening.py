@@ -22,7 +22,7 @@ STATE = {
 def show_opening(
     config: Config, run: Run, data: Data, devices: Devices, window: Window, total: int, micro_batch: int
 ) -> None:
-    """Prints the banner, and what the data has to say."""
+    """Prints the banner and the notes of the data source."""
     replicas = devices.replicas
     height, width, channels = data.image_shape
     sizes = state_bytes(window)

@@ -1,4 +1,4 @@
-"""job=plan: what each micro-batch of a batch would take on the configured device, under each memory policy."""
+"""job=plan: the memory of each micro-batch size, under each memory policy, on the configured device."""
 
 from __future__ import annotations
 

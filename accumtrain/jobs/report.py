@@ -26,10 +26,10 @@ COLUMNS = (
 
 
 def run(config: Config) -> dict[str, Any]:
-    """Compares report.runs, or all runs in run.dir, best first; draws report.png beside them.
+    """Compares report.runs, or all runs in run.dir: prints a table, best first, and draws report.png.
 
     Returns:
-        status, runs: the summary of each, best first.
+        status, and in `runs` the summary of each run, best first.
 
     Raises:
         ConfigError: a run is not there.

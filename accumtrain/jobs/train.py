@@ -43,7 +43,7 @@ def run(config: Config) -> dict[str, Any] | None:
         The summary; None on a worker that is not the chief.
 
     Raises:
-        AccumtrainError: whatever keeps it from finishing; the state of the last update can be continued.
+        AccumtrainError: the training did not finish; it can be continued from the last saved update.
     """
     config = with_accum_steps_resolved(config)
     devices = resolve(config.device)
@@ -72,7 +72,7 @@ class Training:
         total: int,
         micro_batch: int,
     ):
-        self.config, self.directory, self.data, self.devices, self.window = config, run, data, devices, window
+        self.config, self.run_folder, self.data, self.devices, self.window = config, run, data, devices, window
         self.total, self.micro_batch = total, micro_batch
         self.global_micro_batch = micro_batch * devices.replicas
         with devices.strategy.scope():
@@ -92,13 +92,13 @@ class Training:
         self.meter, self.interrupt = Meter(), Interrupt()
 
     def run(self) -> dict[str, Any] | None:
-        show_opening(self.config, self.directory, self.data, self.devices, self.window, self.total, self.micro_batch)
+        show_opening(self.config, self.run_folder, self.data, self.devices, self.window, self.total, self.micro_batch)
         finished = self.done >= self.total and self.logbook.tested(self.done)
-        if finished and (summary := self.directory.read_summary()):
+        if finished and (summary := self.run_folder.read_summary()):
             say(f"nothing left to do: all {self.done} updates are made (train.epochs or train.steps sets how many)")
             self._show_closing(summary)
             return summary if self.devices.chief else None
-        self.directory.save_config()
+        self.run_folder.save_config()
         if self.resumed:
             say(f"continuing after update {self.done} of {self.total}")
 
@@ -106,7 +106,7 @@ class Training:
         batches = iter(distributed(self.devices.strategy, self._stream))
         self.meter.start()
         with self.interrupt, self._progress() as self.progress:
-            self._evaluate_if_due()  # an evaluation that a stop has cut off
+            self._evaluate_if_due()  # if the run was stopped during an evaluation
             if self.done < self.total:
                 self.step.trace(batches)
             while self.done < self.total:
@@ -128,14 +128,14 @@ class Training:
         summary = self._result("completed")
         if summary is None:
             return None
-        draw_curves({self.directory.path.name: self.logbook.records}, self.directory.path / "results.png")
+        draw_curves({self.run_folder.path.name: self.logbook.records}, self.run_folder.path / "results.png")
         self._show_closing(summary)
         return summary
 
     # ---- updates -------------------------------------------------------------------------------------------------
 
     def _updates(self, batches: Any, count: int) -> dict[str, float]:
-        """Short updates in one call, up to one that is not finite; returns the scalars of the last."""
+        """Makes `count` short updates in one call, or fewer if one is not finite. Returns the scalars of the last."""
         self._stop_if_asked()
         return self._read(self.step.updates(batches, count))
 
@@ -149,7 +149,7 @@ class Training:
         """The micro-steps of one window, in calls short enough to show progress and to be interrupted."""
         steps, taken = self.config.accum.count, 0
         while taken < steps:
-            self._stop_if_asked()  # drops what the window holds: only the commit changes state
+            self._stop_if_asked()  # the window is dropped, as only the commit changes the state
             count = self.micro_steps_pace.next(steps - taken)
             with self.micro_steps_pace.timed(count):
                 self.step.accumulate(batches, count)
@@ -164,18 +164,18 @@ class Training:
     def _check_workers_agree(self) -> None:
         if not self.alone and not same_on_all_replicas(self.devices.strategy, self.done):
             raise CheckpointError(
-                f"worker {self.devices.worker} read the state after update {self.done} from {self.directory.path}, "
+                f"worker {self.devices.worker} read the state after update {self.done} from {self.run_folder.path}, "
                 "others that of another one: run.dir must be a folder that all workers share"
             )
 
     def _windows_taken(self) -> int:
-        """From the stream of examples: one for each update, and those that a loss scale has skipped."""
+        """Number of windows taken from the stream: one for each update, and those that the loss scale has skipped."""
         scale = self.window.loss_scale
         return self.done + (0 if scale is None else int(scale.skipped.numpy()))
 
     def _read(self, scalars: dict[str, tf.Tensor]) -> dict[str, float]:
         update = {name: value.numpy().item() for name, value in scalars.items()}
-        self.done = update["step"]  # without one that is not finite
+        self.done = update["step"]  # which does not count an update that is not finite
         return update
 
     def _report(self, update: dict[str, float]) -> None:
@@ -218,13 +218,13 @@ class Training:
         if self.done > 0:
             self.checkpoints.save()
         raise Preempted(
-            f"stopped after update {self.done} of {self.total}; its state is saved in {self.directory.path}: "
+            f"stopped after update {self.done} of {self.total}; its state is saved in {self.run_folder.path}: "
             "run the same command again to continue",
             self._result("preempted"),
         )
 
     def _skip_or_stop(self, update: dict[str, float]) -> None:
-        """After a window that is not finite. A loss scale has been lowered by then and the next window may do."""
+        """Goes on after a window that is not finite if the commit has lowered a loss scale; else the run diverged."""
         if update.get("loss_scale", SMALLEST) <= SMALLEST:
             self._diverged(update)
         self.progress.event(
@@ -237,13 +237,13 @@ class Training:
             self.checkpoints.save()
         raise DivergedError(
             f"update {self.done + 1} is not finite (loss {update['loss']}, gradient norm {update['grad_norm']}) and "
-            f"was not made; the state after update {self.done} is saved in {self.directory.path}: "
+            f"was not made; the state after update {self.done} is saved in {self.run_folder.path}: "
             "lower optim.lr, lengthen schedule.warmup or set optim.clip_norm=1, under another run.name",
             self._result("diverged"),
         )
 
     def _result(self, status: str) -> dict[str, Any] | None:
-        """The summary, where this process is the one that writes it."""
+        """The summary; None on a worker that is not the chief."""
         return self._summary(status) if self.devices.chief else None
 
     def _summary(self, status: str) -> dict[str, Any]:
@@ -278,9 +278,9 @@ class Training:
             if (values := summary.get(split)) is not None
         ]
         speed = summary["examples_per_second"]
-        table(f"{self.directory.path.name}: {summary['step']} updates", ("", "loss", "accuracy"), rows)
+        table(f"{self.run_folder.path.name}: {summary['step']} updates", ("", "loss", "accuracy"), rows)
         say(
             f"{format_seconds(summary['seconds'])}"
             + (f", {speed:.0f} examples/s" if speed else "")
-            + f"; results in {self.directory.path}"
+            + f"; results in {self.run_folder.path}"
         )

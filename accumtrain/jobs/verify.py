@@ -1,4 +1,4 @@
-"""job=verify: proves on the user's own model, data, precision and device that nothing is lost for the memory saved."""
+"""job=verify: checks with the user's own model, data, precision and device that saving memory keeps the gradient."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from accumtrain.optim.build_optimizer import build_optimizer
 from accumtrain.planning.tensorflow_errors import in_user_words
 from accumtrain.runs.folder import result_file
 
-MOST_STEPS, MOST_EXAMPLES = 16, 32  # of a window on one replica: exactness shows on few images
+MOST_STEPS, MOST_EXAMPLES = 16, 32  # of a window on one replica: few images are enough to see a difference
 VERDICTS = {True: "pass", False: "FAIL", None: "no bound"}
 
 
@@ -91,7 +91,7 @@ def _checks(config: Config, data: Data, devices: Devices, examples: WindowOfExam
     window = build_window(own, data, total_steps=1, strategy=devices.strategy)
     names, decayed = [variable.name.split(":")[0] for variable in window.variables_], window.model.decayed
     accumulated = check_window(window, devices.strategy, examples, config.precision, bitwise)
-    del window  # its place is needed for the next one
+    del window  # frees its memory for the next one
     return [
         *accumulated.results,
         *check_policies(
@@ -111,14 +111,14 @@ def _checks(config: Config, data: Data, devices: Devices, examples: WindowOfExam
 
 
 def _window_with(config: Config, data: Data, policy: str) -> Window:
-    """A window on one device, its model under another memory policy; its optimizer keeps no state."""
+    """A window on one device, with another memory policy and an optimizer without state."""
     model = replace(config.model, memory=policy)
     optim = SgdConfig(lr=1.0, weight_decay=0.0, momentum=0.0)
     return build_window(replace(config, model=model, optim=optim), data, 1, tf.distribute.get_strategy())
 
 
 def _examples(config: Config, data: Data, devices: Devices) -> WindowOfExamples:
-    """A window from the start of the training stream, with accum.steps as configured where it is 2 to MOST_STEPS."""
+    """The first examples of the training stream. The window has accum.steps micro-steps, but 2 to MOST_STEPS."""
     configured = 1 if config.accum.is_auto else int(config.accum.steps)
     micro_batch = micro_batch_size(config.batch_size, configured, devices.replicas)
     steps = min(max(configured, 2), MOST_STEPS)

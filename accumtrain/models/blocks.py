@@ -1,4 +1,4 @@
-"""The pre-activation residual functions and shortcuts that ResNets and RevNets are made of (He et al. 2016)."""
+"""Pre-activation residual functions and shortcuts of ResNets and RevNets (He et al. 2016, arXiv:1603.05027)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from accumtrain.backprop.pullback import Gradients, Pullback, chain_pullback
 from accumtrain.models.layers import NORMS, Conv, Initializer
 
 
-class Activated(tf.Module):
-    """Norm and ReLU."""
+class NormReLU(tf.Module):
+    """relu(norm(x)), [N, H, W, C]."""
 
     def __init__(self, init: Initializer, norm: str, channels: int):
         super().__init__()
@@ -24,7 +24,7 @@ class Activated(tf.Module):
         return tf.nn.relu(self.norm(x, mode))
 
     def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Callable]:
-        """The output, and the function from (d_y, y) to the gradients: taking y a second time, it does not keep it."""
+        """Returns y and the function from (d_y, y) to the gradients. It takes y, so that y need not be kept for it."""
         normed, norm_backward = self.norm.pullback(x, mode)
 
         def backward(d_y: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, Gradients]:
@@ -34,14 +34,15 @@ class Activated(tf.Module):
 
 
 class Residual(tf.Module):
-    """Two 3x3 convolutions, or 1x1, 3x3, 1x1 around a quarter of the channels, each behind norm and ReLU.
+    """Two 3x3 convolutions, or the bottleneck of 1x1, 3x3 and 1x1, each after norm and ReLU.
 
     Args:
-        preactivated: False where the input has just been normalised by the stem (the first unit of the network).
-        keep: a replay keeps what norm and ReLU give; else they are computed once more where it is differentiated.
-        store_inner_conv: the output of the last convolution but one is kept for the replay, which is spared half of
-            its work for a quarter of a bottleneck's width.
-        compute_dtype: of the convolutions; without one, the input's.
+        inputs, outputs: numbers of channels. A bottleneck has a quarter of `outputs` inside.
+        preactivated: False leaves out the first norm and ReLU: in the first unit, as the stem ends with them.
+        keep_activations: a replay keeps the outputs of norm and ReLU; False computes them again for their gradient.
+        store_inner_conv: the forward pass keeps the output of the last convolution but one for the replay. In a
+            bottleneck this halves the work of the replay for a quarter of the unit's channels.
+        compute_dtype: dtype of the convolutions; None is that of the input.
     """
 
     def __init__(
@@ -54,18 +55,19 @@ class Residual(tf.Module):
         stride: int = 1,
         bottleneck: bool,
         preactivated: bool = True,
-        keep: bool = True,
+        keep_activations: bool = True,
         store_inner_conv: bool = False,
         compute_dtype: tf.DType | None = None,
     ):
         super().__init__()
-        self.keep, self.store_inner_conv, self.compute_dtype = keep, store_inner_conv, compute_dtype
+        self.keep_activations, self.store_inner_conv = keep_activations, store_inner_conv
+        self.compute_dtype = compute_dtype
         inner = outputs // 4 if bottleneck else outputs
         sizes = (1, 3, 1) if bottleneck else (3, 3)
         widths = (inputs, *[inner] * (len(sizes) - 1), outputs)
         self.activations, self.convs = [], []
         for i, size in enumerate(sizes):
-            self.activations.append(Activated(init, norm, widths[i]) if i or preactivated else None)
+            self.activations.append(NormReLU(init, norm, widths[i]) if i or preactivated else None)
             self.convs.append(Conv(init, size, widths[i], widths[i + 1], stride if i == 0 else 1))
 
     def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
@@ -77,22 +79,26 @@ class Residual(tf.Module):
         return chain_pullback(self._layers, x, mode)
 
     @property
-    def _layers(self) -> list[_ActivatedConv]:
+    def _layers(self) -> list[_NormReLUConv]:
         return [
-            _ActivatedConv(
-                activation, conv, self.keep, self.compute_dtype, self.store_inner_conv and conv is self.convs[-2]
+            _NormReLUConv(
+                activation,
+                conv,
+                self.keep_activations,
+                self.compute_dtype,
+                store_output=self.store_inner_conv and conv is self.convs[-2],
             )
             for activation, conv in zip(self.activations, self.convs, strict=True)
         ]
 
 
 @dataclass(frozen=True)
-class _ActivatedConv:
-    """conv(relu(norm(x)))."""
+class _NormReLUConv:
+    """conv(relu(norm(x))), or conv(x) without an activation."""
 
-    activation: Activated | None
+    activation: NormReLU | None
     conv: Conv
-    keep: bool
+    keep_activation: bool
     compute_dtype: tf.DType | None
     store_output: bool = False
 
@@ -101,7 +107,7 @@ class _ActivatedConv:
         return self.conv(x if self.activation is None else self.activation(x, mode))
 
     def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:
-        again = mode.replaying and not self.keep
+        activate_again = mode.replaying and not self.keep_activation
         activated, activation_backward = self._activate(x, mode)
         saved = mode.saved_for_replay(self.conv)
         y, conv_backward = self.conv.pullback(activated, None if saved is None else after([activated], saved))
@@ -109,11 +115,12 @@ class _ActivatedConv:
             mode.saved[self.conv] = y
 
         def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, Gradients]:
-            # the cast input is not kept either: x itself is there anyway
-            a, a_backward = self._activate(after([d_y], x), mode) if again else (activated, activation_backward)
-            d_a, kernel = conv_backward(d_y, a)
-            d_x, norm = a_backward(d_a, a)
-            return d_x, kernel + norm
+            a, a_backward = activated, activation_backward
+            if activate_again:  # from x, which is in memory anyway, so that the cast input is not kept either
+                a, a_backward = self._activate(after([d_y], x), mode)
+            d_a, kernel_gradients = conv_backward(d_y, a)
+            d_x, norm_gradients = a_backward(d_a, a)
+            return d_x, kernel_gradients + norm_gradients
 
         return y, backward
 
@@ -130,7 +137,7 @@ class Projection(tf.Module):
     ):
         super().__init__()
         self.conv = Conv(init, 1, inputs, outputs, stride)
-        self._layer = _ActivatedConv(None, self.conv, True, compute_dtype)
+        self._layer = _NormReLUConv(None, self.conv, True, compute_dtype)
 
     def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
         return self._layer(x, mode)
@@ -140,7 +147,7 @@ class Projection(tf.Module):
 
 
 class PoolAndPad(tf.Module):
-    """Average pooling and zero channels on both sides: the shortcut of basic units that change shape."""
+    """Average pooling, then zero channels on both sides: the shortcut of basic units that change shape."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, compute_dtype: tf.DType | None = None):
         super().__init__()
@@ -174,7 +181,9 @@ def shortcut(
 class Stem(tf.Module):
     """The first convolution with norm and ReLU: 3x3 (`cifar`), or 7x7/2 and 3x3/2 max-pooling (`imagenet`).
 
-    It may be one of several `parts`, each with `outputs` of the channels.
+    Args:
+        channels, outputs: channels of the images and of the output.
+        parts: number of stems that together stand for one with parts * outputs channels (see Initializer.conv).
     """
 
     def __init__(self, init: Initializer, norm: str, stem: str, channels: int, outputs: int, parts: int = 1):
@@ -186,6 +195,6 @@ class Stem(tf.Module):
 
     def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
         x = self.norm(self.conv(x), mode)
-        if self.pooled:  # before ReLU, with which it commutes: a quarter of the values to rectify
+        if self.pooled:  # commutes with ReLU, which then has a quarter of the values to rectify
             x = tf.nn.max_pool2d(x, 3, 2, "SAME")
         return tf.nn.relu(x)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import tensorflow as tf
 
 from accumtrain.backprop.mode import Mode
-from accumtrain.models.blocks import Activated
+from accumtrain.models.blocks import NormReLU
 from accumtrain.models.layers import Dense, Initializer
 
 
 class Head(tf.Module):
-    """Averages and classifies in the variables' dtype: both are cheap, and bfloat16 would lose bits in them."""
+    """Computes average and logits in the dtype of the variables: both are cheap, and bfloat16 would lose bits."""
 
     def __init__(self, init: Initializer, norm: str, channels: int, classes: int):
         super().__init__()
-        self.activation = Activated(init, norm, channels)
+        self.activation = NormReLU(init, norm, channels)
         self.dense = Dense(init, channels, classes)
         self.dtype = init.dtype
 

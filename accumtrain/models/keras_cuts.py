@@ -1,7 +1,7 @@
-"""Where a functional Keras model can be cut into a chain, and which of these cuts cost the least memory.
+"""Cuts a functional Keras model into the chain of segments that takes the least memory.
 
 A cut point is a tensor through which every path from the images to the logits goes, such as the sum at the end of a
-residual block. Between two of them a part of the model is a function of one tensor, so it can be computed again.
+residual block. The part of the model between two cut points is a function of one tensor, so it can be computed again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class CutPiece:
     Attributes:
         output: the symbolic tensor at its end, a cut point.
         kept: bytes per example of `output`.
-        inner: bytes per example of all tensors that its operations give, `output` included.
+        inner: bytes per example of the outputs of all its operations, `output` included.
     """
 
     output: Any
@@ -32,7 +32,7 @@ class CutPiece:
 
 
 def pieces(model: keras.Model) -> list[CutPiece]:
-    """All pieces of a functional model with one input and one output, from the input on."""
+    """All pieces of a functional model with one input and one output, in order from the input."""
     operations = model.operations  # each after those that it depends on
     uses = Counter(id(tensor) for operation in operations for tensor in _inputs(operation))
     uses[id(model.output)] += 1
@@ -56,10 +56,10 @@ def pieces(model: keras.Model) -> list[CutPiece]:
 def cheapest(chain: Sequence[CutPiece]) -> tuple[list[int], int]:
     """Joins pieces into segments such that the backward pass takes the least memory.
 
-    Going backwards, a segment needs its own inner tensors and, kept, the inputs of itself and of all before it.
+    The backward pass of a segment needs its inner tensors, its input, and the inputs of all segments before it.
 
     Returns:
-        The last piece of each segment, and the bytes per example at the worst segment.
+        The index of the last piece of each segment, and the bytes per example at the worst segment.
     """
     low, high = max(piece.inner for piece in chain), sum(piece.inner for piece in chain)
     while low < high:
@@ -74,8 +74,9 @@ def cheapest(chain: Sequence[CutPiece]) -> tuple[list[int], int]:
 
 
 def _ends(chain: Sequence[CutPiece], most: int) -> list[int] | None:
-    """The segments that keep the fewest bytes where no one may need more than `most`; None if there are none."""
-    kept, start = [0.0] + [math.inf] * len(chain), [0] * (len(chain) + 1)  # by the number of pieces passed
+    """The segments that keep the fewest bytes if none may need more than `most` bytes; None if this is impossible."""
+    # for each number of pieces: the fewest bytes kept for them, and where their last segment starts
+    kept, start = [0.0] + [math.inf] * len(chain), [0] * (len(chain) + 1)
     for begin in range(len(chain)):
         inner = 0
         for end in range(begin, len(chain)):
@@ -86,10 +87,10 @@ def _ends(chain: Sequence[CutPiece], most: int) -> list[int] | None:
                 kept[end + 1], start[end + 1] = kept[begin] + chain[end].kept, begin
     if math.isinf(kept[-1]):
         return None
-    ends, passed = [], len(chain)
-    while passed:
-        ends.append(passed - 1)
-        passed = start[passed]
+    ends, count = [], len(chain)
+    while count:
+        ends.append(count - 1)
+        count = start[count]
     return ends[::-1]
 
 

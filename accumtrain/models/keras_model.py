@@ -1,7 +1,7 @@
-"""Any classifier of keras.applications, driven through Keras's `stateless_call`: whole, or as a chain of segments.
+"""Any classifier of keras.applications, called by Keras's `stateless_call`: whole, or as a chain of segments.
 
-Keras writes batch-norm statistics and seed counters inside the forward pass; here every state that a call would
-change comes back as a value instead, so that it moves at the commit or not at all.
+Keras writes batch-norm statistics and seed counters inside the forward pass. `stateless_call` returns them as values
+instead, so that they change at the commit or not at all.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from accumtrain.models.keras_cuts import cheapest, pieces
 from accumtrain.models.spec import ModelSpec
 
 POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16", "float64": "float64"}
-LEAST_SAVING = 0.1  # of the activations; with less, computing them again is for nothing
+LEAST_SAVING = 0.1  # share of the activations; recomputing is refused if it saves less
 
 
 class KerasNorm(tf.Module):
@@ -38,16 +38,16 @@ class KerasNorm(tf.Module):
 
 
 class KerasSegment:
-    """A functional Keras model or a part of one, from its input to its output, [N, ...] each.
+    """A functional Keras model or a part of one, from its input [N, ...] to its output [N, ...].
 
-    No tf.Module: KerasModel holds the variables.
+    It is not a tf.Module, as KerasModel holds the variables.
 
     Args:
-        part: with one input and one output.
+        part: a model with one input and one output.
         memory: `store` or `recompute`.
         norms: id of a BatchNormalization -> its moving statistics.
-        draws: id of the state of a seed generator -> its number in the whole model.
-        dtype: of the output.
+        draws: id of the state of a seed generator -> the generator's number in the whole model.
+        dtype: dtype of the output.
     """
 
     def __init__(
@@ -66,8 +66,8 @@ class KerasSegment:
             (norms[id(layer)], places[id(layer.moving_mean)], places[id(layer.moving_variance)])
             for layer in _normalisations(part)
         ]
-        written = {place for place, _ in self._seeds} | {place for _, *both in self._norms for place in both}
-        self._constants = sorted(set(places.values()) - written)
+        changing = {place for place, _ in self._seeds} | {place for _, *both in self._norms for place in both}
+        self._constants = sorted(set(places.values()) - changing)
 
     def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
         state = [tf.convert_to_tensor(variable.value) for variable in self.model.non_trainable_variables]
@@ -79,18 +79,18 @@ class KerasSegment:
             for _, mean, variance in self._norms:
                 state[mean], state[variance] = tf.zeros_like(state[mean]), tf.zeros_like(state[variance])
         weights = [tf.convert_to_tensor(weight) for weight in self.trainable_variables]
-        y, after = self.model.stateless_call(weights, state, x, training=mode.training)
+        y, new_state = self.model.stateless_call(weights, state, x, training=mode.training)
         for place in self._constants:
-            if after[place] is not state[place]:
+            if new_state[place] is not state[place]:
                 raise ConfigError(
                     f"{self.model.non_trainable_variables[place].path} changes in a forward pass, which only batch "
                     "statistics and seeds may do here; choose another model.name"
                 )
         if mode.recording:
             for norm, mean, variance in self._norms:
-                # from zero, Keras's moving average leaves (1 - momentum) times the batch's own statistics
+                # Keras's moving average, started from zero, is (1 - momentum) times the statistics of the batch
                 share = 1.0 - norm.momentum
-                mode.record(norm, after[mean] / share, after[variance] / share)
+                mode.record(norm, new_state[mean] / share, new_state[variance] / share)
         return tf.cast(y, self.dtype)
 
     def forward(self, x: tf.Tensor, mode: Mode, consume: Consume) -> tuple[tf.Tensor, Backward]:
@@ -100,14 +100,15 @@ class KerasSegment:
 class KerasModel(Model):
     """A whole Keras model, images [N, H, W, C] to logits [N, classes].
 
-    It holds the variables in Keras's order, so checkpoints and optimizer state fit whatever the segments are.
+    It holds the variables in Keras's order, so checkpoints and optimizer state do not depend on the segments.
 
     Args:
-        config: memory `store`: one segment. `recompute`: the chain that costs the least memory; its last segment is
-            stored, since its backward pass follows at once.
+        config: with memory `store` the model is one segment. With `recompute` it is the chain that takes the least
+            memory; the last segment is stored, as its backward pass follows at once.
+        dtype: dtype of the logits.
 
     Raises:
-        ConfigError: recompute, and the model has no cut points that would save memory.
+        ConfigError: memory is `recompute`, and the model has no cut points that would save memory.
     """
 
     def __init__(self, config: KerasModelConfig, model: keras.Model, dtype: tf.DType):
@@ -158,8 +159,8 @@ def build_keras(config: KerasModelConfig, spec: ModelSpec) -> KerasModel:
     """keras.applications.<name>(weights=None, ...) with logits instead of probabilities.
 
     Raises:
-        ConfigError: an unknown name, an argument Keras refuses, an image too small for the model, or
-            model.memory=recompute for a model that it saves nothing.
+        ConfigError: the name is unknown, Keras refuses an argument, the images are too small for the model, or
+            model.memory=recompute would save nothing.
     """
     builders = {name: value for name, value in vars(keras.applications).items() if name[0].isupper()}
     if config.name not in builders:

@@ -1,4 +1,4 @@
-"""The gradient of a convolution's kernel: its own operation, or matrix products where a CPU is faster at these."""
+"""The gradient of a convolution's kernel: by TensorFlow's operation for it, or by matrix products where faster."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ import tensorflow as tf
 from accumtrain.backprop.order import after
 from accumtrain.backprop.target import by_cpu_kernels
 
-MANY = 256  # channels from which on oneDNN's bfloat16 kernels for 3x3 lose against its products, at any image size
+# With so many input channels oneDNN's matrix products in bfloat16 are faster than its kernels for 3x3 convolutions, at
+# any image size.
+MANY_CHANNELS = 256
 
 
 def kernel_gradient(
     x: tf.Tensor, d_y: tf.Tensor, shape: tuple[int, int, int, int], stride: int, padding: str
 ) -> tf.Tensor:
-    """Gradient, in the dtype of x, of the kernel [size, size, in, out] of a 2-D convolution.
+    """The gradient of the kernel [size, size, in, out] of a 2-D convolution, in the dtype of x.
 
     Args:
-        x: its input [N, H, W, in].
-        d_y: the gradient of its output, [N, H / stride, W / stride, out].
-        shape: the kernel's.
+        x: input of the convolution, [N, H, W, in].
+        d_y: gradient of its output, [N, H / stride, W / stride, out].
+        shape: shape of the kernel.
     """
     if stride == 1 and padding == "SAME" and faster_as_products(shape, x.dtype):
         return by_products(x, d_y, shape)
@@ -28,23 +30,24 @@ def kernel_gradient(
 
 
 def faster_as_products(shape: tuple[int, int, int, int], dtype: tf.DType) -> bool:
-    """Does oneDNN compute matrix products in less time? (benchmarks/kernel_gradient.py)"""
+    """Whether oneDNN computes the gradient faster by matrix products (measured by benchmarks/kernel_gradient.py)."""
     size, _, inputs, _ = shape
     if not by_cpu_kernels():
         return False
-    return size == 1 or (size == 3 and inputs >= MANY and dtype == tf.bfloat16)
+    return size == 1 or (size == 3 and inputs >= MANY_CHANNELS and dtype == tf.bfloat16)
 
 
 def by_products(x: tf.Tensor, d_y: tf.Tensor, shape: tuple[int, int, int, int]) -> tf.Tensor:
-    """As kernel_gradient, for stride 1 and padding `SAME`: a matrix product for each row of the kernel."""
+    """As `kernel_gradient`, for stride 1 and padding `SAME`: by one matrix product for each row of the kernel."""
     size, _, inputs, outputs = shape
     height, width = d_y.shape[1:3]
     d_pixels = tf.reshape(d_y, [-1, outputs])
     rows = [x]
     if size > 1:
         margin = [size // 2, size // 2]
-        x = tf.pad(after([d_y], x), [[0, 0], margin, margin, [0, 0]])  # or it is held from the forward pass on
+        # after d_y, or the padded copy is in memory from the forward pass on
+        x = tf.pad(after([d_y], x), [[0, 0], margin, margin, [0, 0]])
         x = tf.concat([x[:, :, column : column + width] for column in range(size)], axis=-1)
         rows = [x[:, row : row + height] for row in range(size)]
-    met = [tf.reshape(row, [-1, size * inputs]) for row in rows]
-    return tf.reshape(tf.concat([tf.matmul(row, d_pixels, transpose_a=True) for row in met], axis=0), shape)
+    patches = [tf.reshape(row, [-1, size * inputs]) for row in rows]
+    return tf.reshape(tf.concat([tf.matmul(row, d_pixels, transpose_a=True) for row in patches], axis=0), shape)

@@ -22,11 +22,11 @@ from accumtrain.models.kernel_gradient import faster_as_products, kernel_gradien
 
 EPSILON = 1e-3
 MOMENTUM = 0.9
-ONEDNN_BLOCK = 16  # channels that its bfloat16 kernels take at once
+ONEDNN_BLOCK = 16  # channels that oneDNN's bfloat16 kernels process at once
 
 
 class Initializer:
-    """Draws initial values in order of creation.
+    """Creates variables with initial values that depend on the seed and the order of creation only.
 
     Args:
         seed: the run's seed.
@@ -41,13 +41,14 @@ class Initializer:
         return [self.seed, self.drawn]
 
     def conv(self, shape: tuple[int, int, int, int], parts: int = 1) -> tf.Variable:
-        """A kernel [height, width, in, out], one of so many that together are initialised as one."""
+        """A kernel [height, width, in, out]; `parts` of them are initialised like one with parts * out channels."""
         height, width, _, out = shape
         deviation = math.sqrt(2.0 / (height * width * out * parts))
         value = tf.random.stateless_truncated_normal(shape, self._next_seed(), stddev=deviation)
         return tf.Variable(tf.cast(value, self.dtype), name="kernel")
 
     def dense(self, shape: tuple[int, int]) -> tf.Variable:
+        """A kernel [in, out]."""
         bound = math.sqrt(3.0 / shape[0])
         value = tf.random.stateless_uniform(shape, self._next_seed(), -bound, bound)
         return tf.Variable(tf.cast(value, self.dtype), name="kernel")
@@ -78,7 +79,7 @@ class Conv(tf.Module):
         if not (could_possibly_record() and faster_as_products(kernel.shape, x.dtype)):
             return self._forward(x, kernel)
 
-        @tf.custom_gradient  # a tape gets the bits that `pullback` gives
+        @tf.custom_gradient  # so that tf.GradientTape gives the same bits as `pullback`
         def convolved(x: tf.Tensor, kernel: tf.Tensor) -> tuple[tf.Tensor, Callable]:
             def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
                 d_kernel = kernel_gradient(x, d_y, kernel.shape, self.stride, self.padding)
@@ -91,9 +92,13 @@ class Conv(tf.Module):
     def pullback(
         self, x: tf.Tensor, known: tf.Tensor | None = None
     ) -> tuple[tf.Tensor, Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, Gradients]]]:
-        """The output, computed unless it is known, and the function from (d_y, x) to the gradients of x and the kernel.
+        """Returns the output, and the function from (d_y, x) to the gradients of x and the kernel.
 
-        It takes x a second time, so that x need not be kept; x is done with before the gradient of x takes memory.
+        That function takes x, so that x need not be kept for it. It computes the kernel's gradient first, so that x
+        can be freed before the gradient of x takes memory.
+
+        Args:
+            known: the output, if it need not be computed.
         """
         kernel = tf.cast(self.kernel, x.dtype)
 
@@ -161,14 +166,14 @@ class BatchNorm(tf.Module):
         return self._normalise(x, self.gamma, self.beta, mode, known)[0]
 
     def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:
-        """Of a training pass; the gradient goes through the statistics too. A replay takes them over, to the bit."""
+        """The pullback in training, through the batch statistics too. A replay uses the saved statistics: same bits."""
         gamma = tf.convert_to_tensor(self.gamma)
         y, reserved = self._normalise(x, gamma, self.beta, mode, mode.saved_for_replay(self))
 
         def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, Gradients]:
             d_x, d_gamma, d_beta, *_ = tf.raw_ops.FusedBatchNormGradV3(
-                y_backprop=self._widened(d_y),
-                x=self._widened(x, d_y),
+                y_backprop=self._widen(d_y),
+                x=self._widen(x, d_y),
                 scale=gamma,
                 reserve_space_1=reserved[0],
                 reserve_space_2=reserved[1],
@@ -180,8 +185,8 @@ class BatchNorm(tf.Module):
 
         return y, backward
 
-    def _widened(self, x: tf.Tensor, when: tf.Tensor | None = None) -> tf.Tensor:
-        """float32 in place of bfloat16, once `when` is there, where oneDNN's kernel would take far longer."""
+    def _widen(self, x: tf.Tensor, when: tf.Tensor | None = None) -> tf.Tensor:
+        """Casts bfloat16 to float32, after `when`, if the number of channels makes oneDNN's bfloat16 kernel slow."""
         if x.dtype != tf.bfloat16 or self.channels % ONEDNN_BLOCK == 0 or not by_cpu_kernels():
             return x
         return tf.cast(x if when is None else after([when], x), tf.float32)
@@ -194,10 +199,14 @@ class BatchNorm(tf.Module):
         mode: Mode,
         known: tuple[tf.Tensor, tf.Tensor] | None,
     ) -> tuple[tf.Tensor, Sequence[tf.Tensor]]:
-        """The output by known mean and variance or those of x, and the three tensors its gradient needs."""
+        """Normalises by the known mean and variance or by those of x.
+
+        Returns:
+            The output, and the three tensors that its gradient needs.
+        """
         empty = tf.zeros([0])
         y, mean, variance, *reserved = tf.raw_ops.FusedBatchNormV3(
-            x=self._widened(x),
+            x=self._widen(x),
             scale=gamma,
             offset=beta,
             mean=empty if known is None else known[0],
@@ -210,13 +219,13 @@ class BatchNorm(tf.Module):
             return y, (*known, empty)
         if mode.recording:
             mode.record(self, mean, variance * _unbiased_to_biased(x, variance.dtype))
-            if not on_gpu():  # its fused kernels hand on other things than mean and variance
+            if not on_gpu():  # a GPU's fused kernels return other tensors than mean and variance
                 mode.saved[self] = reserved[0], reserved[1]
         return y, reserved
 
 
 def _unbiased_to_biased(x: tf.Tensor, dtype: tf.DType) -> tf.Tensor | np.floating:
-    """(n - 1) / n for the n values of a channel; a number where the batch is known: ten nodes fewer."""
+    """(n - 1) / n for the n values of a channel. It is a number if the shape is static, which saves ten nodes."""
     known = x.shape[:3].num_elements()
     if known is not None:
         elements = dtype.as_numpy_dtype(known)
@@ -226,7 +235,7 @@ def _unbiased_to_biased(x: tf.Tensor, dtype: tf.DType) -> tf.Tensor | np.floatin
 
 
 class GroupNorm(tf.Module):
-    """Group normalisation (Wu & He 2018, arXiv:1803.08494) in groups of 8 channels, of each example alone."""
+    """Group normalisation (Wu & He 2018, arXiv:1803.08494) of each example, in groups of gcd(8, channels) channels."""
 
     def __init__(self, init: Initializer, channels: int):
         super().__init__()
@@ -243,7 +252,7 @@ class GroupNorm(tf.Module):
         return tf.cast(normed * self.gamma + self.beta, x.dtype)
 
     def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:
-        """A replay keeps nothing but x: it normalises once more for the gradient."""
+        """As `backprop.pullback`. A replay keeps only x and normalises it once more for the gradient."""
         if not mode.replaying:
             return tape_pullback(self, x, mode)
         return self(x, mode), lambda d_y: tape_pullback(self, after([d_y], x), mode)[1](d_y)

@@ -44,9 +44,8 @@ class Classifier(tf.Module):
 def build_lenet(config: LeNetConfig, spec: ModelSpec) -> Model:
     """Two convolutions and three dense layers.
 
-    LeNet-5 was drawn for 32 x 32. A smaller image is padded by the first convolution, and by the second as well
-    where its map is too small for an unpadded 5x5 (below 10), so that 28 x 28 has the original's 61,706
-    parameters and 8 x 8 works.
+    LeNet-5 was designed for 32 x 32 pixels. Smaller images are padded in the first convolution, and in the second too
+    if its feature map is below 10 x 10. So 28 x 28 has the 61,706 parameters of the original, and 8 x 8 works.
     """
     init = spec.init
     height, width, channels = spec.image_shape

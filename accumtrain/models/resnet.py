@@ -27,14 +27,14 @@ class Unit(tf.Module):
 
     def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:
         residual, residual_backward = self.residual.pullback(x, mode)
-        across, shortcut_backward = pullback(self.shortcut, x, mode)
+        skip, skip_backward = pullback(self.shortcut, x, mode)
 
         def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, Gradients]:
-            d_x, gradients = residual_backward(d_y)
-            d_across, more = shortcut_backward(d_y)
-            return d_x + d_across, gradients + more
+            d_x_by_residual, residual_gradients = residual_backward(d_y)
+            d_x_by_skip, skip_gradients = skip_backward(d_y)
+            return d_x_by_residual + d_x_by_skip, residual_gradients + skip_gradients
 
-        return residual + across, backward
+        return residual + skip, backward
 
 
 def build_resnet(config: ResNetConfig, spec: ModelSpec) -> Model:
@@ -58,8 +58,8 @@ def build_resnet(config: ResNetConfig, spec: ModelSpec) -> Model:
                 bottleneck=config.bottleneck,
                 preactivated=stage > 0 or unit > 0,
             )
-            across = shortcut(init, inputs, outputs, stride, config.bottleneck)
-            segments.append(Chain(config.memory, [Unit(residual, across)]))
+            skip = shortcut(init, inputs, outputs, stride, config.bottleneck)
+            segments.append(Chain(config.memory, [Unit(residual, skip)]))
             inputs = outputs
     segments.append(Chain("store", [Head(init, config.norm, widths[-1], spec.num_classes)]))
     return Model(segments, spec.compute_dtype)

@@ -1,8 +1,8 @@
 """Reversible residual networks (Gomez et al. 2017, arXiv:1707.04585), reversed to the bit.
 
-Both streams are float32 (float64 when the variables are) whatever dtype F and G compute in, and are kept on a grid
+Both streams are float32 (or float64, as the variables) whatever dtype F and G compute in, and are rounded to a grid
 of multiples of 2^-snap_bits. Sums of such numbers below 2^(24 - snap_bits) are exact in float32, so
-x1 = y1 - F(x2) gives back the very bits that went in, at any depth.
+x1 = y1 - F(x2) gives the same bits as in the forward pass, at any depth.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from accumtrain.models.spec import ModelSpec
 
 
 def snap(x: tf.Tensor, bits: int) -> tf.Tensor:
-    """Rounds to multiples of 2^-bits; the gradient passes straight through. bits = 0 leaves x alone."""
+    """Rounds to multiples of 2^-bits, with the gradient of the identity. bits = 0 returns x."""
     if bits == 0:
         return x
 
@@ -37,20 +37,21 @@ def snap(x: tf.Tensor, bits: int) -> tf.Tensor:
 def _rounded(x: tf.Tensor, bits: int) -> tf.Tensor:
     if bits == 0:
         return x
-    wide = tf.cast(x, tf.float32) if x.dtype == tf.float16 else x  # 2^bits times it overflows
+    wide = tf.cast(x, tf.float32) if x.dtype == tf.float16 else x  # x * 2^bits overflows in float16
     return tf.cast(tf.round(wide * 2.0**bits) / 2.0**bits, x.dtype)
 
 
 class OnGrid(tf.Module):
-    """Returns what `function` computes, in whatever precision, on the grid; it and its gradient in `dtype`."""
+    """Rounds the output of `function` to the grid. Output and input gradient have `dtype`, whatever it computes in."""
 
     def __init__(self, function: Callable[[tf.Tensor, Mode], tf.Tensor], bits: int, dtype: tf.DType):
         super().__init__()
         self.function, self.bits, self.dtype = function, bits, dtype
 
     def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
-        with tf.control_dependencies([x]):  # or the kernels of all units are cast, and held, from the first moment
-            return snap(tf.cast(self.function(x, mode), self.dtype), self.bits)  # rounding bfloat16 takes twice as long
+        with tf.control_dependencies([x]):  # or the kernels of all units are cast, and kept, from the start
+            # cast first, as rounding bfloat16 takes twice as long
+            return snap(tf.cast(self.function(x, mode), self.dtype), self.bits)
 
     def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:
         with tf.control_dependencies([x]):
@@ -64,7 +65,7 @@ class OnGrid(tf.Module):
 
 
 class Stems(tf.Module):
-    """Images to two streams, each by a stem of its own: half of the channels, so half of the memory at a time."""
+    """Images to two streams, each by its own stem with half of the channels, so that one takes half of the memory."""
 
     def __init__(self, first: OnGrid, second: OnGrid):
         super().__init__()
@@ -74,7 +75,8 @@ class Stems(tf.Module):
         return tuple(stem(images, mode) for stem in self.stems)
 
     def pullback(self, images: tf.Tensor, mode: Mode) -> tuple[tuple[tf.Tensor, ...], Pullback]:
-        """A replay computes a stem again once the one before it is done; its own output, unused, is dropped."""
+        """In a replay a stem is computed again only after the gradients of the stem before it."""
+        # in a replay nothing uses these passes, so the graph drops them
         passes = [stem.pullback(images, mode) for stem in self.stems]
 
         def backward(d_y: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, Gradients]:
@@ -84,9 +86,9 @@ class Stems(tf.Module):
                 if mode.replaying:
                     again = after([d_stream, *(gradient for _, gradient in gradients)], images)
                     _, stem_backward = stem.pullback(again, mode)
-                d_x, of_stem = stem_backward(d_stream)
+                d_x, stem_gradients = stem_backward(d_stream)
                 d_images.append(d_x)
-                gradients += of_stem
+                gradients += stem_gradients
             return tf.add_n(d_images), gradients
 
         return tuple(y for y, _ in passes), backward
@@ -106,7 +108,7 @@ class Join(tf.Module):
 def build_revnet(config: RevNetConfig, spec: ModelSpec) -> Model:
     """Stem, one segment per stage (per unit when recomputed), head."""
     init, compute_dtype = spec.init, spec.compute_dtype
-    # a stem can't be reversed: where the stages are, it is computed again
+    # a stem is not invertible: with memory=reverse it is recomputed
     stem_memory = "store" if config.memory == "store" else "recompute"
     stem_filters, *filters = [width // 2 for width in config.filters]  # of one stream
     widths = [stem_filters] + [width * (4 if config.bottleneck else 1) for width in filters]
@@ -119,10 +121,10 @@ def build_revnet(config: RevNetConfig, spec: ModelSpec) -> Model:
         return OnGrid(function, config.snap_bits, dtype)
 
     def unit(stage: int, place: int) -> Coupling:
-        entry, left = place == 0, config.units[stage] - place  # with this one
+        entry, first_stage = place == 0, stage == 0
+        units_to_end = config.units[stage] - place  # of the stage, with this one
         inputs, outputs = widths[stage] if entry else widths[stage + 1], widths[stage + 1]
-        stride = 2 if entry and stage > 0 else 1
-        widest = stage == 0
+        stride = 2 if entry and not first_stage else 1
 
         def residual(inputs: int, stride: int, preactivated: bool) -> Residual:
             return Residual(
@@ -133,16 +135,16 @@ def build_revnet(config: RevNetConfig, spec: ModelSpec) -> Model:
                 stride=stride,
                 bottleneck=config.bottleneck,
                 preactivated=preactivated,
-                keep=not widest,
-                store_inner_conv=left <= stored[stage],
+                keep_activations=not first_stage,
+                store_inner_conv=units_to_end <= stored[stage],
                 compute_dtype=compute_dtype,
             )
 
-        # values as large as the first stage's streams stay in low precision, as memory peaks there: `add` converts them
-        f_returns = compute_dtype if widest or (entry and stage == 1) else init.dtype
-        g_returns = compute_dtype if widest else init.dtype
-        f = on_grid(residual(inputs, stride, preactivated=not (entry and stage == 0)), f_returns)
-        g = on_grid(residual(outputs, 1, preactivated=True), g_returns)
+        # memory peaks in the first stage: values as large as its streams stay in low precision, and `add` casts them
+        f_dtype = compute_dtype if first_stage or (entry and stage == 1) else init.dtype
+        g_dtype = compute_dtype if first_stage else init.dtype
+        f = on_grid(residual(inputs, stride, preactivated=not (entry and first_stage)), f_dtype)
+        g = on_grid(residual(outputs, 1, preactivated=True), g_dtype)
         first_shortcut, second_shortcut = (
             shortcut(init, inputs, outputs, stride, config.bottleneck, compute_dtype) for _ in range(2)
         )
@@ -150,10 +152,10 @@ def build_revnet(config: RevNetConfig, spec: ModelSpec) -> Model:
             return Coupling(f, g)
         return Coupling(f, g, (on_grid(first_shortcut, init.dtype), on_grid(second_shortcut, init.dtype)))
 
-    # kept for the replay, so as small as it may be: the shortcuts of a first unit that has some return streams
-    stem_returns = init.dtype if widths[0] == widths[1] else compute_dtype
+    # the stems' output is kept for the replay: in low precision, if shortcuts of the first unit cast it to streams
+    stem_dtype = init.dtype if widths[0] == widths[1] else compute_dtype
     stems = (Stem(init, config.norm, config.stem, spec.channels, stem_filters, parts=2) for _ in range(2))
-    segments: list[Segment] = [Chain(stem_memory, [Stems(*(on_grid(stem, stem_returns) for stem in stems))])]
+    segments: list[Segment] = [Chain(stem_memory, [Stems(*(on_grid(stem, stem_dtype) for stem in stems))])]
     for stage, count in enumerate(config.units):
         units = [unit(stage, place) for place in range(count)]
         if config.memory == "recompute":
@@ -165,17 +167,18 @@ def build_revnet(config: RevNetConfig, spec: ModelSpec) -> Model:
 
 
 def count_stored_inner_convs(units: Sequence[int], widths: Sequence[int], bottleneck: bool) -> list[int]:
-    """How many units at the end of each stage keep what their replay would convolve for longest.
+    """For each stage, how many of its last units store the output of the inner convolution (see Residual).
 
-    The first stage, whose images are the largest, makes the peak, late in the backward pass. What units at the end of
-    the network keep is freed by then: they may while all of them together keep no more than one and a half streams of
-    the first stage. Each stage halves height and width.
+    Memory peaks late in the backward pass, in the first stage, whose images are the largest. What the last units of the
+    network store is freed by then. So units store from the end of the network on, as long as all of it together is no
+    larger than one and a half streams of the first stage. Each stage halves height and width.
     """
-    kept = [2 * width / (4 if bottleneck else 1) / 4**stage for stage, width in enumerate(widths)]  # by F and G of one
+    # values that F and G of one unit store, and those still allowed, for each pixel of the first stage
+    per_unit = [2 * width / (4 if bottleneck else 1) / 4**stage for stage, width in enumerate(widths)]
     left, stored = 1.5 * widths[0], [0] * len(units)
     for stage in reversed(range(len(units))):
-        stored[stage] = min(units[stage], int(left / kept[stage]))
-        left -= stored[stage] * kept[stage]
+        stored[stage] = min(units[stage], int(left / per_unit[stage]))
+        left -= stored[stage] * per_unit[stage]
         if stored[stage] < units[stage]:
             break
     return stored

@@ -1,4 +1,4 @@
-"""What a model is built for."""
+"""What the builder of a model needs to know: images, classes, precision and seed."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ COMPUTE_DTYPES = {"float32": tf.float32, "bfloat16": tf.bfloat16, "float16": tf.
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """What a model is built for.
+    """What the builder of a model needs to know.
 
     Attributes:
         image_shape: height, width, channels.
-        num_classes: of the logits.
-        precision: one of the values of the key `precision`.
-        seed: the run's; initial weights are a pure function of it.
-        init: draws initial weights, in the dtype of all variables.
+        num_classes: number of logits.
+        precision: float32, bfloat16, float16 or float64.
+        seed: the seed of the run; initial weights are a pure function of it.
+        init: creates variables with their initial values, in `variable_dtype`.
     """
 
     image_shape: tuple[int, int, int]
@@ -34,15 +34,15 @@ class ModelSpec:
 
     @property
     def channels(self) -> int:
-        """Of the images."""
+        """Channels of the images."""
         return self.image_shape[-1]
 
     @property
     def compute_dtype(self) -> tf.DType:
-        """Of convolutions and matrix products."""
+        """The dtype of convolutions and matrix products."""
         return COMPUTE_DTYPES[self.precision]
 
     @property
     def variable_dtype(self) -> tf.DType:
-        """Of weights, of the loss and of all sums."""
+        """The dtype of weights, of the loss and of all sums."""
         return tf.float64 if self.compute_dtype == tf.float64 else tf.float32

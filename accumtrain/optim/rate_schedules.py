@@ -1,10 +1,10 @@
-"""Factors on the optimizer's rate, counted in updates: t = step + 1 is the update made when `step` are done.
+"""Schedules: factors on the optimizer's rate. After `step` updates follows update t = step + 1; t counts from 1.
 
-Every schedule rises linearly to 1 at update t = warmup (as t / warmup: no update has rate 0). From there on it is
+Every schedule rises linearly to 1 at update t = warmup (as t / warmup, so no update has rate 0). From there on it is
 
     constant   1
-    cosine     half a cosine, 1 at update max(warmup, 1), `final` at the run's last update
-    step       factor^k with k boundaries <= step: the first b updates do not see the boundary b
+    cosine     half a cosine: 1 at update max(warmup, 1), `final` at the last update of the run
+    step       factor^k for k boundaries <= step, so the first b updates are before the boundary b
     rsqrt      sqrt(timescale / max(t, timescale))
 """
 
@@ -24,16 +24,16 @@ from accumtrain.kinds.schedules import (
     StepConfig,
 )
 
-Schedule = Callable[[tf.Tensor], tf.Tensor]
+Schedule = Callable[[tf.Tensor], tf.Tensor]  # from `step` (int64 scalar, updates done) to the factor (float32 scalar)
 
 
 def constant_schedule(*, warmup: int = 0) -> Schedule:
-    """1 after the warm-up."""
+    """The factor is 1 after `warmup` updates of linear rise."""
     return _with_warmup(lambda step: tf.ones((), tf.float32), warmup)
 
 
 def cosine_schedule(total_steps: int, *, final: float = 0.0, warmup: int = 0) -> Schedule:
-    """Half a cosine to `final` at update `total_steps`."""
+    """The factor falls from 1 as half a cosine, to `final` at update `total_steps`."""
     peak = max(warmup, 1)
     length = max(total_steps - peak, 1)
 
@@ -45,7 +45,7 @@ def cosine_schedule(total_steps: int, *, final: float = 0.0, warmup: int = 0) ->
 
 
 def step_schedule(boundaries: Sequence[int], *, factor: float = 0.1, warmup: int = 0) -> Schedule:
-    """Multiplied by `factor` at each of the increasing `boundaries`."""
+    """The factor is multiplied by `factor` after each of the increasing numbers of updates in `boundaries`."""
     limits = tf.constant(boundaries, tf.int64, shape=[len(boundaries)])
     factors = tf.constant([factor**k for k in range(len(boundaries) + 1)], tf.float32)
 
@@ -57,7 +57,7 @@ def step_schedule(boundaries: Sequence[int], *, factor: float = 0.1, warmup: int
 
 
 def rsqrt_schedule(timescale: int = 10000, *, warmup: int = 0) -> Schedule:
-    """Constant for `timescale` updates, then falling as 1 / sqrt(t)."""
+    """The factor is 1 for `timescale` updates, then falls as sqrt(timescale / t)."""
 
     def factor(step: tf.Tensor) -> tf.Tensor:
         t = tf.cast(step + 1, tf.float32)
@@ -81,12 +81,7 @@ def _with_warmup(main: Schedule, warmup: int) -> Schedule:
 
 
 def build_schedule(config: ScheduleConfig, total_steps: int) -> Schedule:
-    """Returns the function from `step` (int64 scalar, updates done) to the factor (float32 scalar).
-
-    Args:
-        config: the kind and its lengths, in updates.
-        total_steps: updates in the whole run.
-    """
+    """Returns the schedule of `config` for a run of `total_steps` updates."""
     schedule: Schedule = SCHEDULES[config.kind].builder()(config, total_steps)
     return schedule
 

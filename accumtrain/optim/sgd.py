@@ -13,9 +13,8 @@ from accumtrain.optim.per_shape import VariableHandle
 class SGD(Optimizer):
     """m = momentum * m + g; w -= rate * m, or w -= rate * (g + momentum * m) with Nesterov.
 
-    The rate stands outside the momentum (Sutskever et al. 2013, as TensorFlow 1 and PyTorch write it), so a step
-    of the schedule acts at once. Weight decay is L2: g + weight_decay * w. State: one value per weight, none
-    without momentum.
+    The rate multiplies m, as in TensorFlow 1 and PyTorch, so a change of the rate acts at once; in Sutskever et al.
+    2013 it multiplies g. Weight decay is L2: g + weight_decay * w. State: one value per weight, none without momentum.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Learning curves as a picture: one run's results.png, or several runs over one another."""
+"""Learning curves as a picture: of one run (results.png), or of several runs in the same axes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def draw_curves(runs: Mapping[str, Records], path: Path) -> None:
 
     Args:
         runs: name -> metric records, as metrics.jsonl holds them.
-        path: of the PNG file to write.
+        path: the PNG file to write.
     """
     import matplotlib
 

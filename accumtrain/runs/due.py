@@ -1,4 +1,4 @@
-"""What is due after which update: log records, evaluations, checkpoints, the end."""
+"""Which updates are followed by a log record, an evaluation or a checkpoint."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from accumtrain.config.schema import Config
 
 
 class Due:
-    """The appointments of one run. `done` counts updates.
+    """When one run logs, evaluates and saves. `done` is the number of updates done.
 
     Args:
-        total: the run's last update.
-        train_examples: examples of an epoch.
+        total: number of updates of the whole run.
+        train_examples: examples per epoch.
     """
 
     def __init__(self, config: Config, total: int, train_examples: int):
@@ -30,7 +30,7 @@ class Due:
         return done >= self._total or done == self._next_evaluation(done - 1)
 
     def next(self, done: int) -> int:
-        """The first update after `done` that anything is due after."""
+        """The first update after `done` that is followed by a log record, an evaluation or a checkpoint."""
         if done == 0:
             return 1
         logs, checkpoints = (done + every - done % every for every in (self._log_every, self._checkpoint_every))

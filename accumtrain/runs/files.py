@@ -1,4 +1,4 @@
-"""Files that are replaced as a whole or not at all, and errors of the disk in the user's words."""
+"""Atomic replacement of files, and disk errors with a remedy for the user."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_atomic(path: Path, text: str) -> None:
-    """Replaces the file `path` by `text`, or leaves it as it was. A file that holds this text is not touched.
+    """Replaces the content of the file `path` as a whole. A file that already holds `text` is not touched.
 
     Raises:
-        CheckpointError: it can't be written, for example because the disk is full.
+        CheckpointError: the file can't be written, for example because the disk is full; it is unchanged then.
     """
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     with disk_errors(path):
@@ -42,7 +42,7 @@ def write_atomic(path: Path, text: str) -> None:
 
 @contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Within, an OSError about writing `path` becomes a CheckpointError that says what to do."""
+    """Within this context, an OSError about writing `path` becomes a CheckpointError that says what to do."""
     try:
         yield
     except OSError as error:
@@ -55,7 +55,7 @@ def disk_errors(path: Path) -> Iterator[None]:
 
 
 def plain(value: Any) -> Any:
-    """`value` as JSON can hold it. Numbers may be NumPy scalars; non-finite ones become null."""
+    """Converts `value` to what JSON can hold. Numbers may be NumPy scalars; non-finite ones become null."""
     match value:
         case Mapping():
             return {str(key): plain(item) for key, item in value.items()}

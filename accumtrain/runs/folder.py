@@ -1,4 +1,4 @@
-"""Where a job writes: the folder is made by one function, before any work, for all jobs."""
+"""The folder that a job writes into. One function makes it for all jobs, before any work."""
 
 from __future__ import annotations
 
@@ -31,33 +31,35 @@ def result_file(config: Config) -> Path:
 
 @contextmanager
 def open_folder(config: Config) -> Iterator[Path]:
-    """The folder that the configured job writes into, made before any work. It is removed if it stays empty.
+    """The folder that the configured job writes into, made before any work. What was made and stays empty is removed.
 
     Raises:
         ConfigError: it can't be made.
         CheckpointError: the job needs a trained run, and there is none.
     """
     path = job_folder(config)
-    if JOBS[config.job].needs_a_run and not any(path.glob(f"{CHECKPOINTS}/**/*.index")):
-        raise CheckpointError(f"no checkpoint in {path / CHECKPOINTS}: train first, with the same run.name")
+    with folder_errors(path):
+        made = [folder for folder in (path, *path.parents) if not folder.exists()]
     make_folder(path)
     try:
+        if JOBS[config.job].needs_a_run and not any(path.glob(f"{CHECKPOINTS}/**/*.index")):
+            raise CheckpointError(f"no checkpoint in {path / CHECKPOINTS}: train first, with the same run.name")
         yield path
     finally:
-        for folder in (path, Path(config.run.dir)):
-            with suppress(OSError):  # there is something in it
+        for folder in made:
+            with suppress(OSError):  # it is not empty
                 folder.rmdir()
 
 
 def make_folder(path: Path) -> None:
-    """Raises ConfigError if it can't be made."""
+    """Makes the folder and those above it. Raises ConfigError if that fails."""
     with folder_errors(path):
         path.mkdir(parents=True, exist_ok=True)
 
 
 @contextmanager
 def folder_errors(path: Path) -> Iterator[None]:
-    """Within, an OSError becomes a ConfigError that names the folder of the run."""
+    """Within this context, an OSError becomes a ConfigError that names the folder of the run."""
     try:
         yield
     except OSError as error:

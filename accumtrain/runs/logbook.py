@@ -1,4 +1,4 @@
-"""The metrics of a run while it trains: metrics.jsonl, TensorBoard, and the clock behind examples per second."""
+"""The metrics of a run while it trains: metrics.jsonl, TensorBoard, and the time behind examples per second."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Logbook:
     """Writes each record to metrics.jsonl and TensorBoard, and remembers them for the summary.
 
     Args:
-        run: the run's directory, its metrics already cut back to the restored update.
-        events: None writes none.
-        batch_size: examples of an update.
-        train_examples: examples of an epoch.
+        run: the run's folder; its metrics end with the restored update.
+        events: None writes no TensorBoard events.
+        batch_size: examples per update.
+        train_examples: examples per epoch.
     """
 
     def __init__(self, run: Run, events: Events | None, batch_size: int, train_examples: int):
@@ -30,13 +30,13 @@ class Logbook:
         self.records: list[dict[str, Any]] = run.records()
         self._seconds_before = max((record["seconds"] for record in self.records), default=0.0)
         self.seconds_to_first_update: float | None = None
-        self._updates, self._busy = 0, 0.0  # without what compiles
-        self._compiled: set[bool] = set()  # one update in a call, several updates in a call
+        self._updates, self._busy = 0, 0.0  # updates timed, and their seconds, without calls that also compile
+        self._compiled: set[bool] = set()  # False: a call of one update is compiled; True: one of several updates is
         self._updates_logged, self._busy_logged = 0, 0.0
 
     @contextmanager
     def timed_updates(self, count: int) -> Iterator[None]:
-        """Around everything that makes `count` updates. The first alone and the first together also compile."""
+        """Times the body, which makes `count` updates. The first call of one and of several updates also compiles."""
         started = time.perf_counter()
         yield
         if self.seconds_to_first_update is None:
@@ -54,11 +54,11 @@ class Logbook:
 
     @property
     def examples_per_second(self) -> float | None:
-        """Over this session; None until two updates are done."""
+        """The mean over this session; None until two updates are done."""
         return self._updates * self._batch_size / self._busy if self._updates else None
 
     def train(self, step: int, update: Mapping[str, float]) -> None:
-        """Logs an update: what TRAIN names."""
+        """Logs the values of an update that TRAIN names."""
         updates, busy = self._updates - self._updates_logged, self._busy - self._busy_logged
         self._updates_logged, self._busy_logged = self._updates, self._busy
         per_second = updates * self._batch_size / busy if updates else self.examples_per_second
@@ -67,16 +67,16 @@ class Logbook:
         self._write("train", step, values | speed)
 
     def test(self, step: int, result: Mapping[str, float]) -> None:
-        """Logs an evaluation: loss, accuracy, examples and its own speed."""
+        """Logs an evaluation: loss, accuracy, examples and its speed."""
         speed = {"examples_per_second": result["examples"] / result["seconds"]}
         self._write("test", step, {name: result[name] for name in ("loss", "accuracy", "examples")} | speed)
 
     def tested(self, step: int) -> bool:
-        """Has the state after `step` updates been evaluated?"""
+        """Whether the state after `step` updates has been evaluated."""
         return any(record["split"] == "test" and record["step"] == step for record in self.records)
 
     def last(self, split: str) -> dict[str, float] | None:
-        """Loss and accuracy of the last record of a split."""
+        """Loss and accuracy of the last record of a split; None without a record."""
         for record in reversed(self.records):
             if record["split"] == split:
                 return {"loss": record["loss"], "accuracy": record["accuracy"]}

@@ -1,4 +1,4 @@
-"""What a run is called: by run.name, or after the command that makes it."""
+"""The name of a run: run.name, or a name derived from its command."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from accumtrain.config.schema import Config
 
-LONGEST_NAME = 100  # characters of a derived name, its hash aside
+LONGEST_NAME = 100  # characters of a derived name, without its hash
 NOT_IN_NAMES = {"job", "report.runs", "run.name", "run.dir", "run.resume", "device.workers", "device.index"}
 
 
@@ -24,12 +24,12 @@ def run_name(config: Config, overrides: Sequence[str]) -> str:
     base, in_base = f"{config.model.label}-{config.data.label}", {"model", "data", "model.name", "data.name"}
     if "experiment" in values:
         base, in_base = values["experiment"], {"experiment"}
-    told = {
+    shown = {
         key: value
         for key, value in sorted(values.items())
         if key not in in_base | NOT_IN_NAMES and not key.startswith(("log.", "bench.", "hydra"))
     }
-    exact = "-".join([base, *(f"{key}-{value}" for key, value in told.items())])
+    exact = "-".join([base, *(f"{key}-{value}" for key, value in shown.items())])
     name = re.sub(r"[^A-Za-z0-9._-]+", "_", exact).strip("._-")
     if name == exact and len(name) <= LONGEST_NAME:
         return name

@@ -24,14 +24,14 @@ from accumtrain.kinds.values import show
 from accumtrain.runs.files import disk_errors, plain, write_atomic
 from accumtrain.runs.folder import CHECKPOINTS, folder_errors, folder_of, make_folder
 
-# What decides what is learned. A run that continues keeps these; everything else may change.
+# The keys that decide what is learned. A continued run must keep their values; all others may change.
 LEARNED_GROUPS = ("model", "optim", "schedule", "loss", "data", "ema")
 LEARNED_KEYS = ("batch_size", "precision", "run.seed")
 NOT_LEARNED = ("model.memory", "data.dir")
 
 
 class Run:
-    """A run's folder, held by one process while the context is open. Constructing it touches nothing.
+    """The folder of a run. One process locks it while the context is open; the constructor touches no file.
 
     Raises (on entering):
         ConfigError: the folder can't be made, another process trains there, or it holds a run that this
@@ -50,7 +50,7 @@ class Run:
         with folder_errors(self.path):
             self._lock = (self.path / ".lock").open("a+")
         try:
-            self._hold(self._lock)
+            self._acquire(self._lock)
             self._check_continues()
         except BaseException:
             self._lock.close()
@@ -61,7 +61,7 @@ class Run:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if self._lock is not None:
-            self._lock.close()  # closing gives the lock back
+            self._lock.close()  # which releases the lock
             self._lock = None
 
     def save_config(self) -> None:
@@ -81,7 +81,7 @@ class Run:
                 raise
 
     def truncate(self, step: int) -> None:
-        """Drops the records after update `step`, and a last line that was only half written."""
+        """Deletes the records after update `step`, and a last line that is incomplete."""
         if not self._metrics.exists():
             return
         text = self._metrics.read_text()
@@ -97,7 +97,7 @@ class Run:
         """The summary written last, None if there is none yet."""
         return read_summary(self.path)
 
-    def _hold(self, lock: TextIO) -> None:
+    def _acquire(self, lock: TextIO) -> None:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -141,7 +141,7 @@ class Run:
 
 
 class Bystander(Run):
-    """The folder of a run that another process holds: it is read here, and nothing is written."""
+    """The folder of a run that another process has locked. This process reads it and writes nothing."""
 
     _last = 0
 
@@ -155,7 +155,7 @@ class Bystander(Run):
         pass
 
     def truncate(self, step: int) -> None:
-        """From here on only records up to update `step` are seen, whether or not the holder has cut them off yet."""
+        """Hides the records after update `step`, which the process with the lock may not have deleted yet."""
         self._last = step
 
     def records(self) -> list[dict[str, Any]]:
@@ -186,7 +186,7 @@ def _learned(mapping: Any) -> dict[str, Any]:
 
 
 def _parse(text: str, path: Path) -> list[tuple[str, dict[str, Any]]]:
-    """The whole lines of `text`, each with its record; the end of a line that was cut off is left out."""
+    """The complete lines of `text`, each with its record. An incomplete last line is left out."""
     lines = text[: text.rfind("\n") + 1].splitlines()
     parsed = []
     for number, line in enumerate(lines, start=1):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,16 +15,15 @@ from accumtrain.config.conf_dir import CONF_DIR
 from accumtrain.config.convert import MISSING
 from accumtrain.kinds.groups import GROUPS
 from accumtrain.kinds.jobs import JOBS
-from accumtrain.kinds.table import Choice
+from accumtrain.kinds.table import Choice, Kind
 
 
 def offer_rows() -> None:
     """Lets Hydra compose the rows without a YAML file, from the defaults of their dataclass."""
     store = ConfigStore.instance()
-    for group, table in GROUPS.items():
-        for row in table:
-            if not _has_file(group, row.name):
-                store.store(group=group, name=row.name, node=_values(row.config), provider="accumtrain")
+    for group in GROUPS:
+        for row in _rows_without_file(group):
+            store.store(group=group, name=row.name, node=_values(row.config), provider="accumtrain")
 
 
 def all_choices(config_dirs: Iterable[Path]) -> dict[str, list[str]]:
@@ -32,14 +32,16 @@ def all_choices(config_dirs: Iterable[Path]) -> dict[str, list[str]]:
     for folder in [CONF_DIR, *config_dirs]:
         for file in folder.glob("*/*.yaml"):
             choices[file.parent.name].add(file.stem)
-    for group, table in GROUPS.items():
-        choices[group] |= {name for name in table.names if not _has_file(group, name)}
+    for group in GROUPS:
+        choices[group] |= {row.name for row in _rows_without_file(group)}
     return {group: sorted(choices[group]) for group in sorted(choices)}
 
 
-def _has_file(group: str, kind: str) -> bool:
-    """Is there a YAML file for this kind, of whatever name, as lenet5.yaml is for the kind lenet?"""
-    return any(f"\nkind: {kind}\n" in f"\n{file.read_text()}" for file in (CONF_DIR / group).glob("*.yaml"))
+def _rows_without_file(group: str) -> list[Kind[Any]]:
+    """The kinds without a YAML file. It may have any name: lenet5.yaml is of the kind lenet."""
+    files = "\n".join(file.read_text() for file in (CONF_DIR / group).glob("*.yaml"))
+    with_file = set(re.findall(r"^kind: (\S+)", files, re.MULTILINE))
+    return [row for row in GROUPS[group] if row.name not in with_file]
 
 
 def _values(config: type[Choice]) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import sys
-from functools import partial
 from pathlib import Path
 
 from hydra._internal.utils import get_args_parser
@@ -22,6 +21,7 @@ from accumtrain.shell.compose import call_hydra, plain_values, read_config
 from accumtrain.shell.extensions import load_extensions
 from accumtrain.shell.guard import SHOW_TRACEBACK, guard
 from accumtrain.shell.overrides import for_hydra
+from accumtrain.shell.sweep import run_sweep
 from accumtrain.shell.usage import help_text
 from accumtrain.shell.workers import WORKERS, run_workers
 from accumtrain.version import __version__
@@ -67,8 +67,6 @@ def _run_command() -> int:
         return 0
     offer_rows()
     if options.multirun or "hydra.mode=MULTIRUN" in options.overrides:
-        from accumtrain.shell.sweep import run_sweep
-
         return run_sweep(options)
     return _run_single()
 
@@ -85,4 +83,4 @@ def _run_composed(composed: DictConfig) -> int:
     def run_job() -> None:
         dispatch.run(read_config(plain_values(composed), HydraConfig.get().overrides.task))
 
-    return guard(partial(run_job))[0]
+    return guard(run_job)[0]

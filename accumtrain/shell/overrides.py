@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import typing
 from collections.abc import Sequence
 from functools import cache
 
@@ -32,9 +31,11 @@ def for_hydra(arguments: Sequence[str]) -> list[str]:
 
 def _with_key_added(argument: str) -> str:
     key, equals, _ = argument.partition("=")
+    if not equals:
+        return argument
     mapping, _, name = key.rpartition(".")
     is_open = key in _mappings() or (mapping in _mappings() and name.isidentifier())
-    return f"++{argument}" if equals and is_open else argument
+    return f"++{argument}" if is_open else argument
 
 
 def _with_number_quoted(argument: str) -> str:
@@ -56,5 +57,5 @@ def _mappings() -> frozenset[str]:
         for group, table in GROUPS.items()
         for row in table
         for field in dataclasses.fields(row.config)
-        if typing.get_origin(typing.get_type_hints(row.config)[field.name]) is dict
+        if str(field.type).startswith("dict[")
     )

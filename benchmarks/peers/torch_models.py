@@ -65,9 +65,9 @@ class Unit(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = x
-        for i, (norm, conv) in enumerate(zip(self.norms, self.convs, strict=True)):
+        for i, (normalise, conv) in enumerate(zip(self.norms, self.convs, strict=True)):
             if i or self.preactivated:
-                y = functional.relu(norm(y), inplace=True)
+                y = functional.relu(normalise(y), inplace=True)
             y = conv(y)
         if self.projection is not None:
             x = self.projection(x)

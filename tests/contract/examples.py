@@ -21,7 +21,7 @@ from accumtrain.kinds.schedules import ConstantConfig, CosineConfig, RsqrtConfig
 from accumtrain.kinds.sources import DigitsConfig, FolderConfig, NpzConfig, SyntheticConfig, TfdsConfig, TfrecordConfig
 
 PLAIN: dict[str, Any] = {"mean": [0.0], "std": [1.0]}
-IMAGE_SIZES = {"keras": 64}  # pixels that a model's example is made for, where it takes more than 8
+IMAGE_SIZES = {"keras": 64}  # of models that need more than 8 pixels
 EXAMPLES: dict[str, dict[str, Any]] = {
     "model": {
         "lenet": LeNetConfig(),
@@ -77,3 +77,8 @@ def example_of(group: str, name: str) -> Any:
     if name not in EXAMPLES.get(group, {}):
         pytest.fail(f"{group}={name} has no example: add a small configuration to EXAMPLES in {__file__}")
     return EXAMPLES[group][name]
+
+
+def size_for(name: str) -> int:
+    """Pixels of the square images that a model's example is made for."""
+    return IMAGE_SIZES.get(name, 8)

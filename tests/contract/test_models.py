@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
 
@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.config.rules import check
-from accumtrain.config.schema import PRECISIONS, AccumConfig, Config, LossScaleConfig, RunConfig
+from accumtrain.config.schema import PRECISIONS, AccumConfig, Config, LossScaleConfig
 from accumtrain.data.open_data import open_data
 from accumtrain.engine.build_window import build_window
 from accumtrain.engine.checks.result import ROUNDING, relative_difference
@@ -27,10 +27,11 @@ from accumtrain.kinds.values import OneOf
 from accumtrain.models.build_model import build_model
 from accumtrain.models.spec import ModelSpec
 from accumtrain.optim.sgd import SGD
-from tests.contract.examples import EXAMPLES, IMAGE_SIZES, example_of
+from tests.contract.examples import EXAMPLES, example_of, size_for
 from tests.engine.small import CLASSES, examples
 
 BATCH, STEPS = 8, 2
+SHAPES = [(1, 1, 3), (5, 1, 1), (8, 8, 4), (3, 31, 2)]  # that nobody drew a model for
 BOUNDS = ROUNDING | {"float16": ROUNDING["bfloat16"]}  # which job=verify does not compare
 
 
@@ -49,9 +50,9 @@ class Variant:
 
     @property
     def slow(self) -> bool:
-        """Float32 is tried quickly with everything, the other precisions with what needs no second and with float64."""
-        grouped = self.key == "norm" and self.precision == "float64"
-        return self.precision != "float32" and (self.name == "keras" or not (self.key is None or grouped))
+        """Left to `make test-slow`: Keras and changed keys in another precision than float32, which float64 needs."""
+        needed = self.key is None or (self.key == "norm" and self.precision == "float64")
+        return self.precision != "float32" and (self.name == "keras" or not needed)
 
     def __str__(self) -> str:
         return "-".join(map(str, filter(None, (self.name, self.key and f"{self.key}={self.value}", self.precision))))
@@ -102,35 +103,29 @@ class Update:
     scalars: dict[str, float]
 
 
-def window_for(variant: Variant, memory: str, seed: int = 0):
-    size = IMAGE_SIZES.get(variant.name, 8)
-    config = Config(
-        model=variant.config(memory),
-        optim=SgdConfig(lr=0.1, momentum=0.0, weight_decay=0.0),
-        schedule=ConstantConfig(),
-        data=SyntheticConfig(image_size=size, num_classes=CLASSES),
-        batch_size=BATCH,
-        accum=AccumConfig(steps=STEPS),
-        precision=variant.precision,
-        loss_scale=LossScaleConfig(initial=64.0),
-        run=RunConfig(seed=seed),
-    )
-    check(config)
-    return build_window(config, open_data(config.data, seed), 1, tf.distribute.get_strategy())
-
-
-def values(variables: list[tf.Variable]) -> list[np.ndarray]:
+def values(variables: Sequence[tf.Variable]) -> list[np.ndarray]:
     return [variable.numpy() for variable in variables]
 
 
 @cache
 def update(variant: Variant, memory: str) -> Update:
-    window = window_for(variant, memory)
-    step, before = Step(window), values(window.variables_)
-    size = IMAGE_SIZES.get(variant.name, 8)
-    step.accumulate(
-        iter(tf.data.Dataset.from_tensor_slices(examples(BATCH, (size, size, 3))).batch(BATCH // STEPS)), STEPS
+    """The first update of a run. Its results are kept for the policies that are compared with it."""
+    config = Config(
+        model=variant.config(memory),
+        optim=SgdConfig(lr=0.1, momentum=0.0, weight_decay=0.0),
+        schedule=ConstantConfig(),
+        data=SyntheticConfig(image_size=size_for(variant.name), num_classes=CLASSES),
+        batch_size=BATCH,
+        accum=AccumConfig(steps=STEPS),
+        precision=variant.precision,
+        loss_scale=LossScaleConfig(initial=64.0),
     )
+    check(config)
+    data = open_data(config.data, seed=0)
+    window = build_window(config, data, 1, tf.distribute.get_strategy())
+    step, before = Step(window), values(window.variables_)
+    batches = tf.data.Dataset.from_tensor_slices(examples(BATCH, data.image_shape)).batch(BATCH // STEPS)
+    step.accumulate(iter(batches), STEPS)
     sums = values(window.gradients)
     scalars = {name: value.numpy().item() for name, value in step.commit().items()}
     return Update(before, values(window.variables_), sums, scalars)
@@ -164,20 +159,13 @@ def test_a_policy_changes_neither_weights_nor_gradient(variant, memory):
 
 @pytest.mark.parametrize("name", EXAMPLES["model"])
 def test_initial_weights_are_a_function_of_the_seed(name):
+    shape = (size_for(name), size_for(name), 3)
     first, again, other = (
-        [variable.numpy() for variable in model.trainable_variables]
-        for model in (
-            build_model(
-                example_of("model", name), ModelSpec((IMAGE_SIZES.get(name, 8),) * 2 + (3,), CLASSES, seed=seed)
-            )
-            for seed in (1, 1, 2)
-        )
+        values(build_model(example_of("model", name), ModelSpec(shape, CLASSES, seed=seed)).trainable_variables)
+        for seed in (1, 1, 2)
     )
     assert all(map(np.array_equal, first, again))
     assert not all(map(np.array_equal, first, other))
-
-
-SHAPES = [(1, 1, 1), (1, 1, 3), (2, 7, 3), (5, 1, 1), (8, 8, 4), (3, 31, 2)]
 
 
 @pytest.mark.filterwarnings("ignore:This model usually expects:UserWarning")
@@ -195,7 +183,7 @@ def test_images_of_any_size_work_or_are_refused(name, key, value, shape):
             continue
         window = Window(model, SGD())
         window.accumulate(examples(2, shape))
-        gradients[memory] = [buffer.numpy() for buffer in window.gradients]
+        gradients[memory] = values(window.gradients)
         assert all(np.isfinite(gradient).all() for gradient in gradients[memory])
     if config.same_bits_in_every_graph:
         assert all(all(map(np.array_equal, each, gradients[STORE])) for each in gradients.values())

@@ -53,10 +53,10 @@ def test_the_scale_grows_after_updates_in_a_row():
 
 def test_the_scale_stays_between_one_and_the_largest_number():
     scale = LossScale(1.0, 1)
-    scale.overflowed()
+    scale.after_overflow()
     assert (scale.value.numpy(), scale.skipped.numpy()) == (1.0, 1)
     scale.value.assign(2.0**127)
-    scale.updated()
+    scale.after_update()
     assert scale.value.numpy() == 2.0**127
 
 

@@ -134,7 +134,7 @@ def test_pullback_of_a_coupling_is_the_gradient_of_the_call():
 @pytest.mark.parametrize("keep", [True, False])
 @pytest.mark.parametrize("norm", ["batch", "group"])
 def test_a_replayed_residual_gives_the_bits_and_the_gradient_of_the_recorded_one(norm, keep):
-    module = perturbed(Residual(Initializer(1), norm, 16, 16, bottleneck=False, keep=keep))
+    module = perturbed(Residual(Initializer(1), norm, 16, 16, bottleneck=False, keep_activations=keep))
     x = tf.random.stateless_normal([4, 8, 8, 16], [1, 2])
 
     @tf.function(autograph=False)

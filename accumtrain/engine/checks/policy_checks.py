@@ -1,7 +1,7 @@
-"""Checks of the memory policies: every one gives the gradient of plain back-propagation, bit for bit.
+"""Checks the memory policies: each one gives the gradient of plain back-propagation, bit for bit.
 
-Keras's operations are the exception. TensorFlow's graph optimizer rewrites them according to what stands around them,
-so the same model in two graphs agrees to a rounding only, whatever its policy.
+Keras's operations are the exception. TensorFlow's graph optimizer rewrites them in each graph differently, so a Keras
+model in two graphs agrees to a rounding only, with any policy.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ def check_policies(
     precision: str,
     snap_bits: int | None,
 ) -> list[Result]:
-    """Checks one policy after the other, so that only one model is there at a time.
+    """Checks one policy after the other, so that only one model is in memory at a time.
 
     Args:
         window_for: policy -> a window at update 0, on one device.
         expected: the gradient of the batch by plain back-propagation, one array per trainable variable.
-        repeatable: False where even plain back-propagation gives other bits the second time.
-        bitwise: the model's operations give the same bits in every graph.
-        snap_bits: of a reversible model, else None.
+        repeatable: whether plain back-propagation gives the same bits each time.
+        bitwise: whether the model's operations give the same bits in every graph.
+        snap_bits: the grid of a reversible model, else None.
     """
     results = []
     for policy in policies:
@@ -94,8 +94,8 @@ def _without_grid(difference: float) -> str:
 
 
 def check_reversal(model: Model, batch: Batch, snap_bits: int) -> list[Result]:
-    """Walks every stage forward and back: the reconstruction error, and the largest value of a stream."""
-    error, largest = (float(value) for value in _walk(model, batch["image"]))
+    """Runs every stage forward, then inverts it: the reconstruction error, and the largest value of a stream."""
+    error, largest = (float(value) for value in _invert_stages(model, batch["image"]))
     dtype = model.trainable_variables[0].dtype
     digits = np.finfo(dtype.as_numpy_dtype).nmant + 1
     results = [Result("largest reconstruction error of a stream", error, 0.0)]
@@ -108,13 +108,14 @@ def check_reversal(model: Model, batch: Batch, snap_bits: int) -> list[Result]:
 
 
 @tf.function(autograph=False, reduce_retracing=True)
-def _walk(model: Model, images: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def _invert_stages(model: Model, images: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """The largest reconstruction error and the largest stream of all stages, scalars."""
     mode = Mode(training=True)
     errors, sizes = [], []
     x: Streams = tf.cast(images, model.compute_dtype)
     for segment in model.segments:
         if isinstance(segment, Stage):
-            x, error, size = _there_and_back(segment, x, mode)
+            x, error, size = _invert_stage(segment, x, mode)
             errors.append(error)
             sizes.append(size)
         else:
@@ -122,12 +123,12 @@ def _walk(model: Model, images: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     return tf.reduce_max(tf.stack(errors)), tf.reduce_max(tf.stack(sizes))
 
 
-def _there_and_back(stage: Stage, x: Streams, mode: Mode) -> tuple[Streams, tf.Tensor, tf.Tensor]:
-    """Output of a stage, largest error of all inputs computed back from that output, largest stream."""
+def _invert_stage(stage: Stage, x: Streams, mode: Mode) -> tuple[Streams, tf.Tensor, tf.Tensor]:
+    """The output of a stage, the largest error of the unit inputs computed from it, and the largest stream."""
     inputs = [x]
     for unit in stage.units:
         inputs.append(unit(inputs[-1], mode))
-    dtype = inputs[-1][0].dtype  # what the stem hands over may be of a lower one
+    dtype = inputs[-1][0].dtype  # the output of the stem may have a lower precision
     errors = [tf.zeros([], dtype)]
     back = inputs[-1]
     for unit, original in zip(reversed(stage.units), reversed(inputs[:-1]), strict=True):

@@ -1,4 +1,4 @@
-"""The gradient that everything is compared with: one tf.GradientTape around the whole model, no tape or buffer of ours.
+"""The reference gradient of job=verify: one tf.GradientTape around the whole model, without our tape and buffers.
 
 It keeps every activation, so it takes the memory of model.memory=store for one micro-batch.
 """
@@ -39,15 +39,16 @@ class Reference:
 
     Args:
         loss: (labels [N], logits [N, classes]) -> losses [N].
-        seed: the run's seed; random layers draw as in micro-step `place // replicas` of update 0.
+        seed: the run's seed; random layers draw the same numbers as in the same micro-step of update 0.
     """
 
     def __init__(self, model: Model, loss: PerExample, strategy: tf.distribute.Strategy, seed: int):
         self._model, self._loss, self._strategy, self._seed = model, loss, strategy, seed
-        self._run = CompiledFunction(self._differentiate_on_all, FUSION_ONLY)  # as the step is, or its bits are others
+        # with the options of Step, as others give other bits
+        self._run = CompiledFunction(self._differentiate_on_all, FUSION_ONLY)
 
     def __call__(self, batches: Any, count: int) -> Iterator[Pass]:
-        """The passes of the next `count` global micro-batches of an iterator, replica after replica."""
+        """Yields the passes of the next `count` global micro-batches of the iterator `batches`, replica by replica."""
         for micro_step in range(count):
             results = self._run(batches, tf.constant(micro_step))
             for number in range(self._strategy.num_replicas_in_sync):
@@ -70,7 +71,7 @@ class Reference:
         return loss, tf.reduce_sum(weights(batch)), gradients, statistics
 
     def _micro_seed(self, micro_step: tf.Tensor) -> tf.Tensor:
-        """What the window gives its layers: a function of (run, update 0, micro-step over all replicas)."""
+        """The seed of `Window` in this micro-step of update 0, int32 [2]."""
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
         place = micro_step * self._strategy.num_replicas_in_sync + tf.cast(replica, tf.int32)
         fold_in = tf.random.experimental.stateless_fold_in

@@ -1,4 +1,4 @@
-"""What a check of job=verify says: the bound it must meet and what it measured."""
+"""The result of a check of job=verify: the bound that it must meet and what it measured."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-# Of a gradient, where the same sums are made in another order: by another batch size, or by another compiled graph.
-# A last bit can then move an activation across a ReLU's kink, and bfloat16 keeps 8 bits of every product.
+# Bound on the relative difference of gradients that form the same sums in another order: with another batch size, or in
+# another compiled graph. A difference in the last bit can move an activation across a ReLU's kink, and bfloat16 keeps
+# only 8 bits of every product.
 ROUNDING = {"float32": 1e-3, "bfloat16": 5e-2, "float64": 1e-12}
 
 
@@ -30,7 +31,7 @@ class Result:
 
     @property
     def passed(self) -> bool | None:
-        """None where there is no bound. What is not a number does not pass."""
+        """Whether the check passed; None without a bound. NaN does not pass."""
         return None if self.bound is None else bool(self.measured <= self.bound)
 
 
@@ -44,5 +45,5 @@ def relative_difference(actual: Iterable[np.ndarray], expected: Iterable[np.ndar
 
 
 def ratio(difference: float, size: float) -> float:
-    """difference / size; nothing that differs by nothing is equal."""
+    """difference / size; 0 if both are 0, infinity if only `size` is 0."""
     return difference / size if size else (0.0 if difference == 0 else float("inf"))

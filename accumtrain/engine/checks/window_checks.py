@@ -1,4 +1,4 @@
-"""Checks of a window on the user's own devices: its gradient, and the moving statistics that its commit writes."""
+"""Checks a window on the user's own devices: its gradient, and the moving statistics that its commit writes."""
 
 from __future__ import annotations
 
@@ -14,16 +14,19 @@ from accumtrain.engine.checks.result import ROUNDING, Result, relative_differenc
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
 
-# the buffer adds K numbers of its own precision: roundings of that alone
+# allows only for the rounding of the buffer's own sums of K gradients
 SUM_BOUND = {"float32": 1e-6, "bfloat16": 1e-6, "float64": 1e-13}
 STATISTICS_BOUND = 1e-6
 
 
 @dataclass(frozen=True)
 class WindowOfExamples:
-    """The examples of one window: arrays image, label and weight of `steps` * `batch` rows, `batch` over all replicas.
+    """The examples of one window, as `steps` micro-batches or as one (`micro_batches(steps=1)`).
 
-    They are whole as one micro-batch too: `micro_batches(steps=1)`.
+    Attributes:
+        arrays: image, label and weight, of `steps` * `batch` rows each.
+        steps: number of micro-steps.
+        batch: examples per micro-step over all replicas.
     """
 
     arrays: Mapping[str, np.ndarray]
@@ -45,13 +48,13 @@ class WindowOfExamples:
 
 @dataclass(frozen=True)
 class Accumulated:
-    """What the checks of a window leave for others.
+    """The results of the checks of a window, and what later checks need.
 
     Attributes:
-        weights: as they were before the commit.
+        weights: the weights before the commit.
         gradients: the window's mean gradient.
         first: plain back-propagation of the first micro-batch of the first replica.
-        repeatable: the same pass made twice gave the same bits.
+        repeatable: whether the same pass gave the same bits twice.
     """
 
     results: list[Result]
@@ -67,7 +70,7 @@ def check_window(
     """Compares a window with plain back-propagation and commits it; the window must be at update 0.
 
     Args:
-        bitwise: the model's operations give the same bits in every graph.
+        bitwise: whether the model's operations give the same bits in every graph.
     """
     with strategy.scope():
         step = Step(window, strategy)
@@ -88,7 +91,7 @@ def check_window(
             relative_difference(split, plain.gradient),
             (SUM_BOUND if bitwise else ROUNDING)[precision],
         ),
-        _against_the_whole(split, whole, precision, window, otherwise.loss != first.loss),
+        _split_against_whole(split, whole, precision, window, otherwise.loss != first.loss),
         *_moving_statistics(window, plain),
     ]
     repeatable = all(np.array_equal(a, b) for a, b in zip(first.gradients, again.gradients, strict=True))
@@ -98,7 +101,7 @@ def check_window(
 # --- the gradient -----------------------------------------------------------------------------------------------
 
 
-def _against_the_whole(
+def _split_against_whole(
     split: list[np.ndarray], whole: list[np.ndarray], precision: str, window: Window, random: bool
 ) -> Result:
     name = f"gradient of {window.micro_steps} micro-batches against one batch"
@@ -132,7 +135,7 @@ def _passes(
 
 
 class _Total:
-    """Of all passes of a window, in float64: the mean gradient, and the moving statistics after its commit."""
+    """The mean gradient of all passes of a window, and the moving statistics after its commit, in float64."""
 
     def __init__(self, window: Window, passes: Iterator[Pass]):
         self.gradient: list[np.ndarray] = [np.zeros(variable.shape) for variable in window.variables_]
@@ -161,7 +164,7 @@ class _Total:
 
 
 def _moving_statistics(window: Window, plain: _Total) -> list[Result]:
-    """Means relative to the standard deviation where that is larger than the mean."""
+    """Checks the moving statistics. The error of a mean is relative to the larger of |mean| and standard deviation."""
     if not window.model.norms:
         return []
     worst = [0.0, 0.0]
