@@ -25,7 +25,7 @@ def gradient(
     Args:
         images: [N, H, W, C], of any float dtype.
         loss: function from the logits [N, classes] to a scalar.
-        mode: a training mode that records; afterwards it holds the batch statistics.
+        mode: Mode(training=True, recording=True); afterwards it holds the batch statistics.
         consume: takes pairs of a variable and its gradient (None if the loss does not depend on it) as soon as they
             are known, and returns the operations that consume them. The next segment waits for these operations.
 

@@ -16,7 +16,7 @@ from accumtrain.kinds.groups import GROUPS, kinds_with
 from accumtrain.kinds.table import Choice
 from accumtrain.kinds.values import show, suggest
 
-MISSING = "???"  # OmegaConf's mark for a value the user has to give
+MISSING = "???"  # OmegaConf's mark for a value that the user must give
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "null"}
 PLURALS = {int: "whole numbers", float: "numbers", str: "texts"}
 EXAMPLES = {
@@ -110,7 +110,7 @@ def _value(hint: Any, value: Any, key: str) -> Any:
             (item,) = typing.get_args(option)
             return [_value(item, each, f"{key}[{place}]") for place, each in enumerate(value)]
         if typing.get_origin(option) is dict and (value is None or isinstance(value, Mapping)):
-            return dict(value or {})  # null in YAML: Hydra can replace a null by a mapping, but not extend one
+            return dict(value or {})  # null in YAML is {} here: Hydra can replace null by a mapping, but not extend {}
         if option is float and type(value) in (int, float):
             if not math.isfinite(value):
                 raise ConfigError(f"{key}={show(value)}: must be a finite number")

@@ -1,5 +1,6 @@
-"""Which values are allowed. Rules of one value stand in its type, rules of a kind in its `check`; here are the others.
+"""Checks the values of a configuration.
 
+Constraints on one value are declared in its type, and the rules of a kind are in its `check`; all other rules are here.
 Each message names the key, the value, the rule and the remedy.
 """
 

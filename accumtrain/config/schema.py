@@ -1,4 +1,4 @@
-"""The keys of a run, as dataclasses with their defaults. The groups' own keys stand in `kinds/`."""
+"""The keys of a run, as dataclasses with their defaults. The keys of the kinds of each group are in `kinds/`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,12 @@ PRECISIONS = ("float32", "bfloat16", "float16", "float64")
 
 @dataclass(kw_only=True)
 class AccumConfig:
-    """`steps` auto: the smallest number that fits the memory. A job puts the number in its place before it begins.
+    """Keys of the accumulation.
 
-    `dtype` float64: sums that do not depend on how the micro-batches are spread over replicas, in twice the memory.
+    `steps`: micro-steps per update; auto is the smallest number that fits into the memory. A job replaces auto by the
+    number before it begins.
+    `dtype`: dtype of the sums. In float64 they do not depend on how micro-batches are spread over replicas, but take
+    twice the memory.
     """
 
     steps: Annotated[int | str, COUNT, Word("auto", "must be a number of micro-batches per update, or auto")] = 4
@@ -28,19 +31,19 @@ class AccumConfig:
 
     @property
     def is_auto(self) -> bool:
-        """Is the number still to be found?"""
+        """Whether the number of steps is still to be found."""
         return self.steps == "auto"
 
     @property
     def count(self) -> int:
-        """`steps`, once it is a number."""
+        """`steps` as a number; auto must have been replaced."""
         assert isinstance(self.steps, int), "accum.steps=auto was not resolved"
         return self.steps
 
 
 @dataclass(kw_only=True)
 class TrainConfig:
-    """The length of a run. `steps` counts updates and wins over `epochs`."""
+    """The length of a run. `steps` is a number of updates and takes precedence over `epochs`."""
 
     epochs: Annotated[float | None, POSITIVE] = 25.0
     steps: Annotated[int | None, COUNT] = None
@@ -48,7 +51,7 @@ class TrainConfig:
 
 @dataclass(kw_only=True)
 class EvalConfig:
-    """`every`: a number of updates, or epoch."""
+    """An evaluation after `every` updates, or after each epoch."""
 
     every: Annotated[
         int | str, COUNT, Word("epoch", "must be a number of updates or epoch; for example eval.every=epoch")
@@ -57,7 +60,7 @@ class EvalConfig:
 
 @dataclass(kw_only=True)
 class CheckpointConfig:
-    """A checkpoint after `every` updates; the last `keep` stay."""
+    """A checkpoint after `every` updates; the last `keep` of them are kept."""
 
     every: Annotated[int, COUNT] = 200
     keep: Annotated[int, COUNT] = 3
@@ -72,14 +75,14 @@ class LogConfig:
 
 @dataclass(kw_only=True)
 class EmaConfig:
-    """`decay` 0 turns the moving average of the weights off."""
+    """`decay` of the moving average of the weights; 0 turns it off."""
 
     decay: Annotated[float, FRACTION] = 0.0
 
 
 @dataclass(kw_only=True)
 class LossScaleConfig:
-    """precision=float16 only: the first scale, and the updates in a row after which it is doubled."""
+    """For precision=float16: the initial scale, and the number of updates in a row after which it is doubled."""
 
     initial: Annotated[float, Range(1, 2**64)] = 32768.0
     growth_every: Annotated[int, COUNT] = 2000
@@ -87,7 +90,10 @@ class LossScaleConfig:
 
 @dataclass(kw_only=True)
 class RunConfig:
-    """`name` null is derived from the command (see runs/names.py). The run lives in `dir`/`name`."""
+    """The folder of the run is `dir`/`name`. `name` null is derived from the command (see runs/names.py).
+
+    `resume` false refuses a folder that holds a trained run.
+    """
 
     name: str | None = None
     dir: str = "runs"

@@ -36,7 +36,7 @@ def cut(image: tf.Tensor, window_of: WindowOf) -> tf.Tensor:
 
 
 def central_window(shape: tf.Tensor, fraction: float = 0.875) -> tf.Tensor:
-    """The middle of an image, `fraction` of each side."""
+    """The central window, int32 [4], of an image of shape int32 [3]: `fraction` of each side."""
     size = tf.cast(tf.round(tf.cast(shape[:2], tf.float32) * fraction), tf.int32)
     size = tf.maximum(size, 1)
     return tf.concat([(shape[:2] - size) // 2, size], axis=0)

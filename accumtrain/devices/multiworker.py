@@ -11,7 +11,7 @@ import tensorflow as tf
 # tf.distribute.MultiWorkerMirroredStrategy takes one CPU device of each worker
 from tensorflow.python.distribute.collective_all_reduce_strategy import (
     CollectiveAllReduceExtended,
-    coordination_config_pb2,  # whose own module differs between releases
+    coordination_config_pb2,  # whose module differs between releases
 )
 from tensorflow.python.eager.context import context
 

@@ -1,4 +1,4 @@
-"""What to change when a run does not fit: one list, in words where a run failed, with numbers after probes."""
+"""What to change when a run does not fit into memory. The remedies are the same after a failed run and after probes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EFFECTS = {RECOMPUTE: "activations are computed again", REVERSE: "activations ar
 
 @dataclass(frozen=True)
 class Remedy:
-    """One change that takes less memory: the override, what it does in a few words, the configuration with it."""
+    """A change that saves memory: its override, its effect in a few words, and the changed configuration."""
 
     override: str
     effect: str
@@ -30,11 +30,11 @@ class Remedy:
 
 
 def remedies(config: Config, replicas: int) -> list[Remedy]:
-    """The changes open to this configuration, the least consequential first; none that its rules forbid.
+    """The changes that save memory and that the rules allow, the least consequential first.
 
     Args:
-        config: accum.steps=auto stands for a micro-batch of 1, which nothing can divide any more.
-        replicas: an update's examples are split over so many.
+        config: with accum.steps=auto the micro-batch is taken as 1, so more steps are no remedy.
+        replicas: number of replicas that share the examples of an update.
     """
     found = [*_more_steps(config, replicas), *_leaner_policies(config), *_leaner_optimizers(config), *_bfloat16(config)]
     unused = JOBS[config.job].without_effect
@@ -42,7 +42,7 @@ def remedies(config: Config, replicas: int) -> list[Remedy]:
 
 
 def combined(config: Config, options: Sequence[Remedy]) -> Config:
-    """`config` with all of the remedies; where two set the same key, the later one, which saves more."""
+    """`config` with all of the remedies. If two set the same key, the later one is used, which saves more."""
     start = to_mapping(config)
     changes: dict[str, Any] = {}
     for remedy in options:
@@ -51,12 +51,12 @@ def combined(config: Config, options: Sequence[Remedy]) -> Config:
 
 
 def policies(config: Config) -> list[Config]:
-    """The configuration under each memory policy that its model has."""
+    """The configuration with each memory policy that its model supports."""
     return [_with(config, {"model": {"memory": memory}}) for memory in config.model.policies]
 
 
 def in_words(config: Config, replicas: int) -> str:
-    """Why a run ended, and what would take less."""
+    """The message for a run that ran out of memory: the limit, and what would take less."""
     limit = config.device.memory_limit_mb
     where = "the device's memory" if limit is None else f"device.memory_limit_mb={limit}"
     options = [f"{remedy.override} ({remedy.effect})" for remedy in remedies(config, replicas)]
@@ -65,7 +65,7 @@ def in_words(config: Config, replicas: int) -> str:
 
 
 def _numbers(config: Config) -> str:
-    """Where to see figures, with the command that was given, where there is one."""
+    """The job=plan command that measures the alternatives; empty if there is no command line."""
     if not JOBS[config.job].probed or not HydraConfig.initialized():
         return ""
     given = HydraConfig.get()
@@ -116,7 +116,7 @@ def _bfloat16(config: Config) -> list[Remedy]:
 
 
 def _remedy(override: str, effect: str, config: Config, changes: Mapping[str, Any]) -> list[Remedy]:
-    """The remedy, unless it breaks a rule."""
+    """The remedy as a list, which is empty if it breaks a rule."""
     try:
         return [Remedy(override, effect, _with(config, changes))]
     except ConfigError:
@@ -124,7 +124,7 @@ def _remedy(override: str, effect: str, config: Config, changes: Mapping[str, An
 
 
 def _with(config: Config, changes: Mapping[str, Any]) -> Config:
-    """`config` with other values; keys of another kind replace their group. Raises ConfigError."""
+    """`config` with changed values. A group with a `kind` is replaced as a whole. Raises ConfigError."""
     mapping = to_mapping(config)
     for key, value in changes.items():
         whole = not isinstance(value, dict) or "kind" in value

@@ -1,4 +1,4 @@
-"""accum.steps=auto: the largest micro-batch that fits, found by real probes. batch_size and updates stay."""
+"""accum.steps=auto: the largest micro-batch that fits, found by probes. batch_size and updates do not change."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from accumtrain.runs.folder import folder_of
 
 
 class ProbeFunction(Protocol):
-    """`planning.probe.probe`, or a stand-in for it."""
+    """`planning.probe.probe`, or a replacement for it in tests."""
 
     def __call__(self, config: Config, micro_batch: int, note: str = "") -> Trial: ...
 
@@ -32,11 +32,11 @@ COLUMNS = ("memory", "accum.steps", "micro-batch", "tensors at peak", "resident"
 
 @sigterm_as_interrupt()
 def with_accum_steps_resolved(config: Config) -> Config:
-    """`config` with accum.steps as a number: as given, as its run began with, or found by probes.
+    """`config` with accum.steps as a number: as given, as its run was started with, or found by probes.
 
     Raises:
-        OutOfMemoryError: it does not fit; with accum.steps=auto not even a micro-batch of 1, and then the message has
-            the peaks of what would help.
+        OutOfMemoryError: the run does not fit. With accum.steps=auto not even a micro-batch of 1 does, and the message
+            has the peaks of what would help.
     """
     if not config.accum.is_auto:
         if environment.crashes_when_refused(config.device) and _saved_steps(config) is None:
@@ -59,17 +59,17 @@ def with_accum_steps_resolved(config: Config) -> Config:
 
 
 def _check_fits(config: Config) -> None:
-    """One probe before the first update: then a run under a limit may use the kernels that crash when it is too low."""
+    """Probes once before the first update, so that the run may use kernels that crash if the limit is too low."""
     replicas = config.device.known_replicas
     if not probe(config, micro_batch_size(config.batch_size, config.accum.count, replicas)).fits:
         raise OutOfMemoryError(in_words(config, replicas))
 
 
 def with_trained_accum_steps(config: Config) -> Config:
-    """`config` with accum.steps=auto replaced by the number its run was trained with.
+    """`config` with accum.steps=auto replaced by the number that its run was trained with.
 
     Raises:
-        CheckpointError: nothing is trained there.
+        CheckpointError: there is no such run.
     """
     if not config.accum.is_auto:
         return config
@@ -80,13 +80,14 @@ def with_trained_accum_steps(config: Config) -> Config:
 
 
 def search(config: Config, attempt: ProbeFunction) -> list[Trial]:
-    """Probes until the largest fitting micro-batch is known: it fits, and the next larger one does not, or is none.
+    """Probes until the largest micro-batch is known that fits while the next larger one does not, or does not exist.
 
-    A micro-batch divides the examples of a replica's update, so that every micro-batch is full. From 1 upward by
-    doubling, then by where a straight line through the last two fitting trials meets the limit, or else by halving.
+    A micro-batch divides the examples of a replica's update, so that every micro-batch is full. The search starts with
+    1 and about 2. Then it tries where a straight line through the last two fitting trials meets the limit, or bisects
+    if a trial at or below that size has failed.
 
     Returns:
-        The trials, by micro-batch; if the first does not fit, no other was made.
+        The trials, sorted by micro-batch. If the first does not fit, there is no other.
 
     Raises:
         ConfigError: batch_size does not divide by the replicas.
@@ -96,12 +97,12 @@ def search(config: Config, attempt: ProbeFunction) -> list[Trial]:
         return [first]
     sizes = divisors(config.batch_size // first.replicas)
     trials = {1: first}
-    # places of the largest that fits and the first that does not
+    # indices of the largest size that fits and of the smallest that does not
     low, high = (0, len(sizes)) if first.fits else (-1, 0)
     while high - low > 1:
         fitting = [trials[size] for size in sizes[: low + 1] if size in trials]
         place = bisect_right(sizes, _target(config, fitting)) - 1
-        if place >= high and high < len(sizes):  # the line is wrong: that was refused
+        if place >= high and high < len(sizes):  # the line is wrong: that size did not fit
             place = (low + high) // 2
         place = min(max(place, low + 1), high - 1)
         trials[sizes[place]] = trial = attempt(config, sizes[place])
@@ -115,7 +116,7 @@ def divisors(number: int) -> list[int]:
 
 
 def ladder(examples: int) -> list[int]:
-    """Divisors from 1 to `examples`, each at least twice the one before and as near to that as there is."""
+    """Divisors of `examples` from 1 on, each the smallest that is at least twice the one before."""
     sizes = [1]
     for size in divisors(examples):
         if size >= 2 * sizes[-1]:
@@ -150,7 +151,7 @@ def limit_text(config: Config) -> str:
 
 
 def what_would_help(config: Config, attempt: ProbeFunction) -> str:
-    """Why not even a micro-batch of 1 fits, and the peaks it would have with other choices, by probes."""
+    """The message if not even a micro-batch of 1 fits: its peaks with other choices, measured by probes."""
     limit = config.device.memory_limit_mb
     options = remedies(config, replicas=1)
     tried = {"as it is": config} | {remedy.override: remedy.config for remedy in options}
@@ -160,7 +161,7 @@ def what_would_help(config: Config, attempt: ProbeFunction) -> str:
     for text, variant in tried.items():
         free = replace(variant, device=replace(variant.device, memory_limit_mb=None))
         peaks[text] = attempt(free, 1).peak_bytes
-    # tried under the limit too: with less room the allocator packs less well
+    # probed under the limit too, as the allocator packs less well with less room
     fits = [
         text
         for text, peak in peaks.items()
@@ -191,7 +192,7 @@ def budget(config: Config) -> float:
 
 
 def line_through(config: Config, before: Trial, last: Trial) -> tuple[float, float]:
-    """Bytes, of the kind that `budget` counts, at a micro-batch of 0 and for each example, after two fitting trials."""
+    """A line through two fitting trials: bytes, as `budget` counts them, at a micro-batch of 0 and per example."""
     pair = (before, last)
     used_before, used = (t.rss_bytes if config.device.memory_limit_mb is None else t.peak_bytes for t in pair)
     assert used is not None
@@ -206,7 +207,7 @@ def _target(config: Config, fitting: Sequence[Trial]) -> int:
     if len(fitting) < 2:
         return 2 * last.micro_batch
     base, slope = line_through(config, fitting[-2], last)
-    # not rising: the share of the examples is still hidden by that of the allocator
+    # no rise: what the examples take is still hidden by what the allocator takes in advance
     return 8 * last.micro_batch if slope <= 0 else int((budget(config) - base) / slope)
 
 
@@ -215,6 +216,6 @@ def _with_steps(config: Config, steps: int) -> Config:
 
 
 def _saved_steps(config: Config) -> int | None:
-    """accum.steps of the run that is already there, None where there is none."""
+    """accum.steps of the run in the folder; None if there is no run."""
     path = folder_of(config) / "config.yaml"
     return int(OmegaConf.select(OmegaConf.load(path), "accum.steps")) if path.exists() else None

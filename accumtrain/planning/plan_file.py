@@ -1,4 +1,4 @@
-"""The content of plan.json, whichever way it was found."""
+"""The content of plan.json, for plans by probes and by a TPU's compiler."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def plan_result(config: Config, within: dict[str, Any], trials: Sequence[Any]) -
     """The content of plan.json.
 
     Args:
-        within: what the trials have to fit in.
-        trials: dataclasses.
+        within: the limits that trials must fit into, by name.
+        trials: dataclasses of results.
     """
     return {
         "status": "completed",
@@ -28,5 +28,5 @@ def plan_result(config: Config, within: dict[str, Any], trials: Sequence[Any]) -
 
 
 def title(config: Config) -> str:
-    """What was planned, in one line."""
+    """Model, optimizer, precision and batch size in one line."""
     return f"{config.model.label}, {config.optim.kind}, {config.precision}, batch_size={config.batch_size}"

@@ -1,4 +1,4 @@
-"""A probe in a process of its own: one that dies of memory takes nothing with it, and its memory is its own.
+"""A probe in a child process, which may run out of memory without harm, and whose memory can be measured.
 
 The child runs `answer`.
 """
@@ -23,28 +23,28 @@ from accumtrain.process import child, environment
 from accumtrain.process.free_memory import free_bytes
 from accumtrain.process.program import child_command
 
-# What a probe may use of a limit: over many updates the allocator's memory is less well packed than over two.
+# Share of a limit that a probe may use, as the allocator packs memory less well over many updates than over two.
 SHARE = 0.95
 TASK = "accumtrain.planning.probe:answer"
-# How a process ends that is denied memory: by the system, by C++, or by a kernel of TensorFlow that does not check.
+# Exit codes of a process that gets no memory: from the system, from C++, and from TensorFlow kernels that do not check.
 OF_MEMORY = (-signal.SIGKILL, -signal.SIGABRT, -signal.SIGSEGV)
-STOPPED = (-signal.SIGINT, -signal.SIGTERM)  # a signal to a whole group of processes
+STOPPED = (-signal.SIGINT, -signal.SIGTERM)  # exit codes after a signal to the whole process group
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What one probe found. `accum_steps` and all after it are None where it ran out of memory, or was not made.
+    """The result of one probe. `accum_steps` and all after it are None if it ran out of memory or was not made.
 
     Attributes:
         memory: the memory policy.
         micro_batch: examples per micro-step and replica.
-        fits: it ran, within the limit and the memory that was free.
-        static_bytes: tensors that stay: weights, buffers, optimizer state, resident data.
-        peak_bytes: tensors at the worst moment, the static ones included.
+        fits: it ran within the limit and the free memory.
+        static_bytes: tensors that are always in memory: weights, buffers, optimizer state, resident data.
+        peak_bytes: tensors at the peak, the static ones included.
         rss_bytes: peak resident memory of the process.
         examples_per_second: over whole updates of accum_steps micro-steps.
         seconds_to_first_update: from the start of the process.
-        expected_bytes: no probe was made, for it would take so much: the peak, or without a limit the resident memory.
+        expected_bytes: estimate for which no probe was made: of peak_bytes, or without a limit of rss_bytes.
     """
 
     memory: str
@@ -61,15 +61,15 @@ class Trial:
 
 
 def probe(config: Config, micro_batch: int, note: str = "") -> Trial:
-    """Tries `config` at a micro-batch, in a child process, within device.memory_limit_mb and the free memory.
+    """Tries `config` with a micro-batch, in a child process, within device.memory_limit_mb and the free memory.
 
     Args:
-        note: what to say beside the choices that are tried.
+        note: text to print after the choices that are probed.
 
     Raises:
         AccumtrainError: the run would fail for another reason than memory.
-        KeyboardInterrupt: the child was told to stop.
-        RuntimeError: the child ended by a bug; its last words are in the message.
+        KeyboardInterrupt: a signal stopped the child.
+        RuntimeError: the child ended by a bug; the end of its stderr is in the message.
     """
     free = int(SHARE * free_bytes())
     choices = f"model.memory={config.model.memory}, optim={config.optim.kind}, {config.precision}"
@@ -94,7 +94,7 @@ def probe(config: Config, micro_batch: int, note: str = "") -> Trial:
 
 @contextmanager
 def sigterm_as_interrupt() -> Iterator[None]:
-    """Within, SIGTERM raises KeyboardInterrupt as Ctrl-C does, so that everything is tidied up."""
+    """Within this context, SIGTERM raises KeyboardInterrupt as Ctrl-C does, so that contexts clean up."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -110,14 +110,14 @@ def sigterm_as_interrupt() -> Iterator[None]:
 
 
 def answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Makes the probe that is asked for; returns the fields of a Trial."""
+    """Makes the requested probe. Returns fields of a Trial."""
     config = from_mapping(request["config"])
     limit = config.device.memory_limit_mb
     if limit is not None:
         config = replace(config, device=replace(config.device, memory_limit_mb=max(1, int(limit * SHARE))))
-    else:  # without a limit of its own the machine's: the probe fails before the machine does
+    else:  # the free memory is the limit, so that the probe fails before the machine does
         os.environ[environment.CPU_LIMIT] = str(request["free_mb"])
-    environment.prepare(config.device, probed=True)  # it may crash: it is the probe
+    environment.prepare(config.device, probed=True)  # the probe itself may crash
     return _measure(config, request["micro_batch"], folder)
 
 

@@ -1,4 +1,4 @@
-"""What each micro-batch of a batch would take, and how fast it would be, under each memory policy: by real probes."""
+"""job=plan by probes: memory and speed of each micro-batch size under each memory policy."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from accumtrain.planning.plan_file import plan_result, title
 from accumtrain.planning.probe import Trial, probe, sigterm_as_interrupt
 from accumtrain.runs.folder import folder_of, result_file
 
-PROBES = 6  # for each policy
-CLEARLY = 1.25  # what is expected to take so many times the limit is not tried
+PROBES = 6  # largest number for each policy
+CLEARLY = 1.25  # a trial expected to take more than this many times the limit is not made
 
 
 @sigterm_as_interrupt()
@@ -43,12 +43,13 @@ def plan_by_probes(config: Config) -> dict[str, Any]:
 
 
 def climb(config: Config, attempt: ProbeFunction, after: int = 0) -> list[Trial]:
-    """Probes at micro-batch 1 and on, doubling, while it fits; a micro-batch divides the examples of a replica.
+    """Probes micro-batches from 1 on, each about twice the one before, as long as they fit.
 
-    The last trial is not made where the two before it say that it is clearly beyond the limit.
+    A micro-batch divides the examples of a replica. The last trial is not made if the two before it show that it would
+    be clearly beyond the limit.
 
     Args:
-        after: probes of other policies that are still to come.
+        after: number of probes of other policies that follow.
     """
     trials = [attempt(config, 1, _left(PROBES - 1 + after))]
     if not trials[0].fits:

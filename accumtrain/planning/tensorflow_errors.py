@@ -1,4 +1,4 @@
-"""TensorFlow's errors in the user's words."""
+"""Turns TensorFlow's errors into errors that tell the user what to do."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from accumtrain.data.source import Data
 from accumtrain.errors import OutOfMemoryError, WorkerLostError
 from accumtrain.planning.advice import in_words
 
-# as collective operations word it when a peer is gone
+# what collective operations raise when another worker has ended
 LOST = (
     tf.errors.UnavailableError,
     tf.errors.AbortedError,
@@ -24,7 +24,7 @@ LOST = (
 
 @contextmanager
 def in_user_words(config: Config, data: Data, replicas: int = 1, workers: int = 1) -> Iterator[None]:
-    """Within, what TensorFlow raises for want of memory, bad data or a lost worker becomes an error with a remedy."""
+    """Within this context, errors of TensorFlow about memory, data or a lost worker become errors with a remedy."""
     try:
         yield
     except tf.errors.ResourceExhaustedError as error:

@@ -1,4 +1,4 @@
-"""Compiles a program for a TPU that is not here. Run by path, by the Python of an environment with jax and libtpu:
+"""Compiles a program for a TPU that this machine does not have. It is run as a script with jax and libtpu installed:
 
     python tpu_compiler.py FOLDER
 
@@ -20,17 +20,17 @@ from pathlib import Path
 from typing import Any
 
 ENVIRONMENT = {
-    "TPU_SKIP_MDS_QUERY": "1",  # libtpu would ask Google's metadata server what it runs on, and wait for minutes
+    "TPU_SKIP_MDS_QUERY": "1",  # else libtpu waits for minutes for an answer of Google's metadata server
     "TPU_WORKER_HOSTNAMES": "localhost",
-    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # the chip, of which there is none, is for one process; compilers may be many
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # several processes may compile; only a chip is for one process
     "JAX_PLATFORMS": "cpu",
 }
-COPY = re.compile(r"mhlo\.copy (%\S+) : (tensor<\S+>)")  # JAX's StableHLO knows no copies
+COPY = re.compile(r"mhlo\.copy (%\S+) : (tensor<\S+>)")  # an operation that JAX's StableHLO does not have
 EXCEEDED = re.compile(r"Used \S+ of \S+ hbm")
 
 
 def main(name: str) -> int:
-    """Answers the request in the folder `name`. Returns the exit code."""
+    """Answers the request in the folder `name`. Returns the exit code of the process."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.environ.update(ENVIRONMENT)
     directory = Path(name)
@@ -81,7 +81,7 @@ def _compiled(program: str, device: Any) -> dict[str, Any]:
 
 
 def _end_with_parent() -> None:
-    """The parent holds the other end of stdin."""
+    """Ends this process when its parent, which holds the other end of stdin, writes to it or ends."""
     os.read(sys.stdin.fileno(), 1)
     os._exit(1)
 

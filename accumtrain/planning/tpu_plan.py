@@ -1,6 +1,6 @@
-"""What a run would take on a TPU that is not here, by the TPU's own compiler: job=plan device=tpu.
+"""job=plan device=tpu: the memory of a run on a TPU that this machine does not have, by the TPU's own compiler.
 
-TensorFlow lowers the update in one child; the compiler, in an environment without TensorFlow, is another.
+One child lowers the update with TensorFlow. Another child, in an environment without TensorFlow, compiles it.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ COLUMNS = ("memory", "accum.steps", "micro-batch", "temporary", "state and batch
 
 @dataclass(frozen=True)
 class CompiledTrial:
-    """What the compiler says of one update on one device; None where it refused the program.
+    """What the compiler reports of one update on one device. The sizes are None if it refused the program.
 
     Attributes:
         memory: the memory policy.
-        fits: the program with its arguments is within the device's memory.
-        temporary_bytes: what the program needs beside its arguments: activations, gradients on their way.
+        fits: the program with its arguments fits into the device's memory.
+        temporary_bytes: what the program needs besides its arguments: activations and gradients.
         argument_bytes: weights, buffers, optimizer state and one micro-batch.
-        output_bytes: results that have no place among the arguments.
-        flops: convolutions and matrix products of an update, replays included.
-        reason: the compiler's own words where it refused.
+        output_bytes: results that do not reuse the memory of an argument.
+        flops: floating-point operations of an update, replays included (see count_flops).
+        reason: why the program does not fit, if so.
     """
 
     memory: str
@@ -67,7 +67,7 @@ def plan_by_compiler(config: Config) -> dict[str, Any]:
 
     Raises:
         ConfigError: there is no compiler, or it does not know the topology.
-        AccumtrainError: the run would fail for another reason than memory.
+        AccumtrainError: the update can't be lowered or compiled, for another reason than memory.
     """
     python, topology = _compiler(), config.device.tpu_topology
     hbm = hbm_bytes(topology)
@@ -79,7 +79,7 @@ def plan_by_compiler(config: Config) -> dict[str, Any]:
 
 
 def _descend(config: Config, python: str) -> Iterator[CompiledTrial]:
-    """Compiles with accum.steps as given; if that is `auto`, with more and more, until it fits."""
+    """Compiles with the given accum.steps, or with increasing numbers until the program fits if that is `auto`."""
     given = [] if config.accum.is_auto else [config.accum.count]
     for steps in given or ladder(config.batch_size):
         trial = _trial(replace(config, accum=replace(config.accum, steps=steps)), python)
@@ -145,10 +145,10 @@ def _trial(config: Config, python: str) -> CompiledTrial:
 
 
 def answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Lowers the update that is asked for into the folder."""
+    """Lowers the requested update and writes the program into the folder."""
     config = from_mapping(request["config"])
     keys = {**asdict(config.device), "kind": CpuConfig.kind, "tpu": None, "memory_limit_mb": None}
-    here = CpuConfig(**keys)  # it computes nothing
+    here = CpuConfig(**keys)  # for lowering only: nothing is computed
     environment.prepare(here)
     from accumtrain.data.open_data import open_data
     from accumtrain.devices.resolve import resolve

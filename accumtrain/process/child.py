@@ -1,7 +1,7 @@
-"""Work in a process of its own: what that takes, loads or breaks is gone with it.
+"""Work in a child process: its memory, its imports and its crashes end with it.
 
-A folder carries the request and the answer. The child holds a pipe whose other end its parent has: when the parent
-says a word there, or is gone, the child gets a SIGTERM. The child is the program that this process is (see program.py).
+Request and answer are files in a folder. The child reads from a pipe that its parent holds open: when the parent writes
+to it or ends, the child gets a SIGTERM. The child runs the same program as this process (see program.py).
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from accumtrain.errors import AccumtrainError
 from accumtrain.kinds.table import load
 
 REQUEST, ANSWER, DOING, LAST_WORDS = "request.json", "answer.json", "doing", "stderr"
-TASK = "task"  # of a request: "module:function" that the child calls
-STOP = b"."  # the word to the child; a parent that is gone says none
-SILENCE = 20.0  # seconds after which it is said what the child is doing
-LOOK = 0.5  # seconds between two looks whether the child is still needed
+TASK = "task"  # key of a request: "module:function" that the child calls
+STOP = b"."  # what the parent writes to stop the child; a parent that has ended writes nothing
+SILENCE = 20.0  # seconds between two lines about what the child is doing
+LOOK = 0.5  # seconds between two checks whether the child is still needed
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ class Ended:
     """How a child ended.
 
     Attributes:
-        code: its exit code; the negative number of the signal that killed it.
-        answer: what it answered; {} without an answer.
-        last_words: the end of what it wrote to stderr, where that was not shown.
+        code: its exit code, or the negative number of the signal that ended it.
+        answer: its answer; {} if there is none.
+        last_words: the end of its stderr, if that was not shown.
     """
 
     code: int
@@ -48,14 +48,14 @@ class Ended:
 
 
 class Child:
-    """A process that works on one request. A context: its end stops the child and waits for its end.
+    """A process that handles one request. Leaving the context stops the child and waits for its end.
 
     Args:
-        command: gets the folder as one more argument.
-        folder: is there, and empty.
-        request: what the child finds in the folder.
-        label: what the child prints is printed here, each line behind this; None keeps stderr in the folder.
-        environment: variables beside those of this process.
+        command: the command line, to which the folder is added as the last argument.
+        folder: an existing folder for request and answer.
+        request: the content of the request.
+        label: prefix of each line of the child's output, which is shown; None hides it and keeps stderr in the folder.
+        environment: variables in addition to those of this process.
     """
 
     def __init__(
@@ -74,9 +74,9 @@ class Child:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL if label is None else subprocess.PIPE,
                 stderr=errors if label is None else subprocess.PIPE,
-                # it finds the modules where this process has found them
+                # the child imports modules from the same places
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **(environment or {})},
-                start_new_session=label is not None,  # Ctrl-C is then the matter of the command that shows it
+                start_new_session=label is not None,  # a terminal's Ctrl-C then reaches this process only
             )
         streams = ((self._process.stdout, sys.stdout), (self._process.stderr, sys.stderr))
         self._copies = [
@@ -90,7 +90,7 @@ class Child:
 
     def __exit__(self, *_: object) -> None:
         if not self._shown:
-            self._process.kill()  # nothing of it is to be saved
+            self._process.kill()  # it has nothing to save
         pipe = self._process.stdin
         assert pipe is not None
         with suppress(BrokenPipeError), pipe:  # it has ended
@@ -100,7 +100,7 @@ class Child:
             copy.join()
 
     def wait(self, seconds: float) -> bool:
-        """Has it ended, within so many seconds?"""
+        """Waits up to `seconds` for the child. Returns whether it has ended."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(seconds)
             return True
@@ -108,22 +108,22 @@ class Child:
 
     @property
     def doing(self) -> str | None:
-        """What the child says that it is doing."""
+        """What the child has last written about its progress; None if nothing."""
         told = self._folder / DOING
         return told.read_text() if told.exists() else None
 
     def ended(self) -> Ended:
-        """How it ended. After the context."""
+        """How the child ended. Call it after the context."""
         answer = self._folder / ANSWER
         last_words = (self._folder / LAST_WORDS).read_text(errors="replace")[-4000:]
         return Ended(self._process.returncode, json.loads(answer.read_text()) if answer.exists() else {}, last_words)
 
 
 def ask(command: Sequence[str], folder: Path, request: Mapping[str, Any], doing: str) -> Ended:
-    """Runs a child to its end, in silence but for a line now and then.
+    """Runs a child to its end without its output. Prints a line about its progress every SILENCE seconds.
 
     Args:
-        doing: what the child does before it has said so itself.
+        doing: the text of this line until the child has written what it is doing.
     """
     for left_over in (ANSWER, DOING):
         (folder / left_over).unlink(missing_ok=True)
@@ -141,9 +141,9 @@ def show(
     still_needed: Callable[[], bool],
     environment: Mapping[str, str],
 ) -> Ended:
-    """Runs a child to its end and prints what it prints, each line behind `label`.
+    """Runs a child to its end and shows its output, each line with the prefix `label`.
 
-    Once it is not `still_needed` the child gets a SIGTERM and stops with its state saved.
+    When `still_needed` returns False, the child gets a SIGTERM and stops with its state saved.
     """
     with tempfile.TemporaryDirectory(prefix="accumtrain-job-") as name:
         with Child(command, Path(name), request, label, environment) as child:
@@ -153,11 +153,11 @@ def show(
 
 
 def check(ended: Ended, what: str) -> None:
-    """Raises what the child has failed with.
+    """Raises the error that a child has ended with, if any.
 
     Raises:
-        AccumtrainError: the error that the child's answer explains.
-        RuntimeError: it ended by a bug; its last words are in the message.
+        AccumtrainError: the child's error, with the message of its answer.
+        RuntimeError: the child ended by a bug; the end of its stderr is in the message.
     """
     if ended.code == 0:
         return
@@ -168,7 +168,7 @@ def check(ended: Ended, what: str) -> None:
 
 
 def _copy_lines(source: IO[bytes], target: TextIO, label: str) -> None:
-    """Line by line, so that those of jobs side by side stay whole."""
+    """Copies line by line, so that lines of parallel jobs do not mix."""
     with source:
         for line in source:
             text = line.decode(errors="replace")
@@ -180,15 +180,15 @@ def _copy_lines(source: IO[bytes], target: TextIO, label: str) -> None:
 
 
 def serve(folder: Path) -> int:
-    """Does the task that is asked for in the folder. Returns the exit code."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # a sweep that runs jobs side by side blocks it
+    """Runs the task of the request in the folder. Returns the exit code."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # a sweep with parallel jobs blocks it
     threading.Thread(target=_end_with_parent, args=(folder,), daemon=True).start()
     request = json.loads((folder / REQUEST).read_text())
     try:
         answer, code = load(request[TASK])(request, folder), 0
     except AccumtrainError as error:
         answer, code = {"message": str(error)}, error.exit_code
-    except KeyboardInterrupt:  # nobody here to be told of it: the parent sees that a signal has ended its child
+    except KeyboardInterrupt:  # end by the signal itself, so that the parent sees it in the exit code
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
         raise
@@ -197,7 +197,7 @@ def serve(folder: Path) -> int:
 
 
 def _end_with_parent(folder: Path) -> None:
-    """Stops this process when its parent wants it to, or is gone."""
+    """Stops this process when its parent asks for it or has ended."""
     if os.read(sys.stdin.fileno(), 1) != STOP:
-        shutil.rmtree(folder, ignore_errors=True)  # which nobody else would remove
+        shutil.rmtree(folder, ignore_errors=True)  # the parent can't remove it any more
     os.kill(os.getpid(), signal.SIGTERM)

@@ -1,6 +1,6 @@
-"""What must be settled in the process before TensorFlow is imported: log noise, the allocator, a memory limit.
+"""Settings that must be made before TensorFlow is imported: logging, allocator, memory limit.
 
-TensorFlow reads these once. `ACCUMTRAIN_TF_LOGS=1` leaves its logging alone.
+TensorFlow reads them once. `ACCUMTRAIN_TF_LOGS=1` leaves its logging unchanged.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from accumtrain.kinds.table import load
 from accumtrain.process import tpu_runtime
 
 VARIABLES = {
-    "TF_CPU_ALLOCATOR_USE_BFC": "true",  # exact byte counts, and running out of memory can be caught
-    "TF_FORCE_GPU_ALLOW_GROWTH": "true",  # a GPU's memory is taken as it is needed
+    "TF_CPU_ALLOCATOR_USE_BFC": "true",  # counts bytes exactly and raises an error when memory runs out
+    "TF_FORCE_GPU_ALLOW_GROWTH": "true",  # takes a GPU's memory only as it is needed
     "KERAS_BACKEND": "tensorflow",
 }
-# Its kernels make a CPU twice as fast, but one that is refused memory crashes the process instead of raising an error.
+# oneDNN's kernels make a CPU twice as fast, but crash the process, instead of raising an error, when memory runs out.
 ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
 CPU_LIMIT = "TF_CPU_BFC_MEM_LIMIT_IN_MB"
-# Operations one after the other, each on all cores: as fast, and never two of them holding memory at the same time.
+# Operations run one after the other, each on all cores: as fast, and no two of them hold memory at the same time.
 OPERATIONS_AT_ONCE = "TF_NUM_INTEROP_THREADS"
 LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
 SHOW_LOGS = "ACCUMTRAIN_TF_LOGS"
@@ -42,17 +42,17 @@ _import_seconds: ContextVar[float] = ContextVar("import_seconds", default=0.0)
 
 
 def job_started() -> float:
-    """When the current job began, in seconds of the epoch: for the first of a process, when the process began."""
+    """Start of the current job, in seconds since the epoch. The first job of a process starts with the process."""
     return _job_started.get(_process_started())
 
 
 def tensorflow_import_seconds() -> float:
-    """What importing TensorFlow took in this process, where accumtrain did it; else 0."""
+    """Seconds that the import of TensorFlow took in this process; 0 if accumtrain did not import it."""
     return _import_seconds.get()
 
 
 def crashes_when_refused(device: DeviceConfig) -> bool:
-    """May a run on `device` end by a signal, not by an error, when it meets its memory limit?"""
+    """Whether a run on `device` may crash, instead of raising an error, when it exceeds its memory limit."""
     return device.memory_limit_mb is not None and device.may_compute_on_cpu and os.environ.get(ONEDNN) != "0"
 
 
@@ -60,7 +60,7 @@ def prepare(device: DeviceConfig, *, probed: bool = False) -> None:
     """Sets the environment for `device` and imports TensorFlow, quietly.
 
     Args:
-        probed: what is to run is known to fit into device.memory_limit_mb, or may crash.
+        probed: a probe has shown that the run fits into device.memory_limit_mb, or this process may crash.
 
     Raises:
         ConfigError: TensorFlow already computes in this process with another memory limit (a sweep over limits) or
@@ -92,7 +92,7 @@ def prepare(device: DeviceConfig, *, probed: bool = False) -> None:
 
 
 def _computes_already() -> bool:
-    """Has TensorFlow, which is imported, made its devices? From then on it reads no variable any more."""
+    """Whether TensorFlow, which must be imported, has initialised its devices. After that it reads no variables."""
     from tensorflow.python.eager.context import context
 
     return bool(context()._initialized)
@@ -126,9 +126,9 @@ def _process_started() -> float:
 
 @contextmanager
 def _without_keras() -> Iterator[None]:
-    """Within, TensorFlow is told to look for Keras 2, so it does not import Keras 3 (and matplotlib) before we need it.
+    """Within this context, TensorFlow looks for Keras 2, so that it does not import Keras 3 (and matplotlib) now.
 
-    That is 0.7 of 3 seconds and 50 MB that few runs need. Keras itself, imported later, does not read the variable.
+    That saves 0.7 of 3 seconds and 50 MB, as few runs need Keras. Keras 3, imported later, does not read the variable.
     """
     before = os.environ.get(LEGACY_KERAS)
     os.environ[LEGACY_KERAS] = "1"
@@ -146,9 +146,9 @@ def _on_one_cpu(device: DeviceConfig) -> bool:
 
 @contextmanager
 def held_back_stderr() -> Iterator[int]:
-    """Holds back what C++ logs whatever its level, unless logs are asked for, and shows it if the body fails.
+    """Hides the C++ logs of the body, of any level, and prints them if it fails. ACCUMTRAIN_TF_LOGS=1 hides nothing.
 
-    Gives a descriptor of the real stderr.
+    Yields a file descriptor of the real stderr.
     """
     if os.environ.get(SHOW_LOGS) == "1":
         yield 2

@@ -1,4 +1,4 @@
-"""Memory that a run started now could have: what the machine has to give, and the container around it allows."""
+"""Memory that is free for a run that starts now, on the machine and within the limits of a container."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 
 
 def free_bytes() -> int:
-    """Bytes for a run in the place of this process: what is free, and what this process would leave to it."""
+    """Bytes for a run in place of this process: the free memory, and what this process would release."""
     free = min([psutil.virtual_memory().available, *cgroup_bytes(CGROUPS, OWN_CGROUPS)])
     return free + psutil.Process().memory_info().rss
 
 
 def cgroup_bytes(mounted: Path, own: Path) -> Iterator[int]:
-    """What each control group around this process leaves free; nothing for those without a limit.
+    """Yields the free bytes of each control group around this process that has a limit.
 
     Args:
         mounted: where the control groups are mounted, version 2 there or version 1 in memory/.

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM ask a run to stop; it stops where nothing is lost."""
+"""Ctrl-C and SIGTERM ask a run to stop; it stops at the next point where nothing is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How this program is started once more, for a child: `accumtrain` itself, or the file of a user who calls main()."""
+"""The command that starts this program again as a child: `accumtrain` itself, or a user's file that calls main()."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-VARIABLE = "ACCUMTRAIN_PROGRAM"  # environment variable: launchers hand it on to their processes
+VARIABLE = "ACCUMTRAIN_PROGRAM"  # environment variable, which the processes of launchers inherit
 CHILD = "--child"
 
 
 def remember_program(main: Mapping[str, Any]) -> None:
-    """Takes the module with the globals `main`, which runs as __main__, for the program of all children."""
+    """Makes the module that runs as __main__, whose globals are `main`, the program of all children."""
     spec, file = main.get("__spec__"), main.get("__file__")
     if spec is not None:
         os.environ[VARIABLE] = json.dumps(["-m", spec.name.removesuffix(".__main__")])
@@ -22,10 +22,10 @@ def remember_program(main: Mapping[str, Any]) -> None:
 
 
 def own_program() -> list[str]:
-    """The command that starts this program; arguments follow it."""
+    """The command that starts this program, without arguments."""
     return [sys.executable, *json.loads(os.environ.get(VARIABLE, '["-m", "accumtrain"]'))]
 
 
 def child_command() -> list[str]:
-    """The command of a child that serves a request; its folder follows."""
+    """The command of a child, without the folder of its request."""
     return [*own_program(), CHILD]

@@ -1,4 +1,4 @@
-"""Is there a TPU, and does TensorFlow survive it? Asked before TensorFlow is imported, which a wrong libtpu crashes."""
+"""Checks for a TPU before TensorFlow is imported, as a libtpu of another version crashes TensorFlow."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if sys.argv[1] != "local":
 
 
 def present() -> bool:
-    """A libtpu and a chip on this machine."""
+    """Whether this machine has libtpu and a TPU chip."""
     return _library() and bool(_chips())
 
 
@@ -45,12 +45,12 @@ def check(device: DeviceConfig) -> None:
 
 
 def quiet_environment() -> dict[str, str]:
-    """Without a chip libtpu asks Google's metadata server what it runs on, and waits for minutes for an answer."""
+    """Variables that keep libtpu, without a chip, from waiting minutes for an answer of Google's metadata server."""
     return {} if _chips() or not _library() else {"TPU_SKIP_MDS_QUERY": "1"}
 
 
 def _try_in_a_child(address: str) -> None:
-    """A libtpu that TensorFlow does not get along with ends its process."""
+    """Connects to the TPU in a child process, which an incompatible libtpu crashes."""
     command = [sys.executable, "-c", CONNECT, address]
     environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"}
     try:

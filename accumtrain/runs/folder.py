@@ -31,10 +31,10 @@ def result_file(config: Config) -> Path:
 
 @contextmanager
 def open_folder(config: Config) -> Iterator[Path]:
-    """The folder that the configured job writes into, made before any work. What was made and stays empty is removed.
+    """Makes the folder that the configured job writes into, and yields it. New folders that stay empty are removed.
 
     Raises:
-        ConfigError: it can't be made.
+        ConfigError: the folder can't be made.
         CheckpointError: the job needs a trained run, and there is none.
     """
     path = job_folder(config)

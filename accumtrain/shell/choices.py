@@ -1,4 +1,4 @@
-"""The choices of the command line: the YAML files of conf/, and every row of a table that has none of its own."""
+"""The choices of the command line: the YAML files of conf/, and every row of a table without a YAML file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def offer_rows() -> None:
 
 
 def all_choices(config_dirs: Iterable[Path]) -> dict[str, list[str]]:
-    """The sorted choices of each group, sorted, with those of the folders `config_dirs`."""
+    """The choices of each group, those of the folders `config_dirs` included. Groups and choices are sorted."""
     choices: dict[str, set[str]] = defaultdict(set, job=set(JOBS.names))
     for folder in [CONF_DIR, *config_dirs]:
         for file in folder.glob("*/*.yaml"):
@@ -38,7 +38,7 @@ def all_choices(config_dirs: Iterable[Path]) -> dict[str, list[str]]:
 
 
 def _rows_without_file(group: str) -> list[Kind[Any]]:
-    """The kinds without a YAML file. It may have any name: lenet5.yaml is of the kind lenet."""
+    """The kinds without a YAML file. The file may have another name than the kind: lenet5.yaml is of kind lenet."""
     files = "\n".join(file.read_text() for file in (CONF_DIR / group).glob("*.yaml"))
     with_file = set(re.findall(r"^kind: (\S+)", files, re.MULTILINE))
     return [row for row in GROUPS[group] if row.name not in with_file]

@@ -1,4 +1,4 @@
-"""The command line: Hydra composes, config checks, a job runs, and the exit code says how it went.
+"""The command line: Hydra composes the configuration, which is checked; then a job runs. Exit codes are in errors.py.
 
 TensorFlow is imported when a job begins, so help, completion and mistakes are answered at once.
 """
@@ -30,8 +30,8 @@ from accumtrain.version import __version__
 def main() -> None:
     """The command line, for the console script `accumtrain` and for programs that register choices of their own.
 
-    It reads sys.argv and ends the process with the exit code. A child process for a probe or a job of a sweep is the
-    same program once more, so what stands before this call is done there too.
+    It reads sys.argv and ends the process with the exit code. The child processes of probes and sweeps run the same
+    program again, including everything before this call.
     """
     caller = sys._getframe(1).f_globals
     if caller.get("__name__") == "__main__":
@@ -44,7 +44,7 @@ def command() -> int:
 
     ACCUMTRAIN_TRACEBACK=1 or HYDRA_FULL_ERROR=1 in the environment shows tracebacks with the messages.
     """
-    # Hydra then hands its errors to us instead of printing them; what the user wants is kept for children too
+    # makes Hydra raise its errors instead of printing them; the user's own setting is kept, for children too
     os.environ.setdefault(SHOW_TRACEBACK, os.environ.get("HYDRA_FULL_ERROR", "0"))
     os.environ["HYDRA_FULL_ERROR"] = "1"
     code, result = guard(_run_command)
@@ -74,7 +74,7 @@ def _run_command() -> int:
 def _run_single() -> int:
     codes: list[int] = []
     call_hydra(lambda composed: codes.append(_run_composed(composed)))
-    return codes[0] if codes else 0  # there is no job behind --cfg or --info
+    return codes[0] if codes else 0  # --cfg and --info run no job
 
 
 def _run_composed(composed: DictConfig) -> int:

@@ -1,4 +1,4 @@
-"""From the command in sys.argv to checked configurations, by Hydra."""
+"""Composes checked configurations from the command in sys.argv, by Hydra."""
 
 from __future__ import annotations
 
@@ -31,6 +31,6 @@ def plain_values(composed: DictConfig) -> dict[str, Any]:
 
 
 def read_config(values: Mapping[str, Any], overrides: Sequence[str]) -> Config:
-    """The checked configuration, named after the overrides of its command unless it has a name."""
+    """The checked configuration. Without run.name it gets a name derived from its overrides."""
     config = from_mapping(values)
     return replace(config, run=replace(config.run, name=run_name(config, overrides)))

@@ -13,7 +13,7 @@ def load_extensions() -> None:
     """Imports every module, or calls every function, that an installed package names in the entry point group.
 
     Raises:
-        ConfigError: one of them can't be imported, or fails.
+        ConfigError: an extension can't be imported, or fails.
     """
     for point in entry_points(group=GROUP):
         try:

@@ -1,4 +1,4 @@
-"""What went wrong, told to the user, and the exit code for it."""
+"""Prints errors for the user and turns them into exit codes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 
 
 def guard(action: Callable[[], Result]) -> tuple[int, Result | None]:
-    """Calls `action`. Returns 0 and its result, or tells the user what went wrong and returns the exit code."""
+    """Calls `action`. Returns 0 and its result; or prints what went wrong and returns the exit code and None."""
     try:
         return 0, action()
     except AccumtrainError as error:

@@ -1,4 +1,4 @@
-"""What Hydra and OmegaConf say about a command, as one message with a remedy."""
+"""Turns the errors of Hydra and OmegaConf into one message with a remedy."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from accumtrain.kinds.groups import GROUPS, kinds_with
 from accumtrain.kinds.values import suggest
 
 USAGE_ERRORS = (HydraException, OmegaConfBaseException, YAMLError)
-EXTRAS = {"joblib": "joblib", "submitit_local": "slurm", "submitit_slurm": "slurm"}  # of launchers
+EXTRAS = {"joblib": "joblib", "submitit_local": "slurm", "submitit_slurm": "slurm"}  # extra of each launcher
 
 
 def explain(error: Exception) -> ConfigError:
-    """The ConfigError that says what `error`, one of USAGE_ERRORS, means for the user."""
+    """The ConfigError that explains `error`, one of USAGE_ERRORS, to the user."""
     text = str(error)
     if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
         group, _, choice = error.missing_cfg_file.rpartition("/")
@@ -41,7 +41,7 @@ def explain(error: Exception) -> ConfigError:
 
 
 def explain_plugin(error: Exception) -> ConfigError | None:
-    """The ConfigError for what a plugin of Hydra, a launcher or a sweeper, has raised; None for any other error."""
+    """The ConfigError for an error that a launcher or sweeper of Hydra has raised; None for any other error."""
     if isinstance(error, (AccumtrainError, *USAGE_ERRORS)) or not _from_plugin(error):
         return None
     said = str(error).strip().partition("\n")[0] or type(error).__name__

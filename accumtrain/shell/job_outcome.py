@@ -1,4 +1,4 @@
-"""What became of one job of a sweep."""
+"""The outcome of one job of a sweep."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from accumtrain.kinds.jobs import JOBS
 from accumtrain.runs.folder import result_file
 from accumtrain.shell.guard import INTERRUPTED
 
-KILLED = 128  # and the number of the signal, as a shell reports it
+KILLED = 128  # plus the number of the signal, as a shell reports it
 
 
 @dataclass(frozen=True)
 class JobOutcome:
-    """What became of one job. Without `job` and `file` its configuration was refused.
+    """The outcome of one job. Without `job` and `file` its configuration was refused.
 
     Attributes:
-        overrides: of its command.
-        job: what it did.
-        file: where its result goes.
-        written_before: when that file was last written before the job began, in nanoseconds; None if it was not there.
-        ended_with: its exit code; None as long as it runs in a process of its own, and for ever if that was lost.
+        overrides: the overrides of its command.
+        job: the name of its job, such as train.
+        file: the file that its result is written to.
+        written_before: time of the last change of that file before the job, in nanoseconds; None if it did not exist.
+        ended_with: its exit code; None while it runs in another process, and after that if the process was lost.
     """
 
     overrides: list[str]
@@ -61,17 +61,17 @@ class JobOutcome:
 
     @cached_property
     def result(self) -> dict[str, Any]:
-        """What the job has written; empty where it wrote nothing."""
+        """The content of `file`; empty if the job wrote nothing."""
         written = None if self.file is None else _written(Path(self.file))
         if self.file is None or written is None:
             return {}
         if self.ended_with != 0 and written == self.written_before:
-            return {}  # what is there is of an earlier job
+            return {}  # the file is that of an earlier job
         content: dict[str, Any] = json.loads(Path(self.file).read_text())
         return content
 
     def value(self, key: str) -> Any:
-        """The value at a dotted key of the result, None where there is none."""
+        """The value at a dotted key of the result; None if there is none."""
         value: Any = self.result
         for name in key.split("."):
             value = (value or {}).get(name)
@@ -79,7 +79,7 @@ class JobOutcome:
 
     @property
     def rank(self) -> tuple[float, ...]:
-        """Smaller is better. Jobs that failed come last, and those without a value after those with one."""
+        """The sort key of the job; smaller is better. Failed jobs come last, and jobs without a value after others."""
         keys = JOBS[self.job].ranking if self.job else ()
         values = [(self.value(key), sign) for key, sign in keys]
         ranks = [float("inf") if value is None else sign * value for value, sign in values]
@@ -88,7 +88,7 @@ class JobOutcome:
 
     @property
     def objective(self) -> float:
-        """What a sweeper may maximize: what the job is ranked by first. 0 where it failed: nothing is worse."""
+        """What a sweeper maximizes: the first value that the job is ranked by. 0 if it failed: the lowest value."""
         ranking = JOBS[self.job].ranking if self.job else ()
         if self.ended_with != 0 or not ranking:
             return 0.0

@@ -1,4 +1,4 @@
-"""The command's `key=value` arguments: values that are given, and what Hydra has to be told about them."""
+"""The overrides of a command (`key=value`): reads the value of a key, and adapts overrides for Hydra."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ NO_TEXT = re.compile(r"^([+-]?[\d._]+(e[+-]?\d+)?|true|false)$", re.IGNORECASE) 
 
 
 def given_value(overrides: Sequence[str], key: str, default: str) -> str:
-    """The plain value that the command gives to `key`: neither several nor one to interpolate."""
+    """The value of `key` in the overrides; `default` if there is none, several, or one with an interpolation."""
     given = dict(override.partition("=")[::2] for override in overrides)
     value = given.get(key, default).strip("'\"")
     return default if set(value) & set("$,") else value
 
 
 def for_hydra(arguments: Sequence[str]) -> list[str]:
-    """The arguments as Hydra has to get them.
+    """Adapts the arguments for Hydra.
 
-    `optim.args.beta_2=0.95` and `optim.args={beta_2:0.95}` may add keys to optim.args: Hydra does so only behind ++.
-    `accum=4` shall be looked for among the choices of the group: Hydra takes only texts for choices.
+    `optim.args.beta_2=0.95` and `optim.args={beta_2:0.95}` may add keys to optim.args, which Hydra allows only with ++.
+    The number in `accum=4` is quoted, as Hydra looks only for text among the choices of a group.
     """
     return [_with_number_quoted(_with_key_added(each)) for each in arguments]
 
@@ -51,7 +51,7 @@ def _quoted(value: re.Match[str]) -> str:
 
 @cache
 def _mappings() -> frozenset[str]:
-    """The dotted keys whose values are mappings of whatever keys, such as optim.args."""
+    """The dotted keys whose values are mappings with any keys, such as optim.args."""
     return frozenset(
         f"{group}.{field.name}"
         for group, table in GROUPS.items()

@@ -1,4 +1,4 @@
-"""A sweep: every job checked before the first one starts, each leaving its outcome, a table at the end."""
+"""A sweep: checks every job before the first one starts, runs them, and prints a table of their outcomes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from accumtrain.shell.sweep_child import run_in_child
 from accumtrain.shell.sweep_stop import stoppable
 
 STOPPED = (Preempted.exit_code, INTERRUPTED)
-IN_PROCESS = "basic"  # the launcher of Hydra's own: one job after the other, in this process
+IN_PROCESS = "basic"  # Hydra's own launcher: one job after the other, in this process
 
 
 def run_sweep(options: Namespace) -> int:
@@ -39,7 +39,7 @@ def run_sweep(options: Namespace) -> int:
     run_dir = Path(configs[0].run.dir if configs else given_value(options.overrides, "run.dir", RunConfig().dir))
     with sweep_folder.open_sweep_folder(run_dir) as folder:
 
-        def run_job(composed: DictConfig) -> float:  # what a launcher sends elsewhere: this, with the folder
+        def run_job(composed: DictConfig) -> float:  # a launcher sends this function and the folder to its processes
             return _run_job(folder, composed)
 
         stops = nullcontext() if launcher == IN_PROCESS else stoppable(folder)
@@ -60,7 +60,7 @@ def _launch(run_job: Callable[[DictConfig], float], stops: AbstractContextManage
 
 
 def _run_job(folder: Path, composed: DictConfig) -> float:
-    """One job of a sweep: it leaves its outcome and never fails, so that the others run too. Returns its objective."""
+    """Runs one job of a sweep and writes its outcome. An error does not stop other jobs. Returns its objective."""
     hydra_config = HydraConfig.get()
     number, overrides = hydra_config.job.num, list(hydra_config.overrides.task)
     in_process = hydra_config.runtime.choices["hydra/launcher"] == IN_PROCESS
@@ -87,10 +87,10 @@ def _run_here(composed: DictConfig, overrides: list[str]) -> JobOutcome:
 
 
 def _check_jobs(options: Namespace) -> list[Config]:
-    """Checks every job of a sweep before the first one starts, as far as Hydra's own sweeper and conf/ make them.
+    """Checks every job of a sweep before the first one starts, if Hydra's own sweeper makes them from conf/ alone.
 
-    Returns the configurations that are allowed, none where others make them. A job that will be refused is named now
-    and does not stop the others: not every corner of a grid has to be possible.
+    Returns the valid configurations; none if the jobs are made in another way. A job that will be refused only causes a
+    warning, as not every corner of a grid has to be possible.
     """
     if options.config_dir or options.config_path or options.config_name or "hydra/sweeper" in str(options.overrides):
         return []

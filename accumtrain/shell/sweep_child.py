@@ -1,6 +1,6 @@
-"""A job of a sweep in a process of its own: its memory, its devices and its end touch no other job.
+"""A job of a sweep in a child process, so that its memory, its devices and a crash do not affect other jobs.
 
-The process that starts it only waits, wherever a launcher has put it, and hands on what the job prints.
+The process that starts the child, wherever a launcher has put it, only waits and prints the output of the job.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from accumtrain.shell.guard import INTERRUPTED, guard
 from accumtrain.shell.job_outcome import KILLED, JobOutcome, begun
 
 TASK = "accumtrain.shell.sweep_child:do_job"
-CORES = "OMP_NUM_THREADS"  # that joblib gives to each of its processes
-THREADS = "TF_NUM_INTRAOP_THREADS"  # of TensorFlow, which does not look at the former and takes all cores
+CORES = "OMP_NUM_THREADS"  # set by joblib for each of its processes
+THREADS = "TF_NUM_INTRAOP_THREADS"  # read by TensorFlow, which ignores OMP_NUM_THREADS and takes all cores
 
 
 def run_in_child(folder: Path, number: int, values: Mapping[str, Any], overrides: Sequence[str]) -> JobOutcome:
-    """Runs a job in a child, which stops with its state saved once the sweep does not go on.
+    """Runs a job in a child. If the sweep ends, the job stops with its state saved.
 
     Args:
-        folder: of the sweep.
-        values: what Hydra composed for job `number` of the sweep, by `overrides`.
+        folder: the folder of the sweep.
+        values: the configuration that Hydra composed for job `number` of the sweep from `overrides`.
     """
     label = f"run {number + 1}"
     request = {
@@ -44,14 +44,14 @@ def run_in_child(folder: Path, number: int, values: Mapping[str, Any], overrides
         "values": values,
         "overrides": list(overrides),
     }
-    sweep_folder.leave(folder, number, JobOutcome(list(overrides)))  # it runs: until it has left more, that is known
+    sweep_folder.leave(folder, number, JobOutcome(list(overrides)))  # without an exit code: it runs
     ended = child.show(child_command(), request, label, partial(sweep_folder.goes_on, folder), _environment())
     outcome = sweep_folder.left_by(folder, number) or JobOutcome(list(overrides))
     return replace(outcome, ended_with=_exit_code(ended.code, label))
 
 
 def _environment() -> dict[str, str]:
-    """Jobs that share this machine share its cores: with more threads than cores all of them are slower."""
+    """Shares the cores among jobs of joblib on this machine, as more threads than cores make all of them slower."""
     beside_others = current_process().name.startswith("LokyProcess") and CORES in os.environ
     return {THREADS: os.environ.get(THREADS, os.environ[CORES])} if beside_others else {}
 
@@ -72,7 +72,7 @@ def _exit_code(returned: int, label: str) -> int:
 
 
 def do_job(request: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Does the job and ends the process with its exit code."""
+    """Runs the job and ends the process with its exit code."""
 
     def job() -> None:
         config = read_config(request["values"], request["overrides"])

@@ -1,6 +1,6 @@
-"""The folder of a sweep while it runs: each job leaves its outcome there, and a file says whose sweep goes on.
+"""The folder of a running sweep: it holds the outcome of each job, and the process that the sweep belongs to.
 
-Jobs may run in other processes and on other machines, so files in run.dir, not variables, carry what became of them.
+Jobs may run in other processes and on other machines, so their outcomes are exchanged as files in run.dir.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ OWNER = "owner"  # host and process of the command that started the sweep
 
 @contextmanager
 def open_sweep_folder(run_dir: Path) -> Iterator[Path]:
-    """A new folder in `run_dir`. Its end is that of the sweep; only logs of a launcher stay.
+    """Makes a new folder in `run_dir` and yields it. It is removed afterwards, except for the logs of a launcher.
 
     Raises:
-        ConfigError: it can't be made.
+        ConfigError: the folder can't be made.
     """
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
@@ -46,7 +46,7 @@ def open_sweep_folder(run_dir: Path) -> Iterator[Path]:
 
 
 def goes_on(folder: Path) -> bool:
-    """Shall jobs start and go on? Not after `end`, nor once the command that started them is gone."""
+    """Whether jobs may start and continue: not after `end`, nor after the command that started them has ended."""
     try:
         host, process = (folder / OWNER).read_text().split()
     except FileNotFoundError:
@@ -55,23 +55,23 @@ def goes_on(folder: Path) -> bool:
 
 
 def end(folder: Path) -> None:
-    """Jobs that run stop with their state saved, and no other starts."""
+    """Makes running jobs stop with their state saved, and keeps other jobs from starting."""
     (folder / OWNER).unlink(missing_ok=True)
 
 
 def leave(folder: Path, number: int, outcome: JobOutcome) -> None:
-    """Leaves the outcome of job `number` for the command that started the sweep."""
+    """Writes the outcome of job `number`, for the command that started the sweep."""
     write_json(_file(folder, number), asdict(outcome))
 
 
 def left_by(folder: Path, number: int) -> JobOutcome | None:
-    """The outcome that job `number` has left, None if it has left none."""
+    """The outcome that job `number` has written; None if there is none."""
     file = _file(folder, number)
     return JobOutcome(**json.loads(file.read_text())) if file.exists() else None
 
 
 def collect(folder: Path) -> list[JobOutcome]:
-    """The outcomes left so far, in the order of the jobs."""
+    """The outcomes written so far, in the order of the jobs."""
     return [JobOutcome(**json.loads(file.read_text())) for file in sorted(folder.glob("[0-9]*.json"))]
 
 

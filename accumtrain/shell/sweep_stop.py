@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end a sweep whose jobs run in other processes: they save their state, then the command goes on."""
+"""Ctrl-C and SIGTERM end a sweep whose jobs run in other processes: these save their state, then the table is shown."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from types import FrameType
 from accumtrain.shell import sweep_folder
 
 NOTICE = b"\nstopping: the jobs that run save their state (once more to stop at once)\n"
-SECONDS = 0.2  # between two looks
+SECONDS = 0.2  # between two checks
 
 
 @contextmanager
 def stoppable(folder: Path) -> Iterator[None]:
-    """Within, the first Ctrl-C or SIGTERM stops the jobs, waits for those that run, and raises KeyboardInterrupt.
+    """Within this context, Ctrl-C or SIGTERM stops the jobs, waits for them and then raises KeyboardInterrupt.
 
-    A second one does not wait. A terminal sends Ctrl-C to the launcher's processes too, where it could end one that
-    others depend on: SIGINT is blocked here, which they inherit, and a thread receives it.
+    A second signal does not wait. A terminal sends Ctrl-C to the launcher's processes too, and could end one that
+    others depend on. So SIGINT is blocked here, which they inherit, and a thread receives it.
     """
     asked, saved, over = threading.Event(), threading.Event(), threading.Event()
 

@@ -1,4 +1,4 @@
-"""The jobs of a sweep side by side: that they are distinct before, and the table that ranks them after."""
+"""Compares the jobs of a sweep: checks beforehand that they are distinct, and ranks them in a table afterwards."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def check_distinct(configs: Sequence[Config]) -> None:
 
 
 def report(outcomes: Sequence[JobOutcome], run_dir: Path) -> None:
-    """Shows the jobs, best first, and writes them to sweep.json in `run_dir`."""
+    """Prints a table of the jobs, best first, and writes them to sweep.json in `run_dir`."""
     ranked = sorted(outcomes, key=lambda outcome: outcome.rank)
     swept = _swept_keys(outcomes)
     columns: dict[str, Column] = {}
@@ -53,7 +53,7 @@ def _record(outcome: JobOutcome) -> dict[str, Any]:
 
 
 def exit_code(outcomes: Sequence[JobOutcome]) -> int:
-    """That of the first job that failed, 0 if none did."""
+    """The exit code of the first job that failed; 0 if none did."""
     return next((outcome.exit_code for outcome in outcomes if outcome.exit_code), 0)
 
 

@@ -1,4 +1,4 @@
-"""The text of `accumtrain --help`. Written here, not by Hydra, whose help takes most of a second to compose."""
+"""The text of `accumtrain --help`. Hydra's own help would take most of a second to compose."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Exit codes: 0 done, 1 a bug, 2 configuration, 3 data, 4 diverged, 5 checkpoint, 
 
 
 def help_text(config_dirs: Iterable[Path]) -> str:
-    """The help, with the choices that the folders `config_dirs` add."""
+    """The text of the help, with the choices of the folders `config_dirs`."""
     choices = all_choices(config_dirs)
     wrapper = textwrap.TextWrapper(width=110, subsequent_indent=" " * 14, break_on_hyphens=False)
     groups = [wrapper.fill(f"  {group:<12}{', '.join(names)}") for group, names in choices.items()]

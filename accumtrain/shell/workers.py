@@ -1,4 +1,4 @@
-"""Several workers on this machine, to try out device=multiworker: accumtrain --workers 2 <overrides>."""
+"""Starts several workers on this machine, to try out device=multiworker: accumtrain --workers 2 <overrides>."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ WORKERS = "--workers"
 
 
 def run_workers(arguments: Sequence[str]) -> int:
-    """Runs workers, hands SIGTERM on to them and waits. Returns the first exit code that is not 0.
+    """Runs workers, forwards SIGTERM to them and waits. Returns the first exit code that is not 0.
 
     Args:
-        arguments: how many workers, then overrides for all of them.
+        arguments: the number of workers, then overrides for all of them.
 
     Raises:
-        ConfigError: the first one is no number of workers.
+        ConfigError: the first argument is not a number of workers.
     """
     count, *overrides = arguments or ["nothing"]
     if not count.isdecimal() or int(count) < 1:
@@ -48,7 +48,7 @@ def start_workers(count: int, overrides: Sequence[str]) -> list[subprocess.Popen
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of this machine that nobody listened on a moment ago."""
+    """Ports of this machine that were free a moment ago."""
     with ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in range(count)]
         for one in sockets:

@@ -1,6 +1,7 @@
 """The segment tape: reversed and recomputed gradients are the bits of plain back-propagation."""
 
 import dataclasses
+from functools import cache
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from tests.engine.small import CLASSES, bottleneck_revnet, examples, lenet, resn
 
 CASES = {
     "revnet38": (revnet38(), (16, 16, 3)),
-    "revnet38-group": (revnet38("group"), (8, 8, 3)),
+    "revnet18-group": (revnet38("group", units=(2, 2)), (8, 8, 3)),
     "bottleneck": (bottleneck_revnet(), (64, 64, 3)),
     "resnet20": (resnet20(), (16, 16, 3)),
     "lenet5": (lenet(), (16, 16, 1)),
@@ -31,7 +32,7 @@ def gradients(config, precision, shape, batch=8):
         collected.update({variable.ref(): gradient for variable, gradient in gradients})
         return [gradient.op for _, gradient in gradients]
 
-    @tf.function
+    @tf.function(autograph=False)
     def run():
         mode = Mode(training=True, recording=True)
 
@@ -46,13 +47,19 @@ def gradients(config, precision, shape, batch=8):
     return [value.numpy()], [g.numpy() for g in grads], [s.numpy() for s in statistics]
 
 
+@cache
+def stored_gradients(name, precision):
+    config, shape = CASES[name]
+    return gradients(dataclasses.replace(config, memory="store"), precision, shape)
+
+
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize(
     ("name", "memory"),
     [
         ("revnet38", "reverse"),
         ("revnet38", "recompute"),
-        ("revnet38-group", "reverse"),
+        ("revnet18-group", "reverse"),
         ("bottleneck", "reverse"),
         ("bottleneck", "recompute"),
         ("resnet20", "recompute"),
@@ -61,7 +68,7 @@ def gradients(config, precision, shape, batch=8):
 )
 def test_gradient_is_bitwise_that_of_stored_activations(name, memory, precision):
     config, shape = CASES[name]
-    stored = gradients(dataclasses.replace(config, memory="store"), precision, shape)
+    stored = stored_gradients(name, precision)
     other = gradients(dataclasses.replace(config, memory=memory), precision, shape)
     for kind, expected, actual in zip(("loss", "gradient", "statistics"), stored, other, strict=True):
         assert all(np.array_equal(a, b) for a, b in zip(expected, actual, strict=True)), kind
@@ -92,7 +99,7 @@ def test_reconstruction_error_is_zero(config, precision):
 
 def test_without_the_grid_reconstruction_loses_bits():
     """The test above can fail: it does when nothing is snapped."""
-    config = dataclasses.replace(revnet38(units=(9, 9, 9)), snap_bits=0)
+    config = dataclasses.replace(revnet38(units=(2, 1)), snap_bits=0)
     stored = gradients(dataclasses.replace(config, memory="store"), "float32", (16, 16, 3))
     reversed_ = gradients(config, "float32", (16, 16, 3))
     assert not all(np.array_equal(a, b) for a, b in zip(stored[1], reversed_[1], strict=True))

@@ -21,7 +21,8 @@ from accumtrain.kinds.schedules import ConstantConfig, CosineConfig, RsqrtConfig
 from accumtrain.kinds.sources import DigitsConfig, FolderConfig, NpzConfig, SyntheticConfig, TfdsConfig, TfrecordConfig
 
 PLAIN: dict[str, Any] = {"mean": [0.0], "std": [1.0]}
-IMAGE_SIZES = {"keras": 64}  # of models that need more than 8 pixels
+IMAGE_SIZES = {"keras": 64}  # of models that need more than SIZE pixels
+SIZE = 9  # odd: halved, its maps leave a rest
 EXAMPLES: dict[str, dict[str, Any]] = {
     "model": {
         "lenet": LeNetConfig(),
@@ -81,4 +82,4 @@ def example_of(group: str, name: str) -> Any:
 
 def size_for(name: str) -> int:
     """Pixels of the square images that a model's example is made for."""
-    return IMAGE_SIZES.get(name, 8)
+    return IMAGE_SIZES.get(name, SIZE)

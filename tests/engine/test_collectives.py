@@ -26,12 +26,7 @@ from accumtrain.devices.resolve import resolve
 from accumtrain.engine.step import Step
 from tests.engine.small import examples, resnet20, window_for
 
-address, steps = sys.argv[1], int(sys.argv[2])
-devices = resolve(MultiworkerConfig(virtual=2, workers=[address], index=0, timeout=30))
-with devices.strategy.scope():
-    sgd = SgdConfig(lr=0.1, weight_decay=0.0, momentum=0.9)
-    window = window_for(resnet20("batch", units=(1, 1)), sgd, (8, 8, 1), micro_steps=steps)
-    step = Step(window, devices.strategy)
+devices = resolve(MultiworkerConfig(virtual=2, workers=[sys.argv[1]], index=0, timeout=30))
 
 
 def batches(context):
@@ -45,27 +40,42 @@ def collectives(function):
     return [node for node in nodes if node.op.startswith("Collective")]
 
 
-stream = iter(devices.strategy.distribute_datasets_from_function(batches))
-accumulate = step.compiled_micro_steps.get_concrete_function(stream, tf.constant(steps))
-commit = step.compiled_commit.get_concrete_function()
-step.accumulate(stream, steps)
-reductions = [op for op in commit.graph.get_operations() if op.type.startswith("CollectiveReduce")]
-shapes = [op.inputs[0].shape.as_list() for op in reductions]
-print(json.dumps({
-    "accumulate": len(collectives(accumulate)), "commit": [node.op for node in collectives(commit)], "shapes": shapes,
-    "params": window.model.params, "examples": float(step.commit(partial=True)["examples"]),
-}))
+def update(steps):
+    with devices.strategy.scope():
+        sgd = SgdConfig(lr=0.1, weight_decay=0.0, momentum=0.9)
+        window = window_for(resnet20("batch", units=(1, 1)), sgd, (8, 8, 1), micro_steps=steps)
+        step = Step(window, devices.strategy)
+    stream = iter(devices.strategy.distribute_datasets_from_function(batches))
+    accumulate = step.compiled_micro_steps.get_concrete_function(stream, tf.constant(steps))
+    commit = step.compiled_commit.get_concrete_function()
+    step.accumulate(stream, steps)
+    reductions = [op for op in commit.graph.get_operations() if op.type.startswith("CollectiveReduce")]
+    shapes = [op.inputs[0].shape.as_list() for op in reductions]
+    return {
+        "accumulate": len(collectives(accumulate)), "commit": [node.op for node in collectives(commit)],
+        "shapes": shapes, "params": window.model.params, "examples": float(step.commit()["examples"]),
+    }
+
+
+print(json.dumps([update(int(steps)) for steps in sys.argv[2:]]))
 """
+STEPS = (1, 8)
 
 
-@pytest.mark.parametrize("steps", [1, 8])
-def test_an_update_makes_one_all_reduce_of_one_vector(steps):
+@pytest.fixture(scope="module")
+def updates():
+    """By accum.steps, all in one process."""
     (port,) = free_ports(1)
-    command = [sys.executable, "-c", SCRIPT, f"localhost:{port}", str(steps)]
+    command = [sys.executable, "-c", SCRIPT, f"localhost:{port}", *map(str, STEPS)]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout.splitlines()[-1])
+    return dict(zip(STEPS, json.loads(done.stdout.splitlines()[-1]), strict=True))
+
+
+@pytest.mark.parametrize("steps", STEPS)
+def test_an_update_makes_one_all_reduce_of_one_vector(updates, steps):
+    found = updates[steps]
     assert found["accumulate"] == 0
     assert len(found["commit"]) == 2, "each of the two replicas takes part in one"
     ((size,), (same,)) = found["shapes"]

@@ -74,7 +74,7 @@ def test_a_power_of_two_as_scale_changes_no_bit_where_nothing_overflows():
 def test_reversed_equals_stored_in_float16(norm):
     updated = []
     for memory in ("store", "reverse"):
-        window = window_with(256.0, revnet38(norm, memory))
+        window = window_with(256.0, revnet38(norm, memory, units=(2, 2)))
         updates = train(window, [examples(8, SHAPE, seed) for seed in range(2)], 2)
         assert all(update["finite"] for update in updates)
         updated.append(state(window))

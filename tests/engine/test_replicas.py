@@ -24,27 +24,38 @@ from accumtrain.devices.resolve import resolve
 from accumtrain.engine.step import Step
 from tests.engine.small import examples, resnet20, window_for
 
-norm, precision, sums, replicas = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
-devices = resolve((MirroredConfig if replicas > 1 else CpuConfig)(virtual=replicas))
-assert devices.replicas == replicas
-with devices.strategy.scope():
-    window = window_for(resnet20(norm, units=(1, 1)), SgdConfig(lr=0.1, weight_decay=1e-4, momentum=0.9), (8, 8, 1),
-                        precision=precision, clip_norm=1.0, sum_dtype=tf.as_dtype(sums))
-    step = Step(window, devices.strategy)
-parts = [examples(16, (8, 8, 1), seed) for seed in range(3)]
-data = {name: tf.concat([part[name] for part in parts], 0) for name in parts[0]}
-dataset = tf.data.Dataset.from_tensor_slices(data).batch(4 * replicas, drop_remainder=True)
-options = tf.data.Options()
-options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-batches = iter(devices.strategy.experimental_distribute_dataset(dataset.with_options(options)))
-for _ in range(3):
-    step.accumulate(batches, 4 // replicas)
-    update = step.commit(partial=True)
-assert bool(update["finite"]) and int(update["step"]) == 3 and float(update["examples"]) == 16.0
-copies = [[copy.numpy() for copy in devices.strategy.experimental_local_results(v)] for v in window.model.variables]
-assert all(len(copy) == replicas for copy in copies)
-assert all(np.array_equal(copy[0], other) for copy in copies for other in copy), "replicas hold the same bits"
-print(json.dumps({"loss": float(update["loss"]), "values": [copy[0].tolist() for copy in copies]}))
+# two replicas first: the logical devices that they need stay
+by_replicas = {
+    2: resolve(MirroredConfig(virtual=2)),
+    1: resolve(CpuConfig()),
+}
+
+
+def trained(norm, precision, sums, replicas):
+    devices = by_replicas[replicas]
+    assert devices.replicas == replicas
+    with devices.strategy.scope():
+        window = window_for(resnet20(norm, units=(1, 1)), SgdConfig(lr=0.1, weight_decay=1e-4, momentum=0.9), (8, 8, 1),
+                            precision=precision, clip_norm=1.0, sum_dtype=tf.as_dtype(sums))
+        step = Step(window, devices.strategy)
+    parts = [examples(16, (8, 8, 1), seed) for seed in range(3)]
+    data = {name: tf.concat([part[name] for part in parts], 0) for name in parts[0]}
+    dataset = tf.data.Dataset.from_tensor_slices(data).batch(4 * replicas, drop_remainder=True)
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    batches = iter(devices.strategy.experimental_distribute_dataset(dataset.with_options(options)))
+    for _ in range(3):
+        step.accumulate(batches, 4 // replicas)
+        update = step.commit(partial=True)
+    assert bool(update["finite"]) and int(update["step"]) == 3 and float(update["examples"]) == 16.0
+    local = devices.strategy.experimental_local_results
+    copies = [[copy.numpy() for copy in local(v)] for v in window.model.variables]
+    assert all(len(copy) == replicas for copy in copies)
+    assert all(np.array_equal(copy[0], other) for copy in copies for other in copy), "replicas hold the same bits"
+    return {"loss": float(update["loss"]), "values": [copy[0].tolist() for copy in copies]}
+
+
+print(json.dumps([[trained(*case, replicas) for replicas in (2, 1)] for case in json.loads(sys.argv[1])]))
 """
 
 
@@ -106,20 +117,26 @@ def test_an_overflow_of_one_replica_skips_the_window_on_all():
     output_of(OVERFLOW)
 
 
-def trained(norm, precision, sums, replicas):
-    return json.loads(output_of(SCRIPT, norm, precision, sums, str(replicas)).splitlines()[-1])
+CASES = {
+    ("group", "float64", "float64"): 1e-12,
+    ("batch", "float32", "float32"): 1e-4,
+    ("batch", "float32", "float64"): 0,  # sums in float64 of numbers in float32: no order of adding them changes a bit
+}
 
 
-@pytest.mark.parametrize(
-    ("norm", "precision", "sums", "bound"),
-    [("group", "float64", "float64", 1e-12), ("batch", "float32", "float32", 1e-4), ("batch", "float32", "float64", 0)],
-)
-def test_two_replicas_train_as_one_device(norm, precision, sums, bound):
-    """With sums in float64 of numbers in float32 no order of adding them changes a bit."""
-    one, two = (trained(norm, precision, sums, replicas) for replicas in (1, 2))
-    assert two["loss"] == pytest.approx(one["loss"], rel=bound)
+@pytest.fixture(scope="module")
+def trained():
+    """Of each case what two replicas and what one device have trained, all in one process."""
+    pairs = json.loads(output_of(SCRIPT, json.dumps(list(CASES))).splitlines()[-1])
+    return dict(zip(CASES, pairs, strict=True))
+
+
+@pytest.mark.parametrize("case", CASES, ids="-".join)
+def test_two_replicas_train_as_one_device(trained, case):
+    two, one = trained[case]
+    assert two["loss"] == pytest.approx(one["loss"], rel=CASES[case])
 
     def flat(values):
         return [number for value in values for number in (flat(value) if isinstance(value, list) else [value])]
 
-    assert flat(two["values"]) == pytest.approx(flat(one["values"]), rel=bound, abs=bound)
+    assert flat(two["values"]) == pytest.approx(flat(one["values"]), rel=CASES[case], abs=CASES[case])

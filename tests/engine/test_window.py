@@ -49,17 +49,18 @@ def relative_difference(config, optim, precision, micro_steps, updates=5, batch=
 
 
 ACCUMULATED = {"revnet38": revnet38("group"), "resnet20": resnet20("group")}
+SHALLOW = {"revnet18": revnet38("group", units=(2, 2)), "resnet10": resnet20("group", units=(2, 2))}
 
 
-@pytest.mark.parametrize(("model", "optim"), [("revnet38", "adafactor"), ("resnet20", "sgd")])
+@pytest.mark.parametrize(("model", "optim"), [("revnet18", "adafactor"), ("resnet10", "sgd")])
 def test_accumulation_equals_the_whole_batch(model, optim):
-    assert relative_difference(ACCUMULATED[model], OPTIMIZERS[optim], "float64", 4) <= 1e-12
+    assert relative_difference(SHALLOW[model], OPTIMIZERS[optim], "float64", 4) <= 1e-12
 
 
-@pytest.mark.parametrize("model", ACCUMULATED)
+@pytest.mark.parametrize("model", SHALLOW)
 def test_accumulation_in_float32_differs_by_rounding(model):
     """One update: after it a rounding can move an activation across a ReLU's kink, which float64 almost never does."""
-    assert relative_difference(ACCUMULATED[model], SGD, "float32", 4, updates=1) <= 1e-4
+    assert relative_difference(SHALLOW[model], SGD, "float32", 4, updates=1) <= 1e-4
 
 
 @pytest.mark.slow

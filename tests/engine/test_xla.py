@@ -37,15 +37,15 @@ def test_sums_are_those_of_tensorflows_kernels(config):
         np.testing.assert_allclose(compiled, plain, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("memory", ["reverse", "recompute"])
 @pytest.mark.parametrize(
     ("config", "shape"),
-    [(revnet38(units=(2, 1)), SHAPE), (bottleneck_revnet(), (32, 32, 3))],
+    [(revnet38(units=(2, 1)), SHAPE), (replace(bottleneck_revnet(), units=[2, 1]), (32, 32, 3))],
     ids=["revnet38", "bottleneck"],
 )
-def test_gradient_is_that_of_stored_activations(config, shape, memory, monkeypatch):
+def test_gradient_is_that_of_stored_activations(config, shape, monkeypatch):
     """To rounding: XLA sums in another order where it fuses otherwise."""
     monkeypatch.setattr(replay, "LANES", 32)  # both streams of a stem together
-    ours, stored = (sums_of_a_window(replace(config, memory=policy), True, shape) for policy in (memory, "store"))
-    for one, other in zip(ours, stored, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+    stored = sums_of_a_window(replace(config, memory="store"), True, shape)
+    for policy in ("reverse", "recompute"):
+        for one, other in zip(sums_of_a_window(replace(config, memory=policy), True, shape), stored, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5, err_msg=policy)

@@ -2,7 +2,9 @@
 
 import json
 import os
+import shutil
 import signal
+from functools import partial
 
 import numpy as np
 import pytest
@@ -18,11 +20,11 @@ TIMES = ("seconds", "examples_per_second")
 BN = ("model=resnet20", "model.units=[1,1]", "model.filters=[16,16,32]", "data.image_size=8")  # small, batch norm
 
 
-@pytest.fixture
-def config(compose, tmp_path):
+@pytest.fixture(scope="module")
+def config_in(compose):
     """A small run across an epoch boundary (48 examples, 6 updates of 16), shuffled and augmented."""
 
-    def of(name, *overrides, model=BN):
+    def of(folder, name, *overrides, model=BN):
         return compose(
             "data=synthetic",
             *model,
@@ -37,12 +39,17 @@ def config(compose, tmp_path):
             "log.every=1",
             "checkpoint.every=100",
             "ema.decay=0.9",
-            f"run.dir={tmp_path}",
+            f"run.dir={folder}",
             f"run.name={name}",
             *overrides,
         )
 
     return of
+
+
+@pytest.fixture
+def config(config_in, tmp_path):
+    return partial(config_in, tmp_path)
 
 
 def metrics(path):
@@ -71,11 +78,17 @@ def stop_after(monkeypatch, split, step):
     monkeypatch.setattr(Run, "log", log_and_stop)
 
 
+@pytest.fixture(scope="module")
+def trained(config_in, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    run(config_in(folder, "whole"))
+    return folder / "whole"
+
+
 @pytest.fixture
-def whole(config, tmp_path):
-    """The run that was never stopped."""
-    run(config("whole"))
-    return tmp_path / "whole"
+def whole(trained, tmp_path):
+    """The run that was never stopped: a copy for each test."""
+    return shutil.copytree(trained, tmp_path / "whole")
 
 
 def assert_same(one, other):

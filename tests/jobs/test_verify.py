@@ -24,6 +24,7 @@ from tests.engine.small import examples, lenet, window_for
 REVNET = ("model=revnet38", "model.units=[1,1]", "model.filters=[8,8,16]")
 RESNET = ("model=resnet20", "model.units=[1]", "model.filters=[8,8]")
 WINDOW = ("job=verify", "batch_size=8", "accum.steps=2")
+SGD = "optim=sgd"  # where the check of the optimizer is not the point: that of adafactor traces for seconds
 
 ALONE = "gradient of 2 micro-batches against the mean of each alone"
 WHOLE = "gradient of 2 micro-batches against one batch"
@@ -61,7 +62,7 @@ def test_every_bound_holds_for_a_reversible_network(verified):
 
 @pytest.mark.parametrize("filters", ["[8,8,16]", "[8,16,32]"], ids=["streams in", "bfloat16 in"])
 def test_bfloat16_is_reversed_to_the_bit(verified, filters):
-    passed = verified(*REVNET, f"model.filters={filters}", "precision=bfloat16")
+    passed = verified(*REVNET, SGD, f"model.filters={filters}", "precision=bfloat16")
     assert failed(passed) == set()
     assert passed[REVERSAL] is True
 
@@ -75,7 +76,7 @@ def test_float64_has_the_tight_bounds(verified, tmp_path):
 
 
 def test_streams_off_the_grid_fail(command, tmp_path):
-    answer = command(*WINDOW, *REVNET, "model.snap_bits=0", "run.name=run")
+    answer = command(*WINDOW, *REVNET, SGD, "model.snap_bits=0", "run.name=run")
     assert answer.code == VerificationError.exit_code == 7
     assert "2 of 10 checks failed" in answer.err
     assert "model.snap_bits=16 makes it exact" in answer.out
@@ -92,7 +93,7 @@ def test_a_skipped_micro_batch_fails(verified, monkeypatch):
         original(strategy, batches, tf.maximum(count - 1, 1), function)
 
     monkeypatch.setattr(step, "for_each", one_less)
-    assert failed(verified("model=lenet5")) == {ALONE, WHOLE}
+    assert failed(verified("model=lenet5", SGD)) == {ALONE, WHOLE}
 
 
 def test_a_doubled_moving_statistic_fails(verified, monkeypatch):
@@ -104,7 +105,7 @@ def test_a_doubled_moving_statistic_fails(verified, monkeypatch):
             self.norms[-1].moving_variance.assign(2.0 * self.norms[-1].moving_variance)
 
     monkeypatch.setattr(MovingStatisticsBuffer, "write", doubled)
-    assert failed(verified(*RESNET)) == {"moving variances against float64, worst channel"}
+    assert failed(verified(*RESNET, SGD)) == {"moving variances against float64, worst channel"}
 
 
 # --- the checks alone -------------------------------------------------------------------------------------------

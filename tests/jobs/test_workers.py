@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from accumtrain.process import environment
 from accumtrain.shell.workers import free_ports
 
 ROOT = Path(__file__).parents[2]
@@ -20,18 +21,16 @@ SMALL = ("model=lenet5", "optim=sgd", "optim.lr=0.01", "batch_size=32", "eval.ev
 
 
 def in_folder(folder, *arguments):
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    variables = os.environ | {"PYTHONPATH": str(ROOT)}
     return subprocess.Popen(
         [sys.executable, *arguments],
-        cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        cwd=folder, env=variables, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
 
 
 def workers(folder, count, name, *overrides):
     """Ended: exit code, stdout, stderr."""
-    process = in_folder(
-        folder, *PROGRAM, "--workers", str(count), *SMALL, f"run.name={name}", *overrides
-    )
+    process = in_folder(folder, *PROGRAM, "--workers", str(count), *SMALL, f"run.name={name}", *overrides)
     out, err = process.communicate(timeout=120)
     return process.returncode, out, err
 
@@ -41,14 +40,24 @@ def weights(folder, name, step):
     return {key: reader.get_tensor(key) for key in reader.get_variable_to_shape_map() if key.startswith("model/")}
 
 
-def test_two_workers_train_as_one_process(tmp_path):
+@pytest.fixture
+def alone(command, monkeypatch):
+    """Trains in this process, in its `runs`."""
+    monkeypatch.setattr(environment, "job_started", time.time)
+
+    def train(name, *overrides):
+        answer = command(*SMALL, f"run.name={name}", *overrides)
+        assert (answer.code, answer.err) == (0, "")
+
+    return train
+
+
+def test_two_workers_train_as_one_process(tmp_path, alone):
     code, out, err = workers(tmp_path, 2, "two", "train.steps=3", "accum.steps=2")
     assert (code, err) == (0, "")
     assert out.count("accumtrain lenet5") == 1, "the chief alone prints"
     assert "32 = micro-batch 8 x 2 steps x 2 replicas" in out
-    with in_folder(tmp_path, *PROGRAM, *SMALL, "run.name=one", "train.steps=3", "accum.steps=4") as one:
-        one.communicate(timeout=60)
-    assert one.returncode == 0
+    alone("one", "train.steps=3", "accum.steps=4")
     run = tmp_path / "runs" / "two"
     lines = (run / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [1, 2, 3, 3]
@@ -60,9 +69,7 @@ def test_two_workers_train_as_one_process(tmp_path):
 
 
 def test_a_signal_to_one_worker_stops_all_after_the_same_update(tmp_path):
-    process = in_folder(
-        tmp_path, *PROGRAM, "--workers", "2", *SMALL, "run.name=stopped", "train.steps=100000"
-    )
+    process = in_folder(tmp_path, *PROGRAM, "--workers", "2", *SMALL, "run.name=stopped", "train.steps=100000")
     metrics = tmp_path / "runs/stopped/metrics.jsonl"
     deadline = time.monotonic() + 60
     while not metrics.exists() and time.monotonic() < deadline:
@@ -78,17 +85,14 @@ def test_a_signal_to_one_worker_stops_all_after_the_same_update(tmp_path):
     assert f"continuing after update {step} of {step + 2}" in out
 
 
-def test_workers_that_do_not_share_the_folder_of_the_run(tmp_path):
-    here, there = tmp_path / "here", tmp_path / "there"
-    here.mkdir()
+def test_workers_that_do_not_share_the_folder_of_the_run(tmp_path, alone):
+    here, there = tmp_path, tmp_path / "there"
     there.mkdir()
-    with in_folder(here, *PROGRAM, *SMALL, "run.name=apart", "train.steps=2") as one:
-        one.communicate(timeout=60)
+    alone("apart", "train.steps=2")
     addresses = ",".join(f"localhost:{port}" for port in free_ports(2))
     together = ("device=multiworker", f"device.workers=[{addresses}]", "run.name=apart", "train.steps=4", *SMALL)
     chief, other = (
-        in_folder(folder, *PROGRAM, *together, f"device.index={index}")
-        for index, folder in enumerate((here, there))
+        in_folder(folder, *PROGRAM, *together, f"device.index={index}") for index, folder in enumerate((here, there))
     )
     errors = [process.communicate(timeout=60)[1] for process in (chief, other)]
     assert [chief.returncode, other.returncode] == [5, 5], errors

@@ -140,10 +140,9 @@ def test_a_probe_ends_with_its_command(tmp_path, job, number, code):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_a_plan_fails_as_the_run_would(tmp_path, overrides, code):
-    jobs = [("accum.steps=1",), ("accum.steps=auto",), ("job=plan",)]
-    arguments = ("model=lenet5", "train.steps=1", f"run.dir={tmp_path}", *overrides)
-    ends = [subprocess.run([*COMMAND, *arguments, *job], capture_output=True, text=True, check=False) for job in jobs]
-    assert [end.returncode for end in ends] == [code] * 3
-    messages = {end.stderr.splitlines()[-1] for end in ends}
+def test_a_plan_fails_as_the_run_would(command, overrides, code):
+    jobs = ("accum.steps=1", "accum.steps=auto", "job=plan")
+    ends = [command("model=lenet5", "train.steps=1", *overrides, job) for job in jobs]
+    assert [end.code for end in ends] == [code] * 3
+    messages = {end.err.splitlines()[-1] for end in ends}
     assert len(messages) == 1

@@ -1,0 +1,69 @@
+"""Every loss gives each example its own value; every schedule is a factor that each update knows from its number."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from accumtrain.kinds.losses import LOSSES
+from accumtrain.kinds.schedules import SCHEDULES
+from tests.contract.examples import example_of
+
+TOTAL, WARMUP = 12, 3  # updates; no example changes its rate before
+LOGITS = np.random.default_rng(0).normal(size=(6, 4)) * 10.0 ** np.arange(-3, 3)[:, None]
+LABELS = np.array([0, 3, 1, 1, 2, 0])
+of_every_loss = pytest.mark.parametrize("name", LOSSES.names)
+of_every_schedule = pytest.mark.parametrize("name", SCHEDULES.names)
+
+
+def loss_of(name: str):
+    return LOSSES[name].builder()(example_of("loss", name))
+
+
+def factors(name: str, warmup: int) -> np.ndarray:
+    """Of each update of a run and some beyond, in one graph."""
+    schedule = SCHEDULES[name].builder()(replace(example_of("schedule", name), warmup=warmup), TOTAL)
+    graph = tf.function(schedule, autograph=False, input_signature=[tf.TensorSpec([], tf.int64)])
+    values = [graph(tf.constant(step, tf.int64)) for step in range(2 * TOTAL)]
+    assert {(value.dtype, value.shape.rank) for value in values} == {(tf.float32, 0)}
+    return np.array(values)
+
+
+@of_every_loss
+@pytest.mark.parametrize("dtype", [tf.float32, tf.float64])
+@pytest.mark.parametrize("labels", [tf.int32, tf.int64, tf.uint8])
+def test_a_loss_is_of_each_example_alone(name, dtype, labels):
+    loss, logits, truth = loss_of(name), tf.constant(LOGITS, dtype), tf.constant(LABELS, labels)
+    together = loss(truth, logits)
+    assert (together.dtype, together.shape) == (dtype, (6,))
+    assert np.isfinite(together).all()
+    alone = [loss(truth[place : place + 1], logits[place : place + 1])[0] for place in range(6)]
+    np.testing.assert_allclose(together, alone, rtol=1e-6)
+
+
+@of_every_loss
+def test_a_loss_has_a_finite_gradient(name):
+    logits = tf.constant(LOGITS)
+    with tf.GradientTape() as tape:
+        tape.watch(logits)
+        total = tf.reduce_sum(loss_of(name)(tf.constant(LABELS), logits))
+    gradient = tape.gradient(total, logits).numpy()
+    assert np.isfinite(gradient).all()
+    assert gradient.any()
+
+
+@of_every_schedule
+def test_a_schedule_is_finite_and_above_nothing_until_the_end(name):
+    values = factors(name, warmup=0)
+    assert np.isfinite(values).all()
+    assert (values[: TOTAL - 1] > 0).all()
+    assert (values >= 0).all()
+    assert values[0] == 1.0
+
+
+@of_every_schedule
+def test_a_warmup_rises_to_the_whole_rate(name):
+    np.testing.assert_allclose(factors(name, warmup=WARMUP)[:WARMUP], (np.arange(WARMUP) + 1) / WARMUP, rtol=1e-6)
