@@ -35,7 +35,7 @@ test: $(READY) ## lint, layout, types and the fast tests; ARGS go to pytest
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest --numprocesses 2 --dist loadfile $(ARGS)
 
 test-slow: $(READY) ## the tests that take minutes; ARGS go to pytest
 	$(BIN)/pytest -m slow $(ARGS)

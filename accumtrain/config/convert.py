@@ -19,15 +19,6 @@ from accumtrain.kinds.values import show, suggest
 MISSING = "???"  # OmegaConf's mark for a value that the user must give
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "null"}
 PLURALS = {int: "whole numbers", float: "numbers", str: "texts"}
-EXAMPLES = {
-    "model.name": "MobileNetV2",
-    "optim.name": "Lion",
-    "schedule.boundaries": "[40000,60000]",
-    "data.name": "cifar10",
-    "data.path": "path/to/images",
-    "data.test_path": "'path/to/test-*.tfrecord'",
-    "data.num_classes": "10",
-}
 
 
 def from_mapping(mapping: Mapping[str, Any]) -> Config:
@@ -77,19 +68,19 @@ def _record(cls: type, value: Any, where: str) -> Any:
                 )
             owner = f"{where} (kind {value['kind']})" if "kind" in value else where or "the configuration"
             raise ConfigError(f"{_join(where, key)}: no such key in {owner}; {suggest(str(key), names)}")
+    for field in fields:
+        if value.get(field.name, MISSING if _has_no_default(field) else None) == MISSING:
+            key = _join(where, field.name)
+            raise ConfigError(f"{key} has no value; add {key}={field.metadata.get('example', '<value>')}")
     hints = typing.get_type_hints(cls)
-    given = {field.name: MISSING for field in fields if _has_no_default(field)} | dict(value)
-    return cls(**{name: _field(hints[name], given, name, _join(where, name)) for name in names if name in given})
+    return cls(**{name: _field(hints[name], value[name], _join(where, name)) for name in names if name in value})
 
 
 def _has_no_default(field: dataclasses.Field) -> bool:
     return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
-def _field(hint: Any, record: Mapping[str, Any], name: str, key: str) -> Any:
-    value = record[name]
-    if value == MISSING:
-        raise ConfigError(f"{key} has no value; add {key}={EXAMPLES.get(key, '<value>')}")
+def _field(hint: Any, value: Any, key: str) -> Any:
     if key in GROUPS:
         return _record(_keys_of_kind(value, key), value, key)
     if dataclasses.is_dataclass(hint):

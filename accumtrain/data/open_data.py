@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from accumtrain.data.preprocess import make_preprocess
 from accumtrain.data.source import Data, Source
+from accumtrain.errors import DataError
 from accumtrain.kinds.sources import SOURCES, DataConfig
 
 
@@ -16,6 +17,11 @@ def open_data(config: DataConfig, seed: int) -> Data:
     """
     source: Source = SOURCES[config.kind].builder()(config, seed)
     train = source.train
+    if train.white != source.test.white:
+        raise DataError(
+            f"data={config.kind}: pixels of 1.0 are {train.white} in the training split and {source.test.white} in the "
+            "test split; both splits must mean the same"
+        )
     preprocess = make_preprocess(config, channels=train.channels, white=train.white)
     size = config.image_size
     shape = train.image_shape if size is None else (size, size, train.channels)

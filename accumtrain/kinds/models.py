@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
 from accumtrain.errors import ConfigError
-from accumtrain.kinds.table import Choice, Kind, Table
+from accumtrain.kinds.table import Choice, Kind, Table, required
 from accumtrain.kinds.values import OneOf, Range, show
 
 STORE, RECOMPUTE, REVERSE = "store", "recompute", "reverse"
@@ -150,7 +150,7 @@ class KerasModelConfig(ModelConfig):
     same_bits_in_every_graph: ClassVar[bool] = False  # the graph optimizer rewrites Keras's operations
 
     kind: str = "keras"
-    name: str
+    name: str = required("MobileNetV2")
     args: dict[str, Any] = field(default_factory=dict)
 
     @property

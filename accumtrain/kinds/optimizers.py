@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, ClassVar
 
 from accumtrain.errors import ConfigError
-from accumtrain.kinds.table import Choice, Kind, Table
+from accumtrain.kinds.table import Choice, Kind, Table, required
 from accumtrain.kinds.values import FRACTION, NOT_NEGATIVE, POSITIVE
 
 
@@ -106,7 +106,7 @@ class KerasOptimConfig(OptimConfig):
     """`name` is a class of keras.optimizers; `args` are its keyword arguments. Weight decay is decoupled."""
 
     kind: str = "keras"
-    name: str
+    name: str = required("Lion")
     args: dict[str, Any] = field(default_factory=dict)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from accumtrain.errors import ConfigError
-from accumtrain.kinds.table import Choice, Kind, Table
+from accumtrain.kinds.table import Choice, Kind, Table, required
 from accumtrain.kinds.values import COUNT, FRACTION, NOT_NEGATIVE, POSITIVE, show
 
 
@@ -37,7 +37,7 @@ class StepConfig(ScheduleConfig):
     """The factor is multiplied by `factor` after each number of updates in `boundaries`."""
 
     kind: str = "step"
-    boundaries: list[int]
+    boundaries: list[int] = required("[40000,60000]")
     factor: Annotated[float, POSITIVE] = 0.1
 
     def check(self) -> None:

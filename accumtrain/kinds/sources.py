@@ -7,10 +7,11 @@ from pathlib import PurePath
 from typing import Annotated
 
 from accumtrain.errors import ConfigError
-from accumtrain.kinds.table import Choice, Kind, Table
+from accumtrain.kinds.table import Choice, Kind, Table, required
 from accumtrain.kinds.values import COUNT, NotEmpty, OneOf, Range, show
 
 CLASSES = Range(2)
+PATH = NotEmpty("say where the data is, data.path=<value>")
 
 
 @dataclass(kw_only=True)
@@ -67,7 +68,7 @@ class TfdsConfig(DataConfig):
     """A prepared data set of tensorflow-datasets. `dir` null is the default directory of tensorflow-datasets."""
 
     kind: str = "tfds"
-    name: Annotated[str, NotEmpty("say which data set, data.name=<value>")]
+    name: Annotated[str, NotEmpty("say which data set, data.name=<value>")] = required("cifar10")
     dir: str | None = None
     train_split: str = "train"
     test_split: str = "test"
@@ -84,7 +85,7 @@ class FolderConfig(DataConfig):
     """`path` holds either train/ and test/ (or val/), or the class folders themselves, split by `test_fraction`."""
 
     kind: str = "folder"
-    path: Annotated[str, NotEmpty("say where the data is, data.path=<value>")]
+    path: Annotated[str, PATH]
     test_fraction: Annotated[float, Range(0, 1, above=True)] = 0.2
 
     @property
@@ -97,7 +98,7 @@ class NpzConfig(DataConfig):
     """`path` is a NumPy file of arrays. Without test arrays in it, `test_fraction` of the images is held out."""
 
     kind: str = "npz"
-    path: Annotated[str, NotEmpty("say where the data is, data.path=<value>")]
+    path: Annotated[str, PATH] = required("mine.npz")
     test_fraction: Annotated[float, Range(0, 1, above=True)] = 0.2
 
     @property
@@ -110,11 +111,13 @@ class TfrecordConfig(DataConfig):
     """`path` and `test_path` are globs of TFRecord files of tf.train.Example."""
 
     kind: str = "tfrecord"
-    path: Annotated[str, NotEmpty("say where the data is, data.path=<value>")]
-    test_path: Annotated[str, NotEmpty("say where the data is, data.test_path=<value>")]
+    path: Annotated[str, PATH] = required("'path/to/train-*.tfrecord'")
+    test_path: Annotated[str, NotEmpty("say where the data is, data.test_path=<value>")] = required(
+        "'path/to/test-*.tfrecord'"
+    )
     image_feature: str = "image/encoded"
     label_feature: str = "image/class/label"
-    num_classes: Annotated[int, CLASSES]
+    num_classes: Annotated[int, CLASSES] = required("10")
 
 
 SOURCES: Table[Kind[DataConfig]] = Table("data.kind")

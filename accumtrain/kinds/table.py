@@ -15,6 +15,11 @@ from accumtrain.errors import ConfigError
 from accumtrain.kinds.values import suggest
 
 
+def required(example: str) -> Any:
+    """A key without a default. `example` is what the message shows that asks for a value."""
+    return field(metadata={"example": example})
+
+
 @dataclass(kw_only=True)
 class Choice:
     """The keys of a kind. `kind` is the name of its row; a subclass sets it as the default.
