@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 from accumtrain.kinds.devices import AutoConfig, DeviceConfig
@@ -147,3 +147,7 @@ class Config:
     bench: BenchConfig = field(default_factory=BenchConfig)
     report: ReportConfig = field(default_factory=ReportConfig)
     debug: DebugConfig = field(default_factory=DebugConfig)
+
+    def with_accum_steps(self, steps: int) -> Config:
+        """This configuration with another accum.steps."""
+        return replace(self, accum=replace(self.accum, steps=steps))

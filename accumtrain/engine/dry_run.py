@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +45,7 @@ def measure(config: Config, data: Data, micro_batch: int, directory: Path) -> di
     """
     devices = resolve(config.device)
     steps = micro_batch_size(config.batch_size, micro_batch, devices.replicas)  # the same division gives the steps
-    config = replace(config, accum=replace(config.accum, steps=steps))
+    config = config.with_accum_steps(steps)
     dry_run = DryRun(config, data, devices, micro_batch, directory, min(steps, MICRO_STEPS))
     dry_run.update()
     first_update = time.time() - environment.job_started()

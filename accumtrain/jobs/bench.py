@@ -70,7 +70,10 @@ def measure(config: Config, imported: float) -> dict[str, Any]:
     micro_batch = micro_batch_size(config.batch_size, steps, devices.replicas)
     batch = micro_batch * devices.replicas
     say(f"measuring {config.model.label}, {config.optim.kind}, {config.precision} on {devices.description}")
-    with in_user_words(config, data), tempfile.TemporaryDirectory(prefix="accumtrain-bench-") as scratch:
+    with (
+        in_user_words(config, data, devices.replicas),
+        tempfile.TemporaryDirectory(prefix="accumtrain-bench-") as scratch,
+    ):
         dry_run = DryRun(config, data, devices, micro_batch, Path(scratch), steps)
         start = {"import": imported, "build": clock.lap()}
         tensorflow = environment.tensorflow_import_seconds()  # a part of "import"

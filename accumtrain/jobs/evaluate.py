@@ -43,7 +43,9 @@ def run(config: Config) -> dict[str, Any] | None:
             model, ema, build_loss(config.loss), data, micro_batch * devices.replicas, devices.strategy
         )
     with in_user_words(config, data, devices.replicas, devices.workers), Interrupt() as interrupt:
-        result = evaluator(stop=lambda: interrupt.requested, report=lambda done, batches: None)
+        # a worker that stopped alone would leave the others waiting for its sums
+        alone = devices.workers == 1
+        result = evaluator(stop=lambda: interrupt.requested and alone, report=lambda done, batches: None)
     if result is None:
         raise Preempted("evaluation stopped; run the same command again")
     table(f"{path}", ("split", "examples", "loss", "accuracy"), [_row(result)])

@@ -87,7 +87,7 @@ def run(config: Config) -> dict[str, Any]:
 
 def _checks(config: Config, data: Data, devices: Devices, examples: WindowOfExamples) -> list[Result]:
     bitwise = config.model.same_bits_in_every_graph
-    own = replace(config, accum=replace(config.accum, steps=examples.steps))
+    own = config.with_accum_steps(examples.steps)
     window = build_window(own, data, total_steps=1, strategy=devices.strategy)
     names, decayed = [variable.name.split(":")[0] for variable in window.variables_], window.model.decayed
     accumulated = check_window(window, devices.strategy, examples, config.precision, bitwise)
@@ -119,7 +119,7 @@ def _window_with(config: Config, data: Data, policy: str) -> Window:
 
 def _examples(config: Config, data: Data, devices: Devices) -> WindowOfExamples:
     """The first examples of the training stream. The window has accum.steps micro-steps, but 2 to MOST_STEPS."""
-    configured = 1 if config.accum.is_auto else int(config.accum.steps)
+    configured = 1 if config.accum.is_auto else config.accum.count
     micro_batch = micro_batch_size(config.batch_size, configured, devices.replicas)
     steps = min(max(configured, 2), MOST_STEPS)
     batch = min(micro_batch, MOST_EXAMPLES // steps) * devices.replicas

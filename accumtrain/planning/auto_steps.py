@@ -45,7 +45,7 @@ def with_accum_steps_resolved(config: Config) -> Config:
     steps = _saved_steps(config)
     if steps is not None:
         say(f"accum.steps={steps}, as {folder_of(config)} began")
-        return _with_steps(config, steps)
+        return config.with_accum_steps(steps)
     say("accum.steps=auto: looking for the largest micro-batch that fits")
     trials = search(config, probe)
     table(f"accum.steps for batch_size={config.batch_size} in {limit_text(config)}", COLUMNS, [row(t) for t in trials])
@@ -55,7 +55,7 @@ def with_accum_steps_resolved(config: Config) -> Config:
     best = max(fitting, key=lambda trial: trial.micro_batch)
     assert best.accum_steps is not None
     say(f"accum.steps={best.accum_steps}: micro-batch {best.micro_batch}")
-    return _with_steps(config, best.accum_steps)
+    return config.with_accum_steps(best.accum_steps)
 
 
 def _check_fits(config: Config) -> None:
@@ -76,7 +76,7 @@ def with_trained_accum_steps(config: Config) -> Config:
     steps = _saved_steps(config)
     if steps is None:
         raise CheckpointError(f"no run in {folder_of(config)}: train first, with the same run.name")
-    return _with_steps(config, steps)
+    return config.with_accum_steps(steps)
 
 
 def search(config: Config, attempt: ProbeFunction) -> list[Trial]:
@@ -209,10 +209,6 @@ def _target(config: Config, fitting: Sequence[Trial]) -> int:
     base, slope = line_through(config, fitting[-2], last)
     # no rise: what the examples take is still hidden by what the allocator takes in advance
     return 8 * last.micro_batch if slope <= 0 else int((budget(config) - base) / slope)
-
-
-def _with_steps(config: Config, steps: int) -> Config:
-    return replace(config, accum=replace(config.accum, steps=steps))
 
 
 def _saved_steps(config: Config) -> int | None:

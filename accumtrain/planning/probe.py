@@ -74,7 +74,7 @@ def probe(config: Config, micro_batch: int, note: str = "") -> Trial:
     free = int(SHARE * free_bytes())
     choices = f"model.memory={config.model.memory}, optim={config.optim.kind}, {config.precision}"
     say(f"probing micro-batch {micro_batch}: {choices}{note}")
-    without_auto = replace(config, accum=replace(config.accum, steps=1))  # micro_batch decides
+    without_auto = config.with_accum_steps(1)  # micro_batch decides
     request = {
         child.TASK: TASK,
         "config": to_mapping(without_auto),

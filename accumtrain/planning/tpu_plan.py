@@ -82,7 +82,7 @@ def _descend(config: Config, python: str) -> Iterator[CompiledTrial]:
     """Compiles with the given accum.steps, or with increasing numbers until the program fits if that is `auto`."""
     given = [] if config.accum.is_auto else [config.accum.count]
     for steps in given or ladder(config.batch_size):
-        trial = _trial(replace(config, accum=replace(config.accum, steps=steps)), python)
+        trial = _trial(config.with_accum_steps(steps), python)
         yield trial
         if trial.fits:
             return
