@@ -85,7 +85,7 @@ class FolderConfig(DataConfig):
     """`path` holds either train/ and test/ (or val/), or the class folders themselves, split by `test_fraction`."""
 
     kind: str = "folder"
-    path: Annotated[str, PATH]
+    path: Annotated[str, PATH] = required("photos")
     test_fraction: Annotated[float, Range(0, 1, above=True)] = 0.2
 
     @property

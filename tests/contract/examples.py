@@ -1,7 +1,12 @@
-"""A small configuration of every row of every table, for the tests that walk them. A new row gets its line here."""
+"""A small configuration of every row of every table, for the tests that walk them.
+
+A row that is not named here has the defaults of its keys as its example. One with a key that has no default, or whose
+defaults are too large for a test of seconds, gets a line.
+"""
 
 from __future__ import annotations
 
+from dataclasses import MISSING, fields
 from typing import Any
 
 import pytest
@@ -14,6 +19,8 @@ from accumtrain.kinds.devices import (
     MultiworkerConfig,
     TpuConfig,
 )
+from accumtrain.kinds.groups import GROUPS
+from accumtrain.kinds.jobs import JOBS
 from accumtrain.kinds.losses import CrossEntropyConfig
 from accumtrain.kinds.models import KerasModelConfig, LeNetConfig, ResNetConfig, RevNetConfig
 from accumtrain.kinds.optimizers import AdafactorConfig, AdamConfig, AdamWConfig, KerasOptimConfig, SgdConfig
@@ -71,6 +78,14 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "report": (),
     },
 }
+
+
+for _group, _table in GROUPS.items():
+    for _row in _table:
+        if not any(each.default is each.default_factory is MISSING for each in fields(_row.config)):
+            EXAMPLES[_group].setdefault(_row.name, _row.config())
+for _job in JOBS:
+    EXAMPLES["job"].setdefault(_job.name, ())
 
 
 def example_of(group: str, name: str) -> Any:
