@@ -18,6 +18,7 @@ from accumtrain.config.convert import from_mapping
 from accumtrain.config.schema import Config
 from accumtrain.process import environment, tpu_runtime
 from accumtrain.shell import cli
+from accumtrain.shell.choices import offer_rows
 from accumtrain.shell.compose import plain_values
 from accumtrain.shell.overrides import for_hydra
 
@@ -91,6 +92,7 @@ def compose() -> Callable[..., Config]:
     """Composes and checks the configuration of `overrides`, without a command line."""
 
     def config(*overrides: str) -> Config:
+        offer_rows()
         with hydra.initialize_config_dir(str(CONF_DIR), version_base="1.3"):
             composed = hydra.compose("config", for_hydra(overrides))
         return from_mapping(plain_values(composed))
