@@ -43,7 +43,8 @@ def _consume_first(result: tuple[Streams, Gradients], consume: Consume) -> Strea
     """Consumes the gradients of the variables. Returns that of the input, available only after them."""
     d_x, gradients = result
     known = [gradient for _, gradient in gradients if gradient is not None]  # XLA waits for tensors only
-    return after([*consume(gradients), *known], d_x)
+    consumed = consume(gradients)
+    return after(known if is_for_xla() else consumed, d_x)
 
 
 def replay(
