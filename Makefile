@@ -51,7 +51,7 @@ bench-full: $(PEERS) ## all cases, an hour or so on a quiet machine; writes benc
 
 clean: ## remove the environments and caches; runs/ stays
 	rm -rf .venv $(TPU) $(TPU_COMPILE) build dist .pytest_cache .mypy_cache .ruff_cache
-	find accumtrain tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find accumtrain benchmarks tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 define CHECK_PYTHON
 @$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if (3, 10) <= v[:2] <= (3, 13) else \

@@ -6,6 +6,7 @@ from accumtrain.data.preprocess import make_preprocess
 from accumtrain.data.source import Data, Source
 from accumtrain.errors import DataError
 from accumtrain.kinds.sources import SOURCES, DataConfig
+from accumtrain.kinds.table import load
 
 
 def open_data(config: DataConfig, seed: int) -> Data:
@@ -15,7 +16,7 @@ def open_data(config: DataConfig, seed: int) -> Data:
         ConfigError: Settings that contradict each other or the images.
         DataError: Data that is missing, not prepared, corrupt, or not as described.
     """
-    source: Source = SOURCES[config.kind].builder()(config, seed)
+    source: Source = load(SOURCES[config.kind].build)(config, seed)
     train = source.train
     if train.white != source.test.white:
         raise DataError(

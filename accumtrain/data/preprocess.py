@@ -82,8 +82,6 @@ def make_preprocess(config: DataConfig, *, channels: int, white: int) -> Preproc
             raise ConfigError(
                 f"data.{key} has {len(values)} numbers, the images have {channels} channel(s): give 1 or {channels}"
             )
-    if min(config.std) <= 0:
-        raise ConfigError(f"data.std={config.std} must be positive: pixels are divided by it; use 1 for no scaling")
     if config.augment == "inception" and config.image_size is None:
         raise ConfigError("data.augment=inception crops to a size: set data.image_size, for example to 224")
     return Preprocess(config.augment, config.image_size, list(config.mean), list(config.std), white)

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from accumtrain.devices.found import Devices
 from accumtrain.kinds.devices import DEVICES, CpuConfig, DeviceConfig, GpuConfig, MirroredConfig, TpuConfig
+from accumtrain.kinds.table import load
 from accumtrain.process import tpu_runtime
 
 
@@ -17,7 +18,7 @@ def resolve(config: DeviceConfig) -> Devices:
     Raises:
         ConfigError: a device is missing, or TensorFlow was initialised with other devices in this process.
     """
-    devices: Devices = DEVICES[config.kind].builder()(config)
+    devices: Devices = load(DEVICES[config.kind].build)(config)
     return devices
 
 

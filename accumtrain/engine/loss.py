@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 import tensorflow as tf
 
 from accumtrain.kinds.losses import LOSSES, CrossEntropyConfig, LossConfig
+from accumtrain.kinds.table import load
 
 PerExample = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 Batch = Mapping[str, tf.Tensor]  # image [N, H, W, C], label [N]; optional weight float32 [N], 1 for all if absent
@@ -25,7 +26,7 @@ def accuracy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
 
 def build_loss(config: LossConfig) -> PerExample:
     """The loss that `config` names."""
-    loss: PerExample = LOSSES[config.kind].builder()(config)
+    loss: PerExample = load(LOSSES[config.kind].build)(config)
     return loss
 
 

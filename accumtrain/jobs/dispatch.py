@@ -8,6 +8,7 @@ from accumtrain.config.rules import check
 from accumtrain.config.schema import Config
 from accumtrain.errors import AccumtrainError
 from accumtrain.kinds.jobs import JOBS
+from accumtrain.kinds.table import load
 from accumtrain.process import environment
 from accumtrain.runs.files import write_json
 from accumtrain.runs.folder import open_folder, result_file
@@ -30,7 +31,7 @@ def run(config: Config) -> dict[str, Any] | None:
         if not job.in_children:
             environment.prepare(config.device, probed=job.probed)
         try:
-            result = job.function()(config)
+            result = load(job.run)(config)
         except AccumtrainError as error:
             if error.result is not None:
                 write_json(result_file(config), error.result)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from accumtrain.console import format_bytes, format_seconds
-from accumtrain.kinds.table import Table, load
+from accumtrain.kinds.table import Table
 
 Column = tuple[str, "str | Callable[[Any], str]"]  # dotted key of the result; format spec or function to show the value
 
@@ -42,10 +42,6 @@ class Job:
     without_effect: tuple[str, ...] = ()
     ranking: tuple[tuple[str, int], ...] = ()
     columns: Mapping[str, Column] = field(default_factory=dict)
-
-    def function(self) -> Callable[..., Any]:
-        """The function itself, imported now if `run` is text."""
-        return load(self.run)
 
 
 BY_ACCURACY = (("test.accuracy", -1), ("test.loss", 1))

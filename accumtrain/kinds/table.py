@@ -47,7 +47,7 @@ class Kind(Generic[Keys]):
 
     Attributes:
         config: the dataclass of its keys; the default of `kind` is the row's name.
-        build: the function or class that builds it, or "module:attribute".
+        build: the function or class that builds it, or "module:attribute" (see `load`).
     """
 
     config: type[Keys]
@@ -56,10 +56,6 @@ class Kind(Generic[Keys]):
     @property
     def name(self) -> str:
         return self.config.kind
-
-    def builder(self) -> Callable[..., Any]:
-        """The function or class itself, imported now if `build` is text."""
-        return load(self.build)
 
 
 class Named(Protocol):

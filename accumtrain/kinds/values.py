@@ -82,9 +82,11 @@ FRACTION = Range(0, 1)
 
 def suggest(wrong: str, known: Iterable[str]) -> str:
     """The remedy for an unknown name: the closest known names, or all of them."""
-    known = list(known)
-    close = difflib.get_close_matches(wrong, known, n=3, cutoff=0.6)
-    return f"did you mean {' or '.join(close)}?" if close else f"choose from {', '.join(known)}"
+    by_lower = {name.lower(): name for name in known}
+    close = difflib.get_close_matches(wrong.lower(), by_lower, n=3, cutoff=0.6)
+    if close:
+        return f"did you mean {' or '.join(by_lower[match] for match in close)}?"
+    return f"choose from {', '.join(by_lower.values())}"
 
 
 def show(value: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from accumtrain.backprop.model import Model
 from accumtrain.kinds.models import MODELS, ModelConfig
+from accumtrain.kinds.table import load
 from accumtrain.models.spec import ModelSpec
 
 
@@ -13,5 +14,5 @@ def build_model(config: ModelConfig, spec: ModelSpec) -> Model:
     Raises:
         ConfigError: the model can't be built for these images.
     """
-    model: Model = MODELS[config.kind].builder()(config, spec)
+    model: Model = load(MODELS[config.kind].build)(config, spec)
     return model

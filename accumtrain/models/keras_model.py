@@ -6,7 +6,6 @@ instead, so that they change at the commit or not at all.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import pairwise
@@ -20,6 +19,7 @@ from accumtrain.backprop.replay import Consume
 from accumtrain.backprop.segments import Backward, forward_by_memory
 from accumtrain.errors import ConfigError
 from accumtrain.kinds.models import KerasModelConfig
+from accumtrain.kinds.values import suggest
 from accumtrain.models.keras_cuts import cheapest, pieces
 from accumtrain.models.spec import ModelSpec
 
@@ -164,10 +164,8 @@ def build_keras(config: KerasModelConfig, spec: ModelSpec) -> KerasModel:
     """
     builders = {name: value for name, value in vars(keras.applications).items() if name[0].isupper()}
     if config.name not in builders:
-        close = difflib.get_close_matches(str(config.name), builders, n=3, cutoff=0.4)
         raise ConfigError(
-            f"model.name={config.name} is not in keras.applications; "
-            + (f"did you mean {' or '.join(close)}?" if close else f"choose one of {', '.join(sorted(builders))}")
+            f"model.name={config.name} is not in keras.applications; {suggest(config.name, sorted(builders))}"
         )
     fixed = {
         "weights": None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from accumtrain.kinds.optimizers import OPTIMIZERS, OptimConfig
+from accumtrain.kinds.table import load
 from accumtrain.optim.optimizer import Optimizer
 
 
@@ -12,5 +13,5 @@ def build_optimizer(config: OptimConfig) -> Optimizer:
     Raises:
         ConfigError: keras.optimizers does not know optim.name or optim.args, or accumtrain has a key of its own for it.
     """
-    optimizer: Optimizer = OPTIMIZERS[config.kind].builder()(**config.arguments)
+    optimizer: Optimizer = load(OPTIMIZERS[config.kind].build)(**config.arguments)
     return optimizer

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -12,6 +11,7 @@ import keras
 import tensorflow as tf
 
 from accumtrain.errors import ConfigError
+from accumtrain.kinds.values import suggest
 from accumtrain.optim.optimizer import Optimizer, Parameter, in_sequence
 from accumtrain.optim.per_shape import PerShapeFunction
 
@@ -152,10 +152,10 @@ def update_rules() -> dict[str, type[keras.optimizers.Optimizer]]:
 def _find_class(name: str) -> type[keras.optimizers.Optimizer]:
     choices = update_rules()
     if name not in choices:
-        lowered = {key.lower(): key for key in choices}
-        close = [lowered[match] for match in difflib.get_close_matches(str(name).lower(), lowered)]
-        hint = f"did you mean {' or '.join(close)}?" if close else f"choose one of {', '.join(sorted(choices))}"
-        raise ConfigError(f"optim.name={name} is not an optimizer of keras.optimizers that updates weights: {hint}")
+        raise ConfigError(
+            f"optim.name={name} is not an optimizer of keras.optimizers that updates weights; "
+            + suggest(name, sorted(choices))
+        )
     return choices[name]
 
 

@@ -23,6 +23,7 @@ from accumtrain.kinds.schedules import (
     ScheduleConfig,
     StepConfig,
 )
+from accumtrain.kinds.table import load
 
 Schedule = Callable[[tf.Tensor], tf.Tensor]  # from `step` (int64 scalar, updates done) to the factor (float32 scalar)
 
@@ -82,7 +83,7 @@ def _with_warmup(main: Schedule, warmup: int) -> Schedule:
 
 def build_schedule(config: ScheduleConfig, total_steps: int) -> Schedule:
     """Returns the schedule of `config` for a run of `total_steps` updates."""
-    schedule: Schedule = SCHEDULES[config.kind].builder()(config, total_steps)
+    schedule: Schedule = load(SCHEDULES[config.kind].build)(config, total_steps)
     return schedule
 
 

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from accumtrain.kinds.losses import LOSSES
 from accumtrain.kinds.schedules import SCHEDULES
+from accumtrain.kinds.table import load
 from tests.contract.examples import example_of
 
 TOTAL, WARMUP = 12, 3  # updates; no example changes its rate before
@@ -20,12 +21,12 @@ of_every_schedule = pytest.mark.parametrize("name", SCHEDULES.names)
 
 
 def loss_of(name: str):
-    return LOSSES[name].builder()(example_of("loss", name))
+    return load(LOSSES[name].build)(example_of("loss", name))
 
 
 def factors(name: str, warmup: int) -> np.ndarray:
     """Of each update of a run and some beyond, in one graph."""
-    schedule = SCHEDULES[name].builder()(replace(example_of("schedule", name), warmup=warmup), TOTAL)
+    schedule = load(SCHEDULES[name].build)(replace(example_of("schedule", name), warmup=warmup), TOTAL)
     graph = tf.function(schedule, autograph=False, input_signature=[tf.TensorSpec([], tf.int64)])
     values = [graph(tf.constant(step, tf.int64)) for step in range(2 * TOTAL)]
     assert {(value.dtype, value.shape.rank) for value in values} == {(tf.float32, 0)}

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.kinds.optimizers import OPTIMIZERS
+from accumtrain.kinds.table import load
 from accumtrain.optim.build_optimizer import build_optimizer
 from tests.contract.examples import example_of
 from tests.optim import references
@@ -116,7 +117,7 @@ def test_xla_agrees_to_a_rounding(name):
 
 def test_the_class_takes_the_keys_of_its_row(name):
     """As keyword arguments, with defaults for what the configuration has defaults for; so it is for programs too."""
-    config, make = example_of("optim", name), OPTIMIZERS[name].builder()
+    config, make = example_of("optim", name), load(OPTIMIZERS[name].build)
     known = inspect.signature(make).parameters
     assert set(known) == set(config.arguments)
     assert all(each.kind is each.KEYWORD_ONLY for key, each in known.items() if key != "learning_rate")
@@ -127,4 +128,4 @@ def test_the_class_takes_the_keys_of_its_row(name):
 @pytest.mark.parametrize("key", ["lr", "momentun", "clip_norm", "kind"])
 def test_an_unknown_keyword_is_a_type_error(name, key):
     with pytest.raises(TypeError, match=key):
-        OPTIMIZERS[name].builder()(**example_of("optim", name).arguments, **{key: 0.5})
+        load(OPTIMIZERS[name].build)(**example_of("optim", name).arguments, **{key: 0.5})

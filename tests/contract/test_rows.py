@@ -60,7 +60,7 @@ def test_the_row_is_called_as_its_keys_say(group, name):
 
 @of_every_row
 def test_its_code_is_there(group, name):
-    assert callable(GROUPS[group][name].builder())
+    assert callable(load(GROUPS[group][name].build))
 
 
 @pytest.mark.parametrize("name", DEVICES.names)
@@ -155,7 +155,7 @@ def test_it_is_offered_and_documented(group, name):
 @of_every_job
 def test_a_job_is_whole(name):
     job = JOBS[name]
-    assert callable(job.function())
+    assert callable(load(job.run))
     assert isinstance(example_of("job", name), tuple)
     assert name in help_text([])
     assert f"job={name}" in PAGES

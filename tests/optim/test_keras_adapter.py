@@ -94,8 +94,8 @@ def test_muon_sees_the_names_of_the_weights(name):
     [
         ("lion", "did you mean Lion"),
         ("Adamm", "did you mean"),
-        ("Shampoo", "choose one of Adadelta, "),
-        ("Optimizer", "choose one of|did you mean"),
+        ("Shampoo", "choose from Adadelta, "),
+        ("Optimizer", "choose from|did you mean"),
         ("LossScaleOptimizer", "optim.name=LossScaleOptimizer is not"),
         ("MultiOptimizer", "optim.name=MultiOptimizer is not"),
         ("schedules", "optim.name=schedules is not"),
