@@ -8,9 +8,10 @@ READY := .venv/.ready
 PEERS := .venv/.peers
 TPU := .venv-tpu
 TPU_COMPILE := .venv-tpu-compile
+AUDIT := .venv-audit
 PIP := -m pip install --quiet --disable-pip-version-check --progress-bar off
 
-.PHONY: help train sweep workers tpu tpu-compile test test-slow test-tpu bench bench-full clean
+.PHONY: help train sweep workers tpu tpu-compile test test-slow test-tpu torture bench bench-full audit lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -43,14 +44,28 @@ test-slow: $(READY) ## the tests that take minutes; ARGS go to pytest
 test-tpu: $(TPU)/.ready ## the fast tests, on the CPU, in the environment of make tpu; ARGS go to pytest
 	$(TPU)/bin/pytest $(ARGS)
 
+torture: $(READY) ## kill trainings at random moments: make torture ARGS="--kills 1000 --workers 2"
+	@PYTHONPATH=. $(BIN)/python tests/faults/torture.py $(ARGS)
+
 bench: $(PEERS) ## beside Keras and PyTorch, in minutes; ARGS go to benchmarks/compare.py
 	$(BIN)/python benchmarks/compare.py --small $(ARGS)
 
 bench-full: $(PEERS) ## all cases, an hour or so on a quiet machine; writes benchmarks/RESULTS.md
 	$(BIN)/python benchmarks/compare.py --output benchmarks/RESULTS.md $(ARGS)
 
+audit: $(READY) $(AUDIT)/.ready ## is what is pinned installed, and nothing of it known to be vulnerable (needs the network)
+	$(BIN)/python .ci/installed_is_pinned.py constraints.txt
+	$(AUDIT)/bin/pip-audit --strict --progress-spinner off --disable-pip --require-hashes \
+		--requirement requirements-hashed.txt
+
+lock: $(AUDIT)/.ready ## write requirements-hashed.txt anew, after a change of constraints.txt or pyproject.toml
+	@grep '^#' requirements-hashed.txt > .requirements-hashed.txt
+	@$(AUDIT)/bin/uv pip compile --quiet --no-config --no-python-downloads --universal --python-version 3.10 --no-header \
+		--no-annotate --generate-hashes --constraint constraints.txt pyproject.toml >> .requirements-hashed.txt
+	@mv .requirements-hashed.txt requirements-hashed.txt
+
 clean: ## remove the environments and caches; runs/ stays
-	rm -rf .venv $(TPU) $(TPU_COMPILE) build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv $(TPU) $(TPU_COMPILE) $(AUDIT) build dist .pytest_cache .mypy_cache .ruff_cache
 	find accumtrain benchmarks tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 define CHECK_PYTHON
@@ -82,4 +97,11 @@ $(TPU_COMPILE)/.ready: requirements-tpu-compile.txt
 	@echo "setting up $(TPU_COMPILE) (needs Python 3.11 or newer)"
 	@$(PYTHON) -m venv $(TPU_COMPILE)
 	@$(TPU_COMPILE)/bin/python $(PIP) --no-deps --requirement requirements-tpu-compile.txt
+	@touch $@
+
+$(AUDIT)/.ready: requirements-audit.txt
+	$(CHECK_PYTHON)
+	@echo "setting up $(AUDIT)"
+	@$(PYTHON) -m venv $(AUDIT)
+	@$(AUDIT)/bin/python $(PIP) --no-deps --requirement requirements-audit.txt
 	@touch $@

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from types import TracebackType
 
@@ -92,6 +93,16 @@ def _plain_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str
 
 def _is_number(text: str) -> bool:
     return text in ("", "-") or text.replace(",", "").lstrip("-")[:1].isdigit()
+
+
+@contextmanager
+def counting(title: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Shows a bar of how many of `total` are done, on a terminal only. Yields a function that counts some more."""
+    console = _out()
+    columns = TextColumn(title), BarColumn(), TextColumn("{task.completed:,.0f}/{task.total:,.0f}")
+    with RichProgress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda more: bar.advance(task, more)
 
 
 LONG_WINDOW = 16  # windows of at least this many micro-steps show how many are done

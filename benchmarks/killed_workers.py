@@ -70,7 +70,7 @@ def last_update(run: Path) -> int:
 
 
 def state(run: Path) -> dict[str, np.ndarray]:
-    reader = tf.train.load_checkpoint(str(run / "checkpoints" / f"step-{UPDATES}"))
+    reader = tf.train.load_checkpoint(str(run / "checkpoints" / f"step-{UPDATES}" / "state"))
     names = reader.get_variable_to_shape_map()
     kept = [name for name in names if "OBJECT_GRAPH" not in name and "save_counter" not in name]
     return {name: reader.get_tensor(name) for name in kept}

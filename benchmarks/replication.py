@@ -67,7 +67,7 @@ def weights(folder: Path, way: str, count: int, overrides: list[str], updates: i
         codes = [worker.wait() for worker in start_workers(count, arguments)]
     if any(codes):
         sys.exit(f"{way}: exit codes {codes}")
-    reader = tf.train.load_checkpoint(str(folder / name / "checkpoints" / f"step-{updates}"))
+    reader = tf.train.load_checkpoint(str(folder / name / "checkpoints" / f"step-{updates}" / "state"))
     values = {key: reader.get_tensor(key) for key in reader.get_variable_to_shape_map() if key.startswith("model/")}
     return {key: value for key, value in values.items() if np.linalg.norm(value) > 0}
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import math
+import sys
 import typing
 from collections.abc import Mapping
 from types import UnionType
 from typing import Any
 
+from accumtrain.config.interpolation import FromEnvironment, expressions, resolved
 from accumtrain.config.rules import check
 from accumtrain.config.schema import Config
 from accumtrain.errors import ConfigError
@@ -25,20 +26,24 @@ def from_mapping(mapping: Mapping[str, Any]) -> Config:
     """The checked configuration of a run.
 
     Args:
-        mapping: keys that are left out have the defaults of their dataclass.
+        mapping: keys that are left out have the defaults of their dataclass. Texts may hold interpolations.
 
     Raises:
         ConfigError: a key is unknown, one without a default is missing, or a value has the wrong type or breaks a rule.
             The message names the first mistake only.
     """
-    config: Config = _record(Config, mapping, "")
+    config: Config = _record(Config, resolved(mapping), "")
     check(config)
     return config
 
 
 def to_mapping(config: Config) -> dict[str, Any]:
-    """Plain nested dictionaries, the content of config.yaml: `from_mapping(to_mapping(c)) == c`."""
-    return dataclasses.asdict(config)
+    """Plain nested dictionaries, the content of config.yaml: `from_mapping(to_mapping(c)) == c`.
+
+    Texts from the environment are the expressions that read it, as they may be secrets.
+    """
+    mapping: dict[str, Any] = expressions(dataclasses.asdict(config))
+    return mapping
 
 
 def known_keys() -> list[str]:
@@ -103,11 +108,11 @@ def _value(hint: Any, value: Any, key: str) -> Any:
         if typing.get_origin(option) is dict and (value is None or isinstance(value, Mapping)):
             return dict(value or {})  # null in YAML is {} here: Hydra can replace null by a mapping, but not extend {}
         if option is float and type(value) in (int, float):
-            if not math.isfinite(value):
+            if not abs(value) <= sys.float_info.max:  # nan fails too
                 raise ConfigError(f"{key}={show(value)}: must be a finite number")
             return float(value)
-        if type(value) is option:  # not isinstance: a bool is no int
-            return value
+        if type(value) is option or (option is str and isinstance(value, FromEnvironment)):
+            return value  # by type, as a bool is an instance of int
     raise ConfigError(f"{key}={show(value)}: must be {' or '.join(map(_words, options))}{_remedy(options, value, key)}")
 
 

@@ -18,7 +18,7 @@ from accumtrain.errors import ConfigError
 from accumtrain.kinds.groups import GROUPS
 from accumtrain.kinds.jobs import JOBS
 from accumtrain.kinds.table import Choice
-from accumtrain.kinds.values import Constraint, show, suggest
+from accumtrain.kinds.values import Constraint, check_size, show, suggest
 
 RUN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@-]{0,199}")
 
@@ -27,6 +27,8 @@ def check(config: Config) -> None:
     """Raises ConfigError for the first rule that `config` breaks."""
     if config.job not in JOBS.names:
         raise ConfigError(f"job={show(config.job)}: no such choice; {suggest(str(config.job), JOBS.names)}")
+    for key, number in _numbers(dataclasses.asdict(config)):
+        check_size(key, number)
     for key, value, constraint in _constraints(config):
         constraint.check(key, value)
     if config.train.epochs is None and config.train.steps is None:
@@ -50,6 +52,19 @@ def _constraints(record: Any, where: str = "") -> Iterator[tuple[str, Any, Const
             yield from _constraints(value, key)
         for constraint in getattr(hints[field.name], "__metadata__", ()):
             yield key, value, constraint
+
+
+def _numbers(value: Any, where: str = "") -> Iterator[tuple[str, int | float]]:
+    """Dotted key and value of every number in nested dictionaries and lists."""
+    match value:
+        case dict():
+            for key, item in value.items():
+                yield from _numbers(item, f"{where}.{key}" if where else str(key))
+        case list():
+            for place, item in enumerate(value):
+                yield from _numbers(item, f"{where}[{place}]")
+        case int() | float() if not isinstance(value, bool):
+            yield where, value
 
 
 def _check_workers(config: Config) -> None:

@@ -11,7 +11,17 @@ from accumtrain.kinds.models import ModelConfig, RevNetConfig
 from accumtrain.kinds.optimizers import AdafactorConfig, OptimConfig
 from accumtrain.kinds.schedules import CosineConfig, ScheduleConfig
 from accumtrain.kinds.sources import DataConfig, DigitsConfig
-from accumtrain.kinds.values import COUNT, FRACTION, NOT_NEGATIVE, POSITIVE, OneOf, Range, Word
+from accumtrain.kinds.values import (
+    COUNT,
+    FRACTION,
+    NOT_NEGATIVE,
+    POSITIVE,
+    Duration,
+    OneOf,
+    Range,
+    Word,
+    duration_seconds,
+)
 
 PRECISIONS = ("float32", "bfloat16", "float16", "float64")
 
@@ -60,10 +70,11 @@ class EvalConfig:
 
 @dataclass(kw_only=True)
 class CheckpointConfig:
-    """A checkpoint after `every` updates; the last `keep` of them are kept."""
+    """A checkpoint after `every` updates; the last `keep` of them are kept, and one for every `keep_hours`."""
 
     every: Annotated[int, COUNT] = 200
     keep: Annotated[int, COUNT] = 3
+    keep_hours: Annotated[float | None, POSITIVE] = None
 
 
 @dataclass(kw_only=True)
@@ -92,13 +103,27 @@ class LossScaleConfig:
 class RunConfig:
     """The folder of the run is `dir`/`name`. `name` null is derived from the command (see runs/names.py).
 
-    `resume` false refuses a folder that holds a trained run.
+    `resume` false refuses a folder that holds a trained run; force continues it although values that decide what is
+    learned have changed.
+    `walltime`: the time after which the job will be killed, counted from its start, as for SLURM's --time; null: never.
+    `hang_timeout`: seconds without progress after which a run counts as hung; 0 turns the watch off.
+    `on_nonfinite`: what follows an infinite or NaN update: stop; skip it; or rollback to the last checkpoint.
+    `max_nonfinite`: skipped updates in a row, or rollbacks, after which the run stops all the same.
     """
 
     name: str | None = None
     dir: str = "runs"
     seed: Annotated[int, Range(0, 2**31)] = 0
-    resume: bool = True
+    resume: Annotated[bool | str, Word("force", "must be true, false or force")] = True
+    walltime: Annotated[str | int | None, Duration()] = None
+    hang_timeout: Annotated[float, NOT_NEGATIVE] = 1800.0
+    on_nonfinite: Annotated[str, OneOf(("stop", "skip", "rollback"))] = "stop"
+    max_nonfinite: Annotated[int, COUNT] = 10
+
+    @property
+    def walltime_seconds(self) -> float | None:
+        """`walltime` in seconds; null is None. Raises ConfigError if it can't be read."""
+        return None if self.walltime is None else duration_seconds("run.walltime", self.walltime)
 
 
 @dataclass(kw_only=True)

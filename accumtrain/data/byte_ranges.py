@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import threading
 from pathlib import Path
 
@@ -14,7 +15,7 @@ def is_remote(path: str) -> bool:
 
 
 def size_and_time(path: str) -> tuple[int, int]:
-    """Size in bytes and time of the last change in nanoseconds. Raises OSError."""
+    """Size in bytes and time of the last change in nanoseconds. Raises OSError, also for what is no regular file."""
     if is_remote(path):
         try:
             remote = tf.io.gfile.stat(path)
@@ -22,6 +23,8 @@ def size_and_time(path: str) -> tuple[int, int]:
             raise OSError(0, error.message) from error
         return remote.length, remote.mtime_nsec
     local = Path(path).stat()
+    if not stat.S_ISREG(local.st_mode):
+        raise OSError(0, "it is no regular file")
     return local.st_size, local.st_mtime_ns
 
 

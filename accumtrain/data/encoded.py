@@ -4,16 +4,28 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import deque
+from dataclasses import dataclass
 
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.data.images import decode
+from accumtrain.data.bad_example import BadExample, UnreadableExample
+from accumtrain.data.images import decode, limited, size_of
 from accumtrain.data.source import ArraySplit, Split
 from accumtrain.errors import DataError
+from accumtrain.kinds.sources import DataConfig
 
 # Number of reads remembered for `inspect_recent`: more than the pipeline ever has in flight.
 _REMEMBERED = 256
+
+
+@dataclass(frozen=True)
+class StoredExample:
+    """An example as it is stored, with the shape of its image, [height, width, channels]."""
+
+    image: bytes
+    label: int
+    shape: tuple[int, int, int]
 
 
 class EncodedSplit(Split):
@@ -21,49 +33,115 @@ class EncodedSplit(Split):
 
     An error inside a compiled graph does not say which example failed to decode. So every read is remembered, and after
     an error `inspect_recent` decodes the remembered examples again, one by one.
+
+    Attributes:
+        skips: Whether examples that can't be read or decoded are left out (data.on_error=skip).
+        failure: The error that a read has raised in a graph, if it is known.
     """
 
-    def __init__(self, size: int, image_shape: tuple[int, int, int] | None, channels: int) -> None:
+    def __init__(self, size: int, image_shape: tuple[int, int, int] | None, channels: int, config: DataConfig) -> None:
         self.size = size
         self.image_shape = image_shape
         self.channels = channels
+        self.skips = config.on_error == "skip"
         self.decoded: ArraySplit | None = None  # filled by resident.py
+        self.failure: DataError | None = None
+        self._max_pixels = config.max_pixels
         self._recent: deque[np.ndarray] = deque(maxlen=_REMEMBERED)
-
-    def load(self, item: tf.Tensor) -> tf.Tensor:
-        """The encoded image, string [], of one item that `read` returned; called in graphs."""
-        return item
+        self._skipped: dict[int, BadExample] = {}
 
     @abstractmethod
-    def encoded(self, index: int) -> bytes:
-        """The encoded image of one example; called outside of graphs. Raises DataError if it can't be read."""
+    def stored(self, index: int) -> tuple[bytes, int]:
+        """Encoded image and label of one example; called outside of graphs. Raises DataError if it can't be read."""
 
     @abstractmethod
     def name(self, index: int) -> str:
         """The name of an example in messages: a file, or a record of a file."""
 
+    def load(self, item: tf.Tensor) -> tf.Tensor:
+        """The encoded image, string [], of one item that `read` returned; called in graphs."""
+        return item
+
+    def image(self, item: tf.Tensor) -> tf.Tensor:
+        """As `load`, an error for an image of more than data.max_pixels."""
+        return limited(self.load(item), self._max_pixels)
+
+    @property
+    def skipped(self) -> list[BadExample]:
+        return [self._skipped[index] for index in sorted(self._skipped)]
+
     def remember(self, index: np.ndarray) -> None:
         """Remembers that the examples `index`, int64 [n], are being read."""
         self._recent.append(index)
 
-    def inspect(self, index: int) -> None:
-        """Raises a DataError that names the example if it can't be read, decoded, or has the wrong size."""
-        encoded = self.encoded(index)
+    def inspect(self, index: int) -> StoredExample:
+        """Raises a BadExample if the example can't be read, decoded, or has the wrong size."""
+        image, label = self.stored(index)
+        name = self.name(index)
         try:
-            found = tuple(decode(tf.constant(encoded), self.channels).shape)
+            height, width = size_of(tf.constant(image)).numpy().tolist()
+            if height * width > self._max_pixels:
+                raise UnreadableExample(
+                    name,
+                    f"is {width} x {height} pixels, more than data.max_pixels={self._max_pixels}",
+                    f"make it smaller, or set data.max_pixels={height * width}, or data.on_error=skip to go on "
+                    "without it",
+                )
+            shape = tuple(decode(tf.constant(image), self.channels).shape)
         except (tf.errors.InvalidArgumentError, ValueError) as error:
-            raise DataError(
-                f"{self.name(index)} can't be decoded as an image ({len(encoded)} bytes): replace or remove it"
-            ) from error
-        if self.image_shape not in (None, found):
-            raise DataError(
-                f"{self.name(index)} is {_size(found)}, other images are {_size(self.image_shape)}: "
-                "set data.image_size to resize all to one size"
+            raise UnreadableExample(name, f"can't be decoded as an image ({len(image)} bytes)") from error
+        if self.image_shape not in (None, shape):
+            raise BadExample(
+                name,
+                f"is {_size(shape)}, other images are {_size(self.image_shape)}",
+                "set data.image_size to resize all to one size",
             )
+        return StoredExample(image, label, shape)
+
+    def inspect_first(self) -> StoredExample:
+        """The first example that can be used. Raises DataError if there is none, or if it may not be left out."""
+        for index in range(self.size):
+            try:
+                return self.inspect(index)
+            except UnreadableExample as error:
+                if not self.skips:
+                    raise
+                self._skipped[index] = error
+        raise self._none_left()
+
+    def skip(self, index: np.ndarray) -> None:
+        """Notes that the example `index`, int64 [], which has failed in a graph, is left out, and why.
+
+        Raises:
+            DataError: It may not be left out, or no example is left.
+        """
+        try:
+            self._skip(int(index))
+        except DataError as error:
+            self.failure = error
+            raise
+
+    def _skip(self, index: int) -> None:
+        if index in self._skipped:
+            return
+        try:
+            self.inspect(index)
+        except UnreadableExample as error:
+            self._skipped[index] = error
+        else:
+            raise DataError(f"{self.name(index)} could not be read and now it can: run the same command again")
+        if len(self._skipped) == self.size:
+            raise self._none_left()
+
+    def _none_left(self) -> DataError:
+        first = self.skipped[0]
+        return DataError(f"none of {self.size} examples can be used, the first: {first}")
 
     def inspect_recent(self) -> None:
         """Inspects the examples read last, one of which must have caused an input error. Raises DataError."""
-        for index in sorted({index for read in list(self._recent) for index in read.tolist()}):
+        if self.failure is not None:
+            raise self.failure
+        for index in sorted({index for read in list(self._recent) for index in read.tolist()} - self._skipped.keys()):
             self.inspect(index)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,14 +11,16 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
+from accumtrain.data.bad_example import UnreadableExample
 from accumtrain.data.encoded import EncodedSplit
-from accumtrain.data.images import decode
+from accumtrain.data.fingerprint import digest
+from accumtrain.data.images import JPEG, PNG
+from accumtrain.data.local_files import check_name, fault_of
 from accumtrain.data.source import Source
 from accumtrain.errors import DataError
 from accumtrain.kinds.sources import FolderConfig
 
 _SUFFIXES = (".png", ".jpg", ".jpeg")
-_SIGNATURES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff")
 _CHANNELS = 3
 _NAMED = 5  # files named in a message
 
@@ -29,30 +32,45 @@ class _Listing:
     classes: dict[str, list[Path]] = field(default_factory=dict)
     ignored: list[Path] = field(default_factory=list)
 
+    @property
+    def files(self) -> list[Path]:
+        return [file for files in self.classes.values() for file in files]
+
+    @property
+    def labels(self) -> list[int]:
+        return [label for label, files in enumerate(self.classes.values()) for _ in files]
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the files, each with its class."""
+        return [f"{name}/{file.name}" for name, files in self.classes.items() for file in files]
+
 
 class FolderSplit(EncodedSplit):
-    """Image files, each with a label."""
+    """Image files, each with a label. Those in `bad` are never opened."""
 
-    def __init__(self, files: list[Path], labels: list[int], image_shape: tuple[int, int, int] | None) -> None:
-        super().__init__(len(files), image_shape, _CHANNELS)
-        self.files = files
-        self._paths = np.array([str(file) for file in files])
+    def __init__(self, files: list[Path], labels: list[int], bad: Mapping[Path, str], config: FolderConfig) -> None:
+        super().__init__(len(files), None, _CHANNELS, config)
+        self.files, self.labels = files, labels
         with tf.device("CPU"):
-            self._path_tensor = tf.constant(self._paths, tf.string)
+            self._paths = tf.constant(["" if file in bad else str(file) for file in files], tf.string)
             self._labels = tf.constant(labels, tf.int32)
 
     def read(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         index = tf.ensure_shape(tf.numpy_function(self._remember, [index], tf.int64), [None])
-        return tf.gather(self._path_tensor, index), tf.gather(self._labels, index)
+        return tf.gather(self._paths, index), tf.gather(self._labels, index)
 
     def load(self, item: tf.Tensor) -> tf.Tensor:
         return tf.io.read_file(item)
 
-    def encoded(self, index: int) -> bytes:
+    def stored(self, index: int) -> tuple[bytes, int]:
+        file = self.files[index]
+        if fault := _fault_of_image(file):
+            raise UnreadableExample(str(file), fault)
         try:
-            return self.files[index].read_bytes()
+            return file.read_bytes(), self.labels[index]
         except OSError as error:
-            raise DataError(f"{self.files[index]} can't be read any more: {error.strerror}") from error
+            raise UnreadableExample(str(file), f"can't be read: {error.strerror}") from error
 
     def name(self, index: int) -> str:
         return str(self.files[index])
@@ -66,8 +84,33 @@ def open_folder(config: FolderConfig, seed: int) -> Source:
     """The images of a folder, and a note of what was ignored.
 
     Raises:
-        DataError: The folder has another structure, or a file is not an image.
+        DataError: The folder can't be read or has another structure, or a file is not an image.
     """
+    try:
+        train, test = _list_splits(config)
+    except OSError as error:
+        raise DataError(f"{error.filename} can't be read: {error.strerror}; give yourself the permission") from error
+    ignored = train.ignored + test.ignored
+    bad = _bad_files([*train.files, *test.files])
+    if bad and config.on_error == "raise":
+        raise DataError(
+            f"{_files(list(bad))} named as an image can't be used: {_names([f'{file} {bad[file]}' for file in bad])}; "
+            "replace or remove them, or set data.on_error=skip to go on without them"
+        )
+    train_split, test_split = (FolderSplit(each.files, each.labels, bad, config) for each in (train, test))
+    if config.image_size is None:
+        train_split.image_shape = test_split.image_shape = train_split.inspect_first().shape
+    return Source(
+        train_split,
+        test_split,
+        num_classes=len(train.classes),
+        notes=[f"ignored {_files(ignored)} not named as PNG or JPEG: {_names(ignored)}"] if ignored else [],
+        class_names=list(train.classes),
+        fingerprint={"data.train.names": digest(train.names), "data.test.names": digest(test.names)},
+    )
+
+
+def _list_splits(config: FolderConfig) -> tuple[_Listing, _Listing]:
     root = Path(config.path).expanduser()
     if not root.is_dir():
         raise DataError(f"data.path={config.path} is not a directory: give the folder that holds the class folders")
@@ -77,13 +120,8 @@ def open_folder(config: FolderConfig, seed: int) -> Source:
         if train.classes.keys() != test.classes.keys():
             odd = sorted(train.classes.keys() ^ test.classes.keys())
             raise DataError(f"{root}: train/ and {held_out.name}/ must have the same class folders; only one has {odd}")
-    else:
-        train, test = _hold_out(_list_classes(root), config.test_fraction)
-    ignored = train.ignored + test.ignored
-    _check_signatures([file for listing in (train, test) for files in listing.classes.values() for file in files])
-    shape = None if config.image_size else _first_shape(train)
-    notes = [f"ignored {_files(ignored)} not named as PNG or JPEG: {_names(ignored)}"] if ignored else []
-    return Source(_split(train, shape), _split(test, shape), len(train.classes), notes)
+        return train, test
+    return _hold_out(_list_classes(root), config.test_fraction)
 
 
 def _test_folder(root: Path) -> Path:
@@ -111,7 +149,10 @@ def _list_classes(folder: Path) -> _Listing:
 
 
 def _visible(folder: Path) -> list[Path]:
-    return sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
+    entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
+    for entry in entries:
+        check_name(entry)
+    return entries
 
 
 def _hold_out(listing: _Listing, fraction: float) -> tuple[_Listing, _Listing]:
@@ -130,37 +171,27 @@ def _hold_out(listing: _Listing, fraction: float) -> tuple[_Listing, _Listing]:
     return train, test
 
 
-def _check_signatures(files: list[Path]) -> None:
-    def is_image(file: Path) -> bool:
-        with file.open("rb") as stream:
-            return stream.read(8).startswith(_SIGNATURES)
-
+def _bad_files(files: list[Path]) -> dict[Path, str]:
+    """What is wrong with the files that are no images, as far as their first bytes tell."""
     with ThreadPoolExecutor(16) as pool:
-        bad = [file for file, good in zip(files, pool.map(is_image, files), strict=True) if not good]
-    if bad:
-        raise DataError(
-            f"{_files(bad)} named as an image but no PNG or JPEG inside: {_names(bad)}; replace or remove them"
-        )
+        faults = zip(files, pool.map(_fault_of_image, files), strict=True)
+    return {file: fault for file, fault in faults if fault is not None}
 
 
-def _first_shape(listing: _Listing) -> tuple[int, int, int]:
-    """The shape that all images must have. Raises DataError if the first one can't be decoded."""
-    first = FolderSplit([next(iter(listing.classes.values()))[0]], [0], None)
-    first.inspect(0)
-    return tuple(decode(tf.constant(first.encoded(0)), _CHANNELS).shape)
+def _fault_of_image(file: Path) -> str | None:
+    if fault := fault_of(file):
+        return fault
+    try:
+        with file.open("rb") as stream:
+            known = stream.read(len(PNG)).startswith((PNG, JPEG))
+    except OSError as error:
+        return f"can't be read: {error.strerror}"
+    return None if known else "has no PNG or JPEG inside"
 
 
-def _split(listing: _Listing, shape: tuple[int, int, int] | None) -> FolderSplit:
-    files, labels = [], []
-    for label, members in enumerate(listing.classes.values()):
-        files += members
-        labels += [label] * len(members)
-    return FolderSplit(files, labels, shape)
-
-
-def _files(files: list[Path]) -> str:
+def _files(files: Sequence[object]) -> str:
     return "1 file" if len(files) == 1 else f"{len(files)} files"
 
 
-def _names(files: list[Path]) -> str:
+def _names(files: Sequence[object]) -> str:
     return ", ".join(str(file) for file in files[:_NAMED]) + (", ..." if len(files) > _NAMED else "")

@@ -9,6 +9,28 @@ import tensorflow as tf
 # Function from the shape of an image, int32 [3], to a window: int32 [4] of top, left, height, width.
 WindowOf = Callable[[tf.Tensor], tf.Tensor]
 
+PNG, JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"  # how the files begin
+
+
+def size_of(encoded: tf.Tensor) -> tf.Tensor:
+    """Height and width, int32 [2], in the header of a PNG or JPEG, string []. Any other content is an error."""
+
+    def of_png() -> tf.Tensor:
+        is_png = tf.strings.substr(encoded, 0, len(PNG)) == PNG
+        with tf.control_dependencies([tf.debugging.Assert(is_png, ["neither PNG nor JPEG"])]):
+            # the first chunk has its length (4 bytes) and name (4), then width and height
+            return tf.io.decode_raw(tf.strings.substr(encoded, 16, 8), tf.int32, little_endian=False)[::-1]
+
+    size = tf.cond(tf.io.is_jpeg(encoded), lambda: tf.io.extract_jpeg_shape(encoded)[:2], of_png)
+    return tf.ensure_shape(size, [2])
+
+
+def limited(encoded: tf.Tensor, max_pixels: int) -> tf.Tensor:
+    """The same PNG or JPEG, string []. It is an error if its header says more pixels, before memory is taken."""
+    pixels = tf.reduce_prod(tf.cast(size_of(encoded), tf.int64))
+    with tf.control_dependencies([tf.debugging.Assert(pixels <= max_pixels, ["too many pixels", pixels])]):
+        return tf.identity(encoded)
+
 
 def decode(encoded: tf.Tensor, channels: int) -> tf.Tensor:
     """A PNG or JPEG, string [], as uint8 [height, width, channels]."""

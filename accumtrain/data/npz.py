@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import lzma
 import zipfile
 import zlib
 from pathlib import Path
 
 import numpy as np
 
+from accumtrain.console import format_bytes
+from accumtrain.data.fingerprint import digest
 from accumtrain.data.source import ArraySplit, Source
 from accumtrain.errors import DataError
 from accumtrain.kinds.sources import NpzConfig
+from accumtrain.process.free_memory import free_bytes
 
 # Prefixes of the names of arrays that are not for training. The first one that is present is the test split.
 _HELD_OUT = ("test_", "val_")
 _NAMED = 5
+# What zipfile and NumPy raise for content that is damaged, encrypted, of another method, or larger than the file says.
+_UNREADABLE = (
+    *(ValueError, EOFError, OSError, RuntimeError, NotImplementedError, MemoryError),
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError),
+)
 
 
 def open_npz(config: NpzConfig, seed: int) -> Source:
@@ -26,10 +35,16 @@ def open_npz(config: NpzConfig, seed: int) -> Source:
     file = Path(config.path).expanduser()
     if not file.is_file():
         raise DataError(f"data.path={config.path} is not a file: give the .npz file that holds images and labels")
-    if not zipfile.is_zipfile(file):
-        raise DataError(f"data.path={config.path} is no .npz file, or a truncated one: write it with numpy.savez")
-    with np.load(file, allow_pickle=False) as stored:
-        arrays = _Arrays(file, stored)
+    try:
+        packed = zipfile.ZipFile(file)
+    except OSError as error:
+        raise DataError(f"data.path={config.path} can't be read: {error.strerror}") from error
+    except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
+        raise DataError(
+            f"data.path={config.path} is no .npz file, or a truncated one: write it with numpy.savez"
+        ) from error
+    with packed:
+        arrays = _Arrays(file, packed)
         images, labels = arrays.read("")
         prefixes = [prefix for prefix in _HELD_OUT if arrays.has(prefix)]
         if prefixes:
@@ -41,7 +56,13 @@ def open_npz(config: NpzConfig, seed: int) -> Source:
     if len(prefixes) > 1:
         arrays.notes.append(f"{file} is evaluated on its test arrays; its val arrays are not used yet")
     num_classes = _count_classes(file, labels, test_labels)
-    return Source(ArraySplit(images, labels), ArraySplit(test_images, test_labels), num_classes, arrays.notes)
+    return Source(
+        ArraySplit(images, labels),
+        ArraySplit(test_images, test_labels),
+        num_classes,
+        arrays.notes,
+        fingerprint={"data.arrays": digest(arrays.checksums)},
+    )
 
 
 class _Arrays:
@@ -49,15 +70,18 @@ class _Arrays:
 
     Attributes:
         notes: What the user should know about what was read.
+        checksums: Name and CRC-32 of each array that was read; it covers shape, type and values.
     """
 
-    def __init__(self, file: Path, stored: np.lib.npyio.NpzFile) -> None:
+    def __init__(self, file: Path, packed: zipfile.ZipFile) -> None:
         self.notes: list[str] = []
+        self.checksums: list[str] = []
         self._file = file
-        self._stored = stored
+        self._packed = packed
+        self._members = {info.filename.removesuffix(".npy"): info for info in packed.infolist()}
 
     def has(self, prefix: str) -> bool:
-        return f"{prefix}images" in self._stored or f"{prefix}labels" in self._stored
+        return f"{prefix}images" in self._members or f"{prefix}labels" in self._members
 
     def read(self, prefix: str) -> tuple[np.ndarray, np.ndarray]:
         """Images as an ArraySplit takes them, and a label for each."""
@@ -114,15 +138,25 @@ class _Arrays:
         return labels
 
     def _array(self, name: str) -> np.ndarray:
-        if name not in self._stored:
-            names = ", ".join(self._stored.files) or "none at all"
+        if name not in self._members:
+            names = ", ".join(self._members) or "none at all"
             raise DataError(f"{self._file} has no array {name}: it has {names}; save it under that name")
+        member, free = self._members[name], free_bytes()
+        if member.file_size > free:
+            raise DataError(
+                f"{self._file}: {name} takes {format_bytes(member.file_size)}, {format_bytes(free)} of memory are "
+                "free: save fewer images, or give them as files (data=folder)"
+            )
         try:
-            return np.asarray(self._stored[name])
-        except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
+            with self._packed.open(member) as stream:
+                array = np.lib.format.read_array(stream, allow_pickle=False)
+                stream.read()  # to the end, where the checksum is compared
+        except _UNREADABLE as error:
             raise DataError(
                 f"{self._file}: {name} can't be read ({error}): save it again, as an array of numbers"
             ) from error
+        self.checksums.append(f"{name} {member.CRC}")
+        return array
 
 
 def _check_shapes(file: Path, images: np.ndarray, test_images: np.ndarray, image_size: int | None) -> None:

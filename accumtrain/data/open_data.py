@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from accumtrain.data.fingerprint import fingerprint_of
 from accumtrain.data.preprocess import make_preprocess
 from accumtrain.data.source import Data, Source
 from accumtrain.errors import DataError
@@ -27,4 +28,13 @@ def open_data(config: DataConfig, seed: int) -> Data:
     size = config.image_size
     shape = train.image_shape if size is None else (size, size, train.channels)
     assert shape is not None, "a source whose images keep their size has one shape"
-    return Data(train, source.test, source.num_classes, shape, preprocess, source.notes)
+    return Data(
+        train=train,
+        test=source.test,
+        num_classes=source.num_classes,
+        image_shape=shape,
+        preprocess=preprocess,
+        notes=source.notes,
+        class_names=source.class_names,
+        fingerprint=fingerprint_of(source),
+    )

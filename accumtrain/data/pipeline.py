@@ -15,6 +15,7 @@ import tensorflow as tf
 from accumtrain.data.encoded import EncodedSplit
 from accumtrain.data.preprocess import Preprocess
 from accumtrain.data.resident import resident
+from accumtrain.data.skipping import map_or_skip
 from accumtrain.data.source import Data, Split
 from accumtrain.data.stream import example_at, example_key
 
@@ -76,8 +77,8 @@ def train_batches(data: Data, *, batch: int, first: int, seed: int, share: Share
         share: The part of each batch to read: one element for each of its replicas.
 
     Returns:
-        Elements {"image": float32 [n, height, width, channels], "label": int32 [n], "weight": float32 [n] of ones}
-        with n = batch / (share.count * share.replicas).
+        Elements {"image": float32 [n, height, width, channels], "label": int32 [n], "weight": float32 [n]} with
+        n = batch / (share.count * share.replicas). Weights are 1, or 0 for examples that are left out.
 
     Raises:
         DataError: An image can't be read (small data sets are read into memory here).
@@ -119,7 +120,7 @@ def _batches(
         place = tf.range(start, tf.minimum(start + stride, end))
         index, key, weight = address_of(share.positions(place, batch))
         image, label = split.read(index)
-        return {"image": image, "label": label, "key": key, "weight": weight}
+        return {"index": index, "image": image, "label": label, "key": key, "weight": weight * split.weights(index)}
 
     @do_not_convert
     def prepare(example: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
@@ -136,7 +137,7 @@ def _batches(
 
     starts = tf.data.Dataset.range(0, end, stride)
     if by_example:
-        examples = starts.map(read, tf.data.AUTOTUNE).unbatch().map(prepare, tf.data.AUTOTUNE)
+        examples = map_or_skip(starts.map(read, tf.data.AUTOTUNE).unbatch(), prepare, split)
         batches = examples.batch(size, drop_remainder=True).map(finish, tf.data.AUTOTUNE)
     else:
         batches = starts.map(read, tf.data.AUTOTUNE).map(finish, tf.data.AUTOTUNE)
@@ -144,7 +145,7 @@ def _batches(
 
 
 def _prepared(preprocess: Preprocess, split: Split, example: dict[str, tf.Tensor], training: bool) -> tf.Tensor:
-    image = split.load(example["image"]) if isinstance(split, EncodedSplit) else example["image"]
+    image = split.image(example["image"]) if isinstance(split, EncodedSplit) else example["image"]
     image = preprocess.example(image, example["key"], channels=split.channels, training=training)
     return image if image.dtype == tf.float32 else tf.ensure_shape(image, split.image_shape)
 

@@ -1,7 +1,7 @@
 """Where each record of a TFRecord file starts, found once and kept in an index file.
 
-A TFRecord file is a chain of records: length (8 bytes), its checksum (4), payload, the payload's checksum (4). Record k
-is found only by walking there from the start, so this is done once. The index is stored beside the shards, or in the
+A TFRecord file is a chain of records (record_format.py). Record k is found only by walking there from the start, so
+this is done once. The index is stored beside the shards, or in the
 user's cache directory if that is not writable. It is renewed for shards whose size or time of change differs.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import struct
 import tempfile
 import zipfile
 from pathlib import Path
@@ -17,10 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from accumtrain.data.byte_ranges import ByteRanges, is_remote, size_and_time
+from accumtrain.data.record_format import FOOTER_BYTES, HEADER_BYTES, length_of
 from accumtrain.errors import DataError
 
-HEADER_BYTES = 12
-FOOTER_BYTES = 4
 _GZIP = b"\x1f\x8b"
 
 # Size in bytes and time of change in nanoseconds: a shard with the same stamp has not changed.
@@ -49,20 +47,28 @@ def _stamp(path: str) -> Stamp:
 
 
 def _walk(path: str, size: int) -> np.ndarray:
+    try:
+        with ByteRanges(path) as file:
+            return _starts(file, path, size)
+    except OSError as error:
+        raise DataError(f"{path} can't be read: {error.strerror}") from error
+
+
+def _starts(file: ByteRanges, path: str, size: int) -> np.ndarray:
     starts = [0]
-    with ByteRanges(path) as file:
-        while starts[-1] < size:
-            at = starts[-1]
-            header = file.read(at, HEADER_BYTES)
-            if at == 0 and header.startswith(_GZIP):
-                raise DataError(f"{path} is compressed: records can only be reached at random uncompressed, use gunzip")
-            length = struct.unpack_from("<Q", header)[0] if len(header) == HEADER_BYTES else size
-            starts.append(at + HEADER_BYTES + length + FOOTER_BYTES)
-    if starts[-1] != size:
-        raise DataError(
-            f"{path} is truncated or no TFRecord file: record {len(starts) - 2} at byte {starts[-2]} would end at "
-            f"byte {starts[-1]}, the file at {size}; copy or write it again"
-        )
+    while starts[-1] < size:
+        at = starts[-1]
+        header = file.read(at, HEADER_BYTES)
+        if at == 0 and header.startswith(_GZIP):
+            raise DataError(f"{path} is compressed: records can only be reached at random uncompressed, use gunzip")
+        length = length_of(header)
+        if length is None or (end := at + HEADER_BYTES + length + FOOTER_BYTES) > size:
+            raise DataError(
+                f"{path} is truncated or no TFRecord file: record {len(starts) - 1} at byte {at} "
+                + ("has no valid length" if length is None else f"would end at byte {end}, the file at {size}")
+                + "; copy or write it again"
+            )
+        starts.append(end)
     return np.array(starts, np.int64)
 
 

@@ -6,80 +6,95 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from google.protobuf.message import DecodeError
 
+from accumtrain.data.bad_example import BadExample, UnreadableExample
 from accumtrain.data.encoded import EncodedSplit
-from accumtrain.data.images import decode
 from accumtrain.data.shards import Shards
 from accumtrain.errors import DataError
+from accumtrain.kinds.sources import TfdsConfig, TfrecordConfig
+
+_NO_EXAMPLE = "is no tf.train.Example"
+_NOTHING = b"", 0  # in the place of an example that is left out: it can't be decoded
 
 
 class RecordSplit(EncodedSplit):
-    """Records of shards. If the shape of images is unknown and they are not resized, call `fix_shape`."""
+    """Records of shards. Labels are 0..num_classes-1."""
 
     def __init__(
         self,
         shards: Shards,
+        config: TfdsConfig | TfrecordConfig,
         *,
-        image_feature: str,
-        label_feature: str,
         num_classes: int,
         image_shape: tuple[int, int, int] | None,
         channels: int,
     ) -> None:
-        super().__init__(len(shards), image_shape, channels)
-        self._shards = shards
-        self._image_feature = image_feature
-        self._label_feature = label_feature
+        super().__init__(len(shards), image_shape, channels, config)
+        self.shards = shards
+        self._image_feature = config.image_feature
+        self._label_feature = config.label_feature
         self._num_classes = num_classes
 
     def read(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        records = tf.ensure_shape(tf.numpy_function(self._fetch, [index], tf.string), [None])
-        parsed = tf.io.parse_example(
-            records,
-            {
-                self._image_feature: tf.io.FixedLenFeature([], tf.string),
-                self._label_feature: tf.io.FixedLenFeature([], tf.int64),
-            },
-        )
-        label = parsed[self._label_feature]
-        known = tf.reduce_all((label >= 0) & (label < self._num_classes))
-        with tf.control_dependencies([tf.debugging.Assert(known, ["label out of range", label])]):
-            return parsed[self._image_feature], tf.cast(label, tf.int32)
+        images, labels = tf.numpy_function(self._fetch, [index], [tf.string, tf.int32])
+        return tf.ensure_shape(images, [None]), tf.ensure_shape(labels, [None])
 
-    def encoded(self, index: int) -> bytes:
-        """As in EncodedSplit. It checks the label, too."""
-        name = self.name(index)
-        try:
-            features = tf.train.Example.FromString(self._shards.read(np.array([index]))[0]).features.feature
-        except ValueError as error:  # protobuf's DecodeError
-            raise DataError(f"{name} is no tf.train.Example: write the file again") from error
-        image = self._one_value(features, self._image_feature, "bytes_list", "data.image_feature", name)
-        label = self._one_value(features, self._label_feature, "int64_list", "data.label_feature", name)
-        if not 0 <= label < self._num_classes:
-            raise DataError(
-                f"{name} has label {label}, with data.num_classes={self._num_classes} labels are "
-                f"0..{self._num_classes - 1}: correct the one or the other"
-            )
-        return image
+    def stored(self, index: int) -> tuple[bytes, int]:
+        return self._examples(np.array([index]))[0]
 
     def name(self, index: int) -> str:
-        return self._shards.name(index)
+        return self.shards.name(index)
 
-    def fix_shape(self) -> None:
-        """Requires all images to have the shape of the first one. Raises DataError if that can't be read."""
-        self.inspect(0)
-        self.image_shape = tuple(decode(tf.constant(self.encoded(0)), self.channels).shape)
-
-    def _fetch(self, index: np.ndarray) -> np.ndarray:
+    def _fetch(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Encoded images, bytes [n], and labels, int32 [n]."""
         self.remember(index)
-        return np.array(self._shards.read(index), object)
+        try:
+            images, labels = zip(*self._examples_or_nothing(index), strict=True)
+        except DataError as error:
+            self.failure = error
+            raise
+        return np.array(images, object), np.array(labels, np.int32)
 
-    @staticmethod
-    def _one_value(features: Any, feature: str, kind: str, key: str, name: str) -> Any:
-        values = getattr(features[feature], kind).value if feature in features else []
+    def _examples_or_nothing(self, index: np.ndarray) -> list[tuple[bytes, int]]:
+        try:
+            return self._examples(index)
+        except UnreadableExample:
+            if not self.skips:
+                raise
+        if len(index) == 1:
+            return [_NOTHING]
+        return [example for number in index for example in self._examples_or_nothing(number[None])]
+
+    def _examples(self, index: np.ndarray) -> list[tuple[bytes, int]]:
+        """Raises BadExample for a record that is damaged, no tf.train.Example, or lacks the image or the label."""
+        payloads = self.shards.read(index)
+        return [self._parse(int(number), payload) for number, payload in zip(index, payloads, strict=True)]
+
+    def _parse(self, index: int, payload: bytes) -> tuple[bytes, int]:
+        try:
+            features = tf.train.Example.FromString(payload).features.feature
+        except DecodeError as error:
+            raise UnreadableExample(self.name(index), _NO_EXAMPLE) from error
+        if not features:
+            raise UnreadableExample(self.name(index), _NO_EXAMPLE)
+        image = self._one_value(index, features, self._image_feature, "bytes_list", "data.image_feature")
+        label = self._one_value(index, features, self._label_feature, "int64_list", "data.label_feature")
+        if not 0 <= label < self._num_classes:
+            raise BadExample(
+                self.name(index),
+                f"has label {label}, with data.num_classes={self._num_classes} labels are 0..{self._num_classes - 1}",
+                "correct the one or the other",
+            )
+        return image, label
+
+    def _one_value(self, index: int, features: Any, feature: str, kind: str, key: str) -> Any:
+        values: Any = getattr(features[feature], kind).value if feature in features else []
         if len(values) != 1:
             kinds = ", ".join(f"{known} ({features[known].WhichOneof('kind')})" for known in sorted(features))
-            raise DataError(
-                f"{name} has no single {kind} value called {feature!r}: set {key} to one of its features: {kinds}"
+            raise BadExample(
+                self.name(index),
+                f"has no single {kind} value called {feature!r}",
+                f"set {key} to one of its features: {kinds}",
             )
         return values[0]

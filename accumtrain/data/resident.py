@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from accumtrain.data.encoded import EncodedSplit
 from accumtrain.data.images import decode
+from accumtrain.data.skipping import Example, map_or_skip
 from accumtrain.data.source import ArraySplit, Split
 
 # Limit for one split. MNIST and CIFAR are below it.
@@ -32,22 +33,24 @@ def resident(split: Split) -> Split:
 
 
 def _decode_all(split: EncodedSplit) -> ArraySplit:
-    def read(start: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        return split.read(tf.range(start, tf.minimum(start + _CHUNK, split.size)))
+    def read(start: tf.Tensor) -> Example:
+        index = tf.range(start, tf.minimum(start + _CHUNK, split.size))
+        item, label = split.read(index)
+        return {"index": index, "image": item, "label": label, "weight": tf.ones_like(index, tf.float32)}
 
-    def pixels(item: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        return tf.ensure_shape(decode(split.load(item), split.channels), split.image_shape), label
+    def pixels(example: Example) -> Example:
+        image = decode(split.image(example["image"]), split.channels)
+        return {**example, "image": tf.ensure_shape(image, split.image_shape)}
 
-    examples = tf.data.Dataset.range(0, split.size, _CHUNK).map(read).unbatch()
+    examples = map_or_skip(tf.data.Dataset.range(0, split.size, _CHUNK).map(read).unbatch(), pixels, split)
     images = np.empty([split.size, *(split.image_shape or ())], np.uint8)
     labels = np.empty([split.size], np.int32)
-    done = 0
+    weights = np.empty([split.size], np.float32)
     try:
-        for batch in examples.map(pixels, tf.data.AUTOTUNE).batch(_CHUNK).as_numpy_iterator():
-            rows = slice(done, done + len(batch[1]))
-            images[rows], labels[rows] = batch
-            done = rows.stop
+        for batch in examples.batch(_CHUNK).as_numpy_iterator():
+            rows = batch["index"]
+            images[rows], labels[rows], weights[rows] = batch["image"], batch["label"], batch["weight"]
     except tf.errors.OpError:
         split.inspect_recent()
         raise
-    return ArraySplit(images, labels, split.white)
+    return ArraySplit(images, labels, split.white, weights)

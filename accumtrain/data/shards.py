@@ -10,9 +10,15 @@ from typing import Any
 
 import numpy as np
 
+from accumtrain.data.bad_example import UnreadableExample
 from accumtrain.data.byte_ranges import ByteRanges, is_remote
-from accumtrain.data.record_index import FOOTER_BYTES, HEADER_BYTES, index_shards
+from accumtrain.data.fingerprint import digest
+from accumtrain.data.local_files import fault_of
+from accumtrain.data.record_format import check_speed, payload_of
+from accumtrain.data.record_index import index_shards
 from accumtrain.errors import DataError
+
+_COPY = "copy or prepare the file again, or set data.on_error=skip to go on without it"
 
 
 @dataclass(frozen=True)
@@ -50,7 +56,12 @@ class Shards(ABC):
         return int(self._ends[-1])
 
     def read(self, numbers: np.ndarray) -> list[bytes]:
-        """The payloads of the records `numbers`, int64 [n]. Raises DataError if a file can't be read."""
+        """The payloads of the records `numbers`, int64 [n].
+
+        Raises:
+            UnreadableExample: A record is damaged.
+            DataError: A file can't be read.
+        """
         shard, record = self._locate(numbers)
         payloads = [b""] * len(numbers)
         for number in np.unique(shard).tolist():
@@ -61,7 +72,16 @@ class Shards(ABC):
 
     def name(self, number: int) -> str:
         shard, record = self._locate(np.array([number]))
-        return f"record {record[0]} of {self._paths[shard[0]]}"
+        return self._name(shard[0], record[0])
+
+    def digest(self) -> str:
+        """A short hash of the files' names without folders, and of which records of each are used."""
+        files = (Path(self._paths[shard]).name for shard in self._shard)
+        pieces = zip(files, self._first.tolist(), (self._ends - self._begins).tolist(), strict=True)
+        return digest(f"{name} {first} {count}" for name, first, count in pieces)
+
+    def _name(self, shard: int, record: int) -> str:
+        return f"record {record} of {self._paths[shard]}"
 
     def _locate(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         piece = np.searchsorted(self._ends, numbers, side="right")
@@ -73,30 +93,33 @@ class Shards(ABC):
 
     @abstractmethod
     def _read(self, shard: int, records: list[int]) -> list[bytes]:
-        """Payloads of some records of one shard."""
+        """Payloads of some records of one shard. Raises as `read`."""
 
 
 class TfrecordShards(Shards):
     """TFRecord files, through the index of record positions."""
 
     def _open(self, paths: list[str]) -> list[int]:
+        check_speed()
         self._starts = index_shards(paths)
         return [len(starts) - 1 for starts in self._starts]
 
     def _read(self, shard: int, records: list[int]) -> list[bytes]:
-        path, starts = self._paths[shard], self._starts[shard]
+        path = self._paths[shard]
         try:
             with ByteRanges(path) as file:  # not kept open: a data set may have more shards than a process may open
-                return [self._payload(file, path, *starts[record : record + 2].tolist()) for record in records]
+                return [self._payload(file, shard, record) for record in records]
         except OSError as error:
             raise DataError(f"{path} can't be read any more: {error.strerror}") from error
 
-    @staticmethod
-    def _payload(file: ByteRanges, path: str, start: int, end: int) -> bytes:
-        length = end - start - HEADER_BYTES - FOOTER_BYTES
-        payload = file.read(start + HEADER_BYTES, length)
-        if len(payload) != length:
-            raise DataError(f"{path} became shorter while it was in use: start the run again")
+    def _payload(self, file: ByteRanges, shard: int, record: int) -> bytes:
+        start, end = self._starts[shard][record : record + 2].tolist()
+        stored = file.read(start, end - start)
+        if len(stored) != end - start:
+            raise DataError(f"{self._paths[shard]} became shorter while it was in use: start the run again")
+        payload = payload_of(stored)
+        if payload is None:
+            raise UnreadableExample(self._name(shard, record), "is damaged, its checksum is wrong", _COPY)
         return payload
 
 
@@ -109,8 +132,8 @@ class ArrayRecordShards(Shards):
         _allow_open_files(len(paths))
         self._readers: list[Any] = []
         for path in paths:
-            if not is_remote(path) and not Path(path).is_file():
-                raise DataError(f"{path} is missing: prepare the data set again")
+            if not is_remote(path) and (fault := fault_of(Path(path))):
+                raise DataError(f"{path} {fault}: prepare the data set again")
             try:
                 self._readers.append(ArrayRecordReader(path, options="readahead_buffer_size:0"))
             except (RuntimeError, ValueError) as error:
@@ -121,7 +144,9 @@ class ArrayRecordShards(Shards):
         try:
             return self._readers[shard].read(records)
         except (RuntimeError, ValueError, IndexError) as error:
-            raise DataError(f"{self._paths[shard]} is damaged: prepare the data set again") from error
+            if len(records) > 1:  # which of them is it?
+                return [payload for record in records for payload in self._read(shard, [record])]
+            raise UnreadableExample(self._name(shard, records[0]), "is damaged", _COPY) from error
 
 
 def _allow_open_files(more: int) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from accumtrain.data.bad_example import BadExample
 from accumtrain.data.preprocess import Preprocess
 
 
@@ -34,6 +37,15 @@ class Split(ABC):
         [n].
         """
 
+    def weights(self, index: tf.Tensor) -> tf.Tensor:
+        """Weights, float32 [n], of the examples `index`, int64 [n]: 0 for those left out; called in graphs."""
+        return tf.ones_like(index, tf.float32)
+
+    @property
+    def skipped(self) -> list[BadExample]:
+        """The examples left out so far (data.on_error=skip), each once, in the split's order."""
+        return []
+
 
 class ArraySplit(Split):
     """A split of arrays in memory.
@@ -43,9 +55,12 @@ class ArraySplit(Split):
             are stored as uint8.
         labels: [size], integers.
         white: The value of an integer pixel that means 1.0.
+        weights: float32 [size], 0 for examples that are left out; None is 1 for all.
     """
 
-    def __init__(self, images: np.ndarray, labels: np.ndarray, white: int = 255) -> None:
+    def __init__(
+        self, images: np.ndarray, labels: np.ndarray, white: int = 255, weights: np.ndarray | None = None
+    ) -> None:
         self.size = len(images)
         self.image_shape = images.shape[1:]
         self.channels = images.shape[-1]
@@ -53,9 +68,13 @@ class ArraySplit(Split):
         with tf.device("CPU"):
             self._images = tf.constant(images, tf.float32 if images.dtype.kind == "f" else tf.uint8)
             self._labels = tf.constant(labels, tf.int32)
+            self._weights = None if weights is None else tf.constant(weights, tf.float32)
 
     def read(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         return tf.gather(self._images, index), tf.gather(self._labels, index)
+
+    def weights(self, index: tf.Tensor) -> tf.Tensor:
+        return super().weights(index) if self._weights is None else tf.gather(self._weights, index)
 
 
 @dataclass(frozen=True)
@@ -67,12 +86,17 @@ class Source:
         test: The examples to evaluate on.
         num_classes: Labels are 0..num_classes-1.
         notes: What the user should know about the source, one line each.
+        class_names: The names of the classes in order; empty if they have none.
+        fingerprint: What a continued run must find again: plain JSON values by names that a user understands, such as
+            data.train.names. It depends on the content alone, not on paths or times of change.
     """
 
     train: Split
     test: Split
     num_classes: int
     notes: list[str] = field(default_factory=list)
+    class_names: list[str] = field(default_factory=list)
+    fingerprint: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -86,6 +110,8 @@ class Data:
         image_shape: [height, width, channels] of the images in a batch.
         preprocess: From stored images to the images in a batch.
         notes: What the user should know about the source, one line each.
+        class_names: The names of the classes in order; empty if they have none.
+        fingerprint: That of the source, with the classes and the number of examples of each split: plain JSON values.
     """
 
     train: Split
@@ -94,3 +120,15 @@ class Data:
     image_shape: tuple[int, int, int]
     preprocess: Preprocess
     notes: list[str] = field(default_factory=list)
+    class_names: list[str] = field(default_factory=list)
+    fingerprint: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def skipped(self) -> list[dict[str, str]]:
+        """The examples that this process has left out so far (data.on_error=skip): split, name and reason of each."""
+        splits = {"train": self.train, "test": self.test}
+        return [
+            {"split": name, "name": bad.name, "reason": bad.reason}
+            for name, split in splits.items()
+            for bad in split.skipped
+        ]

@@ -6,6 +6,7 @@ import difflib
 from typing import Any
 
 import numpy as np
+from google.protobuf.json_format import ParseError
 
 from accumtrain.data.records import RecordSplit
 from accumtrain.data.shards import ArrayRecordShards, ShardRange, Shards, TfrecordShards
@@ -27,9 +28,13 @@ def open_tfds(config: TfdsConfig, seed: int) -> Source:
     train = _open(config, builder, "data.train_split", config.train_split, image, label.num_classes)
     test = _open(config, builder, "data.test_split", config.test_split, image, label.num_classes)
     if train.image_shape is None and config.image_size is None:
-        train.fix_shape()
-        test.image_shape = train.image_shape
-    return Source(train, test, label.num_classes)
+        train.image_shape = test.image_shape = train.inspect_first().shape
+    fingerprint = {
+        "data.version": builder.info.full_name,
+        "data.train.shards": train.shards.digest(),
+        "data.test.shards": test.shards.digest(),
+    }
+    return Source(train, test, label.num_classes, class_names=_class_names(label), fingerprint=fingerprint)
 
 
 def _prepared_builder(config: TfdsConfig) -> Any:
@@ -40,12 +45,23 @@ def _prepared_builder(config: TfdsConfig) -> Any:
         return tfds.core.read_only_builder.builder_from_files(config.name, data_dir=config.dir)
     except tfds.core.DatasetNotFoundError as error:
         raise DataError(_how_to_prepare(config)) from error
+    except (OSError, ValueError, TypeError, ParseError) as error:
+        raise DataError(
+            f"data.name={config.name}: what describes the data set in {_directory(config)} can't be read ({error}): "
+            "prepare it again"
+        ) from error
+
+
+def _directory(config: TfdsConfig) -> str:
+    import tensorflow_datasets as tfds
+
+    return str(config.dir or tfds.core.constants.DATA_DIR)
 
 
 def _how_to_prepare(config: TfdsConfig) -> str:
     import tensorflow_datasets as tfds
 
-    where = config.dir or tfds.core.constants.DATA_DIR
+    where = _directory(config)
     known = tfds.list_builders(with_community_datasets=False)
     name = config.name.split("/")[0].split(":")[0]
     message = f"data.name={config.name} is not prepared in {where}. "
@@ -57,8 +73,7 @@ def _how_to_prepare(config: TfdsConfig) -> str:
             + (f"; did you mean {', '.join(near)}?" if near else ": see https://www.tensorflow.org/datasets/catalog")
         )
     code = (
-        "import tensorflow_datasets as tfds; "
-        f"tfds.builder({config.name!r}, data_dir={str(where)!r}).download_and_prepare()"
+        f"import tensorflow_datasets as tfds; tfds.builder({config.name!r}, data_dir={where!r}).download_and_prepare()"
     )
     return message + f'Prepare it once with: python -c "{code}"'
 
@@ -83,6 +98,12 @@ def _features(config: TfdsConfig, features: dict[str, Any]) -> tuple[Any, Any]:
     return image, label
 
 
+def _class_names(label: Any) -> list[str]:
+    """Empty where the data set has none but numbers its classes."""
+    names = list(label.names)
+    return [] if names == [str(number) for number in range(len(names))] else names
+
+
 def _open(config: TfdsConfig, builder: Any, key: str, split: str, image: Any, num_classes: int) -> RecordSplit:
     file_format = builder.info.file_format.value
     if file_format not in _FORMATS:
@@ -100,8 +121,7 @@ def _open(config: TfdsConfig, builder: Any, key: str, split: str, image: Any, nu
     height, width, channels = image.shape
     return RecordSplit(
         _FORMATS[file_format](pieces),
-        image_feature=config.image_feature,
-        label_feature=config.label_feature,
+        config,
         num_classes=num_classes,
         image_shape=(height, width, channels) if height and width and channels else None,
         channels=channels or 3,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from glob import glob
 from pathlib import Path
 
 import tensorflow as tf
 
 from accumtrain.data.byte_ranges import is_remote
+from accumtrain.data.local_files import check_name
 from accumtrain.data.records import RecordSplit
 from accumtrain.data.shards import ShardRange, TfrecordShards
 from accumtrain.data.source import Source
@@ -24,11 +26,12 @@ def open_tfrecord(config: TfrecordConfig, seed: int) -> Source:
     """
     train = _open(config, "data.path", config.path)
     test = _open(config, "data.test_path", config.test_path)
+    first = train.inspect_first()
     if config.image_size is None:
-        train.fix_shape()
-        test.image_shape = train.image_shape
-    test.inspect(0)
-    return Source(train, test, config.num_classes)
+        train.image_shape = test.image_shape = first.shape
+    test.inspect_first()
+    fingerprint = {"data.train.shards": train.shards.digest(), "data.test.shards": test.shards.digest()}
+    return Source(train, test, config.num_classes, fingerprint=fingerprint)
 
 
 def _open(config: TfrecordConfig, key: str, pattern: str) -> RecordSplit:
@@ -38,19 +41,15 @@ def _open(config: TfrecordConfig, key: str, pattern: str) -> RecordSplit:
     shards = TfrecordShards([ShardRange(path) for path in paths])
     if len(shards) == 0:
         raise DataError(f"{key}={pattern} matches {len(paths)} file(s) without a single record")
-    split = RecordSplit(
-        shards,
-        image_feature=config.image_feature,
-        label_feature=config.label_feature,
-        num_classes=config.num_classes,
-        image_shape=None,
-        channels=_CHANNELS,
-    )
-    split.inspect(0)
-    return split
+    return RecordSplit(shards, config, num_classes=config.num_classes, image_shape=None, channels=_CHANNELS)
 
 
 def _matching(pattern: str) -> list[str]:
-    pattern = pattern if is_remote(pattern) else str(Path(pattern).expanduser())
-    paths = sorted(tf.io.gfile.glob(pattern))
-    return [path for path in paths if not Path(path).name.startswith(".") and not tf.io.gfile.isdir(path)]
+    if is_remote(pattern):
+        paths = [path for path in tf.io.gfile.glob(pattern) if not tf.io.gfile.isdir(path)]
+    else:
+        # Path.glob takes no pattern with a root
+        paths = [path for path in glob(str(Path(pattern).expanduser())) if not Path(path).is_dir()]  # noqa: PTH207
+    for path in paths:
+        check_name(Path(path))
+    return sorted(path for path in paths if not Path(path).name.startswith("."))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
 
 import tensorflow as tf
 
@@ -17,6 +19,7 @@ class Devices:
         description: the devices in one line, for the user.
         xla: whether XLA compiles the micro-steps.
         worker, workers: index of this process, and number of processes.
+        watch: the context of what workers do together (see worker_watch.py).
     """
 
     strategy: tf.distribute.Strategy
@@ -24,6 +27,7 @@ class Devices:
     xla: bool
     worker: int = 0
     workers: int = 1
+    watch: AbstractContextManager[Any] = field(default_factory=nullcontext)
 
     @property
     def replicas(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import os
 import signal
+from dataclasses import replace
 
 import tensorflow as tf
 
@@ -21,6 +22,7 @@ from accumtrain.devices.cpu import split_cpu, take_memory_in_one_piece
 from accumtrain.devices.found import Devices, make_devices
 from accumtrain.devices.gpu import gpu_name, limit_gpus
 from accumtrain.devices.rendezvous import meet
+from accumtrain.devices.worker_watch import WorkerWatch
 from accumtrain.errors import ConfigError
 from accumtrain.kinds.devices import DeviceConfig
 from accumtrain.process.environment import held_back_stderr
@@ -42,22 +44,24 @@ def resolve_multiworker(config: DeviceConfig) -> Devices:
     else:
         split_cpu(config.virtual or 1)
         local = f"CPU, {os.cpu_count()} cores" + (f" as {config.virtual} virtual devices" if config.virtual else "")
+    connections = meet(cluster, config.timeout)
     strategy = MultiWorkerStrategy(cluster, len(gpus) or config.virtual or 1, "GPU" if gpus else "CPU", config.timeout)
     if not gpus:
         take_memory_in_one_piece()
     workers = len(cluster.workers)
-    return make_devices(config, strategy, f"{workers} workers, each {local}", worker=cluster.index, workers=workers)
+    devices = make_devices(config, strategy, f"{workers} workers, each {local}", worker=cluster.index, workers=workers)
+    return replace(devices, watch=WorkerWatch(cluster.workers, connections))
 
 
 class MultiWorkerStrategy(tf.distribute.MultiWorkerMirroredStrategy):
-    """A replica on each of `devices` devices of each worker. Creating it waits for the other workers to start.
+    """A replica on each of `devices` devices of each worker, all of which create it at the same time (see `meet`).
 
     Args:
         kind: "CPU" or "GPU".
-        timeout: seconds to wait for the others, at the start and in a collective operation.
+        timeout: seconds to wait for the others in a collective operation.
 
     Raises:
-        ConfigError: another worker did not start in time, or TensorFlow already runs in this process.
+        ConfigError: another worker went away meanwhile, or TensorFlow already runs in this process.
     """
 
     def __init__(self, cluster: Cluster, devices: int, kind: str, timeout: int):
@@ -72,7 +76,6 @@ class MultiWorkerStrategy(tf.distribute.MultiWorkerMirroredStrategy):
             coordinated_jobs=[coordination_config_pb2.CoordinatedJob(name=JOB, num_tasks=len(cluster.workers))],
         )
         options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=float(timeout))
-        meet(cluster, timeout)
         on_sigterm = signal.getsignal(signal.SIGTERM)
         try:
             with held_back_stderr() as stderr:  # TensorFlow before 2.21 announces its server there

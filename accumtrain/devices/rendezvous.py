@@ -5,16 +5,23 @@ from __future__ import annotations
 import hashlib
 import socket
 import time
+from contextlib import ExitStack
 
 from accumtrain.devices.cluster import Cluster
 from accumtrain.errors import ConfigError
 
 GO = "go"
+LONGEST = 1000  # bytes of a line
+PATIENCE = 5.0  # seconds that a worker has to say who it is
 PAUSE = 0.2  # seconds between two attempts to reach the chief
 
 
-def meet(cluster: Cluster, timeout: float) -> None:
+def meet(cluster: Cluster, timeout: float) -> dict[int, socket.socket]:
     """Returns when every worker of the cluster has called it.
+
+    Returns:
+        The connections that stay open, by index of the worker at the other end: the chief's to all others, that of
+        another worker to the chief.
 
     Raises:
         ConfigError: not all workers called within `timeout` seconds, one has another list of workers, two have the same
@@ -23,9 +30,8 @@ def meet(cluster: Cluster, timeout: float) -> None:
     deadline = time.monotonic() + timeout
     with _listen(cluster) as port:
         if cluster.index == 0:
-            _await_workers(port, cluster, deadline, timeout)
-    if cluster.index > 0:
-        _report_to_chief(cluster, deadline, timeout)
+            return _await_workers(port, cluster, deadline, timeout)
+    return {0: _report_to_chief(cluster, deadline, timeout)}
 
 
 def _listen(cluster: Cluster) -> socket.socket:
@@ -42,43 +48,56 @@ def _listen(cluster: Cluster) -> socket.socket:
         ) from error
 
 
-def _await_workers(port: socket.socket, cluster: Cluster, deadline: float, timeout: float) -> None:
+def _await_workers(port: socket.socket, cluster: Cluster, deadline: float, timeout: float) -> dict[int, socket.socket]:
     connections: dict[int, socket.socket] = {}  # by index of the worker
     refused = ""
-    try:
+    with ExitStack() as opened:  # closed if one is missing
         while len(connections) < len(cluster.workers) - 1 and not refused:
             port.settimeout(max(0.01, deadline - time.monotonic()))
             try:
-                connection, _ = port.accept()
+                connection = opened.enter_context(port.accept()[0])
             except TimeoutError as error:
                 missing = [worker for i, worker in enumerate(cluster.workers[1:], 1) if i not in connections]
                 raise ConfigError(
                     f"device=multiworker: {', '.join(missing)} did not come within {timeout:g} s; start "
                     "all workers with the same list of workers (device.timeout sets how long to wait)"
                 ) from error
-            index = _read_index(connection, cluster)
+            try:
+                index = _read_index(connection, cluster)
+            except OSError:  # whoever it was
+                connection.close()
+                continue
             if index is None:
                 refused = "workers were started with different lists of workers"
             elif index in connections:
                 refused = f"two workers were started with device.index={index}"
             connections[index or 0] = connection
-        for connection in connections.values():
-            connection.sendall(f"{refused or GO}\n".encode())
-    finally:
-        for connection in connections.values():
-            connection.close()
-    if refused:
-        raise ConfigError(f"device=multiworker: {refused}")
+        for index, connection in connections.items():
+            _answer(connection, refused or GO, cluster.workers[index])
+        if refused:
+            raise ConfigError(f"device=multiworker: {refused}")
+        opened.pop_all()
+    return connections
 
 
 def _read_index(connection: socket.socket, cluster: Cluster) -> int | None:
     """The index of the worker that connected; None if it belongs to another cluster."""
-    connection.settimeout(5)
+    connection.settimeout(PATIENCE)
     digest, _, index = _read_line(connection).partition(" ")
     return int(index) if digest == _digest(cluster) and index.isdecimal() else None
 
 
-def _report_to_chief(cluster: Cluster, deadline: float, timeout: float) -> None:
+def _answer(connection: socket.socket, answer: str, worker: str) -> None:
+    try:
+        connection.sendall(f"{answer}\n".encode())
+    except OSError as error:
+        raise ConfigError(
+            f"device=multiworker: {worker} went away while it waited for others ({error.strerror}); start all workers "
+            "again"
+        ) from error
+
+
+def _report_to_chief(cluster: Cluster, deadline: float, timeout: float) -> socket.socket:
     chief = cluster.workers[0]
     while True:
         left = deadline - time.monotonic()
@@ -87,22 +106,27 @@ def _report_to_chief(cluster: Cluster, deadline: float, timeout: float) -> None:
                 f"device=multiworker: the chief, {chief}, did not answer within {timeout:g} s, or waits for others; "
                 "start all workers with the same list of workers (device.timeout sets how long to wait)"
             )
-        try:
-            with socket.create_connection(_address(chief), timeout=left) as connection:
+        with ExitStack() as opened:  # closed unless the answer is GO
+            try:
+                connection = opened.enter_context(socket.create_connection(_address(chief), timeout=left))
                 connection.sendall(f"{_digest(cluster)} {cluster.index}\n".encode())
                 answer = _read_line(connection)
-        except OSError:  # the chief has not started yet
-            answer = ""
-        if answer == GO:
-            return
+            except OSError:  # the chief has not started yet
+                answer = ""
+            if answer == GO:
+                opened.pop_all()
+                return connection
         if answer:
             raise ConfigError(f"device=multiworker: {answer}")
         time.sleep(PAUSE)
 
 
 def _read_line(connection: socket.socket) -> str:
-    with connection.makefile("r", encoding="utf-8", errors="replace") as lines:
-        return lines.readline(1000).strip()
+    """A line of at most LONGEST bytes. Byte by byte, as more may follow, for another reader."""
+    line = b""
+    while not line.endswith(b"\n") and len(line) < LONGEST and (byte := connection.recv(1)):
+        line += byte
+    return line.decode(errors="replace").strip()
 
 
 def _digest(cluster: Cluster) -> str:

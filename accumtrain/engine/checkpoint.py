@@ -1,36 +1,60 @@
 """The checkpoints of a run: the last N states and the best one, by tf.train.Checkpoint.
 
 A checkpoint holds model, optimizer, moving averages, loss scale and the update count, never the buffers of a window. A
-restored run continues bit for bit.
+restored run continues bit for bit. As micro-steps change nothing but the buffers, a thread writes the state while the
+next window is filled; only the commit has to wait for it.
 """
 
 from __future__ import annotations
 
-import shutil
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import tensorflow as tf
 
 from accumtrain.backprop.model import Model
+from accumtrain.console import warn
+from accumtrain.engine.checkpoint_files import TensorReader, check_whole, load_into
 from accumtrain.engine.ema import MovingAverage
 from accumtrain.engine.window import Window
 from accumtrain.errors import CheckpointError
+from accumtrain.runs.checkpoint_store import CheckpointStore, DamagedError, Saved
 
-# what TensorFlow raises for a damaged checkpoint, or for one of another model
-UNREADABLE = (tf.errors.OpError, AssertionError, IndexError, ValueError, RuntimeError)
+BEST = "best"
+NICENESS = 10  # of the thread that writes
 
 
 class Checkpoints:
     """The checkpoints of one run, in `directory`: `step-<n>` and `best/step-<n>`. Create it outside any scope.
 
+    Call `wait` before anything but micro-steps changes the state.
+
     Args:
         window: the state to save and restore.
         keep: number of last states to keep.
+        keep_hours: one more is kept for every so many hours; None keeps no others.
+        facts: returns what else the manifest of a checkpoint shall hold, when it is begun.
         writes: False writes nothing, on workers that leave this to the chief.
     """
 
-    def __init__(self, directory: Path, window: Window, keep: int, writes: bool = True):
-        self.directory, self.step, self._writes = directory, window.step, writes
+    def __init__(
+        self,
+        directory: Path,
+        window: Window,
+        keep: int,
+        *,
+        keep_hours: float | None = None,
+        facts: Callable[[], Mapping[str, Any]] = dict,
+        writes: bool = True,
+    ):
+        self.directory, self.step = directory, window.step
+        self._keep, self._keep_hours, self._facts, self._writes = keep, keep_hours, facts, writes
         with tf.device("CPU"):  # float64: what is read back must equal what was measured
             self.best_accuracy = tf.Variable(-1.0, trainable=False, dtype=tf.float64)
             self.best_loss = tf.Variable(float("inf"), trainable=False, dtype=tf.float64)
@@ -40,42 +64,63 @@ class Checkpoints:
         if window.loss_scale is not None:
             state["loss_scale"] = window.loss_scale
         self._checkpoint = tf.train.Checkpoint(**state, best_accuracy=self.best_accuracy, best_loss=self.best_loss)
-        self._last = _manager(self._checkpoint, directory, keep)
-        self._best = _manager(self._checkpoint, directory / "best", 1)
+        # a graph, as tf.train.Checkpoint walks through all objects in each call
+        self._save = tf.function(self._save_graph, autograph=False, input_signature=[tf.TensorSpec([], tf.string)])
+        self._last, self._best = CheckpointStore(directory), CheckpointStore(directory / BEST)
+        self._read_back = TensorReader()
+        self._writer = ThreadPoolExecutor(1, "checkpoint", _yield_to_training)
+        self._pending: Future[None] | None = None
+        self._saved_step: int | None = None
+        self.pauses: list[float] = []  # seconds that training has waited for each checkpoint
 
-    def restore(self) -> bool:
-        """Restores the last state. Returns whether there is one.
+    # --- restore --------------------------------------------------------------------------------------------------
 
-        Raises:
-            CheckpointError: it is damaged or belongs to another model.
-        """
-        path = self._last.latest_checkpoint
-        if path is None:
-            return False
+    def __enter__(self) -> Checkpoints:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Waits for the last checkpoint and ends the thread."""
         try:
-            self._checkpoint.restore(path).assert_existing_objects_matched()
-        except UNREADABLE as error:
-            raise _unusable(path, error) from error
-        return True
+            self.wait()
+        finally:
+            self._writer.shutdown()
 
-    def save(self) -> None:
-        """Saves the state of the last update, unless it is saved already.
+    def restore(self, accept: Callable[[Mapping[str, Any]], None] = lambda manifest: None) -> dict[str, Any] | None:
+        """Restores the newest whole checkpoint, the best one included. Damaged ones are moved to quarantine/.
+
+        Args:
+            accept: raises an error if the manifest, {} for a checkpoint of earlier versions, is not of this run.
+
+        Returns:
+            Its manifest, {} for a checkpoint of earlier versions; None if there is no checkpoint.
 
         Raises:
-            CheckpointError: it can't be written; the checkpoints before it are untouched.
+            CheckpointError: none of the checkpoints is whole, or one belongs to another model.
         """
-        step = int(self.step.numpy())
-        if self._last.latest_checkpoint is None or not self._last.latest_checkpoint.endswith(f"step-{step}"):
-            self._write(self._last, step)
-
-    def save_if_best(self, loss: float, accuracy: float) -> bool:
-        """Saves the state if it has the best test accuracy so far, or the same with a lower loss. Returns whether."""
-        if (accuracy, -loss) <= (float(self.best_accuracy), -float(self.best_loss)):
-            return False
-        self.best_accuracy.assign(accuracy)
-        self.best_loss.assign(loss)
-        self._write(self._best, int(self.step.numpy()))
-        return True
+        if self._writes:
+            self._last.sweep()
+            self._best.sweep()
+        found = [(saved, store) for store in (self._last, self._best) for saved in store.newest_first()]
+        damages = []
+        for saved, store in sorted(found, key=lambda each: -each[0].step):
+            try:
+                manifest = check_whole(saved)
+            except DamagedError as error:
+                place = store.quarantine(saved, str(error)) if self._writes else saved.path
+                damages.append(f"{saved.path} is damaged: {error}; it is now {place}")
+                continue
+            accept(manifest)
+            for damage in damages:
+                warn(damage)
+            load_into(self._checkpoint, saved, partial=False)
+            self._saved_step = saved.step
+            return manifest
+        if damages:
+            raise CheckpointError(
+                f"no checkpoint in {self.directory} is whole, so the run can't be continued: {'; '.join(damages)}. "
+                "Put back a copy of one if there is any, or start anew under another run.name"
+            )
+        return None
 
     @property
     def best(self) -> dict[str, float] | None:
@@ -84,58 +129,129 @@ class Checkpoints:
             return None
         return {"loss": float(self.best_loss), "accuracy": float(self.best_accuracy)}
 
-    def _write(self, manager: tf.train.CheckpointManager, step: int) -> None:
-        if not self._writes:
+    # --- save -----------------------------------------------------------------------------------------------------
+
+    def save(self) -> None:
+        """Begins to save the state of the last update, unless it is saved already.
+
+        Raises:
+            CheckpointError: the checkpoint before it could not be written.
+        """
+        step = int(self.step.numpy())
+        if step != self._saved_step:
+            self._begin(self._last, step, self._kept)
+            self._saved_step = step
+
+    def save_if_best(self, loss: float, accuracy: float) -> bool:
+        """Begins to save the state if its test accuracy is the best so far, or as good with a lower loss.
+
+        Returns:
+            Whether it is the best.
+
+        Raises:
+            CheckpointError: the checkpoint before it could not be written.
+        """
+        if not math.isfinite(loss) or (accuracy, -loss) <= (float(self.best_accuracy), -float(self.best_loss)):
+            return False
+        self.wait()
+        self.best_accuracy.assign(accuracy)
+        self.best_loss.assign(loss)
+        self._begin(self._best, int(self.step.numpy()), lambda newest_first: newest_first[:1])
+        return True
+
+    def wait(self) -> None:
+        """Returns when the state is written, so that it may change.
+
+        Raises:
+            CheckpointError: it can't be written; the checkpoints before it are untouched.
+        """
+        if self._pending is None:
             return
+        pending, self._pending = self._pending, None
+        started = time.perf_counter()
+        pending.result()
+        self.pauses[-1] += time.perf_counter() - started
+
+    def _begin(self, store: CheckpointStore, step: int, kept: Callable[[list[Saved]], list[Saved]]) -> None:
+        self.wait()
+        if self._writes:
+            self.pauses.append(0.0)
+            self._pending = self._writer.submit(self._write, store, step, dict(self._facts()), kept)
+
+    def _write(
+        self, store: CheckpointStore, step: int, facts: dict[str, Any], kept: Callable[[list[Saved]], list[Saved]]
+    ) -> None:
         try:
-            manager.save(checkpoint_number=step)
-        except (tf.errors.OpError, OSError) as error:
-            _remove_parts(Path(manager.directory), step)
+            store.write(step, self._write_files, self._read_back, facts)
+        except (tf.errors.OpError, DamagedError, CheckpointError) as error:
             full = "No space left on device" in str(error)
             reason = "no space left on the device" if full else str(error).strip().splitlines()[0]
-            last = self._last.latest_checkpoint
+            last = next(iter(self._last.newest_first()), None)
             raise CheckpointError(
-                f"could not save update {step} in {manager.directory}: {reason}; mend that and run the same command "
-                + (f"again: it continues from {Path(last).name}" if last else "again: nothing was saved before")
+                f"could not save update {step} in {store.directory}: {reason}; mend that and run the same command "
+                + (f"again: it continues from step-{last.step}" if last else "again: nothing was saved before")
             ) from error
+        store.keep(kept)
+
+    def _save_graph(self, prefix: tf.Tensor) -> tf.Tensor:
+        with tf.device(self.best_loss.device):  # written as the variables are, else there is one more file
+            return self._checkpoint.write(prefix)
+
+    def _write_files(self, prefix: str) -> None:
+        self._save(tf.constant(prefix))
+
+    def _kept(self, newest_first: list[Saved]) -> list[Saved]:
+        """The last `keep` checkpoints, and of those before them one for every `keep_hours`."""
+        kept, before = newest_first[: self._keep], newest_first[self._keep :]
+        if self._keep_hours is not None:
+            last = float("-inf")
+            for saved in reversed(before):
+                if saved.written - last >= 3600 * self._keep_hours:
+                    kept.append(saved)
+                    last = saved.written
+        return kept
 
 
-def restore_model(directory: Path, model: Model, ema: MovingAverage | None) -> str:
+def restore_model(
+    directory: Path,
+    model: Model,
+    ema: MovingAverage | None,
+    accept: Callable[[Mapping[str, Any]], None] = lambda manifest: None,
+) -> Saved:
     """Restores the weights of the best state, or of the last state if there was no evaluation yet.
 
+    A damaged checkpoint is skipped with a warning; nothing is moved.
+
+    Args:
+        accept: as in `Checkpoints.restore`.
+
     Returns:
-        The path of the checkpoint.
+        The checkpoint.
 
     Raises:
-        CheckpointError: there is no checkpoint, it is damaged, or it belongs to another model.
+        CheckpointError: no checkpoint is whole, or one belongs to another model.
     """
-    path = tf.train.latest_checkpoint(str(directory / "best")) or tf.train.latest_checkpoint(str(directory))
-    if path is None:
-        raise CheckpointError(f"no checkpoint in {directory}: train first, with the same run.name")
     state = {"model": model} if ema is None else {"model": model, "ema": ema}
-    try:
-        tf.train.Checkpoint(**state).restore(path).expect_partial().assert_existing_objects_matched()
-    except UNREADABLE as error:
-        raise _unusable(path, error) from error
-    return path
-
-
-def _manager(checkpoint: tf.train.Checkpoint, directory: Path, keep: int) -> tf.train.CheckpointManager:
-    return tf.train.CheckpointManager(checkpoint, str(directory), max_to_keep=keep, checkpoint_name="step")
-
-
-def _remove_parts(directory: Path, step: int) -> None:
-    """Deletes the files of a failed save."""
-    for part in directory.glob(f"step-{step}[._]*"):
-        if part.is_dir():
-            shutil.rmtree(part)
-        else:
-            part.unlink()
-
-
-def _unusable(path: str, error: Exception) -> CheckpointError:
-    reason = str(error).strip().splitlines()[0]
-    return CheckpointError(
-        f"checkpoint {path} can't be used: {reason}; delete the files {Path(path).name}.* and the file `checkpoint` "
-        "beside them to continue from an older state or from the start"
+    stores = (CheckpointStore(directory / BEST), CheckpointStore(directory))
+    damages = []
+    for saved in (saved for store in stores for saved in store.newest_first()):
+        try:
+            manifest = check_whole(saved)
+        except DamagedError as error:
+            damages.append(f"{saved.path} is damaged: {error}")
+            continue
+        accept(manifest)
+        for damage in damages:
+            warn(f"{damage}; {saved.path} is taken instead")
+        load_into(tf.train.Checkpoint(**state), saved, partial=True)
+        return saved
+    raise CheckpointError(
+        f"no checkpoint in {directory} is whole: {'; '.join(damages)}"
+        if damages
+        else f"no checkpoint in {directory}: train first, with the same run.name"
     )
+
+
+def _yield_to_training() -> None:
+    """Lets this thread have the time that training leaves over."""
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)

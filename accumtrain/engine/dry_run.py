@@ -135,6 +135,7 @@ class DryRun:
 
     def finish(self) -> dict[str, int]:
         """Writes the last and the best checkpoint, and reads the meter."""
-        self._checkpoints.save()
-        self._checkpoints.save_if_best(loss=0.0, accuracy=0.0)
+        with self._checkpoints:
+            self._checkpoints.save()
+            self._checkpoints.save_if_best(loss=0.0, accuracy=0.0)
         return self.meter.read()

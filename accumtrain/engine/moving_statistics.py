@@ -32,6 +32,11 @@ class MovingStatisticsBuffer(tf.Module):
         self._blend = np.concatenate(blends).astype(dtype.as_numpy_dtype) if blends else None
         self.buffers = [new_sum([sum(self.channels)]) for _ in range(2)] if self.norms else []
 
+    @property
+    def variables_(self) -> list[tf.Variable]:
+        """The moving statistics that `write` changes."""
+        return [variable for norm in self.norms for variable in (norm.moving_mean, norm.moving_variance)]
+
     def add(self, statistics: Mapping[MovingStatistics, tuple[tf.Tensor, tf.Tensor]], examples: tf.Tensor) -> None:
         """Adds one micro-batch: layer -> (mean [C], biased variance [C]), weighted by its examples."""
         if not self.norms:

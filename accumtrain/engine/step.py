@@ -72,7 +72,7 @@ class Step:
     def updates(self, batches: Any, count: int = 1) -> dict[str, tf.Tensor]:
         """Makes `count` whole updates in one call, with the same bits as by calls of `accumulate` and `commit`.
 
-        It ends early after an update that is not finite.
+        It ends early after an update that is not finite, or that leaves a state that is not.
 
         Returns:
             The scalars of the last update.
@@ -97,7 +97,11 @@ class Step:
 
     def _commit(self) -> dict[str, tf.Tensor]:
         results = self._strategy.run(self._update)
-        return {name: self._strategy.experimental_local_results(value)[0] for name, value in results.items()}
+        local = {name: self._strategy.experimental_local_results(value) for name, value in results.items()}
+        scalars = {name: values[0] for name, values in local.items()}
+        return scalars | {
+            "state_finite": tf.reduce_all(tf.stack(local["state_finite"]))
+        }  # each replica looks at its copy
 
     def _updates(self, batches: Any, count: tf.Tensor) -> dict[str, tf.Tensor]:
         def body(done: tf.Tensor, update: dict[str, tf.Tensor]) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
@@ -105,9 +109,11 @@ class Step:
             return done + 1, self.compiled_commit()
 
         scalars = self.compiled_commit.get_concrete_function().structured_outputs
-        start = {name: tf.ones(scalar.shape, scalar.dtype) for name, scalar in scalars.items()}  # with "finite" true
+        start = {
+            name: tf.ones(scalar.shape, scalar.dtype) for name, scalar in scalars.items()
+        }  # all that is finite true
         _, last = tf.while_loop(
-            lambda done, update: (done < count) & update["finite"],
+            lambda done, update: (done < count) & update["finite"] & update["state_finite"],
             body,
             (tf.constant(0), start),
             parallel_iterations=1,

@@ -6,7 +6,7 @@ are ON_READ sums: each replica adds to its own copy, and the commit reduces all 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 import tensorflow as tf
@@ -107,6 +107,13 @@ class Window(tf.Module):
     def _sums(self) -> list[tf.Variable]:
         return [*self.gradients, self.examples, self.loss, *self.metric_sums, self._stops, *self.statistics.buffers]
 
+    @property
+    def written(self) -> list[tf.Variable]:
+        """The variables of floating point that an update writes: weights, optimizer state, statistics, averages."""
+        averages = [] if self.ema is None else self.ema.averages
+        state = [*self.variables_, *self.optimizer.state, *self.statistics.variables_, *averages]
+        return [variable for variable in state if variable.dtype.is_floating]
+
     # --- micro-step -----------------------------------------------------------------------------------------------
 
     def accumulate(self, batch: Batch) -> None:
@@ -152,10 +159,14 @@ class Window(tf.Module):
     def commit(self) -> dict[str, tf.Tensor]:
         """Makes the update of the window in the buffers. If it is not finite, only the loss scale changes.
 
+        An update is finite if the loss, the gradient, the batch statistics and the rate are. What the optimizer made of
+        them is looked at after it is written: if that is not finite, the state must not be used or saved any more.
+
         Returns:
             Scalars: loss and each metric (means over the window), grad_norm (of the mean gradient, before clipping),
-            learning_rate, examples, finite, step (updates done), stop (whether a worker has asked to stop); with a loss
-            scale also loss_scale (of this window) and skipped (number of windows without an update so far).
+            learning_rate, examples, finite (whether the update was made), state_finite (whether weights, optimizer
+            state, moving statistics and averages are), step (updates done), stop (whether a worker has asked to stop);
+            with a loss scale also loss_scale (of this window) and skipped (number of windows without an update so far).
         """
         reduced = all_reduce_sum([tf.convert_to_tensor(buffer) for buffer in self._sums])
         sums = [tf.cast(total, self.dtype) for total in reduced]
@@ -169,8 +180,8 @@ class Window(tf.Module):
             loss_scale = tf.identity(self.loss_scale.value)
             divisor *= loss_scale
         norm = tf.sqrt(squares) / divisor
-        finite = tf.math.is_finite(loss) & tf.math.is_finite(norm)
         rate = tf.cast(self.optimizer.learning_rate(self.step) * self.schedule(self.step), tf.float32)
+        finite = all_finite([loss, norm, rate, *statistics])
         scale = 1.0 / divisor
         if self.clip_norm > 0:
             scale *= tf.minimum(tf.constant(1.0, self.dtype), self.clip_norm / norm)
@@ -184,15 +195,15 @@ class Window(tf.Module):
             self.step.assign_add(1)
             if self.loss_scale is not None:
                 self.loss_scale.after_update()
-            return tf.constant(True)
+            return self._state_finite()
 
         def skip() -> tf.Tensor:
             if self.loss_scale is not None:
                 self.loss_scale.after_overflow()
-            return tf.constant(False)
+            return self._state_finite()  # a state that has become infinite makes all gradients infinite
 
-        updated = tf.cond(finite, update, skip)
-        with tf.control_dependencies([updated]):  # by then nothing reads the sums any more
+        state_finite = tf.cond(finite, update, skip)
+        with tf.control_dependencies([state_finite]):  # by then nothing reads the sums any more
             self._clear(finite)
         scalars = {
             "step": tf.identity(self.step),
@@ -202,11 +213,15 @@ class Window(tf.Module):
             "grad_norm": norm,
             "examples": examples,
             "finite": finite,
+            "state_finite": state_finite,
             "stop": stops > 0.0,
         }
         if self.loss_scale is not None:
             scalars |= {"loss_scale": loss_scale, "skipped": tf.identity(self.loss_scale.skipped)}
         return scalars
+
+    def _state_finite(self) -> tf.Tensor:
+        return all_finite(map(tf.convert_to_tensor, self.written))
 
     def _clear(self, finite: tf.Tensor) -> None:
         """Sets the buffers to zero, in place if they are finite, so that memory is packed the same for each update."""
@@ -216,6 +231,15 @@ class Window(tf.Module):
         else:
             in_sequence(partial(self._clear_sum, buffer.handle, finite) for buffer in self._sums)
         self.micro_step.assign(0)
+
+
+def all_finite(values: Iterable[tf.Tensor]) -> tf.Tensor:
+    """Whether all numbers are finite, by their sum: infinity and NaN stay in it, and it is one pass without a copy.
+
+    A sum beyond the largest number of the dtype, 3e38 in float32, counts as infinite.
+    """
+    sums = [tf.cast(tf.raw_ops.Sum(input=each, axis=list(range(each.shape.rank))), tf.float64) for each in values]
+    return tf.math.is_finite(tf.add_n(sums))
 
 
 def make_clear(dtype: tf.DType) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:

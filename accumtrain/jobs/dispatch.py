@@ -6,10 +6,11 @@ from typing import Any
 
 from accumtrain.config.rules import check
 from accumtrain.config.schema import Config
-from accumtrain.errors import AccumtrainError
+from accumtrain.errors import AccumtrainError, Preempted
 from accumtrain.kinds.jobs import JOBS
 from accumtrain.kinds.table import load
 from accumtrain.process import environment
+from accumtrain.process.interrupt import Interrupt, Stopped, StopSignals
 from accumtrain.runs.files import write_json
 from accumtrain.runs.folder import open_folder, result_file
 
@@ -24,18 +25,27 @@ def run(config: Config) -> dict[str, Any] | None:
     Raises:
         AccumtrainError: one of its subclasses, for anything that is not a bug. `exit_code` is that of the command
             line. If it has a `result`, this is written to the job's file.
+        Stopped: a signal stopped a job that can't be continued.
     """
     check(config)
     job = JOBS[config.job]
-    with open_folder(config):
-        if not job.in_children:
-            environment.prepare(config.device, probed=job.probed)
+    with StopSignals(), open_folder(config):
         try:
+            if not job.in_children:
+                environment.prepare(config.device, probed=job.probed)
             result = load(job.run)(config)
+            _write(config, result)
         except AccumtrainError as error:
-            if error.result is not None:
-                write_json(result_file(config), error.result)
+            _write(config, error.result)
             raise
-        if result is not None:
-            write_json(result_file(config), result)
+        except Stopped as signal:
+            if not job.preemptible:
+                raise
+            raise Preempted(f"stopped by {signal} when there was nothing to save; run the same command again") from None
     return result
+
+
+def _write(config: Config, result: dict[str, Any] | None) -> None:
+    if result is not None:
+        with Interrupt():  # a signal now is too late
+            write_json(result_file(config), result)

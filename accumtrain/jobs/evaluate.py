@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from accumtrain.config.arithmetic import micro_batch_size
 from accumtrain.config.schema import Config
-from accumtrain.console import say, table
+from accumtrain.console import say, table, warn
 from accumtrain.data.open_data import open_data
+from accumtrain.data.source import Data
 from accumtrain.devices.resolve import resolve
 from accumtrain.engine.build_window import model_for, moving_average
 from accumtrain.engine.checkpoint import restore_model
 from accumtrain.engine.evaluator import Evaluator
 from accumtrain.engine.loss import build_loss
-from accumtrain.errors import Preempted
+from accumtrain.errors import CheckpointError, Preempted
 from accumtrain.planning.auto_steps import with_trained_accum_steps
 from accumtrain.planning.tensorflow_errors import in_user_words
 from accumtrain.process.interrupt import Interrupt
 from accumtrain.runs.folder import CHECKPOINTS, folder_of
+from accumtrain.runs.identity import differences, learned_values
+
+MEASURED = ("model.", "loss.", "ema.", "precision", "data.kind", "data.mean", "data.std", "data.image_size")
+CLASSES = "data.classes"
 
 
 def run(config: Config) -> dict[str, Any] | None:
     """Evaluates the best state of a run, or the last state if there was no evaluation yet.
 
     Returns:
-        status, step, checkpoint, test (loss, accuracy), examples_per_second, seconds; None on a worker that is not the
-        chief.
+        status, step, checkpoint, test (loss, accuracy), examples_per_second, seconds, skipped (examples that can't be
+        read); None on a worker that is not the chief.
 
     Raises:
         CheckpointError: there is no trained run, or its checkpoint can't be used.
@@ -38,28 +44,48 @@ def run(config: Config) -> dict[str, Any] | None:
     with devices.strategy.scope():
         model = model_for(config, data)
         ema = moving_average(config, model)
-        path = restore_model(folder_of(config) / CHECKPOINTS, model, ema)
+        saved = restore_model(folder_of(config) / CHECKPOINTS, model, ema, partial(check_evaluates, config, data))
         evaluator = Evaluator(
             model, ema, build_loss(config.loss), data, micro_batch * devices.replicas, devices.strategy
         )
-    with in_user_words(config, data, devices.replicas, devices.workers), Interrupt() as interrupt:
+    in_words = in_user_words(config, data, devices.replicas, devices.workers)
+    with devices.watch, in_words, Interrupt() as interrupt:
         # a worker that stopped alone would leave the others waiting for its sums
         alone = devices.workers == 1
         result = evaluator(stop=lambda: interrupt.requested and alone, report=lambda done, batches: None)
     if result is None:
         raise Preempted("evaluation stopped; run the same command again")
-    table(f"{path}", ("split", "examples", "loss", "accuracy"), [_row(result)])
+    table(f"{saved.path}", ("split", "examples", "loss", "accuracy"), [_row(result)])
     say(f"{result['examples'] / result['seconds']:.0f} examples/s on {devices.description}")
+    if data.skipped:
+        warn(f"{len(data.skipped)} examples can't be read and are left out; evaluation.json names them")
     if not devices.chief:
         return None
     return {
         "status": "completed",
-        "step": int(Path(path).name.removeprefix("step-")),
-        "checkpoint": path,
+        "step": saved.step,
+        "checkpoint": saved.prefix,
         "test": {"loss": result["loss"], "accuracy": result["accuracy"]},
         "examples_per_second": result["examples"] / result["seconds"],
         "seconds": result["seconds"],
+        "skipped": data.skipped,
     }
+
+
+def check_evaluates(config: Config, data: Data, manifest: Mapping[str, Any]) -> None:
+    """Compares what the checkpoint's manifest says of model, images and classes with this configuration.
+
+    Raises:
+        CheckpointError: this configuration would measure another model, or feed it other images.
+    """
+    now = learned_values(config) | dict(data.fingerprint)
+    trained = {**manifest.get("learned", {}), **manifest.get("data", {})}
+    measured = {key: value for key, value in trained.items() if key == CLASSES or key.startswith(MEASURED)}
+    if changed := differences(measured, now):
+        raise CheckpointError(
+            f"the run in {folder_of(config)} was trained with other values: {changed}; evaluate it with those it was "
+            "trained with"
+        )
 
 
 def _row(result: dict[str, float]) -> tuple[str, ...]:

@@ -22,9 +22,11 @@ class Job:
         file: name of the file of the result, in the run's folder.
         compares_runs: the job compares runs, so it writes into run.dir instead of the folder of one run.
         needs_a_run: the folder must hold a trained run.
+        continues_run_config: its configuration is that of the run, changed by the overrides of its command only.
         probed: a probe may check before the job starts that it fits into the memory.
         in_children: child processes do the work; this process does not import TensorFlow.
         shared_by_workers: several workers can run the job together.
+        preemptible: the same command continues the job after a signal, so this ends it with exit code 75.
         without_effect: keys that do not change how much memory the job takes.
         ranking: dotted keys of the result, each with -1 if larger is better and 1 if smaller is better. A sweep ranks
             by them in order, and a sweeper maximizes the first.
@@ -36,9 +38,11 @@ class Job:
     file: str
     compares_runs: bool = False
     needs_a_run: bool = False
+    continues_run_config: bool = False
     probed: bool = False
     in_children: bool = False
     shared_by_workers: bool = False
+    preemptible: bool = False
     without_effect: tuple[str, ...] = ()
     ranking: tuple[tuple[str, int], ...] = ()
     columns: Mapping[str, Column] = field(default_factory=dict)
@@ -59,6 +63,12 @@ MEASURED: dict[str, Column] = {
     "of a matrix product": ("share_of_matmul", ".0%"),
     "first update": ("seconds_to_first_update.total", format_seconds),
 }
+COUNTED: dict[str, Column] = {
+    "training images": ("train.examples", ",d"),
+    "test images": ("test.examples", ",d"),
+    "bad": ("bad.count", ",d"),
+    "in both": ("duplicates.count", ",d"),
+}
 
 JOBS: Table[Job] = Table("job")
 JOBS.add(
@@ -68,6 +78,7 @@ JOBS.add(
         "summary.json",
         probed=True,
         shared_by_workers=True,
+        preemptible=True,
         ranking=BY_ACCURACY,
         columns=TESTED,
     ),
@@ -76,7 +87,9 @@ JOBS.add(
         "accumtrain.jobs.evaluate:run",
         "evaluation.json",
         needs_a_run=True,
+        continues_run_config=True,
         shared_by_workers=True,
+        preemptible=True,
         without_effect=("model.memory", "optim"),
         ranking=BY_ACCURACY,
         columns=TESTED,
@@ -91,5 +104,6 @@ JOBS.add(
         ranking=(("images_per_second.median", -1),),
         columns=MEASURED,
     ),
+    Job("check", "accumtrain.jobs.check:run", "check.json", columns=COUNTED),
     Job("report", "accumtrain.jobs.report:run", "report.json", compares_runs=True),
 )

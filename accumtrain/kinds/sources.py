@@ -19,13 +19,16 @@ class DataConfig(Choice):
     """Keys of every source.
 
     Pixels are scaled to 0..1, then normalised to (x - mean) / std; `mean` and `std` hold one number or one per channel.
-    Images are resized to `image_size` x `image_size` pixels; null keeps their size.
+    Images are resized to `image_size` x `image_size` pixels; null keeps their size. Those of more than `max_pixels` are
+    not decoded. With `on_error` skip, examples that can't be read or decoded are left out.
     """
 
     augment: Annotated[str, OneOf(("none", "shift", "crop_flip", "inception"))] = "none"
     image_size: Annotated[int | None, COUNT] = None
+    max_pixels: Annotated[int, COUNT] = 89_478_485
     mean: list[float] = field(default_factory=lambda: [0.5])
     std: list[float] = field(default_factory=lambda: [0.25])
+    on_error: Annotated[str, OneOf(("raise", "skip"))] = "raise"
 
     def check(self) -> None:
         for key, values in (("mean", self.mean), ("std", self.std)):

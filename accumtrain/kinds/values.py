@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -74,10 +75,52 @@ class NotEmpty:
             raise ConfigError(f"{key} is empty; {self.remedy}")
 
 
+@dataclass(frozen=True)
+class Duration:
+    """A time that `duration_seconds` can read. null passes."""
+
+    def check(self, key: str, value: Any) -> None:
+        if value is not None:
+            duration_seconds(key, value)
+
+
 POSITIVE = Range(0, above=True)
 NOT_NEGATIVE = Range(0)
 COUNT = Range(1)
 FRACTION = Range(0, 1)
+SMALLEST, LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127  # normal numbers of float32
+DURATION = re.compile(r"(?:(?P<days>[0-9]{1,6})-)?([0-9]{1,9})(?::([0-9]{1,6}))?(?::(?P<third>[0-9]{1,6}))?")
+
+
+def check_size(key: str, number: int | float) -> None:
+    """Raises ConfigError for a whole number beyond 64 bits, or another that float32 can't hold."""
+    if isinstance(number, int):
+        if not -(2**63) <= number < 2**63:
+            raise ConfigError(f"{key}={show(number)}: must be a number of at most 64 bits, so below 2**63")
+    elif number and not SMALLEST <= abs(number) <= LARGEST:
+        raise ConfigError(
+            f"{key}={show(number)}: must be 0, or between {SMALLEST:.3g} and {LARGEST:.3g} apart from its sign: "
+            "float32 makes 0 or infinity of other numbers"
+        )
+
+
+def duration_seconds(key: str, value: str | int) -> float:
+    """The seconds of a time as SLURM's --time writes it: `minutes`, `h:m:s`, `d-h` and so on.
+
+    Raises:
+        ConfigError: it has another form, or is 0.
+    """
+    match = DURATION.fullmatch(str(value))
+    numbers = [int(each or 0) for each in match.groups()] if match else [0]
+    if match is None or not any(numbers):
+        raise ConfigError(
+            f"{key}={show(value)}: must be a time above 0 as for SLURM's --time: minutes, minutes:seconds, "
+            "hours:minutes:seconds, days-hours, days-hours:minutes or days-hours:minutes:seconds"
+        )
+    days, first, second, third = numbers
+    if match["days"] or match["third"]:
+        return 86400.0 * days + 3600 * first + 60 * second + third
+    return 60.0 * first + second
 
 
 def suggest(wrong: str, known: Iterable[str]) -> str:

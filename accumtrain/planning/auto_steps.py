@@ -15,7 +15,7 @@ from accumtrain.config.schema import Config
 from accumtrain.console import format_bytes, say, table
 from accumtrain.errors import CheckpointError, OutOfMemoryError
 from accumtrain.planning.advice import LAST_RESORT, combined, in_words, remedies
-from accumtrain.planning.probe import SHARE, Trial, probe, sigterm_as_interrupt
+from accumtrain.planning.probe import SHARE, Trial, probe
 from accumtrain.process import environment
 from accumtrain.process.free_memory import free_bytes
 from accumtrain.runs.folder import folder_of
@@ -30,7 +30,6 @@ class ProbeFunction(Protocol):
 COLUMNS = ("memory", "accum.steps", "micro-batch", "tensors at peak", "resident", "images/s", "fits")
 
 
-@sigterm_as_interrupt()
 def with_accum_steps_resolved(config: Config) -> Config:
     """`config` with accum.steps as a number: as given, as its run was started with, or found by probes.
 

@@ -8,11 +8,8 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from accumtrain.config.convert import from_mapping, to_mapping
@@ -90,20 +87,6 @@ def probe(config: Config, micro_batch: int, note: str = "") -> Trial:
         raise KeyboardInterrupt
     child.check(ended, "a probe")
     return replace(out_of_memory, fits=ended.answer["rss_bytes"] <= free, **ended.answer)
-
-
-@contextmanager
-def sigterm_as_interrupt() -> Iterator[None]:
-    """Within this context, SIGTERM raises KeyboardInterrupt as Ctrl-C does, so that contexts clean up."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    previous = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
 
 
 # --- in the child -----------------------------------------------------------------------------------------------

@@ -11,14 +11,13 @@ from accumtrain.console import say, table
 from accumtrain.planning.advice import policies
 from accumtrain.planning.auto_steps import COLUMNS, ProbeFunction, budget, ladder, limit_text, line_through, row
 from accumtrain.planning.plan_file import plan_result, title
-from accumtrain.planning.probe import Trial, probe, sigterm_as_interrupt
+from accumtrain.planning.probe import Trial, probe
 from accumtrain.runs.folder import folder_of, result_file
 
 PROBES = 6  # largest number for each policy
 CLEARLY = 1.25  # a trial expected to take more than this many times the limit is not made
 
 
-@sigterm_as_interrupt()
 def plan_by_probes(config: Config) -> dict[str, Any]:
     """Probes, prints a table, and draws plan.png into the run's folder. Trains nothing.
 

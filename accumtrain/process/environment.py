@@ -43,7 +43,12 @@ _import_seconds: ContextVar[float] = ContextVar("import_seconds", default=0.0)
 
 def job_started() -> float:
     """Start of the current job, in seconds since the epoch. The first job of a process starts with the process."""
-    return _job_started.get(_process_started())
+    return _job_started.get(process_started())
+
+
+def process_started() -> float:
+    """Start of this process, in seconds since the epoch."""
+    return psutil.Process().create_time()
 
 
 def tensorflow_import_seconds() -> float:
@@ -66,7 +71,7 @@ def prepare(device: DeviceConfig, *, probed: bool = False) -> None:
         ConfigError: TensorFlow already computes in this process with another memory limit (a sweep over limits) or
             with another allocator, or there is no TPU for device=tpu.
     """
-    _job_started.set(time.time() if _job_started.get(None) else _process_started())
+    _job_started.set(time.time() if _job_started.get(None) else process_started())
     if "tensorflow" in sys.modules and _computes_already():
         _check_unchanged(device)
         return
@@ -120,10 +125,6 @@ def _import_tensorflow() -> None:
     _import_seconds.set(time.perf_counter() - started)
 
 
-def _process_started() -> float:
-    return psutil.Process().create_time()
-
-
 @contextmanager
 def _without_keras() -> Iterator[None]:
     """Within this context, TensorFlow looks for Keras 2, so that it does not import Keras 3 (and matplotlib) now.
@@ -159,7 +160,7 @@ def held_back_stderr() -> Iterator[int]:
         os.dup2(kept.fileno(), 2)
         try:
             yield saved
-        except BaseException:
+        except Exception:  # not Ctrl-C
             kept.seek(0)
             os.write(saved, kept.read())
             raise

@@ -1,30 +1,72 @@
-"""Ctrl-C and SIGTERM ask a run to stop; it stops at the next point where nothing is lost."""
+"""Signals that ask a job to stop: it ends at once where nothing can be lost, and by itself within an `Interrupt`."""
 
 from __future__ import annotations
 
 import os
 import signal
+from contextlib import suppress
+from contextvars import ContextVar
 from types import FrameType
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# Ctrl-C, a scheduler, a terminal that closes, SLURM's --signal=USR1@60, Ctrl-\
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGQUIT)
 NOTICE = b"\nstopping: the state of the last update is being saved (once more to stop at once)\n"
 
 
-class Interrupt:
-    """Context in which the first signal only sets `requested`; a second one acts as it would without us."""
+class Stopped(KeyboardInterrupt):
+    """Raised by a signal. Python ends a process by SIGINT if code in C has seen a KeyboardInterrupt itself pass."""
+
+
+class StopSignals:
+    """Context of a job. The first signal raises Stopped, or only sets `received` within an `Interrupt`.
+
+    A second signal ends the process, but for SIGHUP, which a closing terminal sends twice: it is ignored then. Signals
+    that were ignored before stay ignored, as SIGHUP is under nohup.
+    """
 
     def __init__(self) -> None:
-        self.requested = False
+        self.received: signal.Signals | None = None
+        self.interrupts = 0  # contexts that are open
 
-    def __enter__(self) -> Interrupt:
-        self._previous = {number: signal.signal(number, self._request) for number in SIGNALS}
+    def __enter__(self) -> StopSignals:
+        heeded = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+        self._outer = _signals_of_job.set(self)
+        self._previous = {number: signal.signal(number, self._stop) for number in heeded}
         return self
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._previous.items():
-            signal.signal(number, handler)
+            if not number == self.received == signal.SIGHUP:  # which may still come again
+                signal.signal(number, handler)
+        _signals_of_job.reset(self._outer)
 
-    def _request(self, number: int, frame: FrameType | None) -> None:
-        self.requested = True
-        os.write(2, NOTICE)  # a signal may come in the middle of a print
-        signal.signal(number, self._previous[signal.Signals(number)])
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        self.received = signal.Signals(number)
+        for each in self._previous:
+            signal.signal(each, signal.SIG_IGN if each == signal.SIGHUP else signal.SIG_DFL)
+        if self.interrupts == 0:
+            raise Stopped(self.received.name)
+        with suppress(OSError):  # SIGHUP: the terminal is gone
+            os.write(2, NOTICE)  # not sys.stderr: a signal may come in the middle of a print
+
+
+_signals_of_job: ContextVar[StopSignals] = ContextVar("signals_of_job")
+
+
+class Interrupt:
+    """Context, in a job, that a signal does not break off: the job looks at `requested` and stops by itself."""
+
+    def __init__(self) -> None:
+        self._signals = _signals_of_job.get()
+
+    @property
+    def requested(self) -> bool:
+        """Whether a signal has asked this job to stop, here or before."""
+        return self._signals.received is not None
+
+    def __enter__(self) -> Interrupt:
+        self._signals.interrupts += 1
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._signals.interrupts -= 1

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from accumtrain.runs.files import disk_errors
 
 Records = Sequence[Mapping[str, Any]]
 
@@ -13,8 +17,11 @@ def draw_curves(runs: Mapping[str, Records], path: Path) -> None:
     """Draws loss and accuracy against updates, side by side: training thin, test bold, a colour per run.
 
     Args:
-        runs: name -> metric records, as metrics.jsonl holds them.
-        path: the PNG file to write.
+        runs: name -> metric records, as metrics.jsonl holds them. Values that are no numbers are left out.
+        path: the PNG file, which is replaced as a whole; a link of this name is replaced, not followed.
+
+    Raises:
+        CheckpointError: the file can't be written; it is unchanged then.
     """
     import matplotlib
 
@@ -25,14 +32,34 @@ def draw_curves(runs: Mapping[str, Records], path: Path) -> None:
     for axis, name in zip(axes, ("loss", "accuracy"), strict=True):
         for colour, (run, records) in enumerate(runs.items()):
             for split, style in (("train", {"lw": 0.8, "alpha": 0.5}), ("test", {"lw": 2, "marker": "."})):
-                points = [(r["step"], r[name]) for r in records if r["split"] == split and r.get(name) is not None]
+                points = [(r["step"], r[name]) for r in records if r["split"] == split and _is_point(r, name)]
                 if points:
-                    axis.plot(*zip(*points, strict=True), color=f"C{colour % 10}", label=f"{run} {split}", **style)
+                    label = f"{run} {split}".replace("$", r"\$")  # between two of them stands a formula
+                    axis.plot(*zip(*points, strict=True), color=f"C{colour % 10}", label=label, **style)
         axis.set_xlabel("update")
         axis.set_ylabel(name)
         axis.grid(alpha=0.3)
     axes[0].set_yscale("log")
     if axes[1].get_legend_handles_labels()[0]:
         axes[1].legend(fontsize="small")
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
+    try:
+        _save(figure, path)
+    finally:
+        pyplot.close(figure)
+
+
+def _is_point(record: Mapping[str, Any], name: str) -> bool:
+    values = (record.get("step"), record.get(name))
+    return all(isinstance(value, int | float) and abs(value) <= sys.float_info.max for value in values)
+
+
+def _save(figure: Any, path: Path) -> None:
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    with disk_errors(path):
+        unfinished.unlink(missing_ok=True)
+        try:
+            with unfinished.open("xb") as file:
+                figure.savefig(file, format="png", dpi=120)
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)

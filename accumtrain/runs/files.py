@@ -6,6 +6,7 @@ import errno
 import json
 import math
 import os
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,7 +28,7 @@ def write_atomic(path: Path, text: str) -> None:
     """
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     with disk_errors(path):
-        if path.exists() and path.read_text() == text:
+        if path.is_file() and path.read_bytes() == text.encode():
             return
         try:
             with unfinished.open("w") as file:
@@ -35,9 +36,66 @@ def write_atomic(path: Path, text: str) -> None:
                 file.flush()
                 os.fsync(file.fileno())
             unfinished.replace(path)
+            sync(path.parent)
         except OSError:
             unfinished.unlink(missing_ok=True)
             raise
+
+
+def open_regular(path: Path, flags: int) -> int:
+    """Opens a file like os.open, but no link, device or pipe. A new file has the permissions 0644.
+
+    Raises:
+        OSError: it can't be opened, or is no regular file.
+    """
+    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    return descriptor
+
+
+def read_text(path: Path) -> str:
+    """The content of a text file of a run.
+
+    Raises:
+        CheckpointError: it can't be read, is no regular file, or is no text.
+    """
+    try:
+        with open(open_regular(path, os.O_RDONLY), "rb") as file:
+            return file.read().decode()
+    except OSError as error:
+        raise CheckpointError(f"{path} can't be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{path} is damaged: it is no text (byte {error.start})") from error
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The content of a JSON file that `write_json` has written.
+
+    Raises:
+        CheckpointError: it can't be read, or holds something else.
+    """
+    try:
+        content = json.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(
+            f"{path} is damaged: {error}; move it away, the job that wrote it writes it anew"
+        ) from error
+    if not isinstance(content, dict):
+        raise CheckpointError(
+            f"{path} is damaged: it holds no mapping; move it away, the job that wrote it writes it anew"
+        )
+    return content
+
+
+def sync(path: Path) -> None:
+    """Returns when the file or folder is on the disk. For a folder that means the names in it. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

@@ -30,6 +30,7 @@ class Logbook:
         self.records: list[dict[str, Any]] = run.records()
         self._seconds_before = max((record["seconds"] for record in self.records), default=0.0)
         self.seconds_to_first_update: float | None = None
+        self.longest = 0.0  # seconds of an update or an evaluation
         self._updates, self._busy = 0, 0.0  # updates timed, and their seconds, without calls that also compile
         self._compiled: set[bool] = set()  # False: a call of one update is compiled; True: one of several updates is
         self._updates_logged, self._busy_logged = 0, 0.0
@@ -39,6 +40,7 @@ class Logbook:
         """Times the body, which makes `count` updates. The first call of one and of several updates also compiles."""
         started = time.perf_counter()
         yield
+        self.longest = max(self.longest, (time.perf_counter() - started) / count)
         if self.seconds_to_first_update is None:
             self.seconds_to_first_update = time.time() - environment.job_started()
         if (together := count > 1) not in self._compiled:
@@ -68,8 +70,14 @@ class Logbook:
 
     def test(self, step: int, result: Mapping[str, float]) -> None:
         """Logs an evaluation: loss, accuracy, examples and its speed."""
+        self.longest = max(self.longest, result["seconds"])
         speed = {"examples_per_second": result["examples"] / result["seconds"]}
         self._write("test", step, {name: result[name] for name in ("loss", "accuracy", "examples")} | speed)
+
+    def forget_after(self, step: int) -> None:
+        """Deletes the records after update `step`, to which the run goes back."""
+        self._run.truncate(step)
+        self.records = self._run.records()
 
     def tested(self, step: int) -> bool:
         """Whether the state after `step` updates has been evaluated."""

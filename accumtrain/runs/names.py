@@ -9,7 +9,10 @@ from collections.abc import Sequence
 from accumtrain.config.schema import Config
 
 LONGEST_NAME = 100  # characters of a derived name, without its hash
-NOT_IN_NAMES = {"job", "report.runs", "run.name", "run.dir", "run.resume", "device.workers", "device.index"}
+NOT_IN_NAMES = {
+    *("job", "report.runs", "device.workers", "device.index"),
+    *("run.name", "run.dir", "run.resume", "run.walltime", "run.hang_timeout", "run.on_nonfinite", "run.max_nonfinite"),
+}
 
 
 def run_name(config: Config, overrides: Sequence[str]) -> str:

@@ -7,27 +7,27 @@ at any moment and continued. No TensorFlow here.
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TextIO
+from typing import Any
 
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from accumtrain.config.convert import to_mapping
 from accumtrain.config.schema import Config
-from accumtrain.errors import CheckpointError, ConfigError
-from accumtrain.kinds.values import show
-from accumtrain.runs.files import disk_errors, plain, write_atomic
-from accumtrain.runs.folder import CHECKPOINTS, folder_errors, folder_of, make_folder
+from accumtrain.console import warn
+from accumtrain.errors import CheckpointError, ConfigError, DataError
+from accumtrain.runs.files import disk_errors, open_regular, plain, read_json, read_text, write_atomic
+from accumtrain.runs.folder import CHECKPOINTS, folder_of, make_folder
+from accumtrain.runs.identity import differences, learned_values
+from accumtrain.runs.lock import Lock
 
-# The keys that decide what is learned. A continued run must keep their values; all others may change.
-LEARNED_GROUPS = ("model", "optim", "schedule", "loss", "data", "ema")
-LEARNED_KEYS = ("batch_size", "precision", "run.seed")
-NOT_LEARNED = ("model.memory", "data.dir")
+FORCE = "force"  # value of run.resume
 
 
 class Run:
@@ -43,49 +43,50 @@ class Run:
         self.path = folder_of(config)
         self.checkpoints = self.path / CHECKPOINTS
         self._metrics = self.path / "metrics.jsonl"
-        self._lock: TextIO | None = None
+        self._lock = Lock(self.path)
+        self._knows_config = False
 
     def __enter__(self) -> Run:
         make_folder(self.path)
-        with folder_errors(self.path):
-            self._lock = (self.path / ".lock").open("a+")
+        self._lock.__enter__()
         try:
-            self._acquire(self._lock)
             self._check_continues()
         except BaseException:
-            self._lock.close()
+            self._lock.__exit__(None, None, None)
             raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._lock is not None:
-            self._lock.close()  # which releases the lock
-            self._lock = None
+        self._lock.__exit__(kind, error, traceback)
 
-    def save_config(self) -> None:
+    def save_config(self, config: Config) -> None:
         """Writes config.yaml."""
-        write_atomic(self.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(to_mapping(self.config))))
+        write_atomic(self.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(to_mapping(config))))
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Appends one line to metrics.jsonl. Numbers may be NumPy scalars; non-finite ones become null."""
         line = json.dumps(plain(record), allow_nan=False).encode() + b"\n"
-        with disk_errors(self._metrics), self._metrics.open("ab", buffering=0) as file:
-            size = file.tell()
+        with disk_errors(self._metrics):
+            file = open_regular(self._metrics, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
             try:
-                if file.write(line) < len(line):
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            except OSError:
-                os.truncate(self._metrics, size)
-                raise
+                size = os.fstat(file).st_size
+                try:
+                    if os.write(file, line) < len(line):
+                        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                except OSError:
+                    os.ftruncate(file, size)
+                    raise
+            finally:
+                os.close(file)
 
     def truncate(self, step: int) -> None:
         """Deletes the records after update `step`, and a last line that is incomplete."""
         if not self._metrics.exists():
             return
-        text = self._metrics.read_text()
-        kept = "".join(line + "\n" for line, record in _parse(text, self._metrics) if record.get("step", 0) <= step)
+        text = read_text(self._metrics)
+        kept = "".join(line + "\n" for line, record in _parse(text, self._metrics) if record["step"] <= step)
         if kept != text:
             write_atomic(self._metrics, kept)
 
@@ -97,43 +98,71 @@ class Run:
         """The summary written last, None if there is none yet."""
         return read_summary(self.path)
 
-    def _acquire(self, lock: TextIO) -> None:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            lock.seek(0)
-            owner = lock.read().strip() or "unknown"
-            raise ConfigError(
-                f"process {owner} is training in {self.path}; wait for it or stop it, or choose another run.name"
-            ) from error
-        except OSError as error:
-            raise ConfigError(
-                f"run.dir={self.config.run.dir}: its file system has no locks ({error.strerror}); choose a local one"
-            ) from error
-        lock.truncate(0)
-        lock.write(str(os.getpid()))
-        lock.flush()
+    def accept(self, facts: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], None]:
+        """Returns a function that refuses the manifest of a checkpoint that this run does not continue.
+
+        Args:
+            facts: `learned` (see identity.py) and `data` (the fingerprint of the source) of this configuration.
+        """
+
+        def check(manifest: Mapping[str, Any]) -> None:
+            if self.config.run.resume == FORCE:
+                return
+            if not manifest and not self._knows_config:
+                raise CheckpointError(
+                    f"{self.path} holds a run of an earlier version without a readable config.yaml; put a copy back, "
+                    "or run.resume=force to continue it with this command's values"
+                )
+            if changed := differences(manifest.get("learned", {}), facts["learned"]):
+                raise CheckpointError(
+                    f"the checkpoint of update {manifest['step']} in {self.checkpoints} is that of a run that learns "
+                    f"something else: {changed}; choose another run.name, or run.resume=force to continue from it"
+                )
+            if changed := differences(manifest.get("data", {}), facts["data"]):
+                raise DataError(
+                    f"the data is not what {self.path} was trained on: {changed}; put it back as it was, choose "
+                    "another run.name, or run.resume=force to continue with what is there now"
+                )
+
+        return check
+
+    def check_not_begun(self) -> None:
+        """Raises CheckpointError if there are metrics of a run, whose checkpoints must have been lost then."""
+        if self._metrics.exists() and self._metrics.stat().st_size > 0:
+            raise CheckpointError(
+                f"{self.path} holds the metrics of a run, but no checkpoint; put the checkpoints back, or start anew "
+                "under another run.name"
+            )
 
     def _check_continues(self) -> None:
         if not self._trained():
             return
-        if not self.config.run.resume:
+        if self.config.run.resume is False:
             raise ConfigError(
-                f"run.resume=false, but {self.path} holds a trained run; choose another run.name, delete the folder, "
-                "or leave run.resume out to continue it"
+                f"run.resume=false, but {self.path} holds a trained run; choose another run.name, or leave run.resume "
+                "out to continue it"
             )
-        saved = self.path / "config.yaml"
-        if not saved.exists():
-            raise ConfigError(f"{self.path} holds a trained run without its config.yaml; choose another run.name")
-        before = _learned(OmegaConf.to_container(OmegaConf.load(saved)))
-        now = _learned(to_mapping(self.config))
-        changed = [key for key in now if key in before and before[key] != now[key]]
-        if changed:
-            differences = ", ".join(f"{key}={show(before[key])} there and {show(now[key])} here" for key in changed)
+        before = self._learned_before()
+        self._knows_config = before is not None
+        if before is None or self.config.run.resume == FORCE:
+            return
+        if changed := differences(before, learned_values(self.config)):
             raise ConfigError(
-                f"{self.path} holds a run that learns something else: {differences}; choose another run.name, "
-                "or give the values it began with to continue it"
+                f"{self.path} holds a run that learns something else: {changed}; choose another run.name, give the "
+                "values it began with to continue it, or run.resume=force to continue it with these"
             )
+
+    def _learned_before(self) -> dict[str, Any] | None:
+        """What config.yaml says of the values that decide what is learned; None, with a warning, if it is unreadable.
+
+        Then the manifest of the checkpoint decides.
+        """
+        file = self.path / "config.yaml"
+        try:
+            return learned_values(read_config(file))
+        except CheckpointError as error:
+            warn(f"{error}; the checkpoint tells with what values the run was trained")
+            return None
 
     def _trained(self) -> bool:
         checkpoints = self.checkpoints.is_dir() and any(self.checkpoints.iterdir())
@@ -146,9 +175,10 @@ class Bystander(Run):
     _last = 0
 
     def __enter__(self) -> Run:
+        self._knows_config = True  # the process with the lock has looked at it
         return self
 
-    def save_config(self) -> None:
+    def save_config(self, config: Config) -> None:
         pass
 
     def log(self, record: Mapping[str, Any]) -> None:
@@ -162,27 +192,41 @@ class Bystander(Run):
         return [record for record in super().records() if record.get("step", 0) <= self._last]
 
 
+def read_config(file: Path) -> dict[str, Any]:
+    """The content of a config.yaml.
+
+    Raises:
+        CheckpointError: it can't be read, or is not the configuration of a run.
+    """
+    try:
+        content = OmegaConf.to_container(OmegaConf.create(read_text(file)))
+        if not isinstance(content, dict):
+            raise TypeError("it holds no mapping")
+        values = {str(key): value for key, value in content.items()}
+        learned_values(values)
+    except (YAMLError, OmegaConfBaseException, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{file} is damaged: {' '.join(str(error).split())[:200]}") from error
+    return values
+
+
 def read_summary(path: Path) -> dict[str, Any] | None:
-    """The summary of the run in the folder `path`, None if there is none yet."""
+    """The summary of the run in the folder `path`, None if there is none yet.
+
+    Raises:
+        CheckpointError: it is damaged.
+    """
     file = path / "summary.json"
-    return json.loads(file.read_text()) if file.exists() else None
+    return read_json(file) if file.exists() else None
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
-    """The metrics of the run in the folder `path`, in order."""
+    """The metrics of the run in the folder `path`, in order.
+
+    Raises:
+        CheckpointError: the file is damaged.
+    """
     file = path / "metrics.jsonl"
-    return [record for _, record in _parse(file.read_text(), file)] if file.exists() else []
-
-
-def _learned(mapping: Any) -> dict[str, Any]:
-    """The values that decide what is learned, by dotted key."""
-    flat = {f"{group}.{key}": value for group in LEARNED_GROUPS for key, value in mapping.get(group, {}).items()}
-    for key in LEARNED_KEYS:
-        value = mapping
-        for name in key.split("."):
-            value = value[name]
-        flat[key] = value
-    return {key: value for key, value in flat.items() if key not in NOT_LEARNED}
+    return [record for _, record in _parse(read_text(file), file)] if file.exists() else []
 
 
 def _parse(text: str, path: Path) -> list[tuple[str, dict[str, Any]]]:
@@ -191,7 +235,10 @@ def _parse(text: str, path: Path) -> list[tuple[str, dict[str, Any]]]:
     parsed = []
     for number, line in enumerate(lines, start=1):
         try:
-            parsed.append((line, json.loads(line)))
-        except json.JSONDecodeError as error:
-            raise CheckpointError(f"{path} line {number} is no JSON: repair or delete that line") from error
+            record = json.loads(line)
+            if not {"step", "split", "seconds"} <= record.keys():
+                raise KeyError
+        except (ValueError, RecursionError, AttributeError, KeyError) as error:
+            raise CheckpointError(f"{path} line {number} is no record of a run: repair or remove that line") from error
+        parsed.append((line, record))
     return parsed

@@ -6,21 +6,23 @@ TensorFlow is imported when a job begins, so help, completion and mistakes are a
 from __future__ import annotations
 
 import os
+import signal
 import sys
+from argparse import Namespace
 from pathlib import Path
 
-from hydra._internal.utils import get_args_parser
-from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from accumtrain.jobs import dispatch
 from accumtrain.process import child
+from accumtrain.process.interrupt import SIGNALS
 from accumtrain.process.program import CHILD, remember_program
 from accumtrain.shell.choices import offer_rows
-from accumtrain.shell.compose import call_hydra, plain_values, read_config
+from accumtrain.shell.compose import call_hydra, own_overrides, plain_values, read_config, read_options
 from accumtrain.shell.extensions import load_extensions
 from accumtrain.shell.guard import SHOW_TRACEBACK, guard
 from accumtrain.shell.overrides import for_hydra
+from accumtrain.shell.streams import keep_streams
 from accumtrain.shell.sweep import run_sweep
 from accumtrain.shell.usage import help_text
 from accumtrain.shell.workers import WORKERS, run_workers
@@ -36,7 +38,11 @@ def main() -> None:
     caller = sys._getframe(1).f_globals
     if caller.get("__name__") == "__main__":
         remember_program(caller)
-    sys.exit(command())
+    keep_streams(quiet=True)
+    code = command()
+    for number in SIGNALS:  # the job has ended: a signal must not change the exit code while Python shuts down
+        signal.signal(number, signal.SIG_IGN)
+    sys.exit(code)
 
 
 def command() -> int:
@@ -61,26 +67,27 @@ def _run_command() -> int:
     if sys.argv[1:2] == [WORKERS]:
         return run_workers(sys.argv[2:])
     sys.argv[1:] = for_hydra(sys.argv[1:])
-    options = get_args_parser().parse_args()
+    options = read_options()
     if options.help:
         print(help_text([Path(options.config_dir)] if options.config_dir else []))
         return 0
     offer_rows()
     if options.multirun or "hydra.mode=MULTIRUN" in options.overrides:
         return run_sweep(options)
-    return _run_single()
+    return _run_single(options)
 
 
-def _run_single() -> int:
+def _run_single(options: Namespace) -> int:
     codes: list[int] = []
-    call_hydra(lambda composed: codes.append(_run_composed(composed)))
+    call_hydra(options, lambda composed: codes.append(_run_composed(composed)))
     return codes[0] if codes else 0  # --cfg and --info run no job
 
 
 def _run_composed(composed: DictConfig) -> int:
     """Runs the job that Hydra composed. Returns the exit code."""
+    keep_streams(quiet=False)
 
     def run_job() -> None:
-        dispatch.run(read_config(plain_values(composed), HydraConfig.get().overrides.task))
+        dispatch.run(read_config(plain_values(composed), own_overrides()))
 
     return guard(run_job)[0]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 import re
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf.errors import OmegaConfBaseException
@@ -38,6 +40,20 @@ def explain(error: Exception) -> ConfigError:
         )
     cause = f"{text}: {error.__cause__}" if isinstance(error.__cause__, OmegaConfBaseException) else text
     return ConfigError(" ".join(re.sub(r"\s*(full_key|object_type|reference_type).*", "", cause).split()))
+
+
+@contextmanager
+def composing() -> Iterator[None]:
+    """Within this context Hydra reads what the user has written, so whatever fails there is a ConfigError."""
+    try:
+        yield
+    except (AccumtrainError, *USAGE_ERRORS):
+        raise
+    except Exception as error:
+        said = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise ConfigError(
+            f"Hydra can't read this command: {said}; accumtrain --cfg job with one override at a time shows which"
+        ) from error
 
 
 def explain_plugin(error: Exception) -> ConfigError | None:

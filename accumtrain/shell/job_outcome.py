@@ -74,7 +74,7 @@ class JobOutcome:
         """The value at a dotted key of the result; None if there is none."""
         value: Any = self.result
         for name in key.split("."):
-            value = (value or {}).get(name)
+            value = value.get(name) if isinstance(value, dict) else None
         return value
 
     @property

@@ -3,37 +3,41 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
-import hydra
-from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, RangeSweep
+from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from accumtrain.config.conf_dir import CONF_DIR
 from accumtrain.config.schema import Config, RunConfig
 from accumtrain.console import say, warn
 from accumtrain.errors import ConfigError, Preempted
 from accumtrain.jobs import dispatch
 from accumtrain.shell import sweep_folder, sweep_table
-from accumtrain.shell.compose import call_hydra, plain_values, read_config
+from accumtrain.shell.compose import call_hydra, config_name, open_hydra, own_overrides, plain_values, read_config
 from accumtrain.shell.guard import INTERRUPTED, guard
+from accumtrain.shell.hydra_errors import composing
 from accumtrain.shell.job_outcome import JobOutcome, begun
-from accumtrain.shell.overrides import given_value
+from accumtrain.shell.overrides import for_hydra, given_value
+from accumtrain.shell.streams import keep_streams
 from accumtrain.shell.sweep_child import run_in_child
 from accumtrain.shell.sweep_stop import stoppable
 
 STOPPED = (Preempted.exit_code, INTERRUPTED)
+MOST_JOBS = 10_000
 IN_PROCESS = "basic"  # Hydra's own launcher: one job after the other, in this process
 
 
 def run_sweep(options: Namespace) -> int:
     """Runs the jobs of the sweep in sys.argv. Returns the exit code: that of the first job that failed."""
+    keep_streams(quiet=False)
     configs = _check_jobs(options)
     launcher = given_value(options.overrides, "hydra/launcher", IN_PROCESS)
     run_dir = Path(configs[0].run.dir if configs else given_value(options.overrides, "run.dir", RunConfig().dir))
@@ -43,7 +47,7 @@ def run_sweep(options: Namespace) -> int:
             return _run_job(folder, composed)
 
         stops = nullcontext() if launcher == IN_PROCESS else stoppable(folder)
-        code, _ = guard(partial(_launch, run_job, stops))
+        code, _ = guard(partial(_launch, options, run_job, stops))
         sweep_folder.end(folder)
         outcomes = sweep_folder.collect(folder)
     if outcomes:
@@ -51,18 +55,19 @@ def run_sweep(options: Namespace) -> int:
     return sweep_table.exit_code(outcomes) or code
 
 
-def _launch(run_job: Callable[[DictConfig], float], stops: AbstractContextManager[None]) -> None:
+def _launch(options: Namespace, run_job: Callable[[DictConfig], float], stops: AbstractContextManager[None]) -> None:
     try:
         with stops:
-            call_hydra(run_job)
+            call_hydra(options, run_job, multirun=True)
     except KeyboardInterrupt:
         say("the sweep was stopped; the same command continues it")
 
 
 def _run_job(folder: Path, composed: DictConfig) -> float:
     """Runs one job of a sweep and writes its outcome. An error does not stop other jobs. Returns its objective."""
+    keep_streams(quiet=False)  # those of a launcher's process
     hydra_config = HydraConfig.get()
-    number, overrides = hydra_config.job.num, list(hydra_config.overrides.task)
+    number, overrides = hydra_config.job.num, own_overrides()
     in_process = hydra_config.runtime.choices["hydra/launcher"] == IN_PROCESS
     if not in_process and not sweep_folder.goes_on(folder):
         return 0.0
@@ -87,23 +92,28 @@ def _run_here(composed: DictConfig, overrides: list[str]) -> JobOutcome:
 
 
 def _check_jobs(options: Namespace) -> list[Config]:
-    """Checks every job of a sweep before the first one starts, if Hydra's own sweeper makes them from conf/ alone.
+    """Checks every job of a sweep before the first one starts, if Hydra's own sweeper makes them.
 
     Returns the valid configurations; none if the jobs are made in another way. A job that will be refused only causes a
     warning, as not every corner of a grid has to be possible.
     """
-    if options.config_dir or options.config_path or options.config_name or "hydra/sweeper" in str(options.overrides):
+    if "hydra/sweeper" in str(options.overrides):
         return []
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 
     configs: list[Config] = []
     refused: dict[int, ConfigError] = {}
-    with hydra.initialize_config_dir(str(CONF_DIR), version_base="1.3"):
-        parser = OverridesParser.create(GlobalHydra.instance().config_loader())
-        (jobs,) = BasicSweeper.split_arguments(parser.parse_overrides(options.overrides), max_batch_size=None)
-        for number, job in enumerate(jobs, start=1):
+    with open_hydra(options) as hydra:
+        with composing():
+            overrides = OverridesParser.create(hydra.config_loader).parse_overrides(options.overrides)
+            _check_number(overrides)
+            (jobs,) = BasicSweeper.split_arguments(overrides, max_batch_size=None)
+        if not jobs:
+            raise ConfigError("the sweep has no job: a range or glob among the values is empty; give another one")
+        for number, job in enumerate(map(for_hydra, jobs), start=1):
             try:
-                configs.append(read_config(plain_values(hydra.compose("config", job)), job))
+                composed = hydra.compose_config(config_name(options), job, RunMode.RUN, from_shell=False)
+                configs.append(read_config(plain_values(composed), job))
             except ConfigError as error:
                 refused[number] = error
     if not configs:
@@ -112,3 +122,13 @@ def _check_jobs(options: Namespace) -> list[Config]:
         warn(f"run {number} of the sweep will be refused: {reason}")
     sweep_table.check_distinct(configs)
     return configs
+
+
+def _check_number(overrides: Sequence[Override]) -> None:
+    """Raises ConfigError for a sweep of so many jobs that a list of them would take the memory."""
+    jobs = 1
+    for value in (override.value() for override in overrides if override.is_discrete_sweep()):
+        values = value.range() if isinstance(value, RangeSweep) else getattr(value, "list", ())
+        jobs *= max(1, sum(1 for _ in islice(values, MOST_JOBS + 1)))
+        if jobs > MOST_JOBS:
+            raise ConfigError(f"a sweep can have {MOST_JOBS:,} jobs, and this one has more; give fewer values")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ from types import FrameType
 
 from accumtrain.shell import sweep_folder
 
-NOTICE = b"\nstopping: the jobs that run save their state (once more to stop at once)\n"
+NOTICE = "\nstopping: the jobs that run save their state (once more to stop at once)\n"
 SECONDS = 0.2  # between two checks
 
 
@@ -57,7 +57,8 @@ def stoppable(folder: Path) -> Iterator[None]:
 
 
 def _stop(folder: Path, asked_again: threading.Event) -> None:
-    os.write(2, NOTICE)
+    sys.stderr.write(NOTICE)
+    sys.stderr.flush()
     sweep_folder.end(folder)
     while any(outcome.ended_with is None for outcome in sweep_folder.collect(folder)):
         if signal.sigtimedwait({signal.SIGINT}, SECONDS) is not None or asked_again.is_set():

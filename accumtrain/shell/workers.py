@@ -10,13 +10,15 @@ from contextlib import ExitStack
 from types import FrameType
 
 from accumtrain.errors import ConfigError
+from accumtrain.process.interrupt import SIGNALS
 from accumtrain.process.program import own_program
+from accumtrain.shell.job_outcome import KILLED
 
 WORKERS = "--workers"
 
 
 def run_workers(arguments: Sequence[str]) -> int:
-    """Runs workers, forwards SIGTERM to them and waits. Returns the first exit code that is not 0.
+    """Runs workers, hands each signal that stops a job on to them, and waits. Returns the first exit code but 0.
 
     Args:
         arguments: the number of workers, then overrides for all of them.
@@ -27,23 +29,34 @@ def run_workers(arguments: Sequence[str]) -> int:
     count, *overrides = arguments or ["nothing"]
     if not count.isdecimal() or int(count) < 1:
         raise ConfigError(f"{WORKERS} {count}: must be followed by how many; for example {WORKERS} 2 batch_size=64")
-    workers = start_workers(int(count), overrides)
+    workers: list[subprocess.Popen] = []
 
     def hand_on(number: int, frame: FrameType | None) -> None:
         for worker in workers:
             worker.send_signal(number)
 
-    signal.signal(signal.SIGTERM, hand_on)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the workers too
-    return next((code for code in [worker.wait() for worker in workers] if code), 0)
+    for number in SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, hand_on)
+    workers += start_workers(int(count), overrides, apart=True)
+    codes = [worker.wait() for worker in workers]
+    return next((code if code > 0 else KILLED - code for code in codes if code), 0)
 
 
-def start_workers(count: int, overrides: Sequence[str]) -> list[subprocess.Popen]:
-    """Starts `count` workers of one cluster, the chief first."""
+def start_workers(count: int, overrides: Sequence[str], *, apart: bool = False) -> list[subprocess.Popen]:
+    """Starts `count` workers of one cluster, the chief first.
+
+    Args:
+        apart: in sessions of their own, which a terminal's signals do not reach.
+    """
     addresses = ",".join(f"localhost:{port}" for port in free_ports(count))
     together = ["device=multiworker", f"device.workers=[{addresses}]"]
     return [
-        subprocess.Popen([*own_program(), *together, f"device.index={index}", *overrides]) for index in range(count)
+        subprocess.Popen(
+            [*own_program(), *together, f"device.index={index}", *overrides],
+            start_new_session=apart,
+        )
+        for index in range(count)
     ]
 
 

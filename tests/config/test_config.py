@@ -189,9 +189,32 @@ MISTAKES = [
     ("batch_size=${nothing}", "Interpolation key 'nothing' not found"),
     ("+model=resnet20", "Multiple values for model"),
     ("--cfg job --info", "Only one of"),
-    ("--config-dir nowhere", "nowhere' not found"),
+    ("--config-dir nowhere", "--config-dir nowhere: is no folder"),
+    ("--config-path own", "--config-path own: the configuration of accumtrain can't be replaced; add your own folder"),
+    ("--experimental-rerun a.pickle", "would load a pickle, which can run any code"),
+    ("--resolve", "--resolve: goes with --cfg"),
+    ("optim.lr=1e39", "optim.lr=1e+39: must be 0, or between 1.18e-38 and 3.4e+38"),
+    ("optim=adam optim.epsilon=1e-46", "optim.epsilon=1e-46: must be 0, or between"),
+    ("data.mean=[1e-40]", "data.mean[0]=1e-40: must be 0, or between"),
+    ("optim=keras optim.name=Adam optim.args.beta_1=-1e39", "optim.args.beta_1=-1e+39: must be 0, or between"),
+    ("optim=keras optim.name=Adam optim.args={a:[nan]}", "optim.args.a[0]=nan: must be 0, or between"),
+    ("batch_size=9223372036854775808", "batch_size=9223372036854775808: must be a number of at most 64 bits"),
+    ("run.walltime=2h", "run.walltime=2h: must be a time above 0 as for SLURM's --time: minutes, minutes:seconds"),
+    ("run.walltime=0:0", "run.walltime=0:0: must be a time above 0"),
+    ("run.walltime=1.5", "run.walltime=1.5: must be text or a whole number or null"),
+    ("run.resume=froce", "run.resume=froce: must be true, false or force"),
+    ("run.on_nonfinite=ignore", "run.on_nonfinite=ignore: no such choice; choose from stop, skip, rollback"),
+    ("run.max_nonfinite=0", "run.max_nonfinite=0: must be at least 1"),
+    ("run.hang_timeout=-1", "run.hang_timeout=-1.0: must be at least 0"),
+    ("checkpoint.keep_hours=0", "checkpoint.keep_hours=0.0: must be above 0"),
     ("-m batch_size=33,50", "batch_size=33 does not divide by accum.steps=4"),
     ("-m batch_size=32,64 run.name=one", "run.name=one: 2 jobs of the sweep would write runs/one/summary.json"),
+    ("-m accum=range(2,5)", "accum=2: no such choice; choose from auto, fixed"),
+    ("-m batch_size=range(5,2)", "the sweep has no job: a range or glob among the values is empty"),
+    ("-m run.seed=range(0,200) log.every=range(1,1e9)", "a sweep can have 10,000 jobs, and this one has more"),
+    ("-m optim.lr=interval(0,1)", "BasicSweeper does not support sweep type"),
+    ("batch_size=range(1,3)", "batch_size=range(1,3): several values make a sweep"),
+    ("experiment=[1,2]", "Hydra can't read this command"),
     ("-m model=resnet20,resnet21", "model=resnet21: no such choice"),
 ]
 
@@ -207,6 +230,23 @@ def test_mistake_gets_one_message_and_writes_nothing(arguments, message, command
     assert answer.out == ""
     assert seen == []
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"),
+    [
+        ("90", 5400),
+        ("1:30", 90),
+        ("1:30:05", 5405),
+        ("2-0", 172_800),
+        ("1-12:30", 131_400),
+        ("1-12:30:05", 131_405),
+        ("00:10:00", 600),
+        ("null", None),
+    ],
+)
+def test_walltime_is_written_as_for_slurm(written, seconds, compose):
+    assert compose(f"run.walltime={written}").run.walltime_seconds == seconds
 
 
 def test_limits_of_numbers_are_allowed(compose):

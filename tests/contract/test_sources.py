@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
@@ -10,12 +13,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from accumtrain.config.schema import Config, RunConfig
 from accumtrain.data import resident
 from accumtrain.data.encoded import EncodedSplit
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import eval_batches, train_batches
 from accumtrain.data.source import Data
 from accumtrain.errors import ConfigError, DataError
+from accumtrain.jobs.dispatch import run
 from accumtrain.kinds.sources import SOURCES
 from tests.contract import files
 from tests.contract.examples import example_of
@@ -123,6 +128,40 @@ def test_images_are_the_same_decoded_early_or_late(name, monkeypatch):
     early = stream(data, batch=8, count=3)
     monkeypatch.setattr(resident, "RESIDENT_BYTES", 0)
     assert_same(stream(open_data(config, seed=0), batch=8, count=3), early)
+
+
+@of_every_source
+def test_the_fingerprint_is_that_of_the_content(name, tmp_path, monkeypatch):
+    config = prepared(name)
+    data = open_data(config, seed=0)
+    expected = {"data.train.examples": data.train.size, "data.test.examples": data.test.size}
+    assert expected.items() <= data.fingerprint.items()
+    assert json.loads(json.dumps(data.fingerprint)) == data.fingerprint
+    elsewhere = tmp_path / "other" / "place"
+    elsewhere.parent.mkdir()
+    shutil.copytree(tmp_path, elsewhere, ignore=lambda *_: ["other", "cache"])
+    for file in elsewhere.rglob("*"):
+        os.utime(file, (0, 0))
+    monkeypatch.chdir(elsewhere)
+    assert open_data(config, seed=0).fingerprint == data.fingerprint
+
+
+@of_every_source
+def test_all_of_it_is_checked(name, tmp_path):
+    config = Config(job="check", data=prepared(name), run=RunConfig(dir=str(tmp_path), name="one"))
+    result = run(config)
+    assert json.loads((tmp_path / "one" / "check.json").read_text()) == result
+    assert result["status"] == "completed"
+    assert result["duplicates"]["count"] == result["bad"]["count"] == 0
+    data = open_data(config.data, config.run.seed)
+    for split in ("train", "test"):
+        labels = taken(eval_batches(data, batch=1, split=split))["label"]
+        counts = np.bincount(labels, minlength=data.num_classes).tolist()
+        assert list(result[split]["classes"].values()) == counts
+        assert result[split]["examples"] == sum(counts)
+        height, width = getattr(data, split).image_shape[:2]
+        assert result[split]["height"] == {"min": height, "median": height, "max": height}
+        assert result[split]["width"] == {"min": width, "median": width, "max": width}
 
 
 # --- what is refused ----------------------------------------------------------------------------------------------

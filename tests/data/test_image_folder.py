@@ -113,7 +113,7 @@ def break_train_alone(root: Path) -> None:
         (break_one_class, r"photos has 1 class folder"),
         (break_empty_class, r"class folder .*cat holds no PNG or JPEG"),
         (break_single_image, r"class cat has a single image, .*cat/00.png"),
-        (break_text_inside, r"2 files named as an image .*ant/03.png, .*bee/04.png"),
+        (break_text_inside, r"2 files named as an image .*ant/03.png has no PNG or JPEG inside, .*bee/04.png is empty"),
         (break_train_alone, r"has train/ but neither test/ nor val/"),
     ],
 )

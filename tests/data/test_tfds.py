@@ -107,6 +107,16 @@ def test_shard_with_too_few_records_is_named(prepare_tfds: Prepare) -> None:
         open_data(config, seed=0)
 
 
+@pytest.mark.parametrize("file", ["dataset_info.json", "features.json"])
+@pytest.mark.parametrize("content", ["", "{", "[]"])
+def test_a_damaged_description_is_refused(prepare_tfds: Prepare, file: str, content: str) -> None:
+    config = prepare_tfds("tfrecord")
+    (damaged,) = Path(config.dir).rglob(file)
+    damaged.write_text(content)
+    with pytest.raises(DataError, match=r"data.name=tiny_pictures: what describes the data set in .* prepare it again"):
+        open_data(config, seed=0)
+
+
 def test_unprepared_data_set_says_how_to_prepare_it(prepare_tfds: Prepare, tmp_path: Path) -> None:
     config = prepare_tfds("tfrecord")
     config.name, config.dir = "cifar10", str(tmp_path / "it's empty")

@@ -2,9 +2,11 @@
 
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 
 import pytest
 
+from accumtrain.devices import rendezvous
 from accumtrain.devices.cluster import Cluster
 from accumtrain.devices.rendezvous import meet
 from accumtrain.errors import ConfigError
@@ -17,17 +19,49 @@ def addresses():
 
 
 def meeting(clusters, timeout=10.0):
-    """What each worker's `meet` ended with."""
+    """What each worker's `meet` ended with: connections, or an exception."""
     with ThreadPoolExecutor(len(clusters)) as pool:
-        return [future.exception() for future in [pool.submit(meet, cluster, timeout) for cluster in clusters]]
+        futures = [pool.submit(meet, cluster, timeout) for cluster in clusters]
+        return [future.exception() or future.result() for future in futures]
 
 
 def test_all_meet_in_any_order(addresses):
-    assert meeting([Cluster(addresses, index) for index in (2, 0, 1)]) == [None, None, None]
+    second, chief, first = meeting([Cluster(addresses, index) for index in (2, 0, 1)])
+    assert (second.keys(), chief.keys(), first.keys()) == ({0}, {1, 2}, {0})
+    with ExitStack() as opened:
+        for connection in (*second.values(), *chief.values(), *first.values()):
+            opened.enter_context(connection)
+        for index, other in ((1, first), (2, second)):
+            chief[index].sendall(b"%d" % index)
+            assert other[0].recv(10) == b"%d" % index, "nothing is lost of what follows"
+
+
+def test_the_port_is_free_for_tensorflow(addresses):
+    chief, first = meeting([Cluster(addresses[:2], index) for index in (0, 1)])
+    with chief[1], first[0], socket.create_server(("", int(addresses[0].split(":")[1]))):
+        pass
+
+
+def test_somebody_else_may_knock(addresses, monkeypatch):
+    host, port = addresses[0].split(":")
+    monkeypatch.setattr(rendezvous, "PATIENCE", 0.1)
+    with ThreadPoolExecutor(2) as pool:
+        chief = pool.submit(meet, Cluster(addresses[:2], 0), 10.0)
+        with _reached(host, int(port)):
+            first = pool.submit(meet, Cluster(addresses[:2], 1), 10.0)
+            with chief.result()[1], first.result()[0]:
+                pass
+
+
+def _reached(host, port):
+    """A connection that says nothing, to a port that is about to open."""
+    while True:
+        with suppress(ConnectionRefusedError):
+            return socket.create_connection((host, port))
 
 
 def test_one_worker_meets_itself(addresses):
-    meet(Cluster(addresses[:1], 0), 1.0)
+    assert meet(Cluster(addresses[:1], 0), 1.0) == {}
 
 
 def test_the_chief_names_who_is_missing(addresses):

@@ -54,7 +54,7 @@ def test_own_program_has_the_command_line(python, tmp_path):
 @pytest.mark.slow
 def test_own_program_in_child_processes(python, tmp_path):
     """Probes, jobs of a sweep and workers are the same program once more."""
-    assert "recompute" in python(MINE, "model=mynet", "job=plan", "batch_size=2")
+    assert "recompute" in python(MINE, "model=mynet", "job=plan", "batch_size=2", "accum.steps=1")
     sweep = ("-m", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "model=mynet", "batch_size=32,64")
     assert "2 runs, best first" in python(MINE, *sweep, "train.steps=3")
     assert "2 workers" in python(MINE, "--workers", "2", "model=mynet", "train.steps=3")

@@ -1,10 +1,11 @@
 """job=report over runs on disk."""
 
 import json
+import math
 
 import pytest
 
-from accumtrain.errors import ConfigError
+from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.jobs.dispatch import run
 
 SUMMARY = {
@@ -28,7 +29,7 @@ def runs(tmp_path):
         summary = SUMMARY | {"test": {"loss": 0.5, "accuracy": accuracy}}
         (tmp_path / name / "summary.json").write_text(json.dumps(summary))
         records = [
-            {"step": s, "split": split, "loss": 1 / s, "accuracy": accuracy}
+            {"step": s, "split": split, "loss": 1 / s, "accuracy": accuracy, "seconds": 1.0}
             for s in (1, 2)
             for split in ("train", "test")
         ]
@@ -55,3 +56,64 @@ def test_a_run_that_is_not_there(compose, runs, tmp_path_factory):
         run(compose("job=report", f"run.dir={runs}", "report.runs=[missing]"))
     with pytest.raises(ConfigError, match="no finished run"):
         run(compose("job=report", f"run.dir={tmp_path_factory.mktemp('empty')}"))
+
+
+@pytest.mark.parametrize(
+    "summary",
+    [
+        SUMMARY | {"test": {"loss": None, "accuracy": None}, "examples_per_second": None},
+        SUMMARY | {"test": None, "memory": {}, "seconds": None},
+        {"status": "completed", "step": 1},
+        SUMMARY | {"seconds": math.nan, "examples_per_second": 10**400, "test": {"loss": math.inf, "accuracy": 0.0}},
+        SUMMARY | {"memory": "much", "batch_size": [8], "test": "good"},
+    ],
+)
+def test_a_value_that_is_not_there_is_a_dash(summary, compose, runs, capsys):
+    (runs / "good" / "summary.json").write_text(json.dumps(summary))
+    result = run(compose("job=report", f"run.dir={runs}"))
+    assert list(result["runs"]) == ["poor", "good"]
+    row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("good"))
+    assert "-" in row.split()
+
+
+DAMAGED = [
+    ("summary.json", "{", "is damaged"),
+    ("summary.json", "[]", "is damaged"),
+    ("summary.json", '{"made": "elsewhere"}', "is not the summary of a training"),
+    ("metrics.jsonl", "no record\n", "line 1 is no record of a run"),
+    ("metrics.jsonl", '{"step": 1}\n', "line 1 is no record of a run"),
+]
+
+
+@pytest.mark.parametrize(("file", "content", "message"), DAMAGED)
+def test_a_damaged_run_is_named_and_left_out(file, content, message, compose, runs, capsys):
+    (runs / "good" / file).write_text(content)
+    assert list(run(compose("job=report", f"run.dir={runs}"))["runs"]) == ["poor"]
+    told = capsys.readouterr().err
+    assert told.startswith("warning: good is left out: ")
+    assert message in told
+
+
+def test_nothing_that_can_be_read(compose, runs):
+    for name in ("good", "poor"):
+        (runs / name / "summary.json").write_bytes(b"\xff\x00")
+    with pytest.raises(CheckpointError, match="none of the 2 runs can be read"):
+        run(compose("job=report", f"run.dir={runs}"))
+
+
+def test_values_that_are_no_numbers_are_not_drawn(compose, runs):
+    record = {"step": "first", "split": "train", "loss": 10**400, "accuracy": [1], "seconds": None}
+    (runs / "good" / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+    (runs / "good").rename(runs / "$\\good$")
+    assert len(run(compose("job=report", f"run.dir={runs}"))["runs"]) == 2
+
+
+def test_a_link_is_replaced_not_followed(compose, runs, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "precious"
+    elsewhere.write_text("precious")
+    (runs / "report.png").symlink_to(elsewhere)
+    run(compose("job=report", f"run.dir={runs}"))
+    assert elsewhere.read_text() == "precious"
+    assert (runs / "report.png").read_bytes().startswith(b"\x89PNG")
+    assert not (runs / "report.png").is_symlink()
+    assert not list(runs.glob(".report*"))

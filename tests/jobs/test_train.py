@@ -11,8 +11,9 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.engine import pace, step
+from accumtrain.engine.checkpoint import Checkpoints
 from accumtrain.errors import CheckpointError, ConfigError, DivergedError, Preempted
-from accumtrain.jobs import train
+from accumtrain.jobs import session
 from accumtrain.jobs.dispatch import run
 from accumtrain.runs.run import Run
 
@@ -58,7 +59,7 @@ def metrics(path):
 
 
 def saved(path, step=6):
-    reader = tf.train.load_checkpoint(str(path / "checkpoints" / f"step-{step}"))
+    reader = tf.train.load_checkpoint(str(path / "checkpoints" / f"step-{step}" / "state"))
     return {
         name: reader.get_tensor(name)
         for name in reader.get_variable_to_shape_map()
@@ -184,13 +185,27 @@ def test_divergence_keeps_the_state_before_it(config, tmp_path):
     assert all(np.all(np.isfinite(value)) for name, value in values.items() if "model" in name)
 
 
-def test_a_damaged_checkpoint_is_named(config, tmp_path):
-    run(config("damaged", "train.steps=1"))
-    data = tmp_path / "damaged/checkpoints/step-1.data-00000-of-00001"
+def test_a_damaged_checkpoint_is_replaced_by_the_one_before(config, whole, tmp_path, capsys):
+    run(config("damaged", "checkpoint.every=1"))
+    checkpoints = tmp_path / "damaged/checkpoints"
+    shutil.rmtree(checkpoints / "best/step-6", ignore_errors=True)
+    data = checkpoints / "step-6/state.data-00000-of-00001"
     data.write_bytes(data.read_bytes()[: data.stat().st_size // 2])
-    with pytest.raises(CheckpointError, match=r"step-1 can't be used.*delete") as error:
+    run(config("damaged"))
+    assert "step-6 is damaged: state.data-00000-of-00001 is not the file that was written" in capsys.readouterr().err
+    assert (checkpoints / "quarantine/step-6/reason.txt").exists()
+    assert_same(whole, tmp_path / "damaged")
+
+
+def test_a_run_without_a_whole_checkpoint_does_not_begin_again(config, tmp_path):
+    run(config("damaged", "train.steps=1"))
+    for index in (tmp_path / "damaged").rglob("state.index"):
+        index.write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"no checkpoint in .* is whole.*Put back a copy") as error:
         run(config("damaged", "train.steps=2"))
     assert error.value.exit_code == 5
+    with pytest.raises(CheckpointError, match="holds the metrics of a run, but no checkpoint"):
+        run(config("damaged", "train.steps=2"))
 
 
 def test_another_model_in_the_same_run_is_refused(config, tmp_path):
@@ -228,7 +243,7 @@ def calls(monkeypatch):
             compiled = self.updates
             self.updates = lambda batches, count: counts.append(int(count)) or compiled(batches, count)
 
-    monkeypatch.setattr(train, "Step", Counting)
+    monkeypatch.setattr(session, "Step", Counting)
     monkeypatch.setattr(pace, "SECONDS_PER_CALL", 1e3)
     return counts
 
@@ -238,7 +253,7 @@ def test_updates_together_are_the_updates_apart(config, tmp_path, monkeypatch, c
     assert calls
     assert max(calls) > 2
     calls.clear()
-    monkeypatch.setattr(train, "WORTH_TOGETHER", float("inf"))
+    monkeypatch.setattr(session, "WORTH_TOGETHER", float("inf"))
     run(config("apart", *TOGETHER, model=LENET))
     assert not calls
     assert metrics(tmp_path / "together") == metrics(tmp_path / "apart")
@@ -248,12 +263,12 @@ def test_updates_together_are_the_updates_apart(config, tmp_path, monkeypatch, c
 
 
 def test_a_full_disk_is_named_and_leaves_what_was_saved(config, tmp_path, monkeypatch):
-    def full(self, checkpoint_number):
+    def full(self, prefix):
         raise tf.errors.ResourceExhaustedError(None, None, "part-00000; No space left on device")
 
     run(config("full", "train.steps=1"))
     with monkeypatch.context() as patch:
-        patch.setattr(tf.train.CheckpointManager, "save", full)
+        patch.setattr(Checkpoints, "_write_files", full)
         with pytest.raises(CheckpointError, match=r"update 2 .*no space left.*continues from step-1"):
             run(config("full", "train.steps=2"))
     assert run(config("full", "train.steps=2"))["step"] == 2

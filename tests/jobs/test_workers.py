@@ -36,7 +36,7 @@ def workers(folder, count, name, *overrides):
 
 
 def weights(folder, name, step):
-    reader = tf.train.load_checkpoint(str(folder / "runs" / name / "checkpoints" / f"step-{step}"))
+    reader = tf.train.load_checkpoint(str(folder / "runs" / name / "checkpoints" / f"step-{step}" / "state"))
     return {key: reader.get_tensor(key) for key in reader.get_variable_to_shape_map() if key.startswith("model/")}
 
 
@@ -107,7 +107,7 @@ def test_a_killed_worker_ends_the_other_and_the_run_continues_to_the_bit(tmp_pat
     long = ("train.steps=400", "checkpoint.every=20")
     assert workers(tmp_path, 2, "whole", *long)[0] == 0
     with in_folder(tmp_path, *PROGRAM, "--workers", "2", *SMALL, "run.name=killed", *long) as process:
-        saved = tmp_path / "runs/killed/checkpoints/step-40.index"
+        saved = tmp_path / "runs/killed/checkpoints/step-40"
         deadline = time.monotonic() + 60
         while not saved.exists() and time.monotonic() < deadline:
             time.sleep(0.02)

@@ -175,10 +175,11 @@ def test_a_run_continues_under_another_policy(tmp_path, before, now):
     expected = train(straight, batches, 1)[1]
     first = window_of(before, residual("float64"))
     train(first, batches[:1], 1)
-    Checkpoints(tmp_path, first, keep=1).save()
+    with Checkpoints(tmp_path, first, keep=1) as checkpoints:
+        checkpoints.save()
 
     other = window_of(now, residual("float64"))
-    assert Checkpoints(tmp_path, other, keep=1).restore()
+    assert Checkpoints(tmp_path, other, keep=1).restore() is not None
     actual = train(other, batches[1:], 1)[0]
     assert actual["loss"] == pytest.approx(expected["loss"], rel=1e-12)
     for a, e in zip(other.model.trainable_variables, straight.model.trainable_variables, strict=True):

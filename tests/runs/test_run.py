@@ -40,8 +40,8 @@ def changed(config, key: str, value):
 def train(config) -> None:
     """Leaves what a run that has trained leaves."""
     with Run(config) as run:
-        run.save_config()
-        run.log({"step": 1, "loss": 1.0})
+        run.save_config(config)
+        run.log({"step": 1, "split": "train", "loss": 1.0, "seconds": 1.0})
 
 
 # --- names ------------------------------------------------------------------------------------------------------
@@ -116,7 +116,9 @@ def test_one_process_at_a_time(config):
     try:
         assert held.wait(60)
         with (
-            pytest.raises(ConfigError, match=f"process {other.pid} is training in .*choose another run.name"),
+            pytest.raises(
+                ConfigError, match=f"process {other.pid} on .* started .* is training in .*choose another run.name"
+            ),
             Run(config),
         ):
             pass
@@ -168,7 +170,7 @@ def test_must_not_change_when_continued(key, value, shown, config):
 
 def test_anything_may_change_before_anything_was_trained(config):
     with Run(config) as run:
-        run.save_config()
+        run.save_config(config)
     with Run(changed(config, "batch_size", 32)):
         pass
 
@@ -181,7 +183,7 @@ def test_resume_false_spares_a_trained_run(config):
 
 def test_saved_config_is_the_configuration(config):
     with Run(config) as run:
-        run.save_config()
+        run.save_config(config)
         from omegaconf import OmegaConf
 
         assert from_mapping(OmegaConf.to_container(OmegaConf.load(run.path / "config.yaml"))) == config
@@ -202,13 +204,21 @@ class Scalar:
 
 def test_log_is_json_line_by_line(config):
     with Run(config) as run:
-        run.log({"step": Scalar(1), "split": "train", "loss": float("nan"), "rate": [Scalar(float("inf")), 0.5, True]})
-        run.log({"step": 2, "loss": None})
+        run.log(
+            {
+                "step": Scalar(1),
+                "split": "train",
+                "seconds": 1.0,
+                "loss": float("nan"),
+                "rate": [Scalar(float("inf")), 0.5, True],
+            }
+        )
+        run.log({"step": 2, "split": "train", "seconds": 1.0, "loss": None})
         lines = (run.path / "metrics.jsonl").read_text().splitlines()
         assert [json.loads(line) for line in lines] == run.records()
         assert run.records() == [
-            {"step": 1, "split": "train", "loss": None, "rate": [None, 0.5, True]},
-            {"step": 2, "loss": None},
+            {"step": 1, "split": "train", "seconds": 1.0, "loss": None, "rate": [None, 0.5, True]},
+            {"step": 2, "split": "train", "seconds": 1.0, "loss": None},
         ]
 
 
@@ -216,13 +226,13 @@ def test_truncate_drops_what_comes_after_the_checkpoint(config):
     with Run(config) as run:
         run.truncate(0)  # no file yet
         for step in range(1, 5):
-            run.log({"step": step, "loss": 1 / 3})
+            run.log({"step": step, "split": "train", "seconds": 1.0, "loss": 1 / 3})
         before = (run.path / "metrics.jsonl").read_text().splitlines(keepends=True)
         with (run.path / "metrics.jsonl").open("a") as file:
             file.write('{"step": 5, "lo')  # the process was killed here
         run.truncate(2)
         assert (run.path / "metrics.jsonl").read_text() == "".join(before[:2])
-        run.log({"step": 3})
+        run.log({"step": 3, "split": "train", "seconds": 1.0})
         assert [record["step"] for record in run.records()] == [1, 2, 3]
 
 
@@ -230,12 +240,12 @@ def test_a_bystander_sees_what_the_holder_keeps_and_writes_nothing(config):
     """The holder may cut off what was logged after the checkpoint before or after the bystander reads."""
     with Run(config) as held:
         for step in (1, 2, 3):
-            held.log({"step": step, "split": "test"})
+            held.log({"step": step, "split": "test", "seconds": 1.0})
         before = sorted(held.path.iterdir())
         with Bystander(config) as run:
             run.truncate(2)
-            run.save_config()
-            run.log({"step": 9, "split": "test"})
+            run.save_config(config)
+            run.log({"step": 9, "split": "test", "seconds": 1.0})
             assert [record["step"] for record in run.records()] == [1, 2]
         assert sorted(held.path.iterdir()) == before
         assert [record["step"] for record in held.records()] == [1, 2, 3]
@@ -243,8 +253,8 @@ def test_a_bystander_sees_what_the_holder_keeps_and_writes_nothing(config):
 
 def test_damaged_metrics_are_named(config):
     with Run(config) as run:
-        (run.path / "metrics.jsonl").write_text('{"step": 1}\n{"st\n{"step": 3}\n')
-        with pytest.raises(CheckpointError, match=r"metrics.jsonl line 2 is no JSON"):
+        (run.path / "metrics.jsonl").write_text('{"step": 1, "split": "train", "seconds": 1.0}\n{"st\n{"step": 3}\n')
+        with pytest.raises(CheckpointError, match=r"metrics.jsonl line 2 is no record of a run"):
             run.records()
 
 
@@ -274,19 +284,19 @@ def test_full_disk_leaves_the_old_file(tmp_path, monkeypatch):
 
 def test_full_disk_leaves_no_half_line(config):
     with Run(config) as run:
-        run.log({"step": 1})
+        run.log({"step": 1, "split": "train", "seconds": 1.0})
         line = (run.path / "metrics.jsonl").stat().st_size
         before = resource.getrlimit(resource.RLIMIT_FSIZE)
         ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (line + 5, before[1]))  # room for five bytes of the next line
         try:
             with pytest.raises(CheckpointError, match="no space is left"):
-                run.log({"step": 2})
+                run.log({"step": 2, "split": "train", "seconds": 1.0})
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
             signal.signal(signal.SIGXFSZ, ignored)
-        run.log({"step": 3})
-        assert run.records() == [{"step": 1}, {"step": 3}]
+        run.log({"step": 3, "split": "train", "seconds": 1.0})
+        assert [record["step"] for record in run.records()] == [1, 3]
 
 
 def test_write_atomic_names_a_file_it_can_not_write(tmp_path):

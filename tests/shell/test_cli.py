@@ -82,6 +82,13 @@ def test_unknown_option(command):
     assert "unrecognized arguments: --verbose" in answer.err
 
 
+def test_part_of_the_configuration(command):
+    assert command("--cfg", "job", "--package", "eval").out == "# @package eval\nevery: epoch\n"
+    answer = command("--cfg", "job", "--package", "nothing")
+    assert answer.code == 2
+    assert "error: --package nothing: no such group" in answer.err
+
+
 def test_job_gets_the_checked_configuration(command, fake_job, tmp_path):
     seen = fake_job(lambda config: None)
     assert command("batch_size=32", "model=lenet5").code == 0
@@ -280,8 +287,8 @@ def test_a_sweeper_gets_the_test_accuracy_of_each_job(command, fake_job, monkeyp
 
     returned = []
 
-    def call_and_note(task):
-        call_hydra(lambda composed: returned.append(task(composed)))
+    def call_and_note(options, task, **more):
+        call_hydra(options, lambda composed: returned.append(task(composed)), **more)
 
     monkeypatch.setattr(sweep, "call_hydra", call_and_note)
     fake_job(job)

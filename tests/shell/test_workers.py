@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
 import sys
 
+import psutil
 import pytest
 
+from accumtrain.process.interrupt import SIGNALS
 from accumtrain.shell import workers
 
 WORKER = """
@@ -20,7 +24,7 @@ sys.exit({0: 0, 1: 3, 2: 5}[index])
 @pytest.fixture(autouse=True)
 def _signals():
     """What the command makes of signals is undone."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in SIGNALS}
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -44,3 +48,70 @@ def test_how_many_must_be_said(command, arguments):
     assert answer.code == 2
     assert "must be followed by how many; for example --workers 2 batch_size=64" in answer.err
     assert answer.err.count("\n") == 1
+
+
+LAUNCHER = """
+import sys
+sys.path[:] = {path!r}
+from accumtrain.shell import workers
+workers.own_program = lambda: [sys.executable, "-c", {worker!r}]
+sys.exit(workers.run_workers(["2"]))
+"""
+LISTENER = """
+import os, signal, sys, time
+def hear(number, frame):
+    os.write(1, signal.Signals(number).name.encode() + b"\\n")
+numbers = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGQUIT}
+for number in numbers:
+    signal.signal(number, hear)
+signal.signal(signal.SIGUSR2, lambda number, frame: sys.exit(7))
+os.write(1, b"ready\\n")
+for _ in range(3000):
+    time.sleep(0.01)
+"""
+
+
+@pytest.fixture
+def launcher():
+    """A launcher of two workers that print the signals they get, in a group of processes of its own."""
+    processes = []
+
+    def start(worker=LISTENER):
+        process = subprocess.Popen(
+            [sys.executable, "-c", LAUNCHER.format(path=sys.path, worker=worker)],
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job in the background may ignore it
+        )
+        processes.append(process)
+        assert [process.stdout.readline() for _ in range(2)] == ["ready\n"] * 2
+        return process
+
+    yield start
+    for process in processes:
+        for each in [*psutil.Process(process.pid).children(), process] if process.poll() is None else ():
+            each.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("whole_group", [True, False])
+def test_each_signal_reaches_each_worker_once(launcher, whole_group):
+    """Ctrl-C in a terminal goes to the whole group of the command, `kill` to the launcher alone."""
+    process = launcher()
+    listeners = psutil.Process(process.pid).children()
+    for number in SIGNALS:
+        (os.killpg if whole_group else os.kill)(process.pid, number)
+        assert [process.stdout.readline() for _ in range(2)] == [f"{number.name}\n"] * 2
+    for listener in listeners:
+        listener.send_signal(signal.SIGUSR2)
+    out, _ = process.communicate(timeout=20)
+    assert (process.returncode, out) == (7, "")
+
+
+def test_a_worker_that_is_killed(launcher):
+    process = launcher()
+    for listener in psutil.Process(process.pid).children():
+        listener.kill()
+    process.communicate(timeout=20)
+    assert process.returncode == 128 + signal.SIGKILL

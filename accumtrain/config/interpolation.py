@@ -1,0 +1,110 @@
+"""Interpolations in a configuration: `${...}` in a text stands for a value, and a backslash before it for itself.
+
+A text that reads the environment, such as ${oc.env:TOKEN}, may be a secret. The job uses its value; what is saved and
+sent to child processes is the expression.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from omegaconf.resolvers import oc
+
+from accumtrain.errors import ConfigError
+
+READS_ENVIRONMENT = "oc.env"  # OmegaConf's only resolver that does
+
+
+class FromEnvironment(str):
+    """A text that was read from the environment, with the expression that has read it."""
+
+    expression: str
+
+    def __new__(cls, value: str, expression: str = "") -> FromEnvironment:
+        text = super().__new__(cls, value)
+        text.expression = expression
+        return text
+
+
+def resolved(mapping: Mapping[str, Any]) -> Mapping[str, Any]:
+    """`mapping` with values in the place of interpolations.
+
+    Raises:
+        ConfigError: an interpolation has no value, or reads a list or a mapping from the environment.
+    """
+    if not _has_interpolation(mapping):
+        return mapping
+    try:
+        tree = OmegaConf.create(dict(mapping))
+        return {str(key): _value(value, tree, key, str(key)) for key, value in mapping.items()}
+    except OmegaConfBaseException as error:
+        raise ConfigError(str(error).partition("\n")[0]) from error
+
+
+def expressions(value: Any) -> Any:
+    """`value` as `resolved` reads it back: expressions for what was read from the environment, texts escaped."""
+    match value:
+        case Mapping():
+            return {key: expressions(item) for key, item in value.items()}
+        case list():
+            return [expressions(item) for item in value]
+        case FromEnvironment():
+            return value.expression
+        case str():
+            return re.sub(r"(\\*)\$\{", r"\1\1\\${", value)
+        case _:
+            return value
+
+
+def _has_interpolation(value: Any) -> bool:
+    match value:
+        case Mapping():
+            return any(map(_has_interpolation, value.values()))
+        case list():
+            return any(map(_has_interpolation, value))
+        case _:
+            return isinstance(value, str) and "${" in value
+
+
+def _value(raw: Any, parent: DictConfig | ListConfig, key: Any, where: str) -> Any:
+    """The value of `raw`, which stands at `key` of `parent`; `where` is its dotted key."""
+    if isinstance(raw, Mapping):
+        return {name: _value(item, parent[key], name, f"{where}.{name}") for name, item in raw.items()}
+    if isinstance(raw, list):
+        return [_value(item, parent[key], place, f"{where}[{place}]") for place, item in enumerate(raw)]
+    if not _has_interpolation(raw):
+        return raw
+    with _noted_reads() as reads:
+        value = parent[key]
+        if isinstance(value, DictConfig | ListConfig):
+            value = OmegaConf.to_container(value, resolve=True)
+    if not reads:
+        return value
+    if isinstance(value, dict | list):
+        raise ConfigError(f"{where}={raw}: the environment gives one text or number, no list or mapping")
+    return FromEnvironment(value, raw) if isinstance(value, str) else value
+
+
+@contextmanager
+def _noted_reads() -> Iterator[list[str]]:
+    """Yields a list to which the name of every variable is added that an interpolation reads in this context."""
+    names: list[str] = []
+
+    def noted(name: str, *default: Any) -> str | None:
+        names.append(name)
+        return oc.env(name, *default)
+
+    _use(noted)
+    try:
+        yield names
+    finally:
+        _use(oc.env)
+
+
+def _use(resolver: Callable[..., Any]) -> None:
+    OmegaConf.register_new_resolver(READS_ENVIRONMENT, resolver, replace=True)

@@ -1,0 +1,88 @@
+"""The files of a checkpoint: whether they are whole, and what they hold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from accumtrain.errors import CheckpointError
+from accumtrain.runs.checkpoint_store import DamagedError, Saved
+
+# what TensorFlow raises for the checkpoint of another model
+OF_ANOTHER_MODEL = (tf.errors.OpError, AssertionError, IndexError, ValueError, RuntimeError)
+READ_AT_ONCE = 2**24  # bytes of tensors that are read back together
+
+
+def check_whole(saved: Saved) -> dict[str, Any]:
+    """Returns the manifest of a checkpoint, {} for one of earlier versions.
+
+    Raises:
+        DamagedError: a file is not as it was written.
+    """
+    manifest = saved.check()
+    if not manifest:  # TensorFlow's own checksums are all there is
+        try:
+            TensorReader()(saved.prefix)
+        except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:
+            raise DamagedError(str(error).strip().splitlines()[0]) from error
+    return manifest
+
+
+def load_into(checkpoint: tf.train.Checkpoint, saved: Saved, *, partial: bool) -> None:
+    """Restores all objects of `checkpoint`. `partial`: the files may hold more.
+
+    Raises:
+        CheckpointError: the files belong to another model.
+    """
+    try:
+        status = checkpoint.read(saved.prefix)
+        (status.expect_partial() if partial else status).assert_existing_objects_matched()
+    except tf.errors.DataLossError as error:
+        raise CheckpointError(
+            f"checkpoint {saved.path} changed while it was read: run the same command again"
+        ) from error
+    except OF_ANOTHER_MODEL as error:
+        reason = str(error).strip().splitlines()[0]
+        raise CheckpointError(
+            f"checkpoint {saved.path} belongs to another model or optimizer: {reason}; give the command that the run "
+            "was trained with, or choose another run.name"
+        ) from error
+
+
+class TensorReader:
+    """Reads all tensors of checkpoints that hold the same tensors, some at a time, to compare their checksums.
+
+    TensorFlow computes these checksums from the memory that it writes.
+    """
+
+    def __init__(self) -> None:
+        self._groups: list[tuple[list[str], list[tf.DType]]] = []  # names and dtypes of tensors that are read together
+
+    def __call__(self, prefix: str) -> None:
+        """Raises tf.errors.OpError, or a ValueError or RuntimeError without an index, if a file is damaged."""
+        if not self._groups:
+            self._groups = list(_groups(prefix))
+        with tf.device("CPU"):
+            for names, dtypes in self._groups:
+                tf.raw_ops.RestoreV2(
+                    prefix=prefix, tensor_names=names, shape_and_slices=[""] * len(names), dtypes=dtypes
+                )
+
+
+def _groups(prefix: str) -> Iterator[tuple[list[str], list[tf.DType]]]:
+    """Names and dtypes of tensors that take READ_AT_ONCE together, or of one that takes more."""
+    reader = tf.train.load_checkpoint(prefix)
+    shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
+    names: list[str] = []
+    size = 0
+    for name in sorted(shapes):
+        names.append(name)
+        size += math.prod(shapes[name]) * dtypes[name].size
+        if size > READ_AT_ONCE:
+            yield names, [dtypes[each] for each in names]
+            names, size = [], 0
+    if names:
+        yield names, [dtypes[each] for each in names]

@@ -1,0 +1,180 @@
+"""The parts of a training, opened, restored and ready: everything but the loop over the updates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from accumtrain.config.arithmetic import micro_batch_size, total_steps
+from accumtrain.config.schema import Config
+from accumtrain.data.open_data import open_data
+from accumtrain.data.pipeline import Share, distributed, train_batches
+from accumtrain.data.source import Data
+from accumtrain.devices.cluster import find_cluster
+from accumtrain.devices.found import Devices
+from accumtrain.devices.resolve import resolve
+from accumtrain.engine.all_reduce import same_on_all_replicas
+from accumtrain.engine.build_window import build_window
+from accumtrain.engine.checkpoint import Checkpoints
+from accumtrain.engine.evaluator import Evaluator
+from accumtrain.engine.loss import build_loss
+from accumtrain.engine.memory_meter import Meter
+from accumtrain.engine.pace import WORTH_TOGETHER, Pace
+from accumtrain.engine.step import Step
+from accumtrain.engine.window import Window
+from accumtrain.errors import CheckpointError
+from accumtrain.jobs.recovery import Recovery, warn_of_rate_jump
+from accumtrain.jobs.summary import batch_sizes, results, speed_and_memory
+from accumtrain.planning.auto_steps import with_accum_steps_resolved
+from accumtrain.planning.tensorflow_errors import in_user_words
+from accumtrain.process.interrupt import Interrupt
+from accumtrain.process.walltime import Walltime
+from accumtrain.process.watchdog import Watchdog
+from accumtrain.runs.due import Due
+from accumtrain.runs.events import Events
+from accumtrain.runs.files import read_json, write_json
+from accumtrain.runs.identity import learned_values
+from accumtrain.runs.logbook import Logbook
+from accumtrain.runs.provenance import provenance
+from accumtrain.runs.run import Bystander, Run
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+SKIPPED = "skipped.json"  # file of the examples that data.on_error=skip has left out
+
+
+class Session:
+    """One run, or one worker's part of it: restored from its newest whole checkpoint."""
+
+    @classmethod
+    @contextmanager
+    def opened(cls, config: Config) -> Iterator[Self]:
+        """Takes the lock of the run's folder, then builds all parts.
+
+        Raises:
+            AccumtrainError: the folder, the data, the devices or a checkpoint can't be used.
+        """
+        with run_folder(config) as run:
+            config = with_accum_steps_resolved(config)
+            devices = resolve(config.device)
+            data = open_data(config.data, config.run.seed)
+            total = total_steps(config, data.train.size)
+            with devices.watch, in_user_words(config, data, devices.replicas, devices.workers):
+                window = build_window(config, data, total, devices.strategy)
+                with Events(run.path / "tensorboard") if devices.chief else nullcontext() as events:
+                    yield cls(config, run, events, data, devices, window, total)
+
+    def __init__(
+        self,
+        config: Config,
+        run: Run,
+        events: Events | None,
+        data: Data,
+        devices: Devices,
+        window: Window,
+        total: int,
+    ):
+        self.config, self.run_folder, self.data, self.devices, self.window = config, run, data, devices, window
+        self.recovery = Recovery(config.run, window)
+        self.total = total
+        self.micro_batch = micro_batch_size(config.batch_size, config.accum.count, devices.replicas)
+        self.global_micro_batch = self.micro_batch * devices.replicas
+        with devices.strategy.scope():
+            self.step = Step(window, devices.strategy, xla=devices.xla, eager=config.debug.eager)
+            self.evaluator = Evaluator(
+                window.model, window.ema, build_loss(config.loss), data, self.global_micro_batch, devices.strategy
+            )
+        self.alone = devices.workers == 1
+        self.checkpoints = Checkpoints(
+            run.checkpoints,
+            window,
+            config.checkpoint.keep,
+            keep_hours=config.checkpoint.keep_hours,
+            facts=self._facts,
+            writes=devices.chief,
+        )
+        self.resumed = self.restore()
+        self._check_workers_agree()
+        run.truncate(self.done)
+        self.logbook = Logbook(run, events, config.batch_size, data.train.size)
+        self.due = Due(config, total, data.train.size)
+        self.micro_steps_pace, self.updates_pace = Pace(), Pace(WORTH_TOGETHER)
+        self.meter, self.interrupt = Meter(), Interrupt()
+        self.walltime = Walltime(config.run.walltime_seconds)
+        self.watchdog = Watchdog(config.run.hang_timeout, run.path)
+
+    def _facts(self) -> dict[str, Any]:
+        """What the manifest of a checkpoint says of this run."""
+        return {
+            "learned": learned_values(self.config),
+            "data": dict(self.data.fingerprint),
+            "total_steps": self.total,
+            "recovery": self.recovery.counts,
+        }
+
+    def restore(self) -> bool:
+        """Restores the newest whole checkpoint. Returns whether there is one."""
+        manifest = self.checkpoints.restore(self.run_folder.accept(self._facts()))
+        self.done = int(self.window.step.numpy())
+        if manifest is None:
+            self.run_folder.check_not_begun()
+            return False
+        self.recovery.restore(manifest.get("recovery", {}))
+        warn_of_rate_jump(self.config, manifest.get("total_steps"), self.total, self.done)
+        return True
+
+    def batches(self) -> Any:
+        """The micro-batches from the next window on."""
+        return iter(distributed(self.devices.strategy, self._stream))
+
+    def _stream(self, share: Share) -> tf.data.Dataset:
+        first, seed = self._windows_taken() * self.config.batch_size, self.recovery.seed
+        return train_batches(self.data, batch=self.global_micro_batch, first=first, seed=seed, share=share)
+
+    def _check_workers_agree(self) -> None:
+        if not self.alone and not same_on_all_replicas(self.devices.strategy, self.done):
+            raise CheckpointError(
+                f"worker {self.devices.worker} read the state after update {self.done} from {self.run_folder.path}, "
+                "others that of another one: run.dir must be a folder that all workers share"
+            )
+
+    def _windows_taken(self) -> int:
+        """Number of windows taken from the stream: one for each update, and those that were skipped."""
+        scale = self.window.loss_scale
+        return self.done + self.recovery.skipped + (0 if scale is None else int(scale.skipped.numpy()))
+
+    def note_skipped(self) -> None:
+        """Adds the examples that data.on_error=skip has left out to SKIPPED."""
+        if not (self.devices.chief and self.data.skipped):
+            return
+        file = self.run_folder.path / SKIPPED
+        known = read_json(file)["examples"] if file.exists() else []
+        examples = known + [each for each in self.data.skipped if each not in known]
+        write_json(file, {"count": len(examples), "examples": examples})
+
+    def result(self, status: str) -> dict[str, Any] | None:
+        """The summary; None on a worker that is not the chief."""
+        if not self.devices.chief:
+            return None
+        return {
+            "status": status,
+            "step": self.done,
+            "epoch": round(self.done * self.config.batch_size / self.data.train.size, 4),
+            **results(self.window, self.logbook, self.checkpoints),
+            **speed_and_memory(self.window, self.logbook, self.meter),
+            **batch_sizes(self.config, self.micro_batch, self.devices.replicas),
+            "recovery": self.recovery.counts,
+            "skipped_examples": len(self.data.skipped),
+            "data": dict(self.data.fingerprint),
+            "provenance": provenance(self.devices.description),
+        }
+
+
+def run_folder(config: Config) -> Run:
+    """The folder of the run, which the chief of several workers locks."""
+    follows = config.device.has_workers and find_cluster(config.device).index > 0
+    return Bystander(config) if follows else Run(config)

@@ -1,0 +1,83 @@
+"""What a training leaves as summary.json, and the table at its end."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from accumtrain.config.schema import Config
+from accumtrain.console import format_seconds, say, table
+from accumtrain.engine.checkpoint import Checkpoints
+from accumtrain.engine.memory_meter import Meter, state_bytes, tensor_bytes
+from accumtrain.engine.window import Window
+from accumtrain.runs.logbook import Logbook
+from accumtrain.runs.run import Run
+
+
+def speed_and_memory(window: Window, logbook: Logbook, meter: Meter) -> dict[str, Any]:
+    """The part of the summary that is measured."""
+    memory = meter.read()
+    return {
+        "examples_per_second": logbook.examples_per_second,
+        "seconds": round(logbook.seconds, 3),
+        "seconds_to_first_update": logbook.seconds_to_first_update,
+        "memory": memory,
+        "memory_by_kind": {
+            **state_bytes(window),
+            "activations": memory["tensor_peak_bytes"] - memory["tensor_static_bytes"],
+        },
+    }
+
+
+def results(window: Window, logbook: Logbook, checkpoints: Checkpoints) -> dict[str, Any]:
+    """The part of the summary that is learned."""
+    return {
+        "params": window.model.params,
+        "optimizer_state_bytes": tensor_bytes(window.optimizer.state),
+        "train": logbook.last("train"),
+        "test": logbook.last("test"),
+        "best": checkpoints.best,
+        "checkpoints": _waiting(checkpoints.pauses),
+    }
+
+
+def batch_sizes(config: Config, micro_batch: int, replicas: int) -> dict[str, Any]:
+    """The part of the summary that is arithmetic of the batch."""
+    return {
+        "batch_size": config.batch_size,
+        "micro_batch_size": micro_batch,
+        "accum_steps": config.accum.count,
+        "replicas": replicas,
+    }
+
+
+def show_closing(summary: dict[str, Any], run: Run) -> None:
+    """Prints the table at the end of a run."""
+    rows = [
+        (split, _number(values["loss"]), _number(values["accuracy"]))
+        for split in ("train", "test", "best")
+        if (values := summary.get(split)) is not None
+    ]
+    speed = summary["examples_per_second"]
+    table(f"{run.path.name}: {summary['step']} updates", ("", "loss", "accuracy"), rows)
+    say(
+        f"{format_seconds(summary['seconds'])}"
+        + (f", {speed:.0f} examples/s" if speed else "")
+        + f"; results in {run.path}"
+    )
+
+
+def _number(value: float | None) -> str:
+    """A number with four digits; "-" for one that is not finite, which JSON holds as null."""
+    return "-" if value is None else f"{value:.4f}"
+
+
+def _waiting(pauses: Sequence[float]) -> dict[str, Any]:
+    """How often this session has saved, and how long training had to wait for a checkpoint, in seconds."""
+    if not pauses:
+        return {"written": 0}
+    return {
+        "written": len(pauses),
+        "seconds_waited": {"median": round(statistics.median(pauses), 4), "most": round(max(pauses), 4)},
+    }

@@ -1,0 +1,41 @@
+"""What a continued run must have in common with the run that it continues."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from accumtrain.config.convert import to_mapping
+from accumtrain.config.schema import Config
+from accumtrain.kinds.values import show
+
+# The keys that decide what is learned. A continued run must keep their values; all others may change.
+LEARNED_GROUPS = ("model", "optim", "schedule", "loss", "data", "ema")
+LEARNED_KEYS = ("batch_size", "precision", "run.seed")
+# where data lies does not matter: its content is compared by the fingerprint of the source
+NOT_LEARNED = ("model.memory", "data.dir", "data.path", "data.test_path", "data.on_error", "data.max_pixels")
+
+
+def learned_values(config: Config | Mapping[str, Any]) -> dict[str, Any]:
+    """The values that decide what is learned, by dotted key.
+
+    Raises:
+        KeyError, TypeError: the mapping is not the content of a config.yaml.
+    """
+    mapping = to_mapping(config) if isinstance(config, Config) else config
+    flat = {f"{group}.{key}": value for group in LEARNED_GROUPS for key, value in mapping.get(group, {}).items()}
+    for key in LEARNED_KEYS:
+        value: Any = mapping
+        for name in key.split("."):
+            value = value[name]
+        flat[key] = value
+    return {key: value for key, value in flat.items() if key not in NOT_LEARNED}
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """`key=old there and new here` for each key whose value differs; empty if none does.
+
+    Keys that only one side has are left out: they belong to another version.
+    """
+    changed = [key for key in now if key in before and before[key] != now[key]]
+    return ", ".join(f"{key}={show(before[key])} there and {show(now[key])} here" for key in changed)

@@ -1,0 +1,83 @@
+"""One process at a time writes into the folder of a run."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import time
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+from accumtrain.errors import ConfigError
+from accumtrain.runs.files import open_regular
+
+LOCK = ".lock"
+
+
+class Lock:
+    """Context that holds the lock of a run's folder.
+
+    Locked are the file .lock, which names the owner, and the folder itself, in case somebody deletes that file.
+
+    Raises (on entering):
+        ConfigError: another process holds the lock, the file system has none, or .lock is a link.
+    """
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+        self._held: list[int] = []  # file descriptors
+
+    def __enter__(self) -> Lock:
+        try:
+            file = open_regular(self._folder / LOCK, os.O_RDWR | os.O_CREAT)
+            self._held.append(file)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._lock_folder()
+            os.ftruncate(file, 0)
+            os.pwrite(file, _owner().encode(), 0)
+        except BlockingIOError as error:
+            owner = self._read_owner()
+            self._release()
+            raise ConfigError(
+                f"{owner} is training in {self._folder}; wait for it or stop it, or choose another run.name"
+            ) from error
+        except OSError as error:
+            self._release()
+            raise ConfigError(
+                f"the run's folder {self._folder} can't be locked ({error.strerror}); choose a run.dir on a "
+                "file system with locks"
+            ) from error
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._release()
+
+    def _lock_folder(self) -> None:
+        folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
+        self._held.append(folder)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise
+        except OSError:  # NFS locks only files; .lock is locked there
+            pass
+
+    def _read_owner(self) -> str:
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            owner = json.loads((self._folder / LOCK).read_text())
+            return f"process {owner['process']} on {owner['host']}, started {owner['started']},"
+        return "another process"
+
+    def _release(self) -> None:
+        while self._held:
+            os.close(self._held.pop())  # which releases its lock
+
+
+def _owner() -> str:
+    started = time.strftime("%Y-%m-%d %H:%M:%S %z")
+    return json.dumps({"host": socket.gethostname(), "process": os.getpid(), "started": started})

@@ -1,0 +1,96 @@
+"""Where a run comes from: software, source, command and machine, for its summary.json. No TensorFlow is imported."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from accumtrain.process.environment import job_started
+from accumtrain.version import __version__
+
+PACKAGES = ("tensorflow", "keras", "numpy", "hydra-core")
+CPU_INFO = Path("/proc/cpuinfo")
+# of x86 and ARM, as far as they decide which kernels compute and so which bits come out
+INSTRUCTIONS = ("sse4_2", "avx", "avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile", "asimd", "sve")
+GIT_SECONDS = 5.0
+# writes nothing, and starts no monitor of the file system that the repository's configuration may name
+GIT = ("git", "--no-optional-locks", "-c", "core.fsmonitor=false")
+DESCRIBE = ("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+DIRTY = "-dirty"
+
+
+def provenance(device: str) -> dict[str, Any]:
+    """What can be known of this process; a value that can't be is None.
+
+    Args:
+        device: the devices, as the user reads them (`Devices.description`).
+
+    Returns:
+        versions: of accumtrain, python, tensorflow, keras, numpy, hydra-core.
+        git: commit of the working folder, and whether files that git knows are changed; None outside a repository.
+        command: sys.argv as it was given: interpolations such as ${oc.env:TOKEN} are not resolved.
+        started: of the job, ISO 8601, UTC.
+        host, platform, cpu (model, instructions), device.
+    """
+    started = datetime.fromtimestamp(job_started(), timezone.utc)
+    return {
+        "versions": {
+            "accumtrain": __version__,
+            "python": platform.python_version(),
+            **{name: _version(name) for name in PACKAGES},
+        },
+        "git": _git(),
+        "command": list(sys.argv),
+        "started": started.isoformat(timespec="seconds"),
+        "host": socket.gethostname(),
+        "platform": platform.platform(),
+        "cpu": _cpu(),
+        "device": device,
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:  # tensorflow-tpu has TensorFlow's modules under another name
+        return getattr(sys.modules.get(package), "__version__", None)
+
+
+def _git() -> dict[str, Any] | None:
+    try:
+        done = subprocess.run(
+            [*GIT, *DESCRIBE],
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            timeout=GIT_SECONDS,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):  # no git, no repository, not this user's, too slow
+        return None
+    described = done.stdout.strip()
+    return {"commit": described.removesuffix(DIRTY), "dirty": described.endswith(DIRTY)}
+
+
+def _cpu() -> dict[str, Any]:
+    facts = dict(_cpu_facts())
+    known = set(facts.get("flags", facts.get("Features", "")).split())
+    return {
+        "model": facts.get("model name") or platform.processor() or platform.machine(),
+        "instructions": [name for name in INSTRUCTIONS if name in known],
+    }
+
+
+def _cpu_facts() -> Iterator[tuple[str, str]]:
+    """The lines of the first core."""
+    if CPU_INFO.exists():
+        for line in CPU_INFO.read_text().partition("\n\n")[0].splitlines():
+            name, _, value = line.partition(":")
+            yield name.strip(), value.strip()

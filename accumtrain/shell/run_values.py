@@ -1,0 +1,83 @@
+"""The values of a job such as evaluate, which goes on with a run: those of the run, but for what its command gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from accumtrain.config.convert import from_mapping
+from accumtrain.config.interpolation import resolved
+from accumtrain.errors import ConfigError
+from accumtrain.kinds.jobs import JOBS
+from accumtrain.kinds.values import show
+from accumtrain.runs.identity import learned_values
+from accumtrain.runs.names import run_name
+from accumtrain.runs.run import read_config
+
+OF_THIS_COMMAND = ("job", "device", "run", "log")  # never those of the run, unless they decide what is learned
+
+
+def with_values_of_run(values: Mapping[str, Any], overrides: Sequence[str]) -> Mapping[str, Any]:
+    """`values`, or those of the run that the job goes on with, changed by what `overrides` give.
+
+    Args:
+        values: the composed configuration.
+
+    Raises:
+        ConfigError: an override changes what was learned.
+        CheckpointError: the run's config.yaml can't be read.
+    """
+    job = next((each for each in JOBS if each.name == values.get("job")), None)
+    run = resolved(values).get("run")
+    if job is None or not job.continues_run_config or not isinstance(run, Mapping):
+        return values  # whose mistakes from_mapping names
+    name = run.get("name") or run_name(from_mapping(values), overrides)
+    file = Path(str(run.get("dir"))) / str(name) / "config.yaml"
+    if not file.exists():
+        return values
+    before = read_config(file)
+    given = _given(values, overrides)
+    _check_given(learned_values(before), _learned(values), given, file.parent)
+    merged = dict(before)
+    for group, new in values.items():
+        old = before.get(group)
+        if not (isinstance(new, Mapping) and isinstance(old, Mapping)):
+            merged[group] = new if group in given or group in OF_THIS_COMMAND or group not in before else old
+        elif group in OF_THIS_COMMAND:
+            merged[group] = dict(new)
+        else:
+            merged[group] = {**old, **{key: item for key, item in new.items() if f"{group}.{key}" in given}}
+    merged["run"] = {**merged["run"], "seed": before["run"]["seed"]}
+    return merged
+
+
+def _learned(values: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        return learned_values(values)
+    except (AttributeError, KeyError, TypeError) as error:
+        from_mapping(values)  # names a value of the wrong type
+        raise ConfigError("an override with ~ removes a key that decides what is learned; leave it out") from error
+
+
+def _given(values: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, str]:
+    """The keys that `overrides` give, dotted and of the top, each with what gives it: itself, its group, experiment."""
+    written = {override.partition("=")[0].lstrip("+~").partition("@")[0] for override in overrides}
+    given = {}
+    for group, value in values.items():
+        names = [f"{group}.{key}" for key in value] if isinstance(value, Mapping) else []
+        for key in (group, *names):
+            by = [each for each in ("experiment", group, key) if each in written]
+            by += [each for each in written if key in names and each.startswith(f"{key}.")]
+            if by:
+                given[key] = by[0]
+    return given
+
+
+def _check_given(before: Mapping[str, Any], now: Mapping[str, Any], given: Mapping[str, str], folder: Path) -> None:
+    for key in sorted(before.keys() & now.keys() & given.keys()):
+        if before[key] != now[key]:
+            raise ConfigError(
+                f"{key}={show(now[key])}: the run in {folder} has learned with {key}={show(before[key])}; "
+                f"leave {given[key]} out, the values of the run are used"
+            )

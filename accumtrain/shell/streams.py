@@ -1,0 +1,96 @@
+"""Standard output and error that may fail: a reader that has left, a full disk, a closed descriptor. A run goes on."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TextIO, cast
+
+
+class KeptStream:
+    """A stream like `stream` whose writes do not fail. From the first failure on its descriptor leads nowhere.
+
+    Attributes:
+        name: how messages call it.
+        other: the stream on which a loss is told; None before both are there.
+        quiet: a reader that has left, as `head` does, is not worth a word.
+    """
+
+    other: TextIO | None = None
+    quiet = False
+
+    def __init__(self, stream: TextIO, name: str):
+        self._stream, self.name, self._told = stream, name, False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        self._try(lambda: self._stream.write(text))
+        return len(text)
+
+    def flush(self) -> None:
+        self._try(self._stream.flush)
+
+    def _try(self, action: Callable[[], object]) -> None:
+        try:
+            try:
+                action()
+            except BlockingIOError:  # a program that shares the pipe or terminal has made it so that nobody waits
+                os.set_blocking(self._stream.fileno(), True)
+                self._stream.flush()
+        except OSError as error:
+            self._lose(error)
+
+    def _lose(self, error: OSError) -> None:
+        with suppress(OSError):  # it has no descriptor: its writes keep failing, here
+            _lead_nowhere(self._stream.fileno())
+        if self._told or self.other is None or (self.quiet and isinstance(error, BrokenPipeError)):
+            return
+        self._told = True
+        self.other.write(
+            f"warning: {self.name} can't be written any more: {error.strerror}; the run goes on without it\n"
+        )
+        self.other.flush()
+
+
+def keep_streams(*, quiet: bool) -> None:
+    """Makes stdout and stderr of this process streams that do not fail; more than one call does no harm.
+
+    Args:
+        quiet: nothing runs yet that goes on, so a reader that has left is not told of.
+    """
+    for descriptor in range(3):
+        _fill(descriptor)
+    out, err = _kept(sys.stdout, "stdout"), _kept(sys.stderr, "stderr")
+    sys.stdout, sys.stderr = cast(TextIO, out), cast(TextIO, err)
+    out.other, err.other = sys.stderr, sys.stdout
+    out.quiet = err.quiet = quiet
+
+
+def _fill(descriptor: int) -> None:
+    """Keeps a closed descriptor from becoming that of a file of the run, into which libraries would then print."""
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        _lead_nowhere(descriptor)
+
+
+def _lead_nowhere(descriptor: int) -> None:
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    if nowhere != descriptor:
+        os.dup2(nowhere, descriptor)
+        os.close(nowhere)
+
+
+def _kept(stream: TextIO | KeptStream | None, name: str) -> KeptStream:
+    if isinstance(stream, KeptStream):
+        return stream
+    if stream is None:  # closed when Python started
+        stream = Path(os.devnull).open("w")  # noqa: SIM115 (for as long as the process lives)
+    if hasattr(stream, "reconfigure"):
+        stream.reconfigure(errors="backslashreplace")  # a character that the terminal does not know is no error
+    return KeptStream(stream, name)

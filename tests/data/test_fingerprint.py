@@ -1,0 +1,113 @@
+"""What a continued run compares: another content has another fingerprint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from accumtrain.data.fingerprint import digest
+from accumtrain.data.open_data import open_data
+from accumtrain.data.source import ArraySplit, Source
+from accumtrain.kinds.register import register_data
+from accumtrain.kinds.sources import SOURCES, NpzConfig
+
+MakeFolder = Callable[..., Path]
+Make = Callable[..., Any]
+
+
+def changed(before: Any, after: Any) -> list[str]:
+    """The keys whose values differ."""
+    assert before.keys() == after.keys()
+    return [key for key in before if before[key] != after[key]]
+
+
+def test_the_parts_of_a_digest_are_apart() -> None:
+    assert digest(["ab", "c"]) != digest(["a", "bc"]) != digest(["abc"]) != digest([])
+
+
+def rename_a_class(root: Path) -> None:
+    (root / "ant").rename(root / "cat")  # labels swap
+
+
+def delete(root: Path) -> None:
+    (root / "bee" / "00.png").unlink()
+
+
+def add(root: Path) -> None:
+    (root / "bee" / "new.png").write_bytes((root / "bee" / "00.png").read_bytes())
+
+
+def move(root: Path) -> None:
+    (root / "bee" / "00.png").rename(root / "ant" / "moved.png")
+
+
+def rename(root: Path) -> None:
+    (root / "bee" / "00.png").rename(root / "bee" / "zz.png")  # the order changes
+
+
+@pytest.mark.parametrize(
+    ("change", "keys"),
+    [
+        (rename_a_class, {"data.classes", "data.train.names", "data.test.names"}),
+        (delete, {"data.train.examples", "data.train.names"}),
+        (add, {"data.train.examples", "data.train.names"}),
+        (move, {"data.train.names"}),
+        (rename, {"data.train.names"}),
+    ],
+)
+def test_a_changed_folder(
+    make_folder: MakeFolder, folder_config: Make, change: Callable[[Path], None], keys: set[str]
+) -> None:
+    root = make_folder(count=10)
+    before = open_data(folder_config(root), seed=0).fingerprint
+    assert before["data.classes"] == ["ant", "bee"]
+    change(root)
+    assert keys <= set(changed(before, open_data(folder_config(root), seed=0).fingerprint))
+
+
+def test_other_shards(make_shards: Make, tfrecord_config: Make) -> None:
+    shards = make_shards("train")
+    make_shards("test")
+    before = open_data(tfrecord_config(), seed=0).fingerprint
+    shards[0].rename(shards[0].with_name("train-5"))  # the order changes
+    again = open_data(tfrecord_config(), seed=0).fingerprint
+    assert changed(before, again) == ["data.train.shards"]
+    with tf.io.TFRecordWriter(str(shards[1])) as writer:
+        writer.write((next(iter(tf.data.TFRecordDataset(str(shards[2]))))).numpy())
+    more = open_data(tfrecord_config(), seed=0).fingerprint
+    assert changed(again, more) == ["data.train.examples", "data.train.shards"]
+
+
+def test_another_slice_of_a_prepared_data_set(prepare_tfds: Make) -> None:
+    before = open_data(prepare_tfds("tfrecord", train_split="train[:10]"), seed=0).fingerprint
+    assert before["data.version"] == "tiny_pictures/1.0.0"
+    assert before["data.classes"] == 3, "its classes have no names"
+    after = open_data(prepare_tfds("tfrecord", train_split="train[5:15]"), seed=0).fingerprint
+    assert changed(before, after) == ["data.train.shards"]
+
+
+@pytest.mark.parametrize("name", ["images", "labels"])
+def test_another_value_in_an_array(tmp_path: Path, name: str) -> None:
+    arrays = {"images": np.zeros([8, 4, 4], np.uint8), "labels": np.arange(8) % 2}
+    config = NpzConfig(path=str(tmp_path / "mine.npz"))
+    np.savez(config.path, **arrays)
+    before = open_data(config, seed=0).fingerprint
+    np.savez(config.path, **arrays, other=np.ones(3))
+    assert open_data(config, seed=0).fingerprint == before
+    arrays[name].ravel()[:4] = 1 - arrays[name].ravel()[:4]
+    np.savez(config.path, **arrays)
+    assert changed(before, open_data(config, seed=0).fingerprint) == ["data.arrays"]
+
+
+def test_a_source_of_ones_own_may_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SOURCES, "rows", dict(SOURCES.rows))
+    split = ArraySplit(np.zeros([4, 2, 2, 1]), np.arange(4) % 2)
+    register_data("plain", lambda config, seed: Source(split, split, 2))
+    config = SOURCES["plain"].config()
+    expected = {"data.classes": 2, "data.train.examples": 4, "data.test.examples": 4}
+    assert open_data(config, seed=0).fingerprint == expected

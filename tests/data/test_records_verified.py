@@ -1,0 +1,107 @@
+"""TFRecord files: every record is checked against its checksums, wherever a bit is wrong."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import google_crc32c
+import pytest
+import tensorflow as tf
+
+from accumtrain.data.open_data import open_data
+from accumtrain.data.pipeline import eval_batches, train_batches
+from accumtrain.data.record_format import check_speed, length_of, payload_of
+from accumtrain.errors import DataError
+from accumtrain.kinds.sources import TfdsConfig, TfrecordConfig
+
+MakeShards = Callable[..., list[Path]]
+MakeConfig = Callable[..., TfrecordConfig]
+
+
+def flip(path: Path, place: int) -> None:
+    """Flips a bit, and keeps the time of change, so that no index notices."""
+    content, times = bytearray(path.read_bytes()), path.stat()
+    content[place] ^= 1
+    path.write_bytes(content)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+def place_of_label(path: Path, record: int) -> int:
+    """Where the label of a record of `make_shards` is: the last byte of its only varint list."""
+    content = path.read_bytes()
+    start = 0
+    for _ in range(record):
+        start += 12 + struct.unpack_from("<Q", content, start)[0] + 4
+    (length,) = struct.unpack_from("<Q", content, start)
+    payload = content[start + 12 : start + 12 + length]
+    return start + 12 + payload.index(b"\x1a\x03\x0a\x01") + 4
+
+
+def test_a_record_of_tensorflow_is_taken_apart(tmp_path: Path) -> None:
+    path = tmp_path / "one"
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        writer.write(b"payload")
+    record = path.read_bytes()
+    assert length_of(record[:12]) == 7
+    assert payload_of(record) == b"payload"
+
+
+@pytest.mark.parametrize("place", range(12 + 7 + 4))
+def test_a_flipped_bit_anywhere_is_found(tmp_path: Path, place: int) -> None:
+    path = tmp_path / "one"
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        writer.write(b"payload")
+    flip(path, place)
+    assert payload_of(path.read_bytes()) is None
+
+
+@pytest.mark.parametrize("resident_bytes", [0, 2**20])
+def test_a_flipped_label_is_not_trained_on(
+    make_shards: MakeShards, tfrecord_config: MakeConfig, monkeypatch: pytest.MonkeyPatch, resident_bytes: int
+) -> None:
+    monkeypatch.setattr("accumtrain.data.resident.RESIDENT_BYTES", resident_bytes)
+    train = make_shards("train")
+    make_shards("test")
+    open_data(tfrecord_config(), seed=0)  # makes the index
+    flip(train[2], place_of_label(train[2], 1))
+    data = open_data(tfrecord_config(), seed=0)
+    message = r"record 1 of .*train-2 is damaged, its checksum is wrong"
+    with pytest.raises((DataError, tf.errors.OpError)) as failure:
+        list(train_batches(data, batch=7, first=0, seed=0).take(2))
+    if resident_bytes:
+        assert failure.match(message)
+    with pytest.raises(DataError, match=message):
+        data.train.inspect_recent()
+
+
+def test_a_flipped_length_names_its_place(make_shards: MakeShards, tfrecord_config: MakeConfig) -> None:
+    train = make_shards("train")
+    make_shards("test")
+    flip(train[0], 0)
+    with pytest.raises(DataError, match=r"train-0 is truncated or no TFRecord file: record 0 at byte 0 has no valid"):
+        open_data(tfrecord_config(), seed=0)
+
+
+@pytest.mark.parametrize("file_format", ["tfrecord", "array_record"])
+def test_shards_of_tfds_are_verified(prepare_tfds: Callable[..., TfdsConfig], file_format: str) -> None:
+    config = prepare_tfds(file_format)
+    shard = sorted(Path(config.dir).rglob("*train*-00001-of-*"))[0]
+    content = shard.read_bytes()
+    flip(shard, content.index(b"IDAT") + 8)
+    data = open_data(config, seed=0)
+    with pytest.raises(DataError, match=rf"record \d of .*{shard.name} is damaged"):
+        list(eval_batches(data, batch=4, split="train"))
+
+
+def test_checksums_in_python_are_refused(
+    make_shards: MakeShards, tfrecord_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_speed()
+    make_shards("train")
+    make_shards("test")
+    monkeypatch.setattr(google_crc32c, "implementation", "python")
+    with pytest.raises(DataError, match="without its C extension; install its wheel"):
+        open_data(tfrecord_config(), seed=0)

@@ -1,0 +1,190 @@
+"""data.on_error=skip: bad examples have weight 0, are listed once, and everything else stays where it was."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from accumtrain.data import resident
+from accumtrain.data.open_data import open_data
+from accumtrain.data.pipeline import eval_batches, train_batches
+from accumtrain.data.source import Data
+from accumtrain.errors import DataError
+from accumtrain.kinds.sources import DataConfig
+
+BAD_TRAIN, BAD_TEST = 3, 1  # numbers of the examples that are spoiled
+Spoiled = tuple[DataConfig, list[str]]  # and the names of the examples in messages
+
+
+@pytest.fixture(params=["folder", "tfrecord", "tfds tfrecord", "tfds array_record"])
+def spoiled(
+    request: pytest.FixtureRequest,
+    make_folder: Callable[..., Path],
+    folder_config: Callable[..., DataConfig],
+    make_shards: Callable[..., list[Path]],
+    tfrecord_config: Callable[..., DataConfig],
+    prepare_tfds: Callable[..., DataConfig],
+) -> tuple[DataConfig, Callable[[], list[str]]]:
+    """A configuration, and a function that spoils a training and a test example and returns parts of their names."""
+    source, _, file_format = request.param.partition(" ")
+    if source == "folder":
+        root = make_folder("photos/train").parent
+        make_folder("photos/test", count=2)
+        spoil = [root / "train" / "ant" / "03.png", root / "test" / "ant" / "01.png"]
+        config, places = folder_config(root), [-30, -30]
+        names = [f"{file}" for file in spoil]
+    elif source == "tfrecord":
+        spoil = [make_shards("train", (10,))[0], make_shards("test", (4,))[0]]
+        config, places = tfrecord_config(), [nth(spoil[0], b"IDAT", 3), nth(spoil[1], b"IDAT", 1)]
+        names = [f"record 3 of {spoil[0]}", f"record 1 of {spoil[1]}"]
+    else:
+        config = prepare_tfds(file_format)
+        spoil = [sorted(Path(config.dir).rglob(f"*{name}*-00000-of-*"))[0] for name in ("train", "test")]
+        places = [nth(spoil[0], b"IDAT", 3), nth(spoil[1], b"IDAT", 1)]
+        names = [f"record 3 of {spoil[0]}", f"record 1 of {spoil[1]}"]
+
+    def damage() -> list[str]:
+        for file, place in zip(spoil, places, strict=True):
+            content = bytearray(file.read_bytes())
+            content[place] ^= 1
+            file.write_bytes(content)
+        return names
+
+    return config, damage
+
+
+def nth(file: Path, word: bytes, number: int) -> int:
+    """A place in the file some bytes after the n-th time that the word is in it, from 0."""
+    content, place = file.read_bytes(), -1
+    for _ in range(number + 1):
+        place = content.index(word, place + 1)
+    return place + 8
+
+
+def taken(batches: Any) -> dict[str, np.ndarray]:
+    elements = list(batches.as_numpy_iterator())
+    return {key: np.concatenate([element[key] for element in elements]) for key in elements[0]}
+
+
+def first_batches(data: Data, first: int = 0) -> dict[str, np.ndarray]:
+    return taken(train_batches(data, batch=4, first=first, seed=0).take(10))
+
+
+@pytest.mark.parametrize(
+    ("changes", "resident_bytes"),
+    [({}, 2**20), ({"image_size": 5, "augment": "inception"}, 0)],
+    ids=["in memory", "streamed"],
+)
+def test_bad_examples_have_no_weight_and_others_stay(spoiled, changes, resident_bytes, monkeypatch) -> None:
+    monkeypatch.setattr(resident, "RESIDENT_BYTES", resident_bytes)
+    config, damage = spoiled
+    config = replace(config, on_error="skip", **changes)
+    before = open_data(config, seed=0)
+    expected = {"train": first_batches(before), "test": taken(eval_batches(before, batch=4))}
+    assert before.skipped == []
+
+    names = damage()
+    data = open_data(config, seed=0)
+    found = {"train": first_batches(data), "test": taken(eval_batches(data, batch=4))}
+    bad_at = {"train": BAD_TRAIN, "test": BAD_TEST}
+    for split in found:
+        zero = found[split]["weight"] != expected[split]["weight"]
+        assert zero.any()
+        assert (found[split]["weight"][zero] == 0).all()
+        for key in ("image", "label"):
+            np.testing.assert_array_equal(found[split][key][~zero], expected[split][key][~zero])
+        assert np.isfinite(found[split]["image"]).all()
+    order = np.flatnonzero(taken(eval_batches(data, batch=1, split="train"))["weight"] == 0).tolist()
+    assert order == [bad_at["train"]]
+    assert [(each["split"], each["name"]) for each in data.skipped] == [("train", names[0]), ("test", names[1])]
+    assert all(each["reason"].startswith(("is damaged", "can't be decoded")) for each in data.skipped)
+
+    later = first_batches(open_data(config, seed=0), first=8)  # as in a continued run
+    for key, value in later.items():
+        np.testing.assert_array_equal(value[:24], found["train"][key][8:32])
+
+
+def test_without_it_the_same_example_ends_the_run(spoiled) -> None:
+    config, damage = spoiled
+    names = damage()
+    with pytest.raises(DataError) as refused:
+        train_batches(open_data(config, seed=0), batch=4, first=0, seed=0)
+    assert str(refused.value).startswith(names[0])
+    assert "data.on_error=skip" in str(refused.value)
+
+
+FolderOf = Callable[..., Any]
+
+
+@pytest.mark.parametrize("resident_bytes", [0, 2**20])
+def test_a_whole_batch_of_bad_images(
+    make_folder: FolderOf, folder_config: FolderOf, monkeypatch: pytest.MonkeyPatch, resident_bytes: int
+) -> None:
+    monkeypatch.setattr(resident, "RESIDENT_BYTES", resident_bytes)
+    root = make_folder("photos/train").parent
+    make_folder("photos/test", count=4)
+    for file in sorted(root.glob("test/*/*.png"))[:4]:
+        file.write_bytes(file.read_bytes()[:40])
+    data = open_data(folder_config(root, on_error="skip"), seed=0)
+    first, second = eval_batches(data, batch=4)
+    assert first["weight"].numpy().tolist() == [0] * 4
+    assert not first["image"].numpy().any()
+    assert second["weight"].numpy().tolist() == [1] * 4
+    assert len(data.skipped) == 4
+
+
+@pytest.mark.parametrize("resident_bytes", [0, 2**20])
+def test_a_split_without_a_good_image_is_refused(
+    make_folder: FolderOf, folder_config: FolderOf, monkeypatch: pytest.MonkeyPatch, resident_bytes: int
+) -> None:
+    monkeypatch.setattr(resident, "RESIDENT_BYTES", resident_bytes)
+    root = make_folder("photos/train").parent
+    make_folder("photos/test", count=1)
+    for file in root.glob("test/*/*.png"):
+        file.write_bytes(file.read_bytes()[:40])
+    data = open_data(folder_config(root, on_error="skip"), seed=0)
+    with pytest.raises((DataError, tf.errors.OpError)):
+        list(eval_batches(data, batch=4))
+    with pytest.raises(DataError, match=r"none of 2 examples can be used, the first: .*ant/00.png can't be decoded"):
+        data.test.inspect_recent()
+    for file in root.glob("train/*/*.png"):
+        file.write_bytes(b"")
+    with pytest.raises(DataError, match=r"none of 10 examples can be used, the first: .*ant/00.png is empty"):
+        open_data(folder_config(root, on_error="skip"), seed=0)
+
+
+def test_files_that_must_not_be_opened_are_left_out(make_folder: FolderOf, folder_config: FolderOf) -> None:
+    root = make_folder("photos/train").parent
+    make_folder("photos/test", count=4)
+    fifo, big, gone = (root / "train" / "ant" / f"0{number}.png" for number in range(3))
+    fifo.unlink()
+    os.mkfifo(fifo)
+    big.write_bytes(tf.io.encode_png(tf.zeros([9, 9, 3], tf.uint8)).numpy())
+    data = open_data(folder_config(root, on_error="skip", max_pixels=36), seed=0)
+    gone.unlink()
+    assert taken(eval_batches(data, batch=1, split="train"))["weight"].tolist() == [0, 0, 0] + [1] * 7
+    assert [each["reason"] for each in data.skipped] == [
+        "is no regular file",
+        "is 9 x 9 pixels, more than data.max_pixels=36",
+        "can't be read: No such file or directory",
+    ]
+
+
+@pytest.mark.usefixtures("streamed")
+def test_what_contradicts_the_configuration_still_ends_the_run(make_folder: FolderOf, folder_config: FolderOf) -> None:
+    root = make_folder("photos/train").parent
+    make_folder("photos/test", count=4)
+    (root / "train/bee/02.png").write_bytes(tf.io.encode_png(tf.zeros([6, 9, 3], tf.uint8)).numpy())
+    data = open_data(folder_config(root, on_error="skip"), seed=0)
+    with pytest.raises(tf.errors.OpError):
+        list(eval_batches(data, batch=4, split="train"))
+    with pytest.raises(DataError, match=r"bee/02.png is 9 x 6 pixels, other images are 6 x 6 pixels: set data.image"):
+        data.train.inspect_recent()
+    assert data.skipped == []

@@ -1,0 +1,168 @@
+"""Workers notice within seconds that another one is gone, and that one has ended in peace."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from accumtrain.devices.worker_watch import SILENCE, TICK, _Peer
+
+# A worker that does what `body` says when all watch. Shorter waits make no difference but to the test.
+WORKER = """
+import sys, time
+sys.path[:] = {path!r}
+import socket
+from accumtrain.devices import worker_watch
+from accumtrain.errors import DataError, Preempted, WorkerLostError
+
+worker_watch.SILENCE, worker_watch.GRACE_GONE = 2.0, 1.0
+connections = {{index: socket.socket(fileno=number) for index, number in {connections!r}.items()}}
+try:
+    with worker_watch.WorkerWatch(["a:1", "b:2", "c:3"], connections) as watch:
+        while any(peer.silence < 0 for peer in watch._peers):
+            time.sleep(0.01)
+        print("ready", flush=True)
+        sys.stdin.readline()
+        {body}
+except Preempted:
+    sys.exit(75)
+except DataError:
+    sys.exit(3)
+"""
+ENDS = "time.sleep(0.2)"  # returns in peace
+HANGS = "time.sleep(60)"
+
+
+@pytest.fixture
+def team():
+    """Starts a chief (0) and two workers with bodies; returns them when all three watch."""
+    workers = []
+
+    def start(*bodies):
+        pairs = {index: socket.socketpair() for index in range(1, len(bodies))}
+        ends = [{index: pair[0] for index, pair in pairs.items()}, *({0: pair[1]} for pair in pairs.values())]
+        for body, mine in zip(bodies, ends, strict=True):
+            numbers = {index: end.fileno() for index, end in mine.items()}
+            program = WORKER.format(path=sys.path, connections=numbers, body=body)
+            workers.append(
+                subprocess.Popen(
+                    [sys.executable, "-c", program],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    pass_fds=list(numbers.values()),
+                )
+            )
+        for mine in ends:
+            for end in mine.values():
+                end.close()
+        for worker in workers:
+            assert worker.stdout.readline() == "ready\n"
+        return workers
+
+    yield start
+    for worker in workers:
+        worker.kill()
+        worker.communicate()
+
+
+def go(workers):
+    for worker in workers:
+        worker.stdin.write("\n")
+        worker.stdin.flush()
+
+
+def ended(worker):
+    """Exit code and stderr."""
+    _, err = worker.communicate(timeout=20)
+    return worker.returncode, err
+
+
+def lost(index, what):
+    address = ["a:1", "b:2", "c:3"][index]
+    return 75, (
+        f"\nerror: another worker {what}: worker {index}, {address}; the last checkpoint is intact: start all workers "
+        "again with the same command to continue from it\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "bodies", [(ENDS, ENDS, ENDS), (HANGS[:-3] + "2)", ENDS, "pass"), ("pass", ENDS, "time.sleep(2)")]
+)
+def test_workers_that_end_one_after_the_other(team, bodies):
+    workers = team(*bodies)
+    go(workers)
+    assert [ended(worker) for worker in workers] == [(0, "")] * 3
+
+
+def test_workers_that_stop_together(team):
+    workers = team("time.sleep(1); raise Preempted()", "raise Preempted()", "raise Preempted()")
+    go(workers)
+    assert [ended(worker) for worker in workers] == [(75, "")] * 3
+
+
+@pytest.mark.parametrize("victim", [0, 1, 2])
+def test_a_worker_that_is_killed(team, victim):
+    workers = team(HANGS, HANGS, HANGS)
+    go(workers)
+    workers[victim].kill()
+    for index in {0, 1, 2} - {victim}:
+        assert ended(workers[index]) == lost(victim, "went away")
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+def test_a_worker_that_stands_still(team, victim):
+    workers = team(HANGS, HANGS, HANGS)
+    go(workers)
+    os.kill(workers[victim].pid, signal.SIGSTOP)
+    seen = {index: ended(workers[index]) for index in {0, 1, 2} - {victim}}
+    os.kill(workers[victim].pid, signal.SIGCONT)
+    first, *others = seen.values()
+    assert first == lost(victim, "has been silent for 2 s")
+    # the chief tells the others, in other words; without it, each finds out by itself
+    assert others == [first if victim == 0 else lost(victim, "went away")]
+    assert ended(workers[victim])[0] == 75
+
+
+def test_a_worker_that_fails_alone(team):
+    workers = team(HANGS, "raise DataError()", HANGS)
+    go(workers)
+    assert [ended(worker) for worker in workers] == [lost(1, "went away"), (3, ""), lost(1, "went away")]
+
+
+def test_an_error_that_all_raise_is_not_a_lost_worker(team):
+    workers = team(*["raise DataError()"] * 3)
+    go(workers)
+    assert [ended(worker) for worker in workers] == [(3, "")] * 3
+
+
+def test_what_tensorflow_raises_ends_the_process_at_once(team):
+    """Its own shutdown would wait for the lost worker."""
+    slow = "import atexit; atexit.register(time.sleep, 60)"
+    first, *_ = workers = team(f"{slow}; print('said'); raise WorkerLostError('by TensorFlow')", HANGS, HANGS)
+    go(workers)
+    out, err = first.communicate(timeout=20)
+    assert (first.returncode, out) == (75, "said\n")
+    assert "WorkerLostError: by TensorFlow" in err
+
+
+def test_a_worker_that_has_not_spoken_yet_is_not_missed():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        peer = _Peer(1, ours)
+        for _ in range(int(2 * SILENCE / TICK)):
+            assert peer.hear() == []
+        assert peer.silence < SILENCE
+        theirs.send(b"he")
+        assert peer.hear() == []
+        theirs.send(b"re\nhere\n")
+        assert peer.hear() == [b"here", b"here"]
+        for _ in range(int(2 * SILENCE / TICK)):
+            peer.hear()
+        assert peer.silence > SILENCE

@@ -1,0 +1,156 @@
+"""Kills a training again and again, at random moments of all its phases, and compares the end with an undisturbed one.
+
+    make torture ARGS="--kills 1000 [--workers 2] [--seed 0]"
+
+A process is started, killed by SIGKILL after a random time and started again, until its training ends; then the next
+training begins. After each kill the newest checkpoint must be whole and at most one update behind the last record, as
+checkpoint.every=1. The weights at the end of each training must be those of the undisturbed one, bit for bit. Prints
+the kills by phase and ends with 1 if anything differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+import tensorflow as tf
+
+from accumtrain.process.program import own_program
+from accumtrain.runs.checkpoint_store import UNFINISHED, CheckpointStore, DamagedError
+from accumtrain.runs.run import read_records
+from accumtrain.shell.workers import start_workers
+
+UPDATES, EVALUATE_EVERY = 40, 5
+OVERRIDES = [
+    "model=lenet5",
+    "data=synthetic",
+    "data.image_size=32",
+    "data.train_examples=2048",
+    "data.test_examples=512",
+    "batch_size=256",
+    "accum.dtype=float64",
+    f"train.steps={UPDATES}",
+    f"eval.every={EVALUATE_EVERY}",
+    "checkpoint.every=1",
+    "log.every=1",
+]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--workers", type=int, default=1, help="processes; every third start has one process only")
+    parser.add_argument("--seed", type=int, default=0)
+    asked = parser.parse_args()
+    chance = random.Random(asked.seed)
+    phases: Counter[str] = Counter()
+    wrong: list[str] = []
+    with tempfile.TemporaryDirectory(prefix="accumtrain-torture-") as name:
+        folder = Path(name)
+        started = time.monotonic()
+        if any(process.wait() for process in start(folder / "whole", asked.workers)):
+            sys.exit("the undisturbed run failed")
+        seconds = time.monotonic() - started
+        expected = state(folder / "whole")
+        print(f"undisturbed: {UPDATES} updates in {seconds:.1f} s", flush=True)
+        trainings = starts = 0
+        while sum(phases.values()) < asked.kills:
+            trainings += 1
+            run = folder / f"run-{trainings}"
+            ended = False
+            while not ended:
+                starts += 1
+                ended = disturb(run, asked.workers if starts % 3 else 1, chance, seconds, phases, wrong)
+            if different := differences(expected, state(run)):
+                wrong.append(f"training {trainings}: {different} values differ")
+            print(f"training {trainings}: {sum(phases.values())} kills {dict(phases)}, wrong: {wrong}", flush=True)
+    print(f"{sum(phases.values())} kills in {trainings} trainings, {len(wrong)} wrong")
+    return 1 if wrong else 0
+
+
+def disturb(
+    run: Path, workers: int, chance: random.Random, seconds: float, phases: Counter[str], wrong: list[str]
+) -> bool:
+    """Starts a training and kills one of its processes. Returns whether it had ended before."""
+    before = newest_whole(run)
+    processes = start(run, workers)
+    victim = chance.choice(processes)
+    try:
+        victim.wait(chance.uniform(0.02, 1.0) * seconds)
+    except subprocess.TimeoutExpired:
+        victim.send_signal(signal.SIGKILL)
+        codes = [process.wait() for process in processes]
+        phases[phase(run, before)] += 1
+        check(run, before, wrong)
+        if bad := set(codes) - {-signal.SIGKILL, 0, 2, 75}:
+            wrong.append(f"{run.name}: exit codes {bad}")
+        return False
+    if any(codes := [process.wait() for process in processes]):
+        wrong.append(f"{run.name}: exit codes {codes} without a kill")
+    return True
+
+
+def start(run: Path, workers: int) -> list[subprocess.Popen]:
+    overrides = [*OVERRIDES, f"accum.steps={4 // workers}", f"run.dir={run.parent}", f"run.name={run.name}"]
+    if workers > 1:
+        return start_workers(workers, overrides)
+    return [subprocess.Popen([*own_program(), *overrides], stdout=subprocess.DEVNULL)]
+
+
+def newest_whole(run: Path) -> int:
+    """The update of the newest whole checkpoint; -1 if there is none."""
+    stores = (CheckpointStore(run / "checkpoints"), CheckpointStore(run / "checkpoints/best"))
+    for saved in sorted((saved for store in stores for saved in store.newest_first()), key=lambda each: -each.step):
+        try:
+            saved.check()
+        except DamagedError:
+            continue
+        return saved.step
+    return -1
+
+
+def check(run: Path, before: int, wrong: list[str]) -> None:
+    now, records = newest_whole(run), read_records(run)
+    logged = max((record["step"] for record in records), default=0)
+    if now < before:
+        wrong.append(f"{run.name}: update {before} was saved, now only {now}")
+    if now >= 0 and now < logged - 1:
+        wrong.append(f"{run.name}: update {logged} was made, saved is only {now}")
+
+
+def phase(run: Path, before: int) -> str:
+    """What the killed process was doing, by what it left."""
+    now = newest_whole(run)
+    if any(run.glob(f"checkpoints/**/{UNFINISHED}*")):
+        return "save"
+    if now == UPDATES and not (run / "summary.json").exists():
+        return "close"
+    if now in (-1, before):
+        return "import, open, trace"
+    tested = {record["step"] for record in read_records(run) if record["split"] == "test"}
+    return "evaluation" if now % EVALUATE_EVERY == EVALUATE_EVERY - 1 and now + 1 not in tested else "updates"
+
+
+def state(run: Path) -> dict[str, np.ndarray]:
+    reader = tf.train.load_checkpoint(str(run / "checkpoints" / f"step-{UPDATES}" / "state"))
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map() if "OBJECT_GRAPH" not in name}
+
+
+def differences(expected: dict[str, np.ndarray], found: dict[str, np.ndarray]) -> int:
+    assert expected.keys() == found.keys()
+    return sum(int(np.sum(expected[name] != found[name])) for name in expected)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,222 @@
+"""What a run refuses to continue, what it continues all the same, and what it says."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from accumtrain.errors import CheckpointError, ConfigError, DataError, Preempted
+from accumtrain.jobs.dispatch import run
+from accumtrain.process.program import own_program
+from accumtrain.runs.run import Run
+from accumtrain.shell.workers import start_workers
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """Three classes of five images each, in one folder."""
+    folder = tmp_path / "photos"
+    rng = np.random.default_rng(0)
+    for label, name in enumerate(("cat", "dog", "owl")):
+        (folder / name).mkdir(parents=True)
+        for number in range(5):
+            pixels = rng.integers(0, 80, (16, 16, 3), np.uint8) + 60 * label
+            Image.fromarray(pixels.astype(np.uint8)).save(folder / name / f"{number}.png")
+    return folder
+
+
+@pytest.fixture
+def config(compose, tmp_path, photos):
+    def of(*overrides, data=photos):
+        return compose(
+            "model=lenet5",
+            "data=folder",
+            f"data.path={data}",
+            "data.image_size=16",
+            "batch_size=4",
+            "accum.steps=2",
+            "train.steps=2",
+            "checkpoint.every=1",
+            "log.every=1",
+            f"run.dir={tmp_path / 'runs'}",
+            "run.name=one",
+            *overrides,
+        )
+
+    return of
+
+
+@pytest.fixture
+def trained(config, tmp_path):
+    run(config())
+    return tmp_path / "runs/one"
+
+
+def test_the_lock_is_taken_before_the_data_is_opened(config, monkeypatch):
+    with Run(config()), pytest.raises(ConfigError, match="is training in"):
+        run(config(data=Path("/nowhere")))
+
+
+@pytest.mark.parametrize("name", [".lock", "metrics.jsonl"])
+def test_links_are_not_followed(config, tmp_path, name):
+    target = tmp_path / "precious"
+    target.write_text("mine")
+    (tmp_path / "runs/one").mkdir(parents=True)
+    (tmp_path / "runs/one" / name).symlink_to(target)
+    with pytest.raises((ConfigError, CheckpointError)):
+        run(config())
+    assert target.read_text() == "mine"
+
+
+def test_a_picture_that_is_a_link_is_replaced(config, trained, tmp_path):
+    target = tmp_path / "precious"
+    target.write_text("mine")
+    (trained / "results.png").unlink()
+    (trained / "results.png").symlink_to(target)
+    run(config("train.steps=3"))
+    assert target.read_text() == "mine"
+    assert not (trained / "results.png").is_symlink()
+
+
+def rename_a_class(folder):
+    (folder / "cat").rename(folder / "zebra")
+
+
+def delete_an_image(folder):
+    (folder / "cat/0.png").unlink()
+
+
+def move_an_image(folder):
+    (folder / "cat/0.png").rename(folder / "dog/9.png")
+
+
+def swap_names(folder):
+    (folder / "cat/0.png").rename(folder / "cat/7.png")
+
+
+@pytest.mark.parametrize("drift", [rename_a_class, delete_an_image, move_an_image, swap_names])
+def test_changed_data_is_refused_by_name(config, trained, photos, drift):
+    drift(photos)
+    with pytest.raises(DataError, match=r"the data is not what .* was trained on: data\..* there and .* here"):
+        run(config("train.steps=3"))
+    assert run(config("train.steps=3", "run.resume=force"))["step"] == 3
+    assert run(config("train.steps=4"))["step"] == 4  # the forced run is what it is now
+
+
+def test_data_may_move(config, trained, photos, tmp_path):
+    moved = shutil.move(photos, tmp_path / "elsewhere")
+    assert run(config("train.steps=3", data=moved))["step"] == 3
+
+
+def test_another_batch_size_goes_on_by_force(config, trained):
+    with pytest.raises(ConfigError, match="batch_size=4 there and 8 here"):
+        run(config("train.steps=3", "batch_size=8"))
+    assert run(config("train.steps=3", "batch_size=8", "run.resume=force"))["step"] == 3
+
+
+@pytest.mark.parametrize("damage", ["missing", "empty", "binary", "list"])
+def test_the_manifest_stands_in_for_config_yaml(config, trained, damage, capsys):
+    file = trained / "config.yaml"
+    contents = {"empty": b"", "binary": bytes(range(256)), "list": b"- 1\n"}
+    if damage == "missing":
+        file.unlink()
+    else:
+        file.write_bytes(contents[damage])
+    with pytest.raises(CheckpointError, match="batch_size=4 there and 8 here"):
+        run(config("train.steps=3", "batch_size=8"))
+    assert run(config("train.steps=3"))["step"] == 3
+    assert "the checkpoint tells" in capsys.readouterr().err
+    assert "batch_size: 4" in file.read_text()
+
+
+def test_a_checkpoint_of_another_run_is_refused(config, trained, tmp_path):
+    run(config("run.name=two", "optim.lr=0.01", "train.steps=5"))
+    shutil.copytree(tmp_path / "runs/two/checkpoints/step-5", trained / "checkpoints/step-5")
+    with pytest.raises(CheckpointError, match=r"update 5 .* learns something else: optim.lr=0.01 there"):
+        run(config("train.steps=6"))
+
+
+def test_all_checkpoints_gone_is_no_new_run(config, trained):
+    shutil.rmtree(trained / "checkpoints")
+    with pytest.raises(CheckpointError, match="holds the metrics of a run, but no checkpoint"):
+        run(config("train.steps=3"))
+
+
+def test_a_kill_before_the_first_update_begins_again(config, tmp_path):
+    """There is a checkpoint of update 0, so such a run is continued like any other."""
+    with pytest.raises(Preempted, match="after update 0 of 2"):
+        run(config("run.walltime=1"))  # the process is older than that allows
+    assert (tmp_path / "runs/one/checkpoints/step-0/manifest.json").exists()
+    assert run(config())["step"] == 2
+
+
+def test_a_jump_of_the_rate_is_told(config, trained, capsys):
+    run(config("train.steps=4"))
+    told = capsys.readouterr().err
+    assert "the run was to end after update 2, now it ends after 4" in told
+    assert "update 3 takes 0.25 of the learning rate instead of 0." in told
+    run(config("train.steps=4"))
+    assert "takes" not in capsys.readouterr().err
+
+
+def test_damaged_images_are_skipped_listed_and_counted(config, photos, tmp_path):
+    (photos / "cat/1.png").write_bytes((photos / "cat/1.png").read_bytes()[:60])
+    summary = run(config("data.on_error=skip", "train.steps=6"))
+    assert summary["skipped_examples"] == 1
+    listed = json.loads((tmp_path / "runs/one/skipped.json").read_text())
+    assert listed["count"] == 1
+    assert listed["examples"][0]["name"].endswith("cat/1.png")
+    run(config("data.on_error=skip", "train.steps=9"))
+    assert json.loads((tmp_path / "runs/one/skipped.json").read_text()) == listed
+
+
+def test_a_window_of_bad_examples_only_is_left_out(config, photos, tmp_path):
+    (photos / "cat/1.png").write_bytes(b"")
+    (photos / "cat/1.png").write_bytes((photos / "cat/2.png").read_bytes()[:60])
+    summary = run(config("data.on_error=skip", "batch_size=1", "accum.steps=1", "train.steps=14"))
+    assert summary["step"] == 14
+    assert summary["recovery"]["skipped"] >= 1
+
+
+def tensors(path):
+    reader = tf.train.load_checkpoint(str(path / "state"))
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map() if "OBJECT" not in name}
+
+
+def train_in_child(config_overrides, folder):
+    command = [*own_program(), "model=lenet5", "train.steps=4", *config_overrides, f"run.dir={folder}"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+@pytest.mark.slow
+def test_a_run_continues_on_other_numbers_of_replicas_and_workers_with_the_same_bits(tmp_path):
+    """With sums in float64, as each number of replicas adds them in another order."""
+    whole = ("accum.dtype=float64", "schedule=constant")
+    train_in_child([*whole, "accum.steps=4", "run.name=whole"], tmp_path)
+    train_in_child([*whole, "accum.steps=4", "train.steps=1", "run.name=moved"], tmp_path)
+    train_in_child(
+        [*whole, "accum.steps=2", "device=mirrored", "device.virtual=2", "train.steps=2", "run.name=moved"], tmp_path
+    )
+    workers = start_workers(
+        2, ["model=lenet5", *whole, "accum.steps=2", "train.steps=3", f"run.dir={tmp_path}", "run.name=moved"]
+    )
+    assert [worker.wait() for worker in workers] == [0, 0]
+    train_in_child([*whole, "accum.steps=1", "run.name=moved"], tmp_path)
+    one, other = (tensors(tmp_path / name / "checkpoints/step-4") for name in ("whole", "moved"))
+    assert one.keys() == other.keys()
+    assert all(np.array_equal(one[name], other[name]) for name in one)
+
+
+def test_the_summary_says_where_a_run_comes_from(config, trained):
+    summary = json.loads((trained / "summary.json").read_text())
+    assert summary["provenance"]["versions"]["tensorflow"] == tf.__version__
+    assert summary["provenance"]["host"] == os.uname().nodename
+    assert summary["data"]["data.classes"] == ["cat", "dog", "owl"]

@@ -1,0 +1,153 @@
+"""Signals that stop a job: which, where, and how often."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from accumtrain.process.interrupt import SIGNALS, Interrupt, Stopped, StopSignals
+
+PROGRAM = """
+import os, signal, sys, time
+sys.path[:] = {path!r}
+from accumtrain.process.interrupt import Interrupt, StopSignals
+with StopSignals(), Interrupt() as interrupt:
+    print("ready", flush=True)
+    while sys.stdin.readline():
+        print("requested" if interrupt.requested else "nothing", flush=True)
+"""
+NAMES = [each.name for each in SIGNALS]
+
+
+def send(number):
+    os.kill(os.getpid(), number)
+
+
+@pytest.fixture(autouse=True)
+def _heeded():
+    """As in a terminal: a command in the background may ignore Ctrl-C. Afterwards all is as before."""
+    before = {number: signal.signal(number, signal.default_int_handler) for number in SIGNALS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def child():
+    """A process in an Interrupt. `ask()` is what it has heard; `ignored` signals are so from its start."""
+    processes = []
+
+    def start(ignored=None):
+        def begin():
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            if ignored is not None:
+                signal.signal(ignored, signal.SIG_IGN)
+
+        process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM.format(path=sys.path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=begin,
+        )
+        processes.append(process)
+        assert process.stdout.readline() == "ready\n"
+        return process
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.wait()
+        for stream in (process.stdin, process.stdout, process.stderr):
+            stream.close()
+
+
+def ask(process):
+    process.stdin.write("\n")
+    process.stdin.flush()
+    return process.stdout.readline().strip()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_where_nothing_can_be_lost_a_signal_raises(name):
+    with StopSignals() as signals:
+        with pytest.raises(Stopped, match=name):
+            send(signal.Signals[name])
+        assert signals.received.name == name
+        assert Interrupt().requested, "should something have swallowed the exception"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_in_an_interrupt_a_signal_only_asks(name, capfd):
+    with StopSignals():
+        with Interrupt() as interrupt:
+            assert not interrupt.requested
+            send(signal.Signals[name])
+            assert interrupt.requested
+        assert Interrupt().requested
+    assert capfd.readouterr().err == (
+        "\nstopping: the state of the last update is being saved (once more to stop at once)\n"
+    )
+
+
+def test_after_an_interrupt_a_signal_raises_again():
+    with StopSignals():
+        with Interrupt():
+            pass
+        with pytest.raises(Stopped):
+            send(signal.SIGTERM)
+
+
+def test_after_the_job_all_is_as_before():
+    before = [signal.getsignal(number) for number in SIGNALS]
+    with StopSignals(), Interrupt():
+        send(signal.SIGTERM)
+    assert [signal.getsignal(number) for number in SIGNALS] == before
+
+
+def test_a_terminal_may_close_after_the_job():
+    with StopSignals(), Interrupt():
+        send(signal.SIGHUP)
+    assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "SIGHUP"])
+@pytest.mark.parametrize("first", ["SIGHUP", "SIGTERM"])
+def test_a_second_signal_ends_at_once(child, first, name):
+    process = child()
+    process.send_signal(signal.Signals[first])
+    assert ask(process) == "requested"
+    process.send_signal(signal.Signals[name])
+    process.communicate(timeout=20)
+    assert process.returncode == -signal.Signals[name]
+
+
+@pytest.mark.parametrize("first", NAMES)
+def test_a_terminal_that_closes_says_so_twice(child, first):
+    process = child()
+    for name in (first, "SIGHUP"):
+        process.send_signal(signal.Signals[name])
+        assert ask(process) == "requested"
+    process.communicate(timeout=20)
+    assert process.returncode == 0
+
+
+def test_a_terminal_that_is_gone_takes_no_notice(child):
+    process = child()
+    process.stderr.close()
+    process.send_signal(signal.SIGHUP)
+    assert ask(process) == "requested"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_ignored_stays_ignored(child, name):
+    process = child(ignored=signal.Signals[name])
+    process.send_signal(signal.Signals[name])
+    assert ask(process) == "nothing"
+    process.communicate(timeout=20)
+    assert process.returncode == 0

@@ -1,0 +1,105 @@
+"""A signal stops a job in whatever phase it is, and the exit code says whether the same command goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from accumtrain.jobs import dispatch
+from accumtrain.process.interrupt import SIGNALS, Interrupt
+from accumtrain.runs.folder import CHECKPOINTS
+
+NAMES = [each.name for each in SIGNALS]
+# exec runs a text as extensions in C do: a KeyboardInterrupt itself would then end the process by SIGINT, not by 75
+TENSORFLOW = """
+import time
+print("importing", flush=True)
+exec("time.sleep(60)")
+"""
+
+
+@pytest.fixture
+def importing(tmp_path):
+    """Starts a command whose TensorFlow takes forever to import, and returns when it does."""
+    (tmp_path / "tensorflow.py").write_text(TENSORFLOW)
+    processes = []
+
+    def start(*arguments):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "accumtrain", *arguments],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job in the background may ignore it
+        )
+        processes.append(process)
+        assert process.stdout.readline() == "importing\n"
+        return process
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_while_tensorflow_is_imported(importing, tmp_path, name):
+    process = importing("model=lenet5", "run.name=one")
+    process.send_signal(signal.Signals[name])
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (75, "")
+    assert out == f"stopped by {name} when there was nothing to save; run the same command again\n"
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_job_that_cannot_be_continued(importing, name):
+    process = importing("model=lenet5", "job=bench")
+    process.send_signal(signal.Signals[name])
+    _, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (130, "error: interrupted before there was anything to save\n")
+
+
+@pytest.fixture
+def _trained(tmp_path):
+    file = tmp_path / "runs" / "one" / CHECKPOINTS / "step-1.index"
+    file.parent.mkdir(parents=True)
+    file.touch()
+
+
+@pytest.mark.usefixtures("_trained")
+@pytest.mark.parametrize(("job", "code"), [("train", 75), ("evaluate", 75), ("verify", 130)])
+def test_while_the_job_does_what_can_be_done_again(command, fake_job, job, code):
+    fake_job(lambda config: os.kill(os.getpid(), signal.SIGTERM), job)
+    assert command(f"job={job}", "run.name=one").code == code
+
+
+def test_a_job_that_finishes_all_the_same(command, fake_job, tmp_path):
+    def job(config):
+        with Interrupt():
+            os.kill(os.getpid(), signal.SIGTERM)
+        return {"step": 7}
+
+    fake_job(job)
+    assert command("run.name=one").code == 0
+    assert json.loads((tmp_path / "runs/one/summary.json").read_text()) == {"step": 7}
+
+
+def test_while_the_result_is_written(command, fake_job, monkeypatch, tmp_path):
+    write = dispatch.write_json
+
+    def signal_and_write(path, value):
+        os.kill(os.getpid(), signal.SIGTERM)
+        write(path, value)
+
+    monkeypatch.setattr(dispatch, "write_json", signal_and_write)
+    fake_job(lambda config: {"step": 7})
+    assert command("run.name=one").code == 0
+    assert json.loads((tmp_path / "runs/one/summary.json").read_text()) == {"step": 7}

@@ -1,0 +1,62 @@
+"""SIGTERM in each phase of a training: exit code 75, and the same command goes on to the same end."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+
+import pytest
+
+from accumtrain.errors import Preempted
+from accumtrain.jobs.dispatch import run
+
+SMALL = (
+    *("model=lenet5", "data=synthetic", "data.image_size=8", "data.train_examples=16", "data.test_examples=8"),
+    *("optim=sgd", "batch_size=8", "accum.steps=2", "train.steps=3", "eval.every=2", "run.name=one"),
+)
+NOTHING_LOST = "stopped by SIGTERM when there was nothing to save"
+
+
+@pytest.fixture
+def stop_in(monkeypatch):
+    """Sends SIGTERM when the code at "module:name" is called."""
+
+    def stop(place):
+        module, name = place.split(":")
+        owner = importlib.import_module(f"accumtrain.{module}")
+        for part in name.split(".")[:-1]:
+            owner = getattr(owner, part)
+        name = name.split(".")[-1]
+        called = getattr(owner, name)
+
+        def signalled(*arguments, **keywords):
+            os.kill(os.getpid(), signal.SIGTERM)
+            return called(*arguments, **keywords)
+
+        monkeypatch.setattr(owner, name, signalled)
+
+    return stop
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        pytest.param("jobs.session:resolve", NOTHING_LOST, marks=pytest.mark.slow),
+        ("jobs.session:open_data", NOTHING_LOST),
+        pytest.param("jobs.session:build_window", NOTHING_LOST, marks=pytest.mark.slow),
+        pytest.param("engine.step:Step.trace", "stopped after update 0 of 3", marks=pytest.mark.slow),
+        pytest.param("engine.step:Step.accumulate", "stopped after update 0 of 3", marks=pytest.mark.slow),
+        ("engine.step:Step.commit", "stopped after update 1 of 3"),
+        ("engine.evaluator:Evaluator.__call__", "stopped after update 2 of 3"),
+        ("jobs.train:draw_curves", NOTHING_LOST),
+    ],
+)
+def test_sigterm(compose, tmp_path, monkeypatch, stop_in, place, message):
+    config = compose(*SMALL, f"run.dir={tmp_path}")
+    stop_in(place)
+    with pytest.raises(Preempted, match=message):
+        run(config)
+    monkeypatch.undo()
+    summary = run(config)
+    assert (summary["status"], summary["step"]) == ("completed", 3)

@@ -1,0 +1,35 @@
+"""The time that is left, counted from the start of the process."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from accumtrain.process import walltime
+from accumtrain.process.walltime import Walltime
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock to set, in a process that started 100 s ago."""
+    now = [0.0]
+    monkeypatch.setattr(walltime, "process_started", lambda: time.time() - 100)
+    monkeypatch.setattr(walltime.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_it_ends(clock):
+    left = Walltime(160.0)
+    assert not left.due(30)
+    clock[0] = 20.0
+    assert not left.due(30)
+    clock[0] = 31.0
+    assert left.due(30)
+    assert not left.due(5)
+
+
+def test_it_never_ends(clock):
+    left = Walltime(None)
+    clock[0] = 1e9
+    assert not left.due(1e9)

@@ -1,0 +1,109 @@
+"""A process that hangs ends, and says where; one that makes progress does not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from accumtrain.process import watchdog
+from accumtrain.process.watchdog import Watchdog
+
+PROGRAM = """
+import ctypes, sys, time
+from pathlib import Path
+sys.path[:] = {path!r}
+from accumtrain.process.watchdog import Watchdog
+
+def hang_in_c():
+    ctypes.CDLL(None).sleep(60)
+
+def save():
+{save}
+
+with Watchdog({timeout}, Path({folder!r}), save) as watchdog:
+    for number in range(30):
+        watchdog.beat(f"update {{number}}")
+    hang_in_c()
+"""
+
+
+@pytest.fixture
+def hang(tmp_path):
+    """A program that hangs in C, ended."""
+
+    def run(save="    print('saved', flush=True)", folder=tmp_path):
+        program = PROGRAM.format(path=sys.path, timeout=0.5, folder=str(folder), save=save)
+        return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=50, check=False)
+
+    return run
+
+
+def test_a_hang_ends_and_leaves_behind_where(hang, tmp_path):
+    ended = hang()
+    assert ended.returncode == 75
+    assert ended.stdout == "saved\n"
+    (file,) = tmp_path.glob("hang-*.txt")
+    assert ended.stderr == (
+        f"\nerror: no progress for 0.5 s (run.hang_timeout) in: update 29; {file} has the stack of each thread. The "
+        "last checkpoint is intact: run the same command again to continue from it\n"
+    )
+    text = file.read_text()
+    assert text.startswith("no progress for 0.5 s (run.hang_timeout) in: update 29\n")
+    assert [line.split("  ")[-1] for line in text.splitlines() if "  update " in line] == [
+        f"update {number}" for number in range(10, 30)
+    ]
+    assert "in hang_in_c" in text
+    assert "most recent call first" in text
+
+
+def test_a_save_that_hangs_too_is_not_waited_for(hang):
+    save = "    import accumtrain.process.watchdog; time.sleep(60)"
+    program = hang(save=f"    pass\nimport accumtrain.process.watchdog as w; w.LAST_WORK = 0.5\ndef save():\n{save}")
+    assert program.returncode == 75
+
+
+def test_a_folder_that_cannot_be_written(hang, tmp_path):
+    ended = hang(folder=tmp_path / "nowhere")
+    assert ended.returncode == 75
+    assert "can't be written: No such file or directory" in ended.stderr
+    assert "in hang_in_c" in ended.stderr
+
+
+def test_nobody_reads_what_is_said(tmp_path):
+    program = PROGRAM.format(path=sys.path, timeout=0.5, folder=str(tmp_path), save="    pass")
+    with subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE) as process:
+        process.stderr.close()
+        assert process.wait(timeout=50) == 75
+
+
+class Ticks:
+    """In the place of the event that ends the watch: does something in each of its ticks, and ends it after 100."""
+
+    def __init__(self, action):
+        self.action, self.count = action, 0
+
+    def wait(self, seconds):
+        self.count += 1
+        self.action()
+        return self.count == 100
+
+
+@pytest.mark.parametrize(("beats", "ticks"), [(True, 100), (False, 4)])
+def test_progress_is_no_hang(tmp_path, monkeypatch, beats, ticks):
+    ends = []
+    monkeypatch.setattr(watchdog, "end_now", lambda message, code: ends.append(code))
+    watched = Watchdog(4.0, tmp_path)
+    watched.beat("start")
+    watched._over = Ticks(lambda: watched.beat("update") if beats else None)
+    watched._watch()
+    assert watched._over.count == ticks
+    assert ends == ([] if beats else [75])
+    assert len(list(tmp_path.iterdir())) == len(ends)
+
+
+def test_it_can_be_turned_off(tmp_path, monkeypatch):
+    monkeypatch.setattr(watchdog.threading.Thread, "start", lambda self: pytest.fail("a thread"))
+    with Watchdog(0, tmp_path) as watched:
+        watched.beat("update")

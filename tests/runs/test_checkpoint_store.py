@@ -1,0 +1,185 @@
+"""The store of checkpoints: each is whole or absent, damage of any kind is found, and nothing is deleted for it."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from accumtrain.errors import CheckpointError
+from accumtrain.runs.checkpoint_store import CheckpointStore, DamagedError
+
+FACTS = {"learned": {"optim.lr": 0.1}}
+
+
+def write_two_files(prefix: str) -> None:
+    step = int(Path(prefix).parent.name.rpartition("-")[2])
+    Path(f"{prefix}.index").write_bytes(bytes([step]) * 300)
+    Path(f"{prefix}.data-00000-of-00001").write_bytes(random.Random(step).randbytes(5000))
+
+
+def add(store: CheckpointStore, step: int, write=write_two_files):
+    return store.write(step, write, lambda prefix: None, FACTS)
+
+
+@pytest.fixture
+def store(tmp_path):
+    store = CheckpointStore(tmp_path / "checkpoints")
+    for step in (9, 10):
+        add(store, step)
+    return store
+
+
+def newest_whole(store: CheckpointStore) -> int | None:
+    for saved in store.newest_first():
+        try:
+            saved.check()
+        except DamagedError:
+            continue
+        return saved.step
+    return None
+
+
+def test_the_newest_comes_first_by_number(store):
+    assert [saved.step for saved in store.newest_first()] == [10, 9]
+    manifest = store.newest_first()[0].check()
+    assert manifest["step"] == 10
+    assert manifest["learned"] == FACTS["learned"]
+    assert set(manifest["files"]) == {"state.index", "state.data-00000-of-00001"}
+
+
+def test_a_folder_without_checkpoints_has_none(tmp_path):
+    assert CheckpointStore(tmp_path / "absent").newest_first() == []
+
+
+def files_of_the_newest(store):
+    return sorted(store.newest_first()[0].path.iterdir())
+
+
+@pytest.mark.parametrize("file", range(3))
+def test_a_truncated_file_is_found(store, file):
+    path = files_of_the_newest(store)[file]
+    content = path.read_bytes()
+    for length in {len(content) * part // 20 for part in range(20)}:
+        path.write_bytes(content[:length])
+        assert newest_whole(store) == 9, (path.name, length)
+    path.write_bytes(content)
+    assert newest_whole(store) == 10
+
+
+@pytest.mark.parametrize("file", range(2))  # not the manifest, which has no checksum of its own
+def test_a_flipped_bit_is_found(store, file):
+    path = [each for each in files_of_the_newest(store) if each.suffix != ".json"][file]
+    content = path.read_bytes()
+    for place in random.Random(0).sample(range(8 * len(content)), 50):
+        changed = bytearray(content)
+        changed[place // 8] ^= 1 << place % 8
+        path.write_bytes(changed)
+        assert newest_whole(store) == 9, (path.name, place)
+
+
+def test_a_flipped_bit_of_the_manifest_is_found_or_changes_no_file(store):
+    path = store.newest_first()[0].path / "manifest.json"
+    content = path.read_bytes()
+    for place in range(0, 8 * len(content), 3):
+        changed = bytearray(content)
+        changed[place // 8] ^= 1 << place % 8
+        path.write_bytes(changed)
+        if newest_whole(store) == 10:  # a fact or a name of one: the files are those that were written
+            files = json.loads(changed)["files"]
+            assert files == json.loads(content)["files"]
+
+
+@pytest.mark.parametrize("file", range(3))
+def test_a_missing_file_is_found(store, file):
+    files_of_the_newest(store)[file].unlink()
+    assert newest_whole(store) == 9
+
+
+@pytest.mark.parametrize("file", range(2))
+def test_a_file_of_another_update_is_found(store, file):
+    ours = [each for each in files_of_the_newest(store) if each.suffix != ".json"][file]
+    shutil.copy(store.directory / "step-9" / ours.name, ours)
+    assert newest_whole(store) == 9
+
+
+def test_a_checkpoint_under_the_name_of_another_is_found(store):
+    shutil.rmtree(store.directory / "step-10")
+    shutil.copytree(store.directory / "step-9", store.directory / "step-10")
+    with pytest.raises(DamagedError, match="that of update 9"):
+        store.newest_first()[0].check()
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", "null", '{"step": 10, "format": 1, "files": {}}', "\xff"])
+def test_a_manifest_of_another_kind_is_found(store, content):
+    (store.directory / "step-10/manifest.json").write_bytes(content.encode("latin-1"))
+    assert newest_whole(store) == 9
+
+
+def test_a_failed_save_leaves_nothing_and_the_others_alone(store):
+    def fail(prefix):
+        write_two_files(prefix)
+        raise OSError(28, "No space left on device")
+
+    before = sorted(store.directory.rglob("*"))
+    with pytest.raises(CheckpointError, match="no space is left"):
+        add(store, 11, fail)
+    assert sorted(store.directory.rglob("*")) == before
+
+
+def test_what_was_written_is_read_back_before_it_counts(store):
+    def differs(prefix):
+        raise DamagedError("not as written")
+
+    with pytest.raises(DamagedError):
+        store.write(11, write_two_files, differs, FACTS)
+    assert [saved.step for saved in store.newest_first()] == [10, 9]
+
+
+def test_a_checkpoint_that_is_there_is_not_written_again(store):
+    add(store, 10, write=lambda prefix: pytest.fail("written"))
+
+
+def test_only_those_kept_stay(store):
+    add(store, 11)
+    store.keep(lambda newest_first: newest_first[:2])
+    assert [saved.step for saved in store.newest_first()] == [11, 10]
+
+
+def test_what_a_killed_process_left_is_swept(store):
+    for name in (".unfinished-11", ".unfinished-9-old", "step-12_temp"):  # the last is of earlier versions
+        (store.directory / name).mkdir()
+        (store.directory / name / "part").write_text("x")
+    store.sweep()
+    assert sorted(path.name for path in store.directory.iterdir()) == ["step-10", "step-9"]
+
+
+def test_quarantine_keeps_every_damaged_checkpoint(store):
+    places = []
+    for _ in range(3):
+        saved = store.newest_first()[0]
+        places.append(store.quarantine(saved, "torn"))
+        add(store, 10)
+    assert [place.name for place in places] == ["step-10", "step-10.1", "step-10.2"]
+    assert all((place / "reason.txt").read_text() == "torn\n" for place in places)
+    assert all((place / "state.index").exists() for place in places)
+
+
+def test_checkpoints_of_earlier_versions_are_listed_kept_and_moved(store):
+    for name in ("step-3.index", "step-3.data-00000-of-00001", "checkpoint"):
+        (store.directory / name).write_text("x")
+    oldest = store.newest_first()[-1]
+    assert (oldest.step, oldest.check(), oldest.prefix) == (3, {}, str(store.directory / "step-3"))
+    place = store.quarantine(oldest, "torn")
+    assert sorted(file.name for file in place.iterdir()) == ["reason.txt", "step-3.data-00000-of-00001", "step-3.index"]
+    (store.directory / "step-2.index").write_text("x")
+    store.keep(lambda newest_first: newest_first[:2])
+    assert [saved.step for saved in store.newest_first()] == [10, 9]
+
+
+def test_links_are_no_checkpoints(store, tmp_path):
+    (store.directory / "step-99").symlink_to(store.directory / "step-9")
+    assert [saved.step for saved in store.newest_first()] == [10, 9]

@@ -1,0 +1,106 @@
+"""Hydra itself writes nothing, imports nothing and calls nothing that a command or a folder of YAML files names."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+REFUSED = [
+    "hydra.run.dir=own",
+    "hydra.sweep.dir=own",
+    "hydra.sweep.subdir=own",
+    "hydra.output_subdir=own",
+    "hydra.verbose=true",
+    "hydra.searchpath=[pkg://own_module]",
+    "hydra.job.chdir=true",
+    "hydra.job.env_set={OWN:1}",
+    "hydra.job_logging.root={level:INFO}",
+    "hydra/job_logging=default",
+    "hydra/hydra_logging=default",
+    "hydra/output=default",
+    "+hydra.callbacks={own:{_target_:own_module.Own}}",
+    "++hydra.callbacks.own._target_=own_module.Own",
+    "~hydra.run",
+    "experiment@hydra.job_logging=cifar10_revnet38",
+    "hydra/launcher@hydra.callbacks.own=basic",
+    "+hydra={run:{dir:own}}",
+]
+CODE = [
+    ("+hydra.launcher.own={_target_:own_module.Own}", "hydra.launcher.own._target_=own_module.Own"),
+    ("+hydra.launcher.own='${oc.create:${run.name}}'", "must not be made by oc.create or oc.decode"),
+    ("hydra.launcher._target_=own_module.Own", "hydra.launcher._target_=own_module.Own"),
+    ("+hydra.sweeper.own=[{_target_:own_module.Own}]", "hydra.sweeper.own.0._target_=own_module.Own"),
+    ("optim=keras optim.name=Adam optim.args={_target_:own_module.Own}", "optim.args._target_=own_module.Own"),
+]
+FILES = {
+    "callbacks": "# @package _global_\nhydra: {callbacks: {own: {_target_: own_module.Own}}}\n",
+    "folder": "# @package _global_\nhydra: {run: {dir: own}}\n",
+    "logs": "# @package _global_\nhydra: {job_logging: {root: {handlers: [file]}}}\n",
+    "environment": "# @package _global_\nhydra: {job: {env_set: {OWN: '1'}}}\n",
+    "code": "# @package optim\nargs: {_target_: own_module.Own}\n",
+}
+
+
+@pytest.fixture(autouse=True)
+def own_module(tmp_path, monkeypatch):
+    """A module whose import leaves a file."""
+    modules = tmp_path.parent / f"{tmp_path.name}-modules"
+    modules.mkdir()
+    (modules / "own_module.py").write_text("open('imported', 'w')\nclass Own: pass\n")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(modules)])
+
+
+@pytest.mark.parametrize("mode", ["", "-m "])
+@pytest.mark.parametrize("override", REFUSED)
+def test_a_closed_key_of_hydra(override, mode, command, fake_job, tmp_path):
+    seen = fake_job(lambda config: None)
+    answer = command(*f"{mode}batch_size=32 {override}".split(" "))
+    assert (answer.code, seen) == (2, [])
+    assert answer.err == (
+        f"error: {override}: this part of Hydra is not open; leave it out: "
+        "only hydra/launcher, hydra/sweeper and their keys can be chosen, and files are written in run.dir\n"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("mode", ["", "-m "])
+@pytest.mark.parametrize(("overrides", "message"), CODE)
+def test_a_value_that_names_code(overrides, message, mode, command, fake_job, tmp_path):
+    fake_job(lambda config: None)
+    answer = command(*f"{mode}{overrides}".split(" "))
+    assert answer.code == 2
+    assert message in answer.err
+    assert not (tmp_path / "imported").exists()
+
+
+@pytest.mark.parametrize("mode", ["", "-m "])
+@pytest.mark.parametrize("file", FILES)
+def test_a_file_that_changes_hydra_or_names_code(file, mode, command, fake_job, tmp_path):
+    seen = fake_job(lambda config: None)
+    (tmp_path / "own" / "experiment").mkdir(parents=True)
+    (tmp_path / "own" / "experiment" / "mine.yaml").write_text(FILES[file])
+    answer = command(*f"{mode}--config-dir own experiment=mine".split(" "))
+    assert (answer.code, seen) == (2, [])
+    assert "hydra." in answer.err or "can't name code" in answer.err
+    assert [each.name for each in tmp_path.iterdir()] == ["own"]
+
+
+def test_a_whole_configuration_of_ones_own(command, fake_job, tmp_path):
+    seen = fake_job(lambda config: None)
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "mine.yaml").write_text("defaults: [config, _self_]\nbatch_size: 32\n")
+    assert command("--config-dir", "own", "--config-name", "mine").code == 0
+    assert command("-m", "--config-dir", "own", "--config-name", "mine", "accum.steps=2,4").code == 0
+    assert [(config.batch_size, config.accum.steps) for config in seen] == [(32, 4), (32, 2), (32, 4)]
+    (tmp_path / "own" / "mine.yaml").write_text("hydra: {searchpath: ['pkg://own_module']}\n")
+    answer = command("--config-dir", "own", "--config-name", "mine")
+    assert answer.code == 2
+    assert answer.err.startswith("error: hydra.searchpath in mine")
+    assert not (tmp_path / "imported").exists()
+
+
+def test_what_is_open(command, fake_job):
+    seen = fake_job(lambda config: None)
+    assert command("hydra.mode=MULTIRUN", "hydra/launcher=basic", "batch_size=32,64").code == 0
+    assert len(seen) == 2

@@ -1,0 +1,89 @@
+"""job=evaluate takes the configuration of the run; its command changes what does not decide what was learned."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from accumtrain.runs.run import Run
+
+TRAINED = ("run.name=x", "model=lenet5", "data.mean=[0.4]", "accum.steps=2", "ema.decay=0.9", "run.seed=7")
+
+
+@pytest.fixture
+def trained(command, fake_job, tmp_path, monkeypatch):
+    """A trained run; returns the configurations that job=evaluate sees."""
+
+    def train(config):
+        with Run(config) as run:
+            run.save_config(config)
+        (tmp_path / "runs" / "x" / "checkpoints" / "last").mkdir(parents=True)
+        (tmp_path / "runs" / "x" / "checkpoints" / "last" / "ckpt-1.index").touch()
+
+    fake_job(train)
+    assert command(*TRAINED).code == 0
+    return fake_job(lambda config: None, "evaluate")
+
+
+def test_nothing_but_the_name_is_needed(trained, command):
+    assert command("job=evaluate", "run.name=x").code == 0
+    (config,) = trained
+    assert (config.model.kind, config.data.mean, config.ema.decay) == ("lenet", [0.4], 0.9)
+    assert (config.run.seed, config.accum.steps, config.job) == (7, 2, "evaluate")
+
+
+def test_what_was_not_learned_may_be_given(trained, command):
+    given = ("device=cpu", "accum.steps=8", "model.memory=recompute", "run.hang_timeout=5", "log.every=3")
+    assert command("job=evaluate", "run.name=x", *given).code == 0
+    (config,) = trained
+    assert (config.device.kind, config.accum.steps, config.model.memory) == ("cpu", 8, "recompute")
+    assert (config.run.hang_timeout, config.log.every) == (5, 3)
+    assert (config.model.kind, config.data.mean) == ("lenet", [0.4])
+
+
+def test_the_command_that_trained_evaluates_too(trained, command):
+    assert command("job=evaluate", *TRAINED).code == 0
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("data.mean=[0.5]", "data.mean=[0.5]: the run in runs/x has learned with data.mean=[0.4]; leave data.mean out"),
+        ("model=revnet38", "model.kind=revnet: the run in runs/x has learned with model.kind=lenet; leave model out"),
+        ("run.seed=1", "run.seed=1: the run in runs/x has learned with run.seed=7; leave run.seed out"),
+        ("precision=bfloat16", "precision=bfloat16: the run in runs/x has learned with precision=float32"),
+        ("++optim.clip_norm=3", "optim.clip_norm=3: the run in runs/x has learned with optim.clip_norm="),
+        ("experiment=cifar10_revnet38", "the run in runs/x has learned with batch_size=64; leave experiment out"),
+        ("~run.seed", "an override with ~ removes a key that decides what is learned; leave it out"),
+        ("model=3", "model=3: no such choice"),
+        ("run=3", "run=3: run is a group of keys"),
+        ("data=3", "data=3: no such choice"),
+    ],
+)
+def test_what_was_learned_can_not_be_changed(override, message, trained, command):
+    answer = command("job=evaluate", "run.name=x", override)
+    assert (answer.code, trained) == (2, [])
+    assert message in answer.err
+    assert "Traceback" not in answer.err
+
+
+def test_a_damaged_configuration_of_the_run(trained, command, tmp_path):
+    (tmp_path / "runs" / "x" / "config.yaml").write_text("model: [")
+    answer = command("job=evaluate", "run.name=x")
+    assert answer.code == 5
+    assert answer.err.startswith("error: runs/x/config.yaml is damaged")
+
+
+def test_a_run_that_is_not_there(command, fake_job, tmp_path):
+    fake_job(lambda config: None, "evaluate")
+    answer = command("job=evaluate", "run.name=nowhere")
+    assert answer.code == 5
+    assert "no checkpoint in runs/nowhere/checkpoints" in answer.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_sweep_over_runs(trained, command):
+    assert command("-m", "job=evaluate", "run.name=x", "accum.steps=4").code == 0
+    assert trained[0].data.mean == [0.4]
+    assert sys.modules["accumtrain.jobs.evaluate"]
