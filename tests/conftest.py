@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +25,11 @@ from accumtrain.shell.overrides import for_hydra
 
 # before a test imports TensorFlow
 os.environ.update(environment.VARIABLES | tpu_runtime.quiet_environment(), TF_CPP_MIN_LOG_LEVEL="3")
+
+# a shell starts commands in the background with these ignored, and so would all processes of the tests
+for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, handler)
 
 TENSORFLOW_TPU = "tensorflow_tpu" in {found.name for found in importlib.metadata.distributions()}
 # by the marker of the tests that need it

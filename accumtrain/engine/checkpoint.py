@@ -112,7 +112,7 @@ class Checkpoints:
             accept(manifest)
             for damage in damages:
                 warn(damage)
-            load_into(self._checkpoint, saved, partial=False)
+            load_into(self._checkpoint, saved)
             self._saved_step = saved.step
             return manifest
         if damages:
@@ -243,7 +243,7 @@ def restore_model(
         accept(manifest)
         for damage in damages:
             warn(f"{damage}; {saved.path} is taken instead")
-        load_into(tf.train.Checkpoint(**state), saved, partial=True)
+        load_into(tf.train.Checkpoint(**state), saved)
         return saved
     raise CheckpointError(
         f"no checkpoint in {directory} is whole: {'; '.join(damages)}"

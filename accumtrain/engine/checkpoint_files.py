@@ -31,15 +31,14 @@ def check_whole(saved: Saved) -> dict[str, Any]:
     return manifest
 
 
-def load_into(checkpoint: tf.train.Checkpoint, saved: Saved, *, partial: bool) -> None:
-    """Restores all objects of `checkpoint`. `partial`: the files may hold more.
+def load_into(checkpoint: tf.train.Checkpoint, saved: Saved) -> None:
+    """Restores all objects of `checkpoint`. The files may hold more.
 
     Raises:
         CheckpointError: the files belong to another model.
     """
     try:
-        status = checkpoint.read(saved.prefix)
-        (status.expect_partial() if partial else status).assert_existing_objects_matched()
+        checkpoint.read(saved.prefix).expect_partial().assert_existing_objects_matched()
     except tf.errors.DataLossError as error:
         raise CheckpointError(
             f"checkpoint {saved.path} changed while it was read: run the same command again"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from contextlib import suppress
 from contextvars import ContextVar
 from types import FrameType
@@ -29,7 +30,8 @@ class StopSignals:
         self.interrupts = 0  # contexts that are open
 
     def __enter__(self) -> StopSignals:
-        heeded = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+        in_main = threading.current_thread() is threading.main_thread()  # Python gives signals to no other thread
+        heeded = [number for number in SIGNALS if in_main and signal.getsignal(number) is not signal.SIG_IGN]
         self._outer = _signals_of_job.set(self)
         self._previous = {number: signal.signal(number, self._stop) for number in heeded}
         return self

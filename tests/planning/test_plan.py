@@ -109,7 +109,7 @@ def test_a_number_is_left_alone_and_a_run_keeps_its_own(config, monkeypatch):
     given = config("accum.steps=6")
     assert auto_steps.with_accum_steps_resolved(given) is given
     with Run(given) as run:
-        run.save_config()
+        run.save_config(given)
     assert auto_steps.with_accum_steps_resolved(config()).accum.count == 6
     assert auto_steps.with_trained_accum_steps(config()).accum.count == 6
 
@@ -126,7 +126,7 @@ def test_a_number_under_a_limit_is_probed_once(config, monkeypatch):
     ):
         auto_steps.with_accum_steps_resolved(config("accum.steps=3", "device.memory_limit_mb=45"))
     with Run(fitting) as run:
-        run.save_config()
+        run.save_config(fitting)
     auto_steps.with_accum_steps_resolved(fitting)
     assert memory.asked == [12, 16], "a run that has begun fits"
 

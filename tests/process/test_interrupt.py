@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -151,3 +152,12 @@ def test_what_is_ignored_stays_ignored(child, name):
     assert ask(process) == "nothing"
     process.communicate(timeout=20)
     assert process.returncode == 0
+
+
+def test_a_job_in_another_thread_gets_no_signals():
+    def job():
+        with StopSignals(), Interrupt() as interrupt:
+            return interrupt.requested
+
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(job).result() is False
