@@ -74,6 +74,10 @@ def _check_workers(config: Config) -> None:
     kind = config.device.kind
     if config.job not in shared:
         raise ConfigError(f"device={kind}: job={config.job} runs in one process; {' and '.join(shared)} do not")
+    if config.run.on_nonfinite == "rollback":
+        raise ConfigError(
+            f"run.on_nonfinite=rollback: works in one process, not with device={kind}; choose skip or stop"
+        )
     if config.accum.is_auto or config.device.memory_limit_mb is not None:
         limit = ("device.memory_limit_mb", config.device.memory_limit_mb)
         key, value = ("accum.steps", config.accum.steps) if config.accum.is_auto else limit

@@ -103,6 +103,7 @@ MISTAKES = [
     ("device=multiworker device.workers=[a:1,b:1] device.virtual=3 device.index=0", "x 6 replicas; nearest: 48, 72"),
     ("device=multiworker accum.steps=auto", "accum.steps=auto: is tried out in processes of its own"),
     ("device=multiworker job=verify", "device=multiworker: job=verify runs in one process; train and evaluate do not"),
+    ("device=multiworker run.on_nonfinite=rollback", "run.on_nonfinite=rollback: works in one process"),
     ("device.workers=[a:1]", "device.workers=[a:1]: only device=multiworker has workers"),
     ("accum.dtype=bfloat16", "accum.dtype=bfloat16: no such choice; did you mean float"),
     ("loss_scale.initial=0.5", "loss_scale.initial=0.5: must be at least 1"),
