@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import pytest
 import tensorflow as tf
+from hydra.core.hydra_config import HydraConfig
 
 from accumtrain.errors import OutOfMemoryError
 from accumtrain.planning.advice import combined, in_words, remedies
 from accumtrain.planning.tensorflow_errors import in_user_words
+
+
+@pytest.fixture(autouse=True)
+def _without_command_line(monkeypatch):
+    """Other tests of the same process may have left Hydra's configuration of a command."""
+    monkeypatch.setattr(HydraConfig.instance(), "cfg", None)
+
 
 REVERSIBLE = ("model=revnet38", "optim=adam", "batch_size=48", "accum.steps=4")
 
