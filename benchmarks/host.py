@@ -23,7 +23,7 @@ from workbench import compose, tf
 from accumtrain.config.schema import Config
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
-from accumtrain.jobs import dispatch, train
+from accumtrain.jobs import dispatch, session
 
 DIGITS = ("data=digits", "batch_size=64", "accum.steps=4")
 MNIST_SIZE = ("data=synthetic", "data.image_size=28", "batch_size=256", "accum.steps=4")
@@ -85,7 +85,7 @@ def timed_run(config: Config) -> TimedStep:
         made.append(TimedStep(*arguments, **options))
         return made[-1]
 
-    with mock.patch.object(train, "Step", make), contextlib.redirect_stdout(io.StringIO()):
+    with mock.patch.object(session, "Step", make), contextlib.redirect_stdout(io.StringIO()):
         dispatch.run(config)
     return made[0]
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
-from accumtrain import console
-from accumtrain.console import Progress, banner, fail, format_bytes, format_count, format_seconds, say, table, warn
+from accumtrain.console import banner, fail, format_bytes, format_count, format_seconds, say, table, warn
 
 
 @pytest.fixture
@@ -48,86 +45,6 @@ def test_on_a_terminal_there_are_frames(capsys, terminal):
     out = capsys.readouterr().out
     assert "╭" in out
     assert "─" in out
-
-
-def test_progress_in_a_pipe_logs_first_last_and_every_tenth(capsys):
-    with Progress(first=3, total=25, updates_per_epoch=12.5) as progress:
-        for step in range(4, 26):
-            progress.window(1, 2)
-            progress.update(step, loss=1 / step, accuracy=None, examples_per_second=512.4, peak_bytes=step * 2**20)
-            if step == 13:
-                progress.event("evaluated [here]")
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "epoch 1/2  update 4/25  loss 0.2500  512 examples/s  peak 4.0 MB"
-    assert lines[2] == "evaluated [here]"
-    assert [line.partition("update ")[2].split()[0] for line in lines if "update" in line] == [
-        "4/25",
-        "10/25",
-        "20/25",
-        "25/25",
-    ]
-    assert lines[-1] == "epoch 2/2  update 25/25  loss 0.0400  512 examples/s  peak 25.0 MB"
-
-
-@pytest.mark.parametrize(
-    ("step", "epoch"),
-    [(0, "1/3"), (1, "1/3"), (22, "1/3"), (23, "1/3"), (24, "2/3"), (45, "2/3"), (46, "3/3"), (50, "3/3")],
-)
-def test_epoch_of_an_update(step, epoch):
-    """Of 22.5 updates: update 23 begins in the first epoch, as does the example it begins with."""
-    progress = Progress(first=step, total=50, updates_per_epoch=22.5)
-    assert progress._epoch() == f"epoch {epoch}"
-
-
-def test_time_left_is_that_of_the_remaining_updates(monkeypatch, capsys):
-    now = iter([100.0, 102.0, 104.0])
-    monkeypatch.setattr(console.time, "monotonic", lambda: next(now))
-    with Progress(first=0, total=32, updates_per_epoch=8, log_every=1) as progress:
-        for step in (1, 2, 3):
-            progress.update(step, loss=None, accuracy=None, examples_per_second=None)
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "epoch 1/4  update 1/32  ", "the first update compiles and is not counted"
-    assert lines[2].endswith("58.0 s left"), "2 s for each of 29"
-
-
-@pytest.mark.parametrize(
-    ("method", "done", "of", "shown"),
-    [("window", 3, 64, "1/4 +3/64 "), ("window", 3, 4, "1/4 loss"), ("evaluating", 1, 9, "1/4 evaluating 1/9 ")],
-)
-def test_progress_on_a_terminal(method, done, of, shown, capsys, terminal):
-    with Progress(first=0, total=4, updates_per_epoch=2) as progress:
-        progress.event("evaluated")
-        progress.update(1, loss=0.5, accuracy=0.25, examples_per_second=2000)
-        getattr(progress, method)(done, of)
-    out = capsys.readouterr().out
-    assert shown in out
-    assert "epoch 1/2" in out
-    assert "2,000 ex/s" in out
-    assert "evaluated\n" in out
-
-
-@pytest.mark.parametrize("columns", [60, 80, 90, 120])
-def test_the_bar_stays_on_its_line(columns, capsys, terminal, monkeypatch):
-    """Where a terminal is narrow, the memory and the loss are what it still shows."""
-    monkeypatch.setenv("COLUMNS", str(columns))
-    with Progress(first=0, total=9999, updates_per_epoch=500) as progress:
-        for step in (1000, 1002):
-            progress.update(step, loss=0.5, accuracy=0.25, examples_per_second=2000, peak_bytes=389 * 2**20)
-        progress.window(12, 64)
-    lines = [
-        re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line) for line in capsys.readouterr().out.replace("\r", "\n").splitlines()
-    ]
-    (shown,) = {line.rstrip() for line in lines if "+12/64" in line}
-    assert len(shown) <= columns
-    assert "…" not in shown
-    assert "1002/9999 +12/64 loss 0.5000" in shown
-    assert "peak 389.0 MB" in shown
-    assert ("left" in shown, "accuracy" in shown, "ex/s" in shown) == {
-        60: (False, False, False),
-        80: (True, False, False),
-        90: (True, True, False),
-        120: (True, True, True),
-    }[columns]
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ LAYERS = [  # from the top; the members of a layer do not import each other
     {"process"},
     {"config"},
     {"kinds"},
+    {"progress"},
     {"console"},
     {"errors", "version"},
 ]

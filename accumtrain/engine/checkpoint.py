@@ -19,15 +19,14 @@ from typing import Any
 import tensorflow as tf
 
 from accumtrain.backprop.model import Model
-from accumtrain.console import warn
-from accumtrain.engine.checkpoint_files import TensorReader, check_whole, load_into
+from accumtrain.engine.checkpoint_files import TensorReader, find_whole, load_into
 from accumtrain.engine.ema import MovingAverage
 from accumtrain.engine.window import Window
 from accumtrain.errors import CheckpointError
 from accumtrain.runs.checkpoint_store import CheckpointStore, DamagedError, Saved
 
 BEST = "best"
-NICENESS = 10  # of the thread that writes
+NICENESS = 19  # of the thread that writes: it has what training leaves over
 
 
 class Checkpoints:
@@ -73,8 +72,6 @@ class Checkpoints:
         self._saved_step: int | None = None
         self.pauses: list[float] = []  # seconds that training has waited for each checkpoint
 
-    # --- restore --------------------------------------------------------------------------------------------------
-
     def __enter__(self) -> Checkpoints:
         return self
 
@@ -84,6 +81,8 @@ class Checkpoints:
             self.wait()
         finally:
             self._writer.shutdown()
+
+    # --- restore --------------------------------------------------------------------------------------------------
 
     def restore(self, accept: Callable[[Mapping[str, Any]], None] = lambda manifest: None) -> dict[str, Any] | None:
         """Restores the newest whole checkpoint, the best one included. Damaged ones are moved to quarantine/.
@@ -100,27 +99,20 @@ class Checkpoints:
         if self._writes:
             self._last.sweep()
             self._best.sweep()
-        found = [(saved, store) for store in (self._last, self._best) for saved in store.newest_first()]
-        damages = []
-        for saved, store in sorted(found, key=lambda each: -each[0].step):
-            try:
-                manifest = check_whole(saved)
-            except DamagedError as error:
-                place = store.quarantine(saved, str(error)) if self._writes else saved.path
-                damages.append(f"{saved.path} is damaged: {error}; it is now {place}")
-                continue
-            accept(manifest)
-            for damage in damages:
-                warn(damage)
-            load_into(self._checkpoint, saved)
-            self._saved_step = saved.step
-            return manifest
-        if damages:
-            raise CheckpointError(
-                f"no checkpoint in {self.directory} is whole, so the run can't be continued: {'; '.join(damages)}. "
-                "Put back a copy of one if there is any, or start anew under another run.name"
-            )
-        return None
+        found = [*self._last.newest_first(), *self._best.newest_first()]
+        if not found:
+            return None
+        saved, manifest = find_whole(sorted(found, key=lambda saved: -saved.step), self._dismiss)
+        accept(manifest)
+        load_into(self._checkpoint, saved)
+        self._saved_step = saved.step
+        return manifest
+
+    def _dismiss(self, saved: Saved, reason: str) -> str:
+        """Moves a damaged checkpoint to quarantine/, unless another worker does. Returns what is told of that."""
+        if not self._writes:
+            return ""
+        return f"; it is now {CheckpointStore(saved.path.parent).quarantine(saved, reason)}"
 
     @property
     def best(self) -> dict[str, float] | None:
@@ -198,7 +190,16 @@ class Checkpoints:
             return self._checkpoint.write(prefix)
 
     def _write_files(self, prefix: str) -> None:
-        self._save(tf.constant(prefix))
+        save = self._save.get_concrete_function()
+        if len({variable.device for variable in save.captured_inputs}) > 1:  # which this executor does not join
+            save(tf.constant(prefix))
+            return
+        tf.raw_ops.PartitionedCall(
+            args=[tf.constant(prefix), *save.captured_inputs],
+            Tout=[tf.string],
+            f=save,
+            executor_type="SINGLE_THREADED_EXECUTOR",  # in this thread, as TensorFlow's others take turns with training
+        )
 
     def _kept(self, newest_first: list[Saved]) -> list[Saved]:
         """The last `keep` checkpoints, and of those before them one for every `keep_hours`."""
@@ -231,25 +232,14 @@ def restore_model(
     Raises:
         CheckpointError: no checkpoint is whole, or one belongs to another model.
     """
+    found = [*CheckpointStore(directory / BEST).newest_first(), *CheckpointStore(directory).newest_first()]
+    if not found:
+        raise CheckpointError(f"no checkpoint in {directory}: train first, with the same run.name")
+    saved, manifest = find_whole(found)
+    accept(manifest)
     state = {"model": model} if ema is None else {"model": model, "ema": ema}
-    stores = (CheckpointStore(directory / BEST), CheckpointStore(directory))
-    damages = []
-    for saved in (saved for store in stores for saved in store.newest_first()):
-        try:
-            manifest = check_whole(saved)
-        except DamagedError as error:
-            damages.append(f"{saved.path} is damaged: {error}")
-            continue
-        accept(manifest)
-        for damage in damages:
-            warn(f"{damage}; {saved.path} is taken instead")
-        load_into(tf.train.Checkpoint(**state), saved)
-        return saved
-    raise CheckpointError(
-        f"no checkpoint in {directory} is whole: {'; '.join(damages)}"
-        if damages
-        else f"no checkpoint in {directory}: train first, with the same run.name"
-    )
+    load_into(tf.train.Checkpoint(**state), saved)
+    return saved
 
 
 def _yield_to_training() -> None:

@@ -3,17 +3,46 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
 
+from accumtrain.console import warn
 from accumtrain.errors import CheckpointError
 from accumtrain.runs.checkpoint_store import DamagedError, Saved
 
 # what TensorFlow raises for the checkpoint of another model
 OF_ANOTHER_MODEL = (tf.errors.OpError, AssertionError, IndexError, ValueError, RuntimeError)
 READ_AT_ONCE = 2**24  # bytes of tensors that are read back together
+
+
+def find_whole(
+    candidates: Iterable[Saved], dismiss: Callable[[Saved, str], str] = lambda saved, reason: ""
+) -> tuple[Saved, dict[str, Any]]:
+    """Returns the first checkpoint that is whole, and its manifest. Warns of the damaged ones before it.
+
+    Args:
+        candidates: at least one checkpoint.
+        dismiss: called for a damaged checkpoint with the reason. Returns what else the warning shall say.
+
+    Raises:
+        CheckpointError: none of them is whole.
+    """
+    damages = []
+    for saved in candidates:
+        try:
+            manifest = check_whole(saved)
+        except DamagedError as error:
+            damages.append(f"{saved.path} is damaged: {error}{dismiss(saved, str(error))}")
+            continue
+        for damage in damages:
+            warn(f"{damage}; {saved.path} is taken instead")
+        return saved, manifest
+    raise CheckpointError(
+        f"no checkpoint of this run is whole: {'; '.join(damages)}. Put back a copy of one if there is any, or start "
+        "anew under another run.name"
+    )
 
 
 def check_whole(saved: Saved) -> dict[str, Any]:

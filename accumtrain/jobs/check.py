@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from accumtrain.config.schema import Config
-from accumtrain.console import counting, say, table
+from accumtrain.console import say, table
 from accumtrain.data.census import Census, take_census
 from accumtrain.data.open_data import open_data
 from accumtrain.errors import DataError
+from accumtrain.progress import counting
 from accumtrain.runs.folder import result_file
 
 SPLITS = ("train", "test")

@@ -7,13 +7,14 @@ from typing import Any, NoReturn
 import tensorflow as tf
 
 from accumtrain.config.schema import Config
-from accumtrain.console import Progress, say
+from accumtrain.console import say
 from accumtrain.engine.loss_scale import SMALLEST
 from accumtrain.engine.nonfinite import describe_state, describe_window
 from accumtrain.errors import DivergedError, Preempted
 from accumtrain.jobs.opening import show_opening
 from accumtrain.jobs.session import SKIPPED, Session
 from accumtrain.jobs.summary import show_closing
+from accumtrain.progress import Progress
 from accumtrain.runs.curves import draw_curves
 
 RESERVE = 10.0  # seconds of run.walltime that are left for the last checkpoint and the end of the process

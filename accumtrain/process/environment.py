@@ -17,8 +17,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 
-import psutil
-
 from accumtrain.errors import ConfigError
 from accumtrain.kinds.devices import DEVICES, DeviceConfig
 from accumtrain.kinds.table import load
@@ -48,6 +46,8 @@ def job_started() -> float:
 
 def process_started() -> float:
     """Start of this process, in seconds since the epoch."""
+    import psutil  # takes 10 ms, which --help has no use for
+
     return psutil.Process().create_time()
 
 

@@ -14,8 +14,6 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-import psutil
-
 from accumtrain.console import say
 from accumtrain.errors import ConfigError
 from accumtrain.runs.files import write_json
@@ -51,6 +49,8 @@ def goes_on(folder: Path) -> bool:
         host, process = (folder / OWNER).read_text().split()
     except FileNotFoundError:
         return False
+    import psutil  # takes 10 ms, which --help has no use for
+
     return host != socket.gethostname() or psutil.pid_exists(int(process))
 
 

@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 from rich.console import Console
 
-from accumtrain import console
+from accumtrain import progress
 from accumtrain.errors import DataError
 from accumtrain.jobs import check
 
@@ -125,8 +125,8 @@ def test_the_tables_are_short(
 
 def test_a_terminal_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     text = io.StringIO()
-    monkeypatch.setattr(console, "_out", lambda: Console(file=text, force_terminal=True, width=80))
-    with console.counting("reading train", 2000) as report:
+    monkeypatch.setattr(progress, "stdout", lambda: Console(file=text, force_terminal=True, width=80))
+    with progress.counting("reading train", 2000) as report:
         report(900)
         report(1100)
     assert "reading train" in text.getvalue()

@@ -201,7 +201,7 @@ def test_a_run_without_a_whole_checkpoint_does_not_begin_again(config, tmp_path)
     run(config("damaged", "train.steps=1"))
     for index in (tmp_path / "damaged").rglob("state.index"):
         index.write_bytes(b"")
-    with pytest.raises(CheckpointError, match=r"no checkpoint in .* is whole.*Put back a copy") as error:
+    with pytest.raises(CheckpointError, match=r"no checkpoint of this run is whole.*Put back a copy") as error:
         run(config("damaged", "train.steps=2"))
     assert error.value.exit_code == 5
     with pytest.raises(CheckpointError, match="holds the metrics of a run, but no checkpoint"):

@@ -21,8 +21,8 @@ def job(folder):
     while sweep_folder.goes_on(folder):
         time.sleep(0.01)
     time.sleep({saving})
+    print("saved", flush=True)  # before its outcome is there, which the launcher waits for
     sweep_folder.leave(folder, 0, JobOutcome([], ended_with=75))
-    print("saved", flush=True)
 
 with sweep_folder.open_sweep_folder(Path({runs!r})) as folder:
     sweep_folder.leave(folder, 0, JobOutcome([]))
