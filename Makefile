@@ -44,7 +44,7 @@ test-slow: $(READY) ## the tests that take minutes; ARGS go to pytest
 test-tpu: $(TPU)/.ready ## the fast tests, on the CPU, in the environment of make tpu; ARGS go to pytest
 	$(TPU)/bin/pytest $(ARGS)
 
-torture: $(READY) ## kill trainings at random moments: make torture ARGS="--kills 1000 --workers 2"
+torture: $(READY) ## kill trainings at random moments: make torture ARGS="--stops 1000 --workers 2"
 	@PYTHONPATH=. $(BIN)/python tests/faults/torture.py $(ARGS)
 
 bench: $(PEERS) ## beside Keras and PyTorch, in minutes; ARGS go to benchmarks/compare.py

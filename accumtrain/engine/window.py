@@ -234,12 +234,15 @@ class Window(tf.Module):
 
 
 def all_finite(values: Iterable[tf.Tensor]) -> tf.Tensor:
-    """Whether all numbers are finite, by their sum: infinity and NaN stay in it, and it is one pass without a copy.
+    """Whether all numbers are finite, by their sums: infinity and NaN stay in a sum, and it is one pass without a copy.
 
     A sum beyond the largest number of the dtype, 3e38 in float32, counts as infinite.
     """
-    sums = [tf.cast(tf.raw_ops.Sum(input=each, axis=list(range(each.shape.rank))), tf.float64) for each in values]
-    return tf.math.is_finite(tf.add_n(sums))
+    values = list(values)
+    axes = {rank: tf.constant([*range(rank)], tf.int32, [rank]) for rank in {each.shape.rank for each in values}}
+    sums = [tf.raw_ops.Sum(input=each, axis=axes[each.shape.rank]) for each in values]
+    widest = max((each.dtype for each in sums), key=lambda dtype: dtype.size)
+    return tf.reduce_all(tf.math.is_finite(tf.stack([tf.cast(each, widest) for each in sums])))
 
 
 def make_clear(dtype: tf.DType) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:

@@ -6,7 +6,6 @@ and the checksum of every file. What fails this check is moved to quarantine/, n
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import platform
@@ -17,6 +16,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import google_crc32c
 
 from accumtrain.runs.files import disk_errors, sync, write_json
 from accumtrain.version import __version__
@@ -227,12 +228,12 @@ def _drop_from_cache(file: Path) -> None:
 
 
 def _fingerprint(file: Path) -> dict[str, Any]:
-    """Size in bytes and SHA-256 of a file, as the manifest holds them."""
-    digest = hashlib.sha256()
+    """Size in bytes and CRC32C of a file, as the manifest holds them."""
+    checksum = 0
     with file.open("rb") as content:
         while chunk := content.read(CHUNK):
-            digest.update(chunk)
-        return {"bytes": content.tell(), "sha256": digest.hexdigest()}
+            checksum = google_crc32c.extend(checksum, chunk)
+        return {"bytes": content.tell(), "crc32c": f"{checksum:08x}"}
 
 
 def _difference(found: Mapping[str, Any], expected: Any) -> str:

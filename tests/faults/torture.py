@@ -1,11 +1,12 @@
-"""Kills a training again and again, at random moments of all its phases, and compares the end with an undisturbed one.
+"""Stops a training again and again, at random moments of all its phases, and compares the end with an undisturbed one.
 
-    make torture ARGS="--kills 1000 [--workers 2] [--seed 0]"
+    make torture ARGS="--stops 1000 [--workers 2] [--polite] [--seed 0]"
 
 A process is started, killed by SIGKILL after a random time and started again, until its training ends; then the next
 training begins. After each kill the newest checkpoint must be whole and at most one update behind the last record, as
-checkpoint.every=1. The weights at the end of each training must be those of the undisturbed one, bit for bit. Prints
-the kills by phase and ends with 1 if anything differs.
+checkpoint.every=1. The weights at the end of each training must be those of the undisturbed one, bit for bit. With
+--polite the process gets one of the signals that ask it to stop, and must end with exit code 75. Prints the signals by
+phase and ends with 1 if anything is wrong.
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +35,7 @@ from accumtrain.runs.checkpoint_store import UNFINISHED, CheckpointStore, Damage
 from accumtrain.runs.run import read_records
 from accumtrain.shell.workers import start_workers
 
+POLITE = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 UPDATES, EVALUATE_EVERY = 40, 5
 OVERRIDES = [
     "model=lenet5",
@@ -49,12 +54,17 @@ OVERRIDES = [
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--stops", type=int, default=100, help="how many times a process is stopped")
+    parser.add_argument("--polite", action="store_true", help="by signals that ask it to stop")
     parser.add_argument("--workers", type=int, default=1, help="processes; every third start has one process only")
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
+    for each in POLITE:
+        signal.signal(each, signal.SIG_DFL)  # for the children too: a shell makes what runs behind it ignore Ctrl-C
     chance = random.Random(asked.seed)
-    phases: Counter[str] = Counter()
+    signals = POLITE if asked.polite else (signal.SIGKILL,)
+    phases: Counter[tuple[str, str]] = Counter()  # by phase and signal
+    seconds_to_end: list[float] = []
     wrong: list[str] = []
     with tempfile.TemporaryDirectory(prefix="accumtrain-torture-") as name:
         folder = Path(name)
@@ -65,39 +75,57 @@ def main() -> int:
         expected = state(folder / "whole")
         print(f"undisturbed: {UPDATES} updates in {seconds:.1f} s", flush=True)
         trainings = starts = 0
-        while sum(phases.values()) < asked.kills:
+        while phases.total() < asked.stops:
             trainings += 1
             run = folder / f"run-{trainings}"
             ended = False
             while not ended:
                 starts += 1
-                ended = disturb(run, asked.workers if starts % 3 else 1, chance, seconds, phases, wrong)
+                workers = asked.workers if starts % 3 else 1
+                ended = disturb(run, workers, signals, chance, seconds, phases, seconds_to_end, wrong)
             if different := differences(expected, state(run)):
                 wrong.append(f"training {trainings}: {different} values differ")
-            print(f"training {trainings}: {sum(phases.values())} kills {dict(phases)}, wrong: {wrong}", flush=True)
-    print(f"{sum(phases.values())} kills in {trainings} trainings, {len(wrong)} wrong")
+            print(f"training {trainings}: {phases.total()} signals so far, wrong: {wrong}", flush=True)
+            shutil.rmtree(run)
+    for (name, sent), count in sorted(phases.items()):
+        print(f"{name:20} {sent:8} {count:5}")
+    print(
+        f"seconds from a signal to the end: median {statistics.median(seconds_to_end):.2f}, {max(seconds_to_end):.2f}"
+    )
+    print(f"{phases.total()} signals in {trainings} trainings and {starts} starts, {len(wrong)} wrong")
     return 1 if wrong else 0
 
 
 def disturb(
-    run: Path, workers: int, chance: random.Random, seconds: float, phases: Counter[str], wrong: list[str]
+    run: Path,
+    workers: int,
+    signals: Sequence[signal.Signals],
+    chance: random.Random,
+    seconds: float,
+    phases: Counter[tuple[str, str]],
+    seconds_to_end: list[float],
+    wrong: list[str],
 ) -> bool:
-    """Starts a training and kills one of its processes. Returns whether it had ended before."""
+    """Starts a training and sends a signal to one of its processes. Returns whether it had ended before."""
     before = newest_whole(run)
     processes = start(run, workers)
-    victim = chance.choice(processes)
+    victim, sent = chance.choice(processes), chance.choice(signals)
+    allowed = {0, 75} if sent in POLITE else {-signal.SIGKILL, 0, 2, 75}  # other workers than the killed one: 75
     try:
         victim.wait(chance.uniform(0.02, 1.0) * seconds)
     except subprocess.TimeoutExpired:
-        victim.send_signal(signal.SIGKILL)
+        phase_before = phase(run, before)
+        began = time.monotonic()
+        victim.send_signal(sent)
         codes = [process.wait() for process in processes]
-        phases[phase(run, before)] += 1
+        seconds_to_end.append(time.monotonic() - began)
+        phases[phase_before if sent in POLITE else phase(run, before), sent.name] += 1
         check(run, before, wrong)
-        if bad := set(codes) - {-signal.SIGKILL, 0, 2, 75}:
-            wrong.append(f"{run.name}: exit codes {bad}")
-        return False
+        if bad := set(codes) - allowed:
+            wrong.append(f"{run.name}: exit codes {bad} after {sent.name}")
+        return sent in POLITE and not any(codes)
     if any(codes := [process.wait() for process in processes]):
-        wrong.append(f"{run.name}: exit codes {codes} without a kill")
+        wrong.append(f"{run.name}: exit codes {codes} without a signal")
     return True
 
 
