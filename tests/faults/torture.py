@@ -1,6 +1,6 @@
 """Stops a training again and again, at random moments of all its phases, and compares the end with an undisturbed one.
 
-    make torture ARGS="--stops 1000 [--workers 2] [--polite] [--seed 0]"
+    make torture ARGS="--stops 1000 [--minutes 60] [--workers 2] [--polite] [--seed 0]"
 
 A process is started, killed by SIGKILL after a random time and started again, until its training ends; then the next
 training begins. After each kill the newest checkpoint must be whole and at most one update behind the last record, as
@@ -12,6 +12,7 @@ phase and ends with 1 if anything is wrong.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import random
 import shutil
@@ -55,6 +56,7 @@ OVERRIDES = [
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--stops", type=int, default=100, help="how many times a process is stopped")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no further training after so long")
     parser.add_argument("--polite", action="store_true", help="by signals that ask it to stop")
     parser.add_argument("--workers", type=int, default=1, help="processes; every third start has one process only")
     parser.add_argument("--seed", type=int, default=0)
@@ -75,7 +77,7 @@ def main() -> int:
         expected = state(folder / "whole")
         print(f"undisturbed: {UPDATES} updates in {seconds:.1f} s", flush=True)
         trainings = starts = 0
-        while phases.total() < asked.stops:
+        while phases.total() < asked.stops and time.monotonic() - started < 60 * asked.minutes:
             trainings += 1
             run = folder / f"run-{trainings}"
             ended = False
