@@ -108,8 +108,13 @@ def duration_seconds(key: str, value: str | int) -> float:
     """The seconds of a time as SLURM's --time writes it: `minutes`, `h:m:s`, `d-h` and so on.
 
     Raises:
-        ConfigError: it has another form, or is 0.
+        ConfigError: it has another form, is 0, or is a number of 60 or more: YAML reads 1:30:00 without quotes as 5400.
     """
+    if isinstance(value, int) and value >= 60:
+        raise ConfigError(
+            f"{key}={show(value)}: a time without quotes in a YAML file looks like this number, too; for {value} "
+            f"minutes write {value // 60}:{value % 60:02}:00, in a YAML file in quotes"
+        )
     match = DURATION.fullmatch(str(value))
     numbers = [int(each or 0) for each in match.groups()] if match else [0]
     if match is None or not any(numbers):

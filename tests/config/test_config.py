@@ -202,6 +202,10 @@ MISTAKES = [
     ("batch_size=9223372036854775808", "batch_size=9223372036854775808: must be a number of at most 64 bits"),
     ("run.walltime=2h", "run.walltime=2h: must be a time above 0 as for SLURM's --time: minutes, minutes:seconds"),
     ("run.walltime=0:0", "run.walltime=0:0: must be a time above 0"),
+    (
+        "run.walltime=90",
+        "run.walltime=90: a time without quotes in a YAML file looks like this number, too; for 90 min",
+    ),
     ("run.walltime=1.5", "run.walltime=1.5: must be text or a whole number or null"),
     ("run.resume=froce", "run.resume=froce: must be true, false or force"),
     ("run.on_nonfinite=ignore", "run.on_nonfinite=ignore: no such choice; choose from stop, skip, rollback"),
@@ -236,7 +240,8 @@ def test_mistake_gets_one_message_and_writes_nothing(arguments, message, command
 @pytest.mark.parametrize(
     ("written", "seconds"),
     [
-        ("90", 5400),
+        ("59", 3540),
+        ("'90'", 5400),
         ("1:30", 90),
         ("1:30:05", 5405),
         ("2-0", 172_800),
