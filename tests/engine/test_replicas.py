@@ -106,6 +106,58 @@ assert bool(again["finite"]) and float(again["loss_scale"]) == 512.0 and int(aga
 """
 
 
+PLANTED = """
+import sys
+import numpy as np
+import tensorflow as tf
+
+from accumtrain.kinds.devices import MirroredConfig
+from accumtrain.kinds.optimizers import AdamConfig
+from accumtrain.devices.resolve import resolve
+from accumtrain.engine.step import Step
+from tests.engine.small import examples, resnet20, window_for
+
+devices = resolve(MirroredConfig(virtual=2))
+local = devices.strategy.experimental_local_results
+
+
+def trained(plant):
+    with devices.strategy.scope():
+        window = window_for(resnet20("batch", units=(1, 1)), AdamConfig(lr=1e-3), (8, 8, 1))
+        step = Step(window, devices.strategy)
+    data = examples(16, (8, 8, 1))
+    dataset = lambda context: tf.data.Dataset.from_tensor_slices(data).batch(4).repeat()
+    batches = iter(devices.strategy.distribute_datasets_from_function(dataset))
+    step.accumulate(batches, 2)
+    assert bool(step.commit(partial=True)["state_finite"])
+    step.accumulate(batches, 2)
+    place = {
+        "loss": window.loss, "gradient": window.gradients[3], "statistics sum": window.statistics.buffers[1],
+        "weight": window.variables_[3], "optimizer state": window.optimizer.state[-1],
+        "statistics": window.statistics.variables_[1],
+    }[plant]
+    second = local(place)[1]  # of the second replica
+    second.assign(tf.fill(second.shape, tf.cast(float("nan"), second.dtype)))
+    before = [copy.numpy() for variable in window.written for copy in local(variable)]
+    update = step.commit(partial=True)
+    after = [copy.numpy() for variable in window.written for copy in local(variable)]
+    same = all(np.array_equal(one, other, equal_nan=True) for one, other in zip(before, after, strict=True))
+    return [bool(update["finite"]), bool(update["state_finite"]), same]
+
+
+for plant in sys.argv[1:]:
+    print(plant, *trained(plant), sep=",")
+"""
+SUMS, STATE = ("loss", "gradient", "statistics sum"), ("weight", "optimizer state", "statistics")
+
+
+def test_what_is_not_finite_on_one_replica_is_found():
+    lines = output_of(PLANTED, *SUMS, *STATE).splitlines()
+    found = dict(line.split(",", 1) for line in lines)
+    assert {place: found[place] for place in SUMS} == dict.fromkeys(SUMS, "False,True,True"), "nothing is changed"
+    assert {place: found[place] for place in STATE} == dict.fromkeys(STATE, "True,False,False")
+
+
 def output_of(program, *arguments):
     command = [sys.executable, "-c", program, *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
