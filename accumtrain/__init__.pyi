@@ -37,6 +37,6 @@ from .optim.rate_schedules import cosine_schedule as cosine_schedule
 from .optim.rate_schedules import rsqrt_schedule as rsqrt_schedule
 from .optim.rate_schedules import step_schedule as step_schedule
 from .optim.sgd import SGD as SGD
-from .shell.cli import main as main
+from .shell.main import main as main
 
 __version__: str

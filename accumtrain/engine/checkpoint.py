@@ -105,7 +105,8 @@ class Checkpoints:
         saved, manifest = find_whole(sorted(found, key=lambda saved: -saved.step), self._dismiss)
         accept(manifest)
         load_into(self._checkpoint, saved)
-        self._saved_step = saved.step
+        if saved.path.parent == self.directory:  # else, as the best one, it will not stay
+            self._saved_step = saved.step
         return manifest
 
     def _dismiss(self, saved: Saved, reason: str) -> str:

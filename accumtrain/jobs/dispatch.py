@@ -10,7 +10,7 @@ from accumtrain.errors import AccumtrainError, Preempted
 from accumtrain.kinds.jobs import JOBS
 from accumtrain.kinds.table import load
 from accumtrain.process import environment
-from accumtrain.process.interrupt import Interrupt, Stopped, StopSignals
+from accumtrain.process.interrupt import Interrupt, Stopped, StopSignals, nothing_saved
 from accumtrain.runs.files import write_json
 from accumtrain.runs.folder import open_folder, result_file
 
@@ -41,7 +41,7 @@ def run(config: Config) -> dict[str, Any] | None:
         except Stopped as signal:
             if not job.preemptible:
                 raise
-            raise Preempted(f"stopped by {signal} when there was nothing to save; run the same command again") from None
+            raise Preempted(nothing_saved(str(signal))) from None
     return result
 
 

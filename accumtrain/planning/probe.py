@@ -15,7 +15,7 @@ from typing import Any
 from accumtrain.config.convert import from_mapping, to_mapping
 from accumtrain.config.schema import Config
 from accumtrain.console import say
-from accumtrain.errors import OutOfMemoryError
+from accumtrain.errors import OutOfMemoryError, Preempted
 from accumtrain.process import child, environment
 from accumtrain.process.free_memory import free_bytes
 from accumtrain.process.program import child_command
@@ -25,7 +25,8 @@ SHARE = 0.95
 TASK = "accumtrain.planning.probe:answer"
 # Exit codes of a process that gets no memory: from the system, from C++, and from TensorFlow kernels that do not check.
 OF_MEMORY = (-signal.SIGKILL, -signal.SIGABRT, -signal.SIGSEGV)
-STOPPED = (-signal.SIGINT, -signal.SIGTERM)  # exit codes after a signal to the whole process group
+# exit codes after a signal to the whole process group
+STOPPED = (-signal.SIGINT, -signal.SIGTERM, Preempted.exit_code)
 
 
 @dataclass(frozen=True)

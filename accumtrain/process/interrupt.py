@@ -9,9 +9,47 @@ from contextlib import suppress
 from contextvars import ContextVar
 from types import FrameType
 
+from accumtrain.errors import Preempted
+
 # Ctrl-C, a scheduler, a terminal that closes, SLURM's --signal=USR1@60, Ctrl-\
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGQUIT)
 NOTICE = b"\nstopping: the state of the last update is being saved (once more to stop at once)\n"
+
+
+def end_on_signals() -> None:
+    """From now on each signal ends the process with the exit code of a run that can be continued.
+
+    Signals that are ignored, as SIGHUP is under nohup, stay ignored.
+    """
+    for number in _heeded():
+        signal.signal(number, _end)
+
+
+def raise_on_signals() -> None:
+    """From now on each signal raises KeyboardInterrupt, as Ctrl-C does in Python."""
+    for number in _heeded():
+        signal.signal(number, signal.default_int_handler)
+
+
+def ignore_signals() -> None:
+    """From now on no signal has an effect."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _heeded() -> list[signal.Signals]:
+    return [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    with suppress(OSError):  # the terminal is gone
+        os.write(1, f"{nothing_saved(signal.Signals(number).name)}\n".encode())
+    os._exit(Preempted.exit_code)  # at once, as an exception is not raised or is lost while C code imports
+
+
+def nothing_saved(signal_name: str) -> str:
+    """What a command says that a signal has stopped too early to have a state to save."""
+    return f"stopped by {signal_name} when there was nothing to save; run the same command again"
 
 
 class Stopped(KeyboardInterrupt):
@@ -31,9 +69,8 @@ class StopSignals:
 
     def __enter__(self) -> StopSignals:
         in_main = threading.current_thread() is threading.main_thread()  # Python gives signals to no other thread
-        heeded = [number for number in SIGNALS if in_main and signal.getsignal(number) is not signal.SIG_IGN]
         self._outer = _signals_of_job.set(self)
-        self._previous = {number: signal.signal(number, self._stop) for number in heeded}
+        self._previous = {number: signal.signal(number, self._stop) for number in (_heeded() if in_main else [])}
         return self
 
     def __exit__(self, *_: object) -> None:

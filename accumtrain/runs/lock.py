@@ -31,8 +31,9 @@ class Lock:
         self._held: list[int] = []  # file descriptors
 
     def __enter__(self) -> Lock:
+        path = self._folder / LOCK
         try:
-            file = open_regular(self._folder / LOCK, os.O_RDWR | os.O_CREAT)
+            file = open_regular(path, os.O_RDWR | os.O_CREAT)
             self._held.append(file)
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._lock_folder()
@@ -46,6 +47,8 @@ class Lock:
             ) from error
         except OSError as error:
             self._release()
+            if path.is_symlink() or (path.exists() and not path.is_file()):
+                raise ConfigError(f"{path} is a link, a folder or a pipe, not the file of a run: delete it") from error
             raise ConfigError(
                 f"the run's folder {self._folder} can't be locked ({error.strerror}); choose a run.dir on a "
                 "file system with locks"

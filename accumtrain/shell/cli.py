@@ -6,7 +6,6 @@ TensorFlow is imported when a job begins, so help, completion and mistakes are a
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -15,8 +14,7 @@ from omegaconf import DictConfig
 
 from accumtrain.jobs import dispatch
 from accumtrain.process import child
-from accumtrain.process.interrupt import SIGNALS
-from accumtrain.process.program import CHILD, remember_program
+from accumtrain.process.program import CHILD
 from accumtrain.shell.choices import offer_rows
 from accumtrain.shell.compose import call_hydra, own_overrides, plain_values, read_config, read_options
 from accumtrain.shell.extensions import load_extensions
@@ -27,22 +25,6 @@ from accumtrain.shell.sweep import run_sweep
 from accumtrain.shell.usage import help_text
 from accumtrain.shell.workers import WORKERS, run_workers
 from accumtrain.version import __version__
-
-
-def main() -> None:
-    """The command line, for the console script `accumtrain` and for programs that register choices of their own.
-
-    It reads sys.argv and ends the process with the exit code. The child processes of probes and sweeps run the same
-    program again, including everything before this call.
-    """
-    caller = sys._getframe(1).f_globals
-    if caller.get("__name__") == "__main__":
-        remember_program(caller)
-    keep_streams(quiet=True)
-    code = command()
-    for number in SIGNALS:  # the job has ended: a signal must not change the exit code while Python shuts down
-        signal.signal(number, signal.SIG_IGN)
-    sys.exit(code)
 
 
 def command() -> int:

@@ -20,6 +20,7 @@ from accumtrain.config.schema import Config, RunConfig
 from accumtrain.console import say, warn
 from accumtrain.errors import ConfigError, Preempted
 from accumtrain.jobs import dispatch
+from accumtrain.process.interrupt import raise_on_signals
 from accumtrain.shell import sweep_folder, sweep_table
 from accumtrain.shell.compose import call_hydra, config_name, open_hydra, own_overrides, plain_values, read_config
 from accumtrain.shell.guard import INTERRUPTED, guard
@@ -38,6 +39,7 @@ IN_PROCESS = "basic"  # Hydra's own launcher: one job after the other, in this p
 def run_sweep(options: Namespace) -> int:
     """Runs the jobs of the sweep in sys.argv. Returns the exit code: that of the first job that failed."""
     keep_streams(quiet=False)
+    raise_on_signals()
     configs = _check_jobs(options)
     launcher = given_value(options.overrides, "hydra/launcher", IN_PROCESS)
     run_dir = Path(configs[0].run.dir if configs else given_value(options.overrides, "run.dir", RunConfig().dir))

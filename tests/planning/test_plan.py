@@ -240,7 +240,7 @@ def test_auto_trains_and_continues_with_its_choice(tmp_path):
     command = [
         sys.executable,
         "-c",
-        f"import sys; sys.path[:] = {sys.path!r}; from accumtrain.shell.cli import main; main()",
+        f"import sys; sys.path[:] = {sys.path!r}; from accumtrain.shell.main import main; main()",
         *("data=synthetic", "data.train_examples=128", "data.test_examples=64", "accum.steps=auto", "run.name=mine"),
         *("model=resnet20", "device.memory_limit_mb=110", "batch_size=64", f"run.dir={tmp_path}"),
     ]

@@ -21,7 +21,7 @@ from accumtrain.planning.probe import Trial
 COMMAND = [
     sys.executable,
     "-c",
-    f"import sys; sys.path[:] = {sys.path!r}; from accumtrain.shell.cli import main; main()",
+    f"import sys; sys.path[:] = {sys.path!r}; from accumtrain.shell.main import main; main()",
 ]
 
 

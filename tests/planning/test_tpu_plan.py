@@ -95,7 +95,7 @@ def test_a_topology_the_compiler_does_not_know(config, compiler):
 
 @pytest.mark.parametrize("compiler", [None, "nowhere/python"])
 def test_without_a_compiler_the_remedy_is_named(tmp_path, compiler):
-    command = [sys.executable, "-c", "from accumtrain.shell.cli import main; main()"]
+    command = [sys.executable, "-c", "from accumtrain.shell.main import main; main()"]
     path = {"PYTHONPATH": os.pathsep.join(sys.path)}
     given = {} if compiler is None else {tpu_plan.COMPILER: compiler}
     arguments = ("job=plan", "device=tpu", f"run.dir={tmp_path}")

@@ -16,7 +16,7 @@ from accumtrain.runs.folder import CHECKPOINTS
 
 NAMES = [each.name for each in SIGNALS]
 # exec runs a text as extensions in C do: a KeyboardInterrupt itself would then end the process by SIGINT, not by 75
-TENSORFLOW = """
+SLOW = """
 import time
 print("importing", flush=True)
 exec("time.sleep(60)")
@@ -25,11 +25,11 @@ exec("time.sleep(60)")
 
 @pytest.fixture
 def importing(tmp_path):
-    """Starts a command whose TensorFlow takes forever to import, and returns when it does."""
-    (tmp_path / "tensorflow.py").write_text(TENSORFLOW)
+    """Starts a command with a module that takes forever to import, and returns when it does."""
     processes = []
 
-    def start(*arguments):
+    def start(*arguments, module="tensorflow"):
+        (tmp_path / f"{module}.py").write_text(SLOW)
         process = subprocess.Popen(
             [sys.executable, "-m", "accumtrain", *arguments],
             cwd=tmp_path,
@@ -49,9 +49,10 @@ def importing(tmp_path):
         process.communicate()
 
 
+@pytest.mark.parametrize("module", ["omegaconf", "tensorflow"])  # before and after the command is known
 @pytest.mark.parametrize("name", NAMES)
-def test_while_tensorflow_is_imported(importing, tmp_path, name):
-    process = importing("model=lenet5", "run.name=one")
+def test_while_modules_are_imported(importing, tmp_path, name, module):
+    process = importing("model=lenet5", "run.name=one", module=module)
     process.send_signal(signal.Signals[name])
     out, err = process.communicate(timeout=30)
     assert (process.returncode, err) == (75, "")

@@ -21,7 +21,7 @@ from accumtrain.shell.hydra_errors import explain
 
 WITHOUT_TENSORFLOW = """
 import sys
-from accumtrain.shell.cli import main
+from accumtrain.shell.main import main
 try:
     main()
 finally:

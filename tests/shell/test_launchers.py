@@ -19,7 +19,7 @@ pytestmark = pytest.mark.launchers
 PROGRAM = f"""
 import sys
 sys.path[:] = {sys.path!r}
-from accumtrain.shell.cli import main
+from accumtrain.shell.main import main
 try:
     main()
 finally:

@@ -19,7 +19,7 @@ from types import SimpleNamespace
 from pathlib import Path
 from accumtrain import console, progress
 from accumtrain.process import environment
-from accumtrain.shell.cli import main
+from accumtrain.shell.main import main
 
 def train(config):
     with progress.Progress(first=0, total=300, updates_per_epoch=300, log_every=1) as bar:

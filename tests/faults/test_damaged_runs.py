@@ -1,0 +1,124 @@
+"""Every file of a run, damaged in every way: the same command goes on to the same bits, or names the file and stops."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+FILES = [
+    ".lock",
+    "config.yaml",
+    "metrics.jsonl",
+    "summary.json",
+    "results.png",
+    "checkpoints/step-2/manifest.json",
+    "checkpoints/step-4/manifest.json",
+    "checkpoints/step-4/state.index",
+    "checkpoints/step-4/state.data-00000-of-00001",
+    "checkpoints/best/step-4/manifest.json",
+]
+SMALL = (
+    *("model=lenet5", "data=digits", "batch_size=64", "accum.steps=2", "optim=sgd", "schedule=constant"),
+    *("eval.every=2", "checkpoint.every=2", "log.every=1", "run.name=one"),
+)
+
+
+def cut(file: Path) -> None:
+    os.truncate(file, file.stat().st_size // 2)
+
+
+def empty(file: Path) -> None:
+    os.truncate(file, 0)
+
+
+def garble(file: Path) -> None:
+    file.write_bytes(random.Random(0).randbytes(file.stat().st_size))
+
+
+def other_json(file: Path) -> None:
+    file.write_text("[1e999, null]\n")
+
+
+def delete(file: Path) -> None:
+    file.unlink()
+
+
+def directory(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
+
+
+def dangle(file: Path) -> None:
+    file.unlink()
+    file.symlink_to("nowhere")
+
+
+def fifo(file: Path) -> None:
+    file.unlink()
+    os.mkfifo(file)
+
+
+DAMAGES = (cut, empty, garble, other_json, delete, directory, dangle, fifo)
+CASES = [(file, damage) for file in FILES for damage in DAMAGES]
+IN_SHORT = {  # what must not take its time
+    ("config.yaml", garble),
+    ("metrics.jsonl", fifo),
+    (".lock", dangle),
+    ("checkpoints/step-4/manifest.json", other_json),
+    ("checkpoints/step-4/state.index", cut),
+}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, compose: Callable) -> tuple[Path, dict[str, np.ndarray]]:
+    """A run stopped after update 4, and the tensors of the same run after update 6."""
+    from accumtrain.jobs.dispatch import run
+
+    folder = tmp_path_factory.mktemp("runs")
+    run(compose(*SMALL, "train.steps=4", f"run.dir={folder}"))
+    shutil.copytree(folder / "one", folder / "whole")
+    run(compose(*SMALL, "train.steps=6", f"run.dir={folder}", "run.name=whole"))
+    return folder / "one", tensors(folder / "whole")
+
+
+def tensors(run: Path) -> dict[str, np.ndarray]:
+    reader = tf.train.load_checkpoint(str(run / "checkpoints/step-6/state"))
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map() if "OBJECT_GRAPH" not in name}
+
+
+@pytest.mark.parametrize(
+    ("file", "damage"),
+    [
+        pytest.param(*case, marks=[] if case in IN_SHORT else pytest.mark.slow, id=f"{case[0]}-{case[1].__name__}")
+        for case in CASES
+    ],
+)
+def test_a_damaged_run_continues_or_stops(trained, command, tmp_path, file, damage):
+    before, expected = trained
+    run = tmp_path / "runs/one"
+    shutil.copytree(before, run)
+    damage(run / file)
+    precious = tmp_path / "nowhere"
+    precious.write_text("not of this run")
+    for arguments in (("job=report",), ("job=evaluate", "run.name=one"), (*SMALL, "train.steps=6")):
+        answer = command(*arguments)
+        told = answer.out + answer.err
+        assert answer.code in (0, 2, 3, 5), (arguments, answer)
+        assert "Traceback" not in told, (arguments, answer)
+        assert "this is a bug" not in told, (arguments, answer)
+    if answer.code == 0:
+        found = tensors(run)
+        assert found.keys() == expected.keys()
+        assert all(np.array_equal(found[name], expected[name]) for name in expected), "the same run to the bit"
+    else:
+        assert Path(file).parts[0] in answer.err, "the message names what is damaged"
+        assert not (run / "checkpoints/step-6").exists()
+    assert precious.read_text() == "not of this run"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["nowhere", "runs"]
