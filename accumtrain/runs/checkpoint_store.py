@@ -15,11 +15,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import google_crc32c
 
-from accumtrain.runs.files import disk_errors, sync, write_json
+from accumtrain.runs.files import disk_errors, open_regular, sync, write_json
 from accumtrain.version import __version__
 
 MANIFEST, PREFIX, QUARANTINE, REASON = "manifest.json", "state", "quarantine", "reason.txt"
@@ -72,6 +72,8 @@ class Saved:
             DamagedError: a file is missing or has another content, or the manifest belongs to another update.
         """
         if not self.is_folder:
+            if odd := [file.name for file in _files_of(self) if not file.is_file()]:
+                raise DamagedError(f"{odd[0]} is no regular file")
             return {}
         manifest = self._manifest()
         if manifest["step"] != self.step:
@@ -87,7 +89,8 @@ class Saved:
 
     def _manifest(self) -> dict[str, Any]:
         try:
-            manifest: dict[str, Any] = json.loads((self.path / MANIFEST).read_bytes())
+            with _opened(self.path / MANIFEST) as content:
+                manifest: dict[str, Any] = json.load(content)
             files = manifest["files"].items()
             if not files or not isinstance(manifest["step"], int) or manifest["format"] > FORMAT:
                 raise ValueError("of another format")
@@ -227,10 +230,15 @@ def _drop_from_cache(file: Path) -> None:
         os.close(descriptor)
 
 
+def _opened(file: Path) -> BinaryIO:
+    """The file for reading. Raises OSError, also for a pipe, whose reader would wait for ever."""
+    return os.fdopen(open_regular(file, os.O_RDONLY), "rb")
+
+
 def _fingerprint(file: Path) -> dict[str, Any]:
     """Size in bytes and CRC32C of a file, as the manifest holds them."""
     checksum = 0
-    with file.open("rb") as content:
+    with _opened(file) as content:
         while chunk := content.read(CHUNK):
             checksum = google_crc32c.extend(checksum, chunk)
         return {"bytes": content.tell(), "crc32c": f"{checksum:08x}"}

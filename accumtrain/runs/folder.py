@@ -34,7 +34,7 @@ def open_folder(config: Config) -> Iterator[Path]:
     """Makes the folder that the configured job writes into, and yields it. New folders that stay empty are removed.
 
     Raises:
-        ConfigError: the folder can't be made.
+        ConfigError: the folder can't be made, or has a folder where the job writes its file.
         CheckpointError: the job needs a trained run, and there is none.
     """
     path = job_folder(config)
@@ -44,6 +44,8 @@ def open_folder(config: Config) -> Iterator[Path]:
     try:
         if JOBS[config.job].needs_a_run and not any(path.glob(f"{CHECKPOINTS}/**/*.index")):
             raise CheckpointError(f"no checkpoint in {path / CHECKPOINTS}: train first, with the same run.name")
+        if result_file(config).is_dir():
+            raise ConfigError(f"{result_file(config)} is a folder, and the job writes a file there: move it away")
         yield path
     finally:
         for folder in made:
