@@ -26,7 +26,8 @@ from accumtrain.errors import CheckpointError
 from accumtrain.runs.checkpoint_store import CheckpointStore, DamagedError, Saved
 
 BEST = "best"
-NICENESS = 19  # of the thread that writes: it has what training leaves over
+NICENESS = 19  # of the thread that writes: it has the processors when training leaves them
+PATIENCE = 0.25  # seconds; if training waits longer, other processes take what it leaves, and the thread must not yield
 
 
 class Checkpoints:
@@ -67,7 +68,7 @@ class Checkpoints:
         self._save = tf.function(self._save_graph, autograph=False, input_signature=[tf.TensorSpec([], tf.string)])
         self._last, self._best = CheckpointStore(directory), CheckpointStore(directory / BEST)
         self._read_back = TensorReader()
-        self._writer = ThreadPoolExecutor(1, "checkpoint", _yield_to_training)
+        self._writer, self._yields = ThreadPoolExecutor(1, "checkpoint"), True
         self._pending: Future[None] | None = None
         self._saved_step: int | None = None
         self.pauses: list[float] = []  # seconds that training has waited for each checkpoint
@@ -163,7 +164,11 @@ class Checkpoints:
         pending, self._pending = self._pending, None
         started = time.perf_counter()
         pending.result()
-        self.pauses[-1] += time.perf_counter() - started
+        waited = time.perf_counter() - started
+        if waited > PATIENCE and self._yields and len(self.pauses) > 1:  # the first one traces
+            self._writer.shutdown()  # as no thread may raise its priority again
+            self._writer, self._yields = ThreadPoolExecutor(1, "checkpoint"), False
+        self.pauses[-1] += waited
 
     def _begin(self, store: CheckpointStore, step: int, kept: Callable[[list[Saved]], list[Saved]]) -> None:
         self.wait()
@@ -192,6 +197,8 @@ class Checkpoints:
 
     def _write_files(self, prefix: str) -> None:
         save = self._save.get_concrete_function()
+        if self._yields:
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
         if len({variable.device for variable in save.captured_inputs}) > 1:  # which this executor does not join
             save(tf.constant(prefix))
             return
@@ -241,8 +248,3 @@ def restore_model(
     state = {"model": model} if ema is None else {"model": model, "ema": ema}
     load_into(tf.train.Checkpoint(**state), saved)
     return saved
-
-
-def _yield_to_training() -> None:
-    """Lets this thread have the time that training leaves over."""
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)

@@ -39,8 +39,10 @@ def test_sums_are_those_of_tensorflows_kernels(config):
 
 @pytest.mark.parametrize(
     ("config", "shape"),
-    [(revnet38(units=(2, 1)), SHAPE), (replace(bottleneck_revnet(), units=[2, 1]), (32, 32, 3))],
-    ids=["revnet38", "bottleneck"],
+    [
+        pytest.param(revnet38(units=(2, 1)), SHAPE, id="revnet38"),
+        pytest.param(replace(bottleneck_revnet(), units=[2, 1]), (32, 32, 3), id="bottleneck", marks=pytest.mark.slow),
+    ],
 )
 def test_gradient_is_that_of_stored_activations(config, shape, monkeypatch):
     """To rounding: XLA sums in another order where it fuses otherwise."""

@@ -22,7 +22,7 @@ FILES = [
     "checkpoints/step-4/manifest.json",
     "checkpoints/step-4/state.index",
     "checkpoints/step-4/state.data-00000-of-00001",
-    "checkpoints/best/step-4/manifest.json",
+    "checkpoints/best/*/manifest.json",
 ]
 SMALL = (
     *("model=lenet5", "data=digits", "batch_size=64", "accum.steps=2", "optim=sgd", "schedule=constant"),
@@ -105,7 +105,7 @@ def test_a_damaged_run_continues_or_stops(trained, command, tmp_path, file, dama
     before, expected = trained
     run = tmp_path / "runs/one"
     shutil.copytree(before, run)
-    damage(run / file)
+    damage(next(run.glob(file)))
     precious = tmp_path / "nowhere"
     precious.write_text("not of this run")
     for arguments in (("job=report",), ("job=evaluate", "run.name=one"), (*SMALL, "train.steps=6")):

@@ -20,10 +20,8 @@ from accumtrain.runs.run import Run
 from accumtrain.shell.workers import start_workers
 
 
-@pytest.fixture
-def photos(tmp_path):
+def make_photos(folder):
     """Three classes of five images each, in one folder."""
-    folder = tmp_path / "photos"
     rng = np.random.default_rng(0)
     for label, name in enumerate(("cat", "dog", "owl")):
         (folder / name).mkdir(parents=True)
@@ -33,31 +31,37 @@ def photos(tmp_path):
     return folder
 
 
+def overrides(photos, runs):
+    return (
+        *("model=lenet5", "data=folder", f"data.path={photos}", "data.image_size=16", "batch_size=4", "accum.steps=2"),
+        *("train.steps=2", "checkpoint.every=1", "log.every=1", f"run.dir={runs}", "run.name=one"),
+    )
+
+
+@pytest.fixture
+def photos(tmp_path):
+    return make_photos(tmp_path / "photos")
+
+
 @pytest.fixture
 def config(compose, tmp_path, photos):
-    def of(*overrides, data=photos):
-        return compose(
-            "model=lenet5",
-            "data=folder",
-            f"data.path={data}",
-            "data.image_size=16",
-            "batch_size=4",
-            "accum.steps=2",
-            "train.steps=2",
-            "checkpoint.every=1",
-            "log.every=1",
-            f"run.dir={tmp_path / 'runs'}",
-            "run.name=one",
-            *overrides,
-        )
+    def of(*more, data=photos):
+        return compose(*overrides(data, tmp_path / "runs"), *more)
 
     return of
 
 
+@pytest.fixture(scope="module")
+def trained_once(compose, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trained")
+    run(compose(*overrides(make_photos(folder / "photos"), folder / "runs")))
+    return folder / "runs/one"
+
+
 @pytest.fixture
-def trained(config, tmp_path):
-    run(config())
-    return tmp_path / "runs/one"
+def trained(trained_once, tmp_path):
+    """A run of two updates: a copy for each test."""
+    return shutil.copytree(trained_once, tmp_path / "runs/one")
 
 
 def test_the_lock_is_taken_before_the_data_is_opened(config, monkeypatch):
@@ -153,7 +157,7 @@ def test_all_checkpoints_gone_is_no_new_run(config, trained):
 def test_a_kill_before_the_first_update_begins_again(config, tmp_path):
     """There is a checkpoint of update 0, so such a run is continued like any other."""
     with pytest.raises(Preempted, match="after update 0 of 2"):
-        run(config("run.walltime=1"))  # the process is older than that allows
+        run(config("run.walltime=0:01"))  # a second: the process is older
     assert (tmp_path / "runs/one/checkpoints/step-0/manifest.json").exists()
     assert run(config())["step"] == 2
 

@@ -134,8 +134,8 @@ def test_a_run_killed_after_a_checkpoint_repeats_what_it_lost(config, whole, tmp
 
 
 def test_continuing_with_other_accumulation_and_more_updates(config, tmp_path):
-    run(config("longer", "train.steps=2"))
-    summary = run(config("longer", "train.steps=3", "accum.steps=4"))
+    run(config("longer", "train.steps=2", model=LENET))
+    summary = run(config("longer", "train.steps=3", "accum.steps=4", model=LENET))
     assert (summary["step"], summary["micro_batch_size"]) == (3, 4)
     assert [r["step"] for r in metrics(tmp_path / "longer") if r["split"] == "train"] == [1, 2, 3]
 
@@ -198,20 +198,20 @@ def test_a_damaged_checkpoint_is_replaced_by_the_one_before(config, whole, tmp_p
 
 
 def test_a_run_without_a_whole_checkpoint_does_not_begin_again(config, tmp_path):
-    run(config("damaged", "train.steps=1"))
+    run(config("damaged", "train.steps=1", model=LENET))
     for index in (tmp_path / "damaged").rglob("state.index"):
         index.write_bytes(b"")
     with pytest.raises(CheckpointError, match=r"no checkpoint of this run is whole.*Put back a copy") as error:
-        run(config("damaged", "train.steps=2"))
+        run(config("damaged", "train.steps=2", model=LENET))
     assert error.value.exit_code == 5
     with pytest.raises(CheckpointError, match="holds the metrics of a run, but no checkpoint"):
-        run(config("damaged", "train.steps=2"))
+        run(config("damaged", "train.steps=2", model=LENET))
 
 
 def test_another_model_in_the_same_run_is_refused(config, tmp_path):
-    run(config("mine", "train.steps=1"))
+    run(config("mine", "train.steps=1", model=LENET))
     with pytest.raises(ConfigError, match="batch_size=16 there and 32 here"):
-        run(config("mine", "train.steps=2", "batch_size=32"))
+        run(config("mine", "train.steps=2", "batch_size=32", model=LENET))
 
 
 def test_batch_that_does_not_divide_writes_nothing(config, tmp_path):
@@ -222,6 +222,7 @@ def test_batch_that_does_not_divide_writes_nothing(config, tmp_path):
     assert not (tmp_path / "uneven").exists()
 
 
+@pytest.mark.slow
 def test_keras_model_trains_with_a_keras_optimizer(config):
     keras = ("model=keras", "model.name=MobileNetV3Small", "data.image_size=32")
     lion = ("optim=keras", "optim.name=Lion", "optim.lr=1e-4", "train.steps=2")
@@ -266,9 +267,9 @@ def test_a_full_disk_is_named_and_leaves_what_was_saved(config, tmp_path, monkey
     def full(self, prefix):
         raise tf.errors.ResourceExhaustedError(None, None, "part-00000; No space left on device")
 
-    run(config("full", "train.steps=1"))
+    run(config("full", "train.steps=1", model=LENET))
     with monkeypatch.context() as patch:
         patch.setattr(Checkpoints, "_write_files", full)
         with pytest.raises(CheckpointError, match=r"update 2 .*no space left.*continues from step-1"):
-            run(config("full", "train.steps=2"))
-    assert run(config("full", "train.steps=2"))["step"] == 2
+            run(config("full", "train.steps=2", model=LENET))
+    assert run(config("full", "train.steps=2", model=LENET))["step"] == 2

@@ -1,0 +1,59 @@
+"""The thread that writes checkpoints: it yields to training, but not to other processes while training waits for it."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+import pytest
+
+from accumtrain.engine import checkpoint
+from accumtrain.engine.checkpoint import NICENESS, PATIENCE, Checkpoints
+from accumtrain.kinds.optimizers import SgdConfig
+from tests.engine.small import resnet20, window_for
+
+
+@pytest.fixture
+def checkpoints(tmp_path):
+    window = window_for(resnet20(units=(1, 1)), SgdConfig(lr=0.1), (8, 8, 1))
+    with Checkpoints(tmp_path, window, keep=9) as opened:
+        yield opened
+
+
+@pytest.fixture
+def priorities(checkpoints, monkeypatch):
+    """The niceness with which each checkpoint was written, each in `seconds` more than it takes."""
+    noted, seconds = [], [0.0]
+    write = checkpoints._write_files
+
+    def slowly(prefix):
+        write(prefix)
+        noted.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+        time.sleep(seconds[0])
+
+    monkeypatch.setattr(checkpoints, "_write_files", slowly)
+    return noted, seconds
+
+
+def save(checkpoints, times):
+    for _ in range(times):
+        checkpoints.step.assign_add(1)
+        checkpoints.save()
+        checkpoints.wait()
+
+
+def test_it_yields_while_nobody_waits(checkpoints, priorities, monkeypatch):
+    monkeypatch.setattr(checkpoint, "PATIENCE", 60.0)
+    save(checkpoints, 3)
+    assert priorities[0] == [NICENESS] * 3
+    assert len(list(checkpoints.directory.glob("step-*"))) == 3
+
+
+def test_it_does_not_once_training_has_waited(checkpoints, priorities):
+    noted, seconds = priorities
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    seconds[0] = 2 * PATIENCE
+    save(checkpoints, 4)
+    assert noted == [NICENESS, NICENESS, own, own], "the first one is slow anyway"
+    assert len(list(checkpoints.directory.glob("step-*"))) == 4
