@@ -51,11 +51,11 @@ class Training(Session):
         batches = self.batches()
         self.meter.start()
         with self.watchdog, self.interrupt, self.checkpoints, self._progress() as self.progress:
-            self.checkpoints.save()  # of update 0: whether that is possible is known before the first update
             self._evaluate_if_due()  # if the run was stopped during an evaluation
             if self.done < self.total:
                 self.watchdog.beat("tracing the first update")
                 self.step.trace(batches)
+            self.checkpoints.save()  # of update 0, during the first micro-steps: so saving is known to be possible
             while self.done < self.total:
                 most = self.due.next(self.done) - self.done if self.alone and not self.step.eager else 1
                 count = self.updates_pace.next(most)
