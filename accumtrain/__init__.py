@@ -5,9 +5,26 @@ layers. The `register_*` functions add choices to the command line. `__init__.py
 imported on first use, so TensorFlow is imported only with the first name that needs it.
 """
 
-import lazy_loader
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
 
 from accumtrain.version import __version__ as __version__
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
-__all__ += ["__version__"]
+
+@cache
+def _public() -> tuple[Any, Any, list[str]]:
+    """What gets a public name, what lists them, and the list. The command line needs none of it."""
+    import lazy_loader
+
+    return lazy_loader.attach_stub(__name__, __file__)
+
+
+def __getattr__(name: str) -> Any:
+    get, _, names = _public()
+    return [*names, "__version__"] if name == "__all__" else get(name)
+
+
+def __dir__() -> list[str]:
+    return __getattr__("__all__")
