@@ -24,7 +24,7 @@ GOLDEN = Path(__file__).with_name("golden")
 EXPECTED = json.loads((GOLDEN / "expected.json").read_text())
 
 
-@pytest.fixture(params=EXPECTED)
+@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.slow if name == "revnet" else []) for name in EXPECTED])
 def golden(request, tmp_path):
     """The configuration of a copy of a golden run, and what is expected of it."""
     shutil.copytree(GOLDEN / request.param, tmp_path / "golden")

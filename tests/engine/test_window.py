@@ -52,7 +52,9 @@ ACCUMULATED = {"revnet38": revnet38("group"), "resnet20": resnet20("group")}
 SHALLOW = {"revnet18": revnet38("group", units=(2, 2)), "resnet10": resnet20("group", units=(2, 2))}
 
 
-@pytest.mark.parametrize(("model", "optim"), [("revnet18", "adafactor"), ("resnet10", "sgd")])
+@pytest.mark.parametrize(
+    ("model", "optim"), [pytest.param("revnet18", "adafactor", marks=pytest.mark.slow), ("resnet10", "sgd")]
+)
 def test_accumulation_equals_the_whole_batch(model, optim):
     assert relative_difference(SHALLOW[model], OPTIMIZERS[optim], "float64", 4) <= 1e-12
 

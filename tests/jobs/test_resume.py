@@ -106,7 +106,15 @@ def swap_names(folder):
     (folder / "cat/0.png").rename(folder / "cat/7.png")
 
 
-@pytest.mark.parametrize("drift", [rename_a_class, delete_an_image, move_an_image, swap_names])
+@pytest.mark.parametrize(
+    "drift",
+    [
+        rename_a_class,
+        pytest.param(delete_an_image, marks=pytest.mark.slow),
+        pytest.param(move_an_image, marks=pytest.mark.slow),
+        swap_names,
+    ],
+)
 def test_changed_data_is_refused_by_name(config, trained, photos, drift):
     drift(photos)
     with pytest.raises(DataError, match=r"the data is not what .* was trained on: data\..* there and .* here"):
@@ -126,7 +134,10 @@ def test_another_batch_size_goes_on_by_force(config, trained):
     assert run(config("train.steps=3", "batch_size=8", "run.resume=force"))["step"] == 3
 
 
-@pytest.mark.parametrize("damage", ["missing", "empty", "binary", "list"])
+@pytest.mark.parametrize(
+    "damage",
+    ["missing", pytest.param("empty", marks=pytest.mark.slow), "binary", pytest.param("list", marks=pytest.mark.slow)],
+)
 def test_the_manifest_stands_in_for_config_yaml(config, trained, damage, capsys):
     file = trained / "config.yaml"
     contents = {"empty": b"", "binary": bytes(range(256)), "list": b"- 1\n"}

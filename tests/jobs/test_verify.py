@@ -60,7 +60,13 @@ def test_every_bound_holds_for_a_reversible_network(verified):
     assert policies == ["store", "recompute", "reverse"]
 
 
-@pytest.mark.parametrize("filters", ["[8,8,16]", "[8,16,32]"], ids=["streams in", "bfloat16 in"])
+@pytest.mark.parametrize(
+    "filters",
+    [
+        pytest.param("[8,8,16]", id="streams in"),
+        pytest.param("[8,16,32]", id="bfloat16 in", marks=pytest.mark.slow),
+    ],
+)
 def test_bfloat16_is_reversed_to_the_bit(verified, filters):
     passed = verified(*REVNET, SGD, f"model.filters={filters}", "precision=bfloat16")
     assert failed(passed) == set()
