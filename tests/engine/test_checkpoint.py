@@ -1,8 +1,9 @@
-"""The thread that writes checkpoints: it yields to training, but not to other processes while training waits for it."""
+"""What is saved and restored, and the thread that writes: it yields to training while training does not wait for it."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 import time
 
@@ -41,6 +42,20 @@ def save(checkpoints, times):
         checkpoints.step.assign_add(1)
         checkpoints.save()
         checkpoints.wait()
+
+
+def test_a_state_found_as_the_best_only_is_saved_among_the_last(checkpoints):
+    """As after a kill between the two. The best one will be replaced."""
+    checkpoints.step.assign(7)
+    checkpoints.save_if_best(0.5, 0.9)
+    checkpoints.wait()
+    assert not (checkpoints.directory / "step-7").exists()
+    assert checkpoints.restore()["step"] == 7
+    checkpoints.save()
+    checkpoints.wait()
+    assert (checkpoints.directory / "step-7/manifest.json").exists()
+    shutil.rmtree(checkpoints.directory / "best")
+    assert checkpoints.restore()["step"] == 7
 
 
 def test_it_yields_while_nobody_waits(checkpoints, priorities, monkeypatch):
