@@ -89,7 +89,9 @@ def main() -> int:
                 ended = disturb(run, workers, signals, chance, seconds, phases, seconds_to_end, wrong)
             if different := differences(expected, state(run)):
                 wrong.append(f"training {trainings}: {different} values differ")
-            print(f"training {trainings}: {phases.total()} signals so far, wrong: {wrong}", flush=True)
+            print(
+                f"training {trainings}: {phases.total()} signals so far {by_phase(phases)}, wrong: {wrong}", flush=True
+            )
             shutil.rmtree(run)
     for (name, sent), count in sorted(phases.items()):
         print(f"{name:20} {sent:8} {count:5}")
@@ -116,7 +118,11 @@ def disturb(
     victim, sent = chance.choice(processes), chance.choice(signals)
     allowed = {0, 75} if sent in POLITE else {-signal.SIGKILL, 0, 2, 75}  # other workers than the killed one: 75
     try:
-        victim.wait(chance.uniform(0.02, 1.0) * seconds)
+        if chance.random() < 0.5:
+            await_update(run, victim)
+            victim.wait(chance.uniform(0.0, 0.3) * seconds)
+        else:
+            victim.wait(chance.uniform(0.02, 1.0) * seconds)
     except subprocess.TimeoutExpired:
         phase_before = "start of Python" if cpu_seconds(victim) < START else phase(run, before)
         began = time.monotonic()
@@ -133,6 +139,25 @@ def disturb(
     if any(codes := [process.wait() for process in processes]):
         wrong.append(f"{run.name}: exit codes {codes} without a signal")
     return True
+
+
+def await_update(run: Path, process: subprocess.Popen) -> None:
+    """Returns when there is a checkpoint of another update, or the process has ended."""
+    names = listed(run)
+    while listed(run) <= names and process.poll() is None:
+        time.sleep(0.01)
+
+
+def listed(run: Path) -> set[str]:
+    """The names of the checkpoints, whole or not."""
+    return {path.name for path in (run / "checkpoints").glob("step-*")}
+
+
+def by_phase(phases: Counter[tuple[str, str]]) -> dict[str, int]:
+    counts: Counter[str] = Counter()
+    for (name, _), count in phases.items():
+        counts[name] += count
+    return dict(counts)
 
 
 def cpu_seconds(process: subprocess.Popen) -> float:
