@@ -90,7 +90,11 @@ class WorkerWatch:
             )
 
     def _part(self) -> None:
-        """Closes the connections; in peace, when the others have heard the goodbye: what they sent resets it else."""
+        """Closes the connections.
+
+        After a normal end it waits until the others have said goodbye, too. To close a connection while data is unread
+        resets it, and the other side could lose our goodbye.
+        """
         end = time.monotonic() + FAREWELL
         for peer in self._peers if self._in_peace else ():
             peer.say(BYE)

@@ -27,7 +27,9 @@ from accumtrain.runs.checkpoint_store import CheckpointStore, DamagedError, Save
 
 BEST = "best"
 NICENESS = 19  # of the thread that writes: it has the processors when training leaves them
-PATIENCE = 0.25  # seconds; if training waits longer, other processes take what it leaves, and the thread must not yield
+# Seconds. If training waits longer than this for a checkpoint, other programs use the processors, and the thread that
+# writes must have a normal priority.
+PATIENCE = 0.25
 
 
 class Checkpoints:
@@ -192,7 +194,7 @@ class Checkpoints:
         store.keep(kept)
 
     def _save_graph(self, prefix: tf.Tensor) -> tf.Tensor:
-        with tf.device(self.best_loss.device):  # written as the variables are, else there is one more file
+        with tf.device(self.best_loss.device):  # TensorFlow writes one file for each device
             return self._checkpoint.write(prefix)
 
     def _write_files(self, prefix: str) -> None:

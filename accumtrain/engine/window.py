@@ -204,7 +204,7 @@ class Window(tf.Module):
 
         state_finite = tf.cond(finite, update, skip)
         with tf.control_dependencies([state_finite]):  # by then nothing reads the sums any more
-            self._clear(finite)
+            self._clear(finite & all_finite(metrics) if metrics else finite)
         scalars = {
             "step": tf.identity(self.step),
             "loss": loss / examples,
@@ -224,7 +224,7 @@ class Window(tf.Module):
         return all_finite(map(tf.convert_to_tensor, self.written))
 
     def _clear(self, finite: tf.Tensor) -> None:
-        """Sets the buffers to zero, in place if they are finite, so that memory is packed the same for each update."""
+        """Sets the buffers to zero. Finite ones are zeroed in place, so that each update has the same memory layout."""
         if is_for_xla():  # XLA packs memory itself, and would compile a conditional for each buffer for minutes
             for buffer in self._sums:
                 buffer.assign(tf.zeros(buffer.shape, buffer.dtype))

@@ -7,7 +7,7 @@ from typing import Any
 from accumtrain.config.rules import check
 from accumtrain.config.schema import Config
 from accumtrain.errors import AccumtrainError, Preempted
-from accumtrain.kinds.jobs import JOBS
+from accumtrain.kinds.jobs import JOBS, Job
 from accumtrain.kinds.table import load
 from accumtrain.process import environment
 from accumtrain.process.interrupt import Interrupt, Stopped, StopSignals, nothing_saved
@@ -28,20 +28,30 @@ def run(config: Config) -> dict[str, Any] | None:
         Stopped: a signal stopped a job that can't be continued.
     """
     check(config)
-    job = JOBS[config.job]
-    with StopSignals(), open_folder(config):
+    job, result, finished = JOBS[config.job], None, False
+    with StopSignals():
         try:
-            if not job.in_children:
-                environment.prepare(config.device, probed=job.probed)
-            result = load(job.run)(config)
-            _write(config, result)
-        except AccumtrainError as error:
-            _write(config, error.result)
-            raise
+            with open_folder(config):
+                result = _run_job(config, job)
+                finished = True
         except Stopped as signal:
-            if not job.preemptible:
-                raise
-            raise Preempted(nothing_saved(str(signal))) from None
+            if not finished:
+                if not job.preemptible:
+                    raise
+                raise Preempted(nothing_saved(str(signal))) from None
+    return result
+
+
+def _run_job(config: Config, job: Job) -> dict[str, Any] | None:
+    """Runs the job and writes its result, or what its error has left of it."""
+    try:
+        if not job.in_children:
+            environment.prepare(config.device, probed=job.probed)
+        result: dict[str, Any] | None = load(job.run)(config)
+    except AccumtrainError as error:
+        _write(config, error.result)
+        raise
+    _write(config, result)
     return result
 
 

@@ -59,12 +59,13 @@ class Recovery:
             return state_finite and self._in_a_row < self._most
         return self.mode == "rollback" and self.rollbacks < self._most
 
-    def skip(self) -> None:
-        self.skipped += 1
+    def skip(self, window: Window) -> None:
+        """Counts a window that is not finite."""
         self._in_a_row += 1
+        self.skip_empty(window)
 
     def skip_empty(self, window: Window) -> None:
-        """Counts a window all of whose examples had the weight 0. A loss scale has counted it already."""
+        """Counts a window without an update, unless a loss scale has counted it already."""
         if window.loss_scale is None:
             self.skipped += 1
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -127,12 +128,13 @@ class Session:
         warn_of_rate_jump(self.config, manifest.get("total_steps"), self.total, self.done)
         return True
 
-    def batches(self) -> Any:
-        """The micro-batches from the next window on."""
-        return iter(distributed(self.devices.strategy, self._stream))
+    def batches(self, windows_back: int = 0) -> Any:
+        """The micro-batches from the next window on, or from so many windows before it."""
+        return iter(distributed(self.devices.strategy, partial(self._stream, windows_back)))
 
-    def _stream(self, share: Share) -> tf.data.Dataset:
-        first, seed = self._windows_taken() * self.config.batch_size, self.recovery.seed
+    def _stream(self, windows_back: int, share: Share) -> tf.data.Dataset:
+        first = (self._windows_taken() - windows_back) * self.config.batch_size
+        seed = self.recovery.seed
         return train_batches(self.data, batch=self.global_micro_batch, first=first, seed=seed, share=share)
 
     def _check_workers_agree(self) -> None:

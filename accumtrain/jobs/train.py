@@ -39,7 +39,7 @@ class Training(Session):
     def run(self) -> dict[str, Any] | None:
         show_opening(self.config, self.run_folder, self.data, self.devices, self.window, self.total, self.micro_batch)
         finished = self.done >= self.total and self.logbook.tested(self.done)
-        if finished and (summary := self.run_folder.read_summary()):
+        if finished and (summary := self._summary_of_the_end()):
             say(f"nothing left to do: all {self.done} updates are made (train.epochs or train.steps sets how many)")
             show_closing(summary, self.run_folder)
             return summary if self.devices.chief else None
@@ -57,11 +57,14 @@ class Training(Session):
                 self.step.trace(batches)
             self.checkpoints.save()  # of update 0, during the first micro-steps: so saving is known to be possible
             while self.done < self.total:
+                before = self.done
                 most = self.due.next(self.done) - self.done if self.alone and not self.step.eager else 1
                 count = self.updates_pace.next(most)
                 with self.logbook.timed_updates(count), self.updates_pace.timed(count):
                     update = self._updates(batches, count) if count > 1 else self._update(batches)
                 if not (update["finite"] and update["state_finite"]):
+                    if self.done - before > (not update["state_finite"]):  # there were good ones before it
+                        self.recovery.after_update()
                     batches = self._recover(update, batches)
                     continue
                 self.recovery.after_update()
@@ -80,6 +83,12 @@ class Training(Session):
         draw_curves({self.run_folder.path.name: self.logbook.records}, self.run_folder.path / "results.png")
         show_closing(summary, self.run_folder)
         return summary
+
+    def _summary_of_the_end(self) -> dict[str, Any] | None:
+        """The summary that was written after the last update; None if the run was stopped before it was."""
+        summary = self.run_folder.read_summary()
+        at_end = summary and (summary.get("status"), summary.get("step")) == ("completed", self.done)
+        return summary if at_end else None
 
     # ---- updates -------------------------------------------------------------------------------------------------
 
@@ -141,8 +150,10 @@ class Training(Session):
         if result is None:
             self._stop()
         self.note_skipped()
-        self.logbook.test(self.done, result)
         best = self.checkpoints.save_if_best(result["loss"], result["accuracy"])
+        if best and self.resumed:
+            self.checkpoints.wait()  # this update may be saved as not yet tested, and is not tested again once noted
+        self.logbook.test(self.done, result)
         self.progress.event(
             f"update {self.done}: test loss {result['loss']:.4f}, test accuracy {result['accuracy']:.4f}"
             + (" (best)" if best else "")
@@ -193,7 +204,7 @@ class Training(Session):
         if not self.recovery.allows(state_finite=bool(update["state_finite"])):
             self._diverged(update, reason)
         if self.recovery.mode == "skip":
-            self.recovery.skip()
+            self.recovery.skip(self.window)
             self.progress.event(f"{reason}: this window is skipped (number {self.recovery.skipped})")
             return batches
         rollbacks = self.recovery.rollbacks + 1
@@ -213,7 +224,8 @@ class Training(Session):
                 f"update {self.done} left {describe_state(self.window)} infinite or NaN, though loss and gradient "
                 "were finite"
             )
-        where = describe_window(self.window, self.step, self.batches())
+        counted = self.window.loss_scale is not None  # which counts the window as skipped
+        where = describe_window(self.window, self.step, self.batches(windows_back=int(counted)))
         return f"update {self.done + 1} is not finite, {where}"
 
     def _diverged(self, update: dict[str, float], reason: str) -> NoReturn:

@@ -24,6 +24,7 @@ from typing import IO, Any, TextIO
 from accumtrain.console import format_seconds, say
 from accumtrain.errors import AccumtrainError
 from accumtrain.kinds.table import load
+from accumtrain.process.interrupt import end_on_signals
 
 REQUEST, ANSWER, DOING, LAST_WORDS = "request.json", "answer.json", "doing", "stderr"
 TASK = "task"  # key of a request: "module:function" that the child calls
@@ -182,6 +183,7 @@ def _copy_lines(source: IO[bytes], target: TextIO, label: str) -> None:
 def serve(folder: Path) -> int:
     """Runs the task of the request in the folder. Returns the exit code."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # a sweep with parallel jobs blocks it
+    end_on_signals()
     threading.Thread(target=_end_with_parent, args=(folder,), daemon=True).start()
     request = json.loads((folder / REQUEST).read_text())
     try:
@@ -200,4 +202,5 @@ def _end_with_parent(folder: Path) -> None:
     """Stops this process when its parent asks for it or has ended."""
     if os.read(sys.stdin.fileno(), 1) != STOP:
         shutil.rmtree(folder, ignore_errors=True)  # the parent can't remove it any more
-    os.kill(os.getpid(), signal.SIGTERM)
+    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:  # it is after a first signal, and a job is saving then
+        os.kill(os.getpid(), signal.SIGTERM)

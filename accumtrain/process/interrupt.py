@@ -53,7 +53,11 @@ def nothing_saved(signal_name: str) -> str:
 
 
 class Stopped(KeyboardInterrupt):
-    """Raised by a signal. Python ends a process by SIGINT if code in C has seen a KeyboardInterrupt itself pass."""
+    """Raised by a signal.
+
+    It is a subclass, as Python ends its own process by SIGINT, without our exit code, when a KeyboardInterrupt itself
+    has passed through code in C.
+    """
 
 
 class StopSignals:

@@ -6,6 +6,7 @@ and the checksum of every file. What fails this check is moved to quarantine/, n
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import platform
@@ -17,8 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import google_crc32c
-
+from accumtrain.errors import CheckpointError
 from accumtrain.runs.files import disk_errors, open_regular, sync, write_json
 from accumtrain.version import __version__
 
@@ -26,6 +26,8 @@ MANIFEST, PREFIX, QUARANTINE, REASON = "manifest.json", "state", "quarantine", "
 UNFINISHED = ".unfinished-"
 FORMAT = 1
 CHUNK = 2**20  # bytes read at once
+# errors of reading that lie in the file: it is not there, is no file, or its place on the disk is bad
+OF_THE_FILE = (errno.ENOENT, errno.EINVAL, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.ENXIO, errno.EIO)
 FOLDER = re.compile(r"step-(\d+)")
 EARLIER = re.compile(r"step-(\d+)\.index")  # a checkpoint of earlier versions: files without a manifest
 
@@ -53,7 +55,10 @@ class Saved:
     @property
     def written(self) -> float:
         """When it was written, in seconds since the epoch."""
-        return float(self._manifest()["written"]) if self.is_folder else self.index.stat().st_mtime
+        try:
+            return float(self._manifest()["written"]) if self.is_folder else self.index.stat().st_mtime
+        except (DamagedError, KeyError, TypeError, ValueError):
+            return self.path.stat().st_mtime
 
     @property
     def index(self) -> Path:
@@ -70,6 +75,7 @@ class Saved:
 
         Raises:
             DamagedError: a file is missing or has another content, or the manifest belongs to another update.
+            CheckpointError: a file can't be read now, or is of a newer version. It may be whole.
         """
         if not self.is_folder:
             if odd := [file.name for file in _files_of(self) if not file.is_file()]:
@@ -82,7 +88,7 @@ class Saved:
             try:
                 found = _fingerprint(self.path / name)
             except OSError as error:
-                raise DamagedError(f"{name}: {error.strerror}") from error
+                raise _unreadable(self.path / name, error) from error
             if found != expected:
                 raise DamagedError(f"{name} is not the file that was written ({_difference(found, expected)})")
         return manifest
@@ -92,11 +98,15 @@ class Saved:
             with _opened(self.path / MANIFEST) as content:
                 manifest: dict[str, Any] = json.load(content)
             files = manifest["files"].items()
-            if not files or not isinstance(manifest["step"], int) or manifest["format"] > FORMAT:
+            if manifest["format"] > FORMAT:
+                raise CheckpointError(f"{self.path} was written by a newer version of accumtrain: install that")
+            if not files or not isinstance(manifest["step"], int):
                 raise ValueError("of another format")
         except FileNotFoundError as error:
             raise DamagedError(f"it has no {MANIFEST}") from error
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except OSError as error:
+            raise _unreadable(self.path / MANIFEST, error) from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DamagedError(f"{MANIFEST} can't be read: {str(error) or type(error).__name__}") from error
         return manifest
 
@@ -129,6 +139,8 @@ class CheckpointStore:
             CheckpointError: a file can't be written; nothing is left of the checkpoint, and others are untouched.
         """
         saved = Saved(step, self.directory / f"step-{step}")
+        if saved.path.is_symlink():
+            raise CheckpointError(f"{saved.path} is a link, and a checkpoint is a folder: move the link away")
         if saved.is_folder:
             return saved
         unfinished = self.directory / f"{UNFINISHED}{step}"
@@ -178,7 +190,9 @@ class CheckpointStore:
         """Deletes what a killed process has left unfinished."""
         if not self.directory.is_dir():
             return
-        for entry in self.directory.iterdir():
+        with disk_errors(self.directory):
+            entries = list(self.directory.iterdir())
+        for entry in entries:
             if entry.name.startswith(UNFINISHED) or re.fullmatch(r"step-\d+_temp", entry.name):
                 shutil.rmtree(entry, ignore_errors=True)
 
@@ -230,6 +244,13 @@ def _drop_from_cache(file: Path) -> None:
         os.close(descriptor)
 
 
+def _unreadable(file: Path, error: OSError) -> Exception:
+    """The error to raise: DamagedError if the file itself is at fault, else CheckpointError, as it may be whole."""
+    if error.errno in OF_THE_FILE:
+        return DamagedError(f"{file.name}: {error.strerror}")
+    return CheckpointError(f"{file} can't be read: {error.strerror}; mend that and run the same command again")
+
+
 def _opened(file: Path) -> BinaryIO:
     """The file for reading. Raises OSError, also for a pipe, whose reader would wait for ever."""
     return os.fdopen(open_regular(file, os.O_RDONLY), "rb")
@@ -237,6 +258,8 @@ def _opened(file: Path) -> BinaryIO:
 
 def _fingerprint(file: Path) -> dict[str, Any]:
     """Size in bytes and CRC32C of a file, as the manifest holds them."""
+    import google_crc32c  # takes 10 ms, which --help has no use for
+
     checksum = 0
     with _opened(file) as content:
         while chunk := content.read(CHUNK):

@@ -37,8 +37,9 @@ class Lock:
             self._held.append(file)
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._lock_folder()
-            os.ftruncate(file, 0)
-            os.pwrite(file, _owner().encode(), 0)
+            with suppress(OSError):  # on a full disk the lock holds without its owner's name
+                os.ftruncate(file, 0)
+                os.pwrite(file, _owner().encode(), 0)
         except BlockingIOError as error:
             owner = self._read_owner()
             self._release()

@@ -22,6 +22,7 @@ from accumtrain.config.convert import to_mapping
 from accumtrain.config.schema import Config
 from accumtrain.console import warn
 from accumtrain.errors import CheckpointError, ConfigError, DataError
+from accumtrain.runs.checkpoint_store import QUARANTINE
 from accumtrain.runs.files import disk_errors, open_regular, plain, read_json, read_text, write_atomic
 from accumtrain.runs.folder import CHECKPOINTS, folder_of, make_folder
 from accumtrain.runs.identity import differences, learned_values
@@ -127,10 +128,13 @@ class Run:
         return check
 
     def check_not_begun(self) -> None:
-        """Raises CheckpointError if there are metrics of a run, whose checkpoints must have been lost then."""
-        if self._metrics.exists() and self._metrics.stat().st_size > 0:
+        """Raises CheckpointError if there is anything of a run, whose checkpoints must have been lost then."""
+        damaged = any(name != "step-0" for name in listed(self.checkpoints / QUARANTINE))
+        made = (self.read_summary() or {}).get("step", 0)
+        if self._has_metrics() or damaged or made:
+            left = "the metrics" if self._has_metrics() else "damaged checkpoints" if damaged else "the summary"
             raise CheckpointError(
-                f"{self.path} holds the metrics of a run, but no checkpoint; put the checkpoints back, or start anew "
+                f"{self.path} holds {left} of a run, but no checkpoint; put the checkpoints back, or start anew "
                 "under another run.name"
             )
 
@@ -165,8 +169,10 @@ class Run:
             return None
 
     def _trained(self) -> bool:
-        checkpoints = self.checkpoints.is_dir() and any(self.checkpoints.iterdir())
-        return checkpoints or (self._metrics.exists() and self._metrics.stat().st_size > 0)
+        return bool(listed(self.checkpoints)) or self._has_metrics()
+
+    def _has_metrics(self) -> bool:
+        return self._metrics.exists() and self._metrics.stat().st_size > 0
 
 
 class Bystander(Run):
@@ -190,6 +196,12 @@ class Bystander(Run):
 
     def records(self) -> list[dict[str, Any]]:
         return [record for record in super().records() if record.get("step", 0) <= self._last]
+
+
+def listed(folder: Path) -> list[str]:
+    """The names in a folder, [] if there is none."""
+    with disk_errors(folder):
+        return [path.name for path in folder.iterdir()] if folder.is_dir() else []
 
 
 def read_config(file: Path) -> dict[str, Any]:

@@ -35,7 +35,7 @@ def stoppable(folder: Path) -> Iterator[None]:
         while not over.is_set():
             if signal.sigtimedwait({signal.SIGINT}, SECONDS) is not None or asked.is_set():
                 asked.clear()
-                _stop(folder, asked)
+                _stop(folder, asked, over)
                 saved.set()
                 signal.pthread_kill(main, signal.SIGTERM)
                 return
@@ -56,10 +56,11 @@ def stoppable(folder: Path) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _stop(folder: Path, asked_again: threading.Event) -> None:
+def _stop(folder: Path, asked_again: threading.Event, over: threading.Event) -> None:
+    """Returns when all jobs have ended, at a second signal, or when the launcher has given up."""
     sys.stderr.write(NOTICE)
     sys.stderr.flush()
     sweep_folder.end(folder)
-    while any(outcome.ended_with is None for outcome in sweep_folder.collect(folder)):
+    while not over.is_set() and any(outcome.ended_with is None for outcome in sweep_folder.collect(folder)):
         if signal.sigtimedwait({signal.SIGINT}, SECONDS) is not None or asked_again.is_set():
             return

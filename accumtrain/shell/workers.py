@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from types import FrameType
 
-from accumtrain.errors import ConfigError
+from accumtrain.errors import ConfigError, Preempted
 from accumtrain.process.interrupt import SIGNALS
 from accumtrain.process.program import own_program
 from accumtrain.shell.job_outcome import KILLED
@@ -18,7 +18,10 @@ WORKERS = "--workers"
 
 
 def run_workers(arguments: Sequence[str]) -> int:
-    """Runs workers, hands each signal that stops a job on to them, and waits. Returns the first exit code but 0.
+    """Runs workers, hands each signal that stops a job on to them, and waits.
+
+    Returns:
+        The first exit code of a worker that failed by itself; else 75 if one was stopped, else 0.
 
     Args:
         arguments: the number of workers, then overrides for all of them.
@@ -40,7 +43,8 @@ def run_workers(arguments: Sequence[str]) -> int:
             signal.signal(number, hand_on)
     workers += start_workers(int(count), overrides, apart=True)
     codes = [worker.wait() for worker in workers]
-    return next((code if code > 0 else KILLED - code for code in codes if code), 0)
+    failed = [code if code > 0 else KILLED - code for code in codes if code]
+    return next((code for code in failed if code != Preempted.exit_code), failed[0] if failed else 0)
 
 
 def start_workers(count: int, overrides: Sequence[str], *, apart: bool = False) -> list[subprocess.Popen]:
