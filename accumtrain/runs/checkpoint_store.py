@@ -98,9 +98,10 @@ class Saved:
             with _opened(self.path / MANIFEST) as content:
                 manifest: dict[str, Any] = json.load(content)
             files = manifest["files"].items()
-            if manifest["format"] > FORMAT:
+            other_version = manifest["versions"]["accumtrain"] != __version__
+            if manifest["format"] > FORMAT and other_version:  # both, as a flipped bit changes only one
                 raise CheckpointError(f"{self.path} was written by a newer version of accumtrain: install that")
-            if not files or not isinstance(manifest["step"], int):
+            if not files or not isinstance(manifest["step"], int) or manifest["format"] > FORMAT:
                 raise ValueError("of another format")
         except FileNotFoundError as error:
             raise DamagedError(f"it has no {MANIFEST}") from error

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import tensorflow as tf
 
 from accumtrain.engine.ema import MovingAverage
+from accumtrain.engine.loss import PerExample
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
 from accumtrain.kinds.models import LeNetConfig, ModelConfig, ResNetConfig, RevNetConfig
@@ -70,6 +71,7 @@ def window_for(
     schedule: Schedule | None = None,
     ema: Callable[[Sequence[tf.Variable]], MovingAverage] | None = None,
     sum_dtype: tf.DType | None = None,
+    metrics: Mapping[str, PerExample] | None = None,
 ) -> Window:
     """A window with weights that depend on the configuration alone."""
     model = build_model(config, ModelSpec(shape, CLASSES, precision, seed=3))
@@ -82,6 +84,7 @@ def window_for(
         seed=11,
         micro_steps=micro_steps,
         sum_dtype=sum_dtype,
+        metrics=metrics,
     )
 
 

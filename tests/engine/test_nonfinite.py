@@ -109,3 +109,16 @@ def test_several_updates_in_one_call_end_at_the_bad_one():
 )
 def test_all_finite(values, finite):
     assert bool(all_finite([tf.constant(values)])) == finite
+
+
+def test_a_metric_that_was_not_finite_is_so_once():
+    def label_over_weight(labels, logits):
+        return tf.where(labels == 3, float("nan"), 1.0)
+
+    window = window_with(metrics={"odd": label_over_weight})
+    data = batches(3)
+    data[0]["label"] = tf.fill([8], tf.constant(3, data[0]["label"].dtype))
+    for each in data[1:]:
+        each["label"] = tf.fill([8], tf.constant(1, each["label"].dtype))
+    updates = train(window, data, 2)
+    assert [bool(np.isnan(update["odd"])) for update in updates] == [True, False, False]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from accumtrain.engine import pace
 from accumtrain.engine.window import Window
 from accumtrain.errors import DivergedError
 from accumtrain.jobs.dispatch import run
@@ -133,3 +134,13 @@ def test_rollback_has_a_limit(config, planted, tmp_path):
         run(config("run.on_nonfinite=rollback", "run.max_nonfinite=3"))
     assert json.loads((tmp_path / "one/summary.json").read_text())["recovery"]["rollbacks"] == 3
     assert_all_finite(tmp_path / "one")
+
+
+def test_windows_with_updates_between_them_are_not_in_a_row(config, planted, monkeypatch):
+    """Also when one call makes several updates and ends at the bad one."""
+    monkeypatch.setattr(pace, "SECONDS_PER_CALL", 1e3)
+    planted(10)
+    planted(16)
+    several = ("train.steps=24", "log.every=24", "checkpoint.every=24", "eval.every=24")
+    summary = run(config("run.on_nonfinite=skip", "run.max_nonfinite=1", *several))
+    assert summary["recovery"]["skipped"] == 2

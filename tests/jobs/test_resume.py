@@ -213,7 +213,7 @@ def train_in_child(config_overrides, folder):
 
 @pytest.mark.slow
 def test_a_run_continues_on_other_numbers_of_replicas_and_workers_with_the_same_bits(tmp_path):
-    """With sums in float64, as each number of replicas adds them in another order."""
+    """With sums in float64, as each number of replicas adds them in another order. The micro-batch is always 16."""
     whole = ("accum.dtype=float64", "schedule=constant")
     train_in_child([*whole, "accum.steps=4", "run.name=whole"], tmp_path)
     train_in_child([*whole, "accum.steps=4", "train.steps=1", "run.name=moved"], tmp_path)
@@ -224,10 +224,11 @@ def test_a_run_continues_on_other_numbers_of_replicas_and_workers_with_the_same_
         2, ["model=lenet5", *whole, "accum.steps=2", "train.steps=3", f"run.dir={tmp_path}", "run.name=moved"]
     )
     assert [worker.wait() for worker in workers] == [0, 0]
-    train_in_child([*whole, "accum.steps=1", "run.name=moved"], tmp_path)
+    train_in_child([*whole, "accum.steps=4", "run.name=moved"], tmp_path)
     one, other = (tensors(tmp_path / name / "checkpoints/step-4") for name in ("whole", "moved"))
     assert one.keys() == other.keys()
-    assert all(np.array_equal(one[name], other[name]) for name in one)
+    learned = [name for name in one if not name.startswith("best_")]  # the parts were evaluated more often
+    assert [name for name in learned if not np.array_equal(one[name], other[name])] == []
 
 
 def test_the_summary_says_where_a_run_comes_from(config, trained):

@@ -273,3 +273,37 @@ def test_a_full_disk_is_named_and_leaves_what_was_saved(config, tmp_path, monkey
         with pytest.raises(CheckpointError, match=r"update 2 .*no space left.*continues from step-1"):
             run(config("full", "train.steps=2", model=LENET))
     assert run(config("full", "train.steps=2", model=LENET))["step"] == 2
+
+
+def test_a_run_killed_at_its_very_end_writes_its_summary(config, tmp_path, capsys):
+    whole = run(config("late", "train.steps=2", model=LENET))
+    file = tmp_path / "late/summary.json"
+    file.write_text(json.dumps(whole | {"status": "preempted", "step": 1}))
+    assert run(config("late", "train.steps=2", model=LENET))["step"] == 2
+    assert json.loads(file.read_text())["status"] == "completed"
+    assert "update 2" not in capsys.readouterr().err
+
+
+def test_the_best_state_is_on_disk_before_its_test_is_noted(config, tmp_path, monkeypatch):
+    """A run that was stopped in an evaluation, continued, and killed after that evaluation."""
+
+    class Killed(BaseException):
+        pass
+
+    with monkeypatch.context() as patch:
+        patch.setattr(session.Evaluator, "__call__", lambda self, stop, report: None)
+        with pytest.raises(Preempted, match="after update 2"):
+            run(config("best", model=LENET))
+    log = Run.log
+
+    def log_and_die(self, record):
+        log(self, record)
+        if record["split"] == "test":
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "log", log_and_die)
+        patch.setattr(Checkpoints, "__exit__", lambda self, *_: None)  # nothing is written any more
+        with pytest.raises(Killed):
+            run(config("best", model=LENET))
+    assert (tmp_path / "best/checkpoints/best/step-2/manifest.json").exists()

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import signal
+import subprocess
 import sys
 
 import psutil
@@ -28,6 +32,17 @@ def bug(request, folder):
 
 def stop(request, folder):
     raise KeyboardInterrupt
+
+def save(request, folder):
+    from accumtrain.process.interrupt import Interrupt, StopSignals
+    with StopSignals(), Interrupt() as interrupt:
+        print("training", flush=True)
+        while not interrupt.requested:
+            time.sleep(0.01)
+        print("saving", flush=True)
+        time.sleep(1)
+        print("saved", flush=True)
+    os._exit(0)
 
 def wait(request, folder):
     (folder / "doing").write_text("waiting")
@@ -105,3 +120,21 @@ def test_a_stand_in_gets_the_folder(tmp_path):
     ended = child.ask([sys.executable, "-c", program], tmp_path, {"number": 1}, "starting")
     assert (ended.code, ended.answer) == (2, {}), "the request and what stderr says"
     assert ended.last_words == "x" * 3990 + "last words"
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["after a signal", "alone"])
+def test_the_end_of_the_parent_does_not_hurry_a_job_that_saves(ask, tmp_path, first):
+    """As when a scheduler sends a signal to all processes of a sweep."""
+    folder = tmp_path / "folder"
+    (folder / child.REQUEST).write_text(json.dumps({child.TASK: "tasks_of_child:save"}))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])}
+    process = subprocess.Popen(
+        [*child_command(), str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    )
+    assert process.stdout.readline() == "training\n"
+    if first:
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.readline() == "saving\n"
+    out, _ = process.communicate(timeout=30)  # closes the pipe that the child reads
+    assert out.endswith("saved\n")
+    assert process.returncode == 0

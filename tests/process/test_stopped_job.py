@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 
 import pytest
 
@@ -104,3 +105,20 @@ def test_while_the_result_is_written(command, fake_job, monkeypatch, tmp_path):
     fake_job(lambda config: {"step": 7})
     assert command("run.name=one").code == 0
     assert json.loads((tmp_path / "runs/one/summary.json").read_text()) == {"step": 7}
+
+
+@pytest.mark.parametrize(("place", "code"), [("begin", 75), ("end", 0)])
+def test_while_the_folder_of_the_job_is_made_or_left(command, fake_job, monkeypatch, place, code):
+    open_folder = dispatch.open_folder
+
+    @contextmanager
+    def signalled(config):
+        if place == "begin":
+            os.kill(os.getpid(), signal.SIGTERM)
+        with open_folder(config) as folder:
+            yield folder
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(dispatch, "open_folder", signalled)
+    fake_job(lambda config: {"step": 7})
+    assert command("run.name=one").code == code

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import random
 import shutil
 from pathlib import Path
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from accumtrain.errors import CheckpointError
+from accumtrain.runs import checkpoint_store
 from accumtrain.runs.checkpoint_store import CheckpointStore, DamagedError
 
 FACTS = {"learned": {"optim.lr": 0.1}}
@@ -183,3 +186,34 @@ def test_checkpoints_of_earlier_versions_are_listed_kept_and_moved(store):
 def test_links_are_no_checkpoints(store, tmp_path):
     (store.directory / "step-99").symlink_to(store.directory / "step-9")
     assert [saved.step for saved in store.newest_first()] == [10, 9]
+
+
+@pytest.mark.parametrize(
+    "error", [errno.EMFILE, errno.EACCES, errno.ENOMEM, errno.ESTALE], ids=lambda number: errno.errorcode[number]
+)
+def test_an_error_of_the_moment_is_no_damage(store, monkeypatch, error):
+    def fails(path, flags):
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(checkpoint_store, "open_regular", fails)
+    with pytest.raises(CheckpointError, match=r"manifest.json can't be read: .*run the same command again"):
+        store.newest_first()[0].check()
+
+
+def test_a_checkpoint_of_a_newer_version_is_no_damage(store):
+    file = store.newest_first()[0].path / "manifest.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"format": 99, "versions": {"accumtrain": "99"}}))
+    with pytest.raises(CheckpointError, match="newer version"):
+        store.newest_first()[0].check()
+
+
+def test_an_old_damaged_checkpoint_has_a_time_as_well(store):
+    (store.newest_first()[-1].path / "manifest.json").write_text("")
+    assert store.newest_first()[-1].written > 0
+
+
+def test_a_link_with_the_name_of_a_checkpoint_is_named(store, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (store.directory / "step-11").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(CheckpointError, match="step-11 is a link"):
+        add(store, 11)

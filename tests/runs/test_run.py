@@ -15,7 +15,7 @@ import pytest
 
 from accumtrain.config.convert import from_mapping, to_mapping
 from accumtrain.errors import CheckpointError, ConfigError
-from accumtrain.runs import files
+from accumtrain.runs import files, lock
 from accumtrain.runs.files import write_atomic, write_json
 from accumtrain.runs.names import run_name
 from accumtrain.runs.run import Bystander, Run, read_summary
@@ -302,3 +302,27 @@ def test_full_disk_leaves_no_half_line(config):
 def test_write_atomic_names_a_file_it_can_not_write(tmp_path):
     with pytest.raises(CheckpointError, match="missing/file can't be written: No such file or directory"):
         write_atomic(tmp_path / "missing" / "file", "text")
+
+
+def test_a_full_disk_has_room_for_the_lock(config, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(lock.os, "pwrite", full)
+    with Run(config) as run, pytest.raises(ConfigError, match="is training in"):
+        Run(config).__enter__()
+    assert run.path.is_dir()
+
+
+@pytest.mark.parametrize("left", ["damaged checkpoints", "the summary", "the metrics"])
+def test_what_is_left_of_a_run_is_no_new_run(config, left):
+    with Run(config) as run:
+        run.check_not_begun()
+        if left == "damaged checkpoints":
+            (run.checkpoints / "quarantine/step-500").mkdir(parents=True)
+        elif left == "the summary":
+            (run.path / "summary.json").write_text('{"step": 500}')
+        else:
+            (run.path / "metrics.jsonl").write_text("{}\n")
+        with pytest.raises(CheckpointError, match=f"holds {left} of a run, but no checkpoint"):
+            run.check_not_begun()

@@ -115,3 +115,10 @@ def test_a_worker_that_is_killed(launcher):
         listener.kill()
     process.communicate(timeout=20)
     assert process.returncode == 128 + signal.SIGKILL
+
+
+def test_a_failure_comes_before_a_stop(command, monkeypatch):
+    """The others stop with 75 when one has failed, and a scheduler would start them again for that."""
+    worker = "import sys; sys.exit([75, 3][int(sys.argv[3].partition('=')[2])])"
+    monkeypatch.setattr(workers, "own_program", lambda: [sys.executable, "-c", worker])
+    assert command("--workers", "2").code == 3
