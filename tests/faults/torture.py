@@ -39,7 +39,7 @@ from accumtrain.shell.workers import start_workers
 
 POLITE = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 START = 0.1  # seconds of CPU time that Python takes to start, about
-UPDATES, EVALUATE_EVERY = 40, 5
+UPDATES, EVALUATE_EVERY = 200, 5
 OVERRIDES = [
     "model=lenet5",
     "data=synthetic",
