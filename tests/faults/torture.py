@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import multiprocessing
 import os
 import random
 import shutil
@@ -23,8 +24,9 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -35,11 +37,12 @@ import tensorflow as tf
 from accumtrain.process.program import own_program
 from accumtrain.runs.checkpoint_store import UNFINISHED, CheckpointStore, DamagedError
 from accumtrain.runs.run import read_records
+from accumtrain.shell.main import main as command_line
 from accumtrain.shell.workers import start_workers
 
 POLITE = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 START = 0.1  # seconds of CPU time that Python takes to start, about
-UPDATES, EVALUATE_EVERY = 200, 5
+UPDATES, EVALUATE_EVERY = 80, 5
 OVERRIDES = [
     "model=lenet5",
     "data=synthetic",
@@ -61,8 +64,10 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin no further training after so long")
     parser.add_argument("--polite", action="store_true", help="by signals that ask it to stop")
     parser.add_argument("--workers", type=int, default=1, help="processes; every third start has one process only")
+    parser.add_argument("--forked", action="store_true", help="start without importing: more stops of what comes after")
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
+    launch = Forked if asked.forked else in_a_new_process
     for each in POLITE:
         signal.signal(each, signal.SIG_DFL)  # for the children too: a shell makes what runs behind it ignore Ctrl-C
     chance = random.Random(asked.seed)
@@ -73,7 +78,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="accumtrain-torture-") as name:
         folder = Path(name)
         started = time.monotonic()
-        if any(process.wait() for process in start(folder / "whole", asked.workers)):
+        if any(process.wait() for process in start(folder / "whole", asked.workers, launch)):
             sys.exit("the undisturbed run failed")
         seconds = time.monotonic() - started
         expected = state(folder / "whole")
@@ -86,7 +91,7 @@ def main() -> int:
             while not ended:
                 starts += 1
                 workers = asked.workers if starts % 3 else 1
-                ended = disturb(run, workers, signals, chance, seconds, phases, seconds_to_end, wrong)
+                ended = disturb(run, workers, launch, signals, chance, seconds, phases, seconds_to_end, wrong)
             if different := differences(expected, state(run)):
                 wrong.append(f"training {trainings}: {different} values differ")
             print(
@@ -105,6 +110,7 @@ def main() -> int:
 def disturb(
     run: Path,
     workers: int,
+    launch: Launch,
     signals: Sequence[signal.Signals],
     chance: random.Random,
     seconds: float,
@@ -114,7 +120,7 @@ def disturb(
 ) -> bool:
     """Starts a training and sends a signal to one of its processes. Returns whether it had ended before."""
     before = newest_whole(run)
-    processes = start(run, workers)
+    processes = start(run, workers, launch)
     victim, sent = chance.choice(processes), chance.choice(signals)
     allowed = {0, 75} if sent in POLITE else {-signal.SIGKILL, 0, 2, 75}  # other workers than the killed one: 75
     try:
@@ -141,7 +147,7 @@ def disturb(
     return True
 
 
-def await_update(run: Path, process: subprocess.Popen) -> None:
+def await_update(run: Path, process: Any) -> None:
     """Returns when there is a checkpoint of another update, or the process has ended."""
     names = listed(run)
     while listed(run) <= names and process.poll() is None:
@@ -160,16 +166,48 @@ def by_phase(phases: Counter[tuple[str, str]]) -> dict[str, int]:
     return dict(counts)
 
 
-def cpu_seconds(process: subprocess.Popen) -> float:
+def cpu_seconds(process: Any) -> float:
     times = psutil.Process(process.pid).cpu_times()
     return times.user + times.system
 
 
-def start(run: Path, workers: int) -> list[subprocess.Popen]:
+class Forked:
+    """A training in a process that is forked from this one, which has imported TensorFlow and not used it."""
+
+    def __init__(self, overrides: Sequence[str]):
+        self._process = multiprocessing.get_context("fork").Process(target=self._train, args=(overrides,))
+        self._process.start()
+        self.pid = self._process.pid
+
+    @staticmethod
+    def _train(overrides: Sequence[str]) -> None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.argv = ["accumtrain", *overrides]
+        command_line()
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._process.join(timeout)
+        if self._process.exitcode is None:
+            raise subprocess.TimeoutExpired("a training", timeout or 0.0)
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+
+def in_a_new_process(overrides: Sequence[str]) -> subprocess.Popen:
+    return subprocess.Popen([*own_program(), *overrides], stdout=subprocess.DEVNULL)
+
+
+Launch = Callable[[Sequence[str]], Any]  # returns a process, which has the methods of subprocess.Popen
+
+
+def start(run: Path, workers: int, launch: Launch) -> list[Any]:
     overrides = [*OVERRIDES, f"accum.steps={4 // workers}", f"run.dir={run.parent}", f"run.name={run.name}"]
-    if workers > 1:
-        return start_workers(workers, overrides)
-    return [subprocess.Popen([*own_program(), *overrides], stdout=subprocess.DEVNULL)]
+    return start_workers(workers, overrides) if workers > 1 else [launch(overrides)]
 
 
 def newest_whole(run: Path) -> int:
