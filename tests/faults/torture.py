@@ -207,7 +207,9 @@ Launch = Callable[[Sequence[str]], Any]  # returns a process, which has the meth
 
 def start(run: Path, workers: int, launch: Launch) -> list[Any]:
     overrides = [*OVERRIDES, f"accum.steps={4 // workers}", f"run.dir={run.parent}", f"run.name={run.name}"]
-    return start_workers(workers, overrides) if workers > 1 else [launch(overrides)]
+    if workers > 1:
+        return start_workers(workers, [*overrides, "device.timeout=30"])  # that others wait for one that was killed
+    return [launch(overrides)]
 
 
 def newest_whole(run: Path) -> int:
