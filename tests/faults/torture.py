@@ -1,6 +1,6 @@
 """Stops a training again and again, at random moments of all its phases, and compares the end with an undisturbed one.
 
-    make torture ARGS="--stops 1000 [--minutes 60] [--workers 2] [--polite] [--seed 0]"
+    make torture ARGS="--stops 1000 [--minutes 60] [--workers 2 | --forked] [--polite]"
 
 A process is started, killed by SIGKILL after a random time and started again, until its training ends; then the next
 training begins. After each kill the newest checkpoint must be whole and at most one update behind the last record, as
