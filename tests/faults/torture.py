@@ -177,7 +177,7 @@ class Forked:
     def __init__(self, overrides: Sequence[str]):
         self._process = multiprocessing.get_context("fork").Process(target=self._train, args=(overrides,))
         self._process.start()
-        self.pid = self._process.pid
+        self.pid = self._process.pid or 0  # it has one, as it is started
 
     @staticmethod
     def _train(overrides: Sequence[str]) -> None:
