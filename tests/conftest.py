@@ -77,6 +77,14 @@ def command(
 
 
 @pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Output as on a terminal of 80 columns."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+@pytest.fixture
 def fake_job(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Config]]:
     """Puts a function in the place of a job; returns the list of configurations it will have seen."""
 

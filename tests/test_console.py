@@ -7,13 +7,6 @@ import pytest
 from accumtrain.console import banner, fail, format_bytes, format_count, format_seconds, say, table, warn
 
 
-@pytest.fixture
-def terminal(monkeypatch):
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "80")
-
-
 def test_messages_go_where_they_belong(capsys):
     long = "[red]plain[/red] " + "x" * 200
     say(long)

@@ -10,13 +10,6 @@ from accumtrain import progress
 from accumtrain.progress import Progress
 
 
-@pytest.fixture
-def terminal(monkeypatch):
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "80")
-
-
 def test_progress_in_a_pipe_logs_first_last_and_every_tenth(capsys):
     with Progress(first=3, total=25, updates_per_epoch=12.5) as bar:
         for step in range(4, 26):

@@ -20,9 +20,10 @@ from typing import Any, BinaryIO
 
 from accumtrain.errors import CheckpointError
 from accumtrain.runs.files import disk_errors, open_regular, sync, write_json
+from accumtrain.runs.folder import QUARANTINE
 from accumtrain.version import __version__
 
-MANIFEST, PREFIX, QUARANTINE, REASON = "manifest.json", "state", "quarantine", "reason.txt"
+MANIFEST, PREFIX, REASON = "manifest.json", "state", "reason.txt"
 UNFINISHED = ".unfinished-"
 FORMAT = 1
 CHUNK = 2**20  # bytes read at once

@@ -12,6 +12,7 @@ from accumtrain.kinds.jobs import JOBS
 from accumtrain.runs.names import run_name
 
 CHECKPOINTS = "checkpoints"  # of a run, within its folder
+QUARANTINE = "quarantine"  # of damaged checkpoints, within their folder
 
 
 def folder_of(config: Config) -> Path:

@@ -22,9 +22,8 @@ from accumtrain.config.convert import to_mapping
 from accumtrain.config.schema import Config
 from accumtrain.console import warn
 from accumtrain.errors import CheckpointError, ConfigError, DataError
-from accumtrain.runs.checkpoint_store import QUARANTINE
 from accumtrain.runs.files import disk_errors, open_regular, plain, read_json, read_text, write_atomic
-from accumtrain.runs.folder import CHECKPOINTS, folder_of, make_folder
+from accumtrain.runs.folder import CHECKPOINTS, QUARANTINE, folder_of, make_folder
 from accumtrain.runs.identity import differences, learned_values
 from accumtrain.runs.lock import Lock
 
@@ -129,10 +128,12 @@ class Run:
 
     def check_not_begun(self) -> None:
         """Raises CheckpointError if there is anything of a run, whose checkpoints must have been lost then."""
-        damaged = any(name != "step-0" for name in listed(self.checkpoints / QUARANTINE))
-        made = (self.read_summary() or {}).get("step", 0)
-        if self._has_metrics() or damaged or made:
-            left = "the metrics" if self._has_metrics() else "damaged checkpoints" if damaged else "the summary"
+        traces = {
+            "the metrics": self._has_metrics(),
+            "damaged checkpoints": any(name != "step-0" for name in listed(self.checkpoints / QUARANTINE)),
+            "the summary": bool((self.read_summary() or {}).get("step")),
+        }
+        if left := next((name for name, found in traces.items() if found), None):
             raise CheckpointError(
                 f"{self.path} holds {left} of a run, but no checkpoint; put the checkpoints back, or start anew "
                 "under another run.name"

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from accumtrain.runs.checkpoint_store import CheckpointStore
+from tests.faults.strace import CALLS, calls_in
 
 PROGRAM = Path(__file__).with_name("save_once.py")
-CALLS = ("openat", "mkdir", "write", "fsync", "fadvise64", "rename", "unlink", "unlinkat", "rmdir")
-MARKER = re.compile(r"kill\(\d+, 0\)")
-NAME = re.compile(r"(\w+)\(")
 
 pytestmark = pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
 
@@ -32,14 +28,7 @@ def calls_of_a_save(folder: Path) -> Iterator[tuple[str, int]]:
     log = folder.with_suffix(".log")
     done = traced(folder, "-o", str(log))
     assert done.returncode == 0, done.stderr
-    counts: Counter[str] = Counter()
-    saving = False
-    for line in log.read_text().splitlines():
-        saving = saving or bool(MARKER.search(line))
-        if (match := NAME.match(line)) and match[1] in CALLS:
-            counts[match[1]] += 1
-            if saving:
-                yield match[1], counts[match[1]]
+    return calls_in(log, after_marker=True)
 
 
 @pytest.fixture

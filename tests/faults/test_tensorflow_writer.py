@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,11 +15,10 @@ import pytest
 
 from accumtrain.engine.checkpoint_files import TensorReader, find_whole
 from accumtrain.runs.checkpoint_store import CheckpointStore
+from tests.faults.strace import CALLS, calls_in
 
 PROGRAM = Path(__file__).with_name("save_with_tensorflow.py")
 ROOT = Path(__file__).parents[2]
-CALLS = ("openat", "mkdir", "write", "fsync", "fadvise64", "rename", "unlink", "unlinkat", "rmdir")
-NAME = re.compile(r"(?:\d+ +)?(\w+)\(")
 
 pytestmark = [
     pytest.mark.slow,
@@ -89,13 +86,7 @@ def calls_of_a_save(saver: Saver, log: Path) -> list[tuple[str, int]]:
     """Each call of a save: its name, and its number among the calls of that name."""
     with saver.traced(log):
         assert saver.save() == "saved"
-    counts: Counter[str] = Counter()
-    calls = []
-    for line in log.read_text().splitlines():
-        if (match := NAME.match(line)) and match[1] in CALLS:
-            counts[match[1]] += 1
-            calls.append((match[1], counts[match[1]]))
-    return calls
+    return list(calls_in(log))
 
 
 def assert_newest_is_whole(folder: Path, place: object) -> int:

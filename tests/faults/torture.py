@@ -25,6 +25,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -72,9 +73,7 @@ def main() -> int:
         signal.signal(each, signal.SIG_DFL)  # for the children too: a shell makes what runs behind it ignore Ctrl-C
     chance = random.Random(asked.seed)
     signals = POLITE if asked.polite else (signal.SIGKILL,)
-    phases: Counter[tuple[str, str]] = Counter()  # by phase and signal
-    seconds_to_end: list[float] = []
-    wrong: list[str] = []
+    tally = Tally()
     with tempfile.TemporaryDirectory(prefix="accumtrain-torture-") as name:
         folder = Path(name)
         started = time.monotonic()
@@ -84,44 +83,47 @@ def main() -> int:
         expected = state(folder / "whole")
         print(f"undisturbed: {UPDATES} updates in {seconds:.1f} s", flush=True)
         trainings = starts = 0
-        while phases.total() < asked.stops and time.monotonic() - started < 60 * asked.minutes:
+        while tally.phases.total() < asked.stops and time.monotonic() - started < 60 * asked.minutes:
             trainings += 1
             run = folder / f"run-{trainings}"
             ended = False
             while not ended:
                 starts += 1
                 workers = asked.workers if starts % 3 else 1
-                ended = disturb(run, workers, launch, signals, chance, seconds, phases, seconds_to_end, wrong)
+                ended = disturb(start(run, workers, launch), run, chance.choice(signals), chance, seconds, tally)
             if different := differences(expected, state(run)):
-                wrong.append(f"training {trainings}: {different} values differ")
-            print(
-                f"training {trainings}: {phases.total()} signals so far {by_phase(phases)}, wrong: {wrong}", flush=True
-            )
+                tally.wrong.append(f"training {trainings}: {different} values differ")
+            print(f"training {trainings}: {tally.so_far()}", flush=True)
             shutil.rmtree(run)
-    for (name, sent), count in sorted(phases.items()):
+    for (name, sent), count in sorted(tally.phases.items()):
         print(f"{name:20} {sent:8} {count:5}")
-    print(
-        f"seconds from a signal to the end: median {statistics.median(seconds_to_end):.2f}, {max(seconds_to_end):.2f}"
-    )
-    print(f"{phases.total()} signals in {trainings} trainings and {starts} starts, {len(wrong)} wrong")
-    return 1 if wrong else 0
+    median, longest = statistics.median(tally.seconds_to_end), max(tally.seconds_to_end)
+    print(f"seconds from a signal to the end: median {median:.2f}, {longest:.2f}")
+    print(f"{tally.phases.total()} signals in {trainings} trainings and {starts} starts, {len(tally.wrong)} wrong")
+    return 1 if tally.wrong else 0
+
+
+@dataclass
+class Tally:
+    """What has been sent and found so far."""
+
+    phases: Counter[tuple[str, str]] = field(default_factory=Counter)  # by phase and signal
+    seconds_to_end: list[float] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+
+    def so_far(self) -> str:
+        counts: Counter[str] = Counter()
+        for (name, _), count in self.phases.items():
+            counts[name] += count
+        return f"{self.phases.total()} signals so far {dict(counts)}, wrong: {self.wrong}"
 
 
 def disturb(
-    run: Path,
-    workers: int,
-    launch: Launch,
-    signals: Sequence[signal.Signals],
-    chance: random.Random,
-    seconds: float,
-    phases: Counter[tuple[str, str]],
-    seconds_to_end: list[float],
-    wrong: list[str],
+    processes: Sequence[Any], run: Path, sent: signal.Signals, chance: random.Random, seconds: float, tally: Tally
 ) -> bool:
-    """Starts a training and sends a signal to one of its processes. Returns whether it had ended before."""
+    """Sends a signal to one of the processes of a training. Returns whether the training has ended."""
     before = newest_whole(run)
-    processes = start(run, workers, launch)
-    victim, sent = chance.choice(processes), chance.choice(signals)
+    victim = chance.choice(processes)
     allowed = {0, 75} if sent in POLITE else {-signal.SIGKILL, 0, 2, 75}  # other workers than the killed one: 75
     try:
         if chance.random() < 0.5:
@@ -134,16 +136,16 @@ def disturb(
         began = time.monotonic()
         victim.send_signal(sent)
         codes = [process.wait() for process in processes]
-        seconds_to_end.append(time.monotonic() - began)
-        phases[phase_before if sent in POLITE else phase(run, before), sent.name] += 1
-        check(run, before, wrong)
+        tally.seconds_to_end.append(time.monotonic() - began)
+        tally.phases[phase_before if sent in POLITE else phase(run, before), sent.name] += 1
+        check(run, before, tally.wrong)
         if phase_before == "start of Python":
             allowed |= {-sent}  # before the first line of ours
         if bad := set(codes) - allowed:
-            wrong.append(f"{run.name}: exit codes {bad} after {sent.name}")
+            tally.wrong.append(f"{run.name}: exit codes {bad} after {sent.name}")
         return sent in POLITE and not any(codes)
     if any(codes := [process.wait() for process in processes]):
-        wrong.append(f"{run.name}: exit codes {codes} without a signal")
+        tally.wrong.append(f"{run.name}: exit codes {codes} without a signal")
     return True
 
 
@@ -157,13 +159,6 @@ def await_update(run: Path, process: Any) -> None:
 def listed(run: Path) -> set[str]:
     """The names of the checkpoints, whole or not."""
     return {path.name for path in (run / "checkpoints").glob("step-*")}
-
-
-def by_phase(phases: Counter[tuple[str, str]]) -> dict[str, int]:
-    counts: Counter[str] = Counter()
-    for (name, _), count in phases.items():
-        counts[name] += count
-    return dict(counts)
 
 
 def cpu_seconds(process: Any) -> float:
