@@ -1,4 +1,5 @@
 # The public names. Each is imported from the module named here, on first use.
+from . import keras as keras
 from .backprop.mode import Mode as Mode
 from .backprop.model import Model as Model
 from .backprop.segments import Chain as Chain
