@@ -1,0 +1,305 @@
+"""Accumulation around any Keras optimizer: a window of micro-batches makes one update."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from accumtrain.engine.all_reduce import all_reduce_sum
+from accumtrain.keras.buffers import add_to, clear, new_sum
+from accumtrain.keras.float16 import computed_in_float16, needs_loss_scale
+from accumtrain.keras.replicas import already_reduced, meet
+from accumtrain.optim.adaptive_clip import clip_by_weight
+
+# What Keras's base class sets on each optimizer. Here they are the wrapped optimizer's.
+OF_THE_INNER = (
+    *("weight_decay", "clipnorm", "clipvalue", "global_clipnorm", "loss_scale_factor"),
+    *("use_ema", "ema_momentum", "ema_overwrite_frequency", "gradient_accumulation_steps"),
+)
+
+
+@keras.saving.register_keras_serializable(package="accumtrain")
+class Accumulate(keras.optimizers.LossScaleOptimizer):
+    """Wraps a Keras optimizer so that every `steps` micro-batches make one update.
+
+    A micro-batch only adds its gradients to buffers. With the last one of a window the wrapped optimizer makes its
+    update, so schedules, averages, weight decay, clipping and constraints act once per update, and `iterations` counts
+    updates. Replicas add up on their own; an update reduces all buffers in one collective operation.
+
+    Attributes of the wrapped optimizer can be read and set here: `Accumulate(Adam(), 8).learning_rate = 1e-4`. The
+    buffers and the wrapped optimizer's variables are saved with the model, so an open window survives.
+
+    With float16 the loss is scaled. A window that overflows makes no update and halves the scale. The loss is scaled if
+    the optimizer is a LossScaleOptimizer, or the dtype policy mixed_float16 when this object is made or built.
+
+    Args:
+        optimizer: any `keras.optimizers.Optimizer`, or the name of one.
+        steps: number of micro-batches in a window.
+        reduction: `mean` makes the update of the mean gradient of the micro-batches, each of which counts alike; `sum`
+            that of their sum.
+        at_end: what `fit` does at its end with a window that is not full. `keep` warns, and the next `fit` goes on with
+            it; `flush` makes the update with the micro-batches that there are.
+        adaptive_clip: the largest ratio of the norm of a unit's gradient to that of its weights (Brock et al. 2021,
+            arXiv:2102.06171); 0 does not clip. It comes before the wrapped optimizer's own clipping.
+        name: name of this optimizer.
+
+    Raises:
+        ValueError: a value is not one of those above, or the optimizer accumulates already.
+    """
+
+    built: bool
+
+    def __init__(
+        self,
+        optimizer: keras.optimizers.Optimizer | str,
+        steps: int,
+        reduction: str = "mean",
+        *,
+        at_end: str = "keep",
+        adaptive_clip: float = 0.0,
+        name: str | None = None,
+    ) -> None:
+        inner = keras.optimizers.get(optimizer)
+        _check(inner, steps, reduction, at_end, adaptive_clip)
+        scaled, scale = needs_loss_scale(inner), {}
+        if isinstance(inner, keras.optimizers.LossScaleOptimizer):
+            scaled = True
+            scale = {"initial_scale": inner.initial_scale, "dynamic_growth_steps": inner.dynamic_growth_steps}
+            inner = inner.inner_optimizer
+        fixed_scale = inner.loss_scale_factor
+        super().__init__(inner, name=name, **scale)
+        inner.loss_scale_factor = fixed_scale  # which the base class has taken away
+        self._variables.clear()  # the base class has a counter and a rate, which are not used
+        for attribute in OF_THE_INNER:
+            self.__dict__.pop(attribute)
+        self.steps, self.reduction, self.at_end, self.adaptive_clip = steps, reduction, at_end, adaptive_clip
+        self._scaled = scaled
+        self._places: tuple[int, ...] | None = None  # of the variables that have a gradient
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or "inner_optimizer" not in vars(self):
+            raise AttributeError(f"{type(self).__name__} has no attribute {name}")
+        return getattr(self.inner_optimizer, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        own = name.startswith("_") or name in vars(self) or hasattr(type(self), name)
+        if own or "inner_optimizer" not in vars(self) or not hasattr(self.inner_optimizer, name):
+            super().__setattr__(name, value)
+        else:
+            setattr(self.inner_optimizer, name, value)
+
+    def build(self, var_list: Sequence[keras.Variable]) -> None:
+        """Creates a buffer for each variable, and the state of the wrapped optimizer.
+
+        Raises:
+            ValueError: a variable takes its gradient as its new value, as those of float8 layers do.
+        """
+        if self.built:
+            return
+        for variable in var_list:
+            if getattr(variable, "overwrite_with_gradient", False):
+                raise ValueError(f"{variable.path} is replaced by its gradient (float8), which can't be accumulated")
+        self._trainable_variables = list(var_list)
+        self.micro_step = self._new_scalar("int32", 0, "micro_step", aggregation="only_first_replica")
+        self._scaled = self._scaled or needs_loss_scale(self.inner_optimizer)
+        if self._scaled:
+            self.step_counter = self._new_scalar("int32", 0, "step_counter")
+            self.dynamic_scale = self._new_scalar("float32", self.initial_scale, "dynamic_scale")
+        self.buffers = [new_sum(variable) for variable in var_list]
+        for buffer in self.buffers:
+            self._track_variable(buffer)
+        if not self.inner_optimizer.built:
+            self.inner_optimizer.build(self._trainable_variables)
+        self.built = True
+
+    def _new_scalar(self, dtype: str, value: float, name: str, aggregation: str = "none") -> keras.Variable:
+        initializer = keras.initializers.Constant(value)
+        return self.add_variable((), initializer, dtype=dtype, aggregation=aggregation, name=name)
+
+    @property
+    def iterations(self) -> keras.Variable:
+        """Number of updates, an int64 scalar."""
+        return self.inner_optimizer.iterations
+
+    # --- micro-batch --------------------------------------------------------------------------------------------------
+
+    def scale_loss(self, loss: tf.Tensor) -> tf.Tensor:
+        """The loss whose gradient is computed: times the loss scale, if there is one.
+
+        Raises:
+            ValueError: the model computes in float16, and there is none.
+        """
+        if self._scaled:
+            return super().scale_loss(loss)
+        if self.loss_scale_factor is None and computed_in_float16(loss):
+            raise ValueError(
+                "the model computes in float16, but the dtype policy was another when Accumulate was made: "
+                "wrap a loss scale, Accumulate(keras.optimizers.LossScaleOptimizer(optimizer), steps)"
+            )
+        return self.inner_optimizer.scale_loss(loss)
+
+    def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, keras.Variable]]) -> keras.Variable:
+        """As `apply`. Returns the number of updates."""
+        gradients, variables = zip(*grads_and_vars, strict=True)
+        self.apply(gradients, variables)
+        return self.iterations
+
+    @tf.autograph.experimental.do_not_convert
+    def apply(self, grads: Sequence[Any], trainable_variables: Sequence[keras.Variable] | None = None) -> None:
+        """Adds the gradients of a micro-batch to the window, and makes the update if the window is full.
+
+        Args:
+            grads: for each variable a tensor, tf.IndexedSlices or None.
+            trainable_variables: variables this optimizer was built with; None is all of them, in that order.
+
+        Raises:
+            ValueError: other variables have gradients than in the micro-batches before.
+        """
+        if not self.built:
+            self.build(list(trainable_variables or ()))
+        if trainable_variables is None:
+            trainable_variables = self._trainable_variables
+        given = [
+            (self.inner_optimizer._get_variable_index(variable), gradient)
+            for variable, gradient in zip(trainable_variables, grads, strict=True)
+            if gradient is not None
+        ]
+        places = tuple(place for place, _ in given)
+        if self._places not in (None, places):
+            raise ValueError("other variables have gradients than before: take an Accumulate for each group of them")
+        self._places = places
+        for place, gradient in given:
+            add_to(self.buffers[place], gradient)
+        self.micro_step.assign_add(1)
+        meet(self._close_micro_step)
+
+    def _close_micro_step(self, run: Callable[..., Any]) -> None:
+        full = tf.convert_to_tensor(self.micro_step.value) >= self.steps
+        tf.cond(full, lambda: self._commit(run), lambda: None)
+
+    def flush(self) -> int:
+        """Makes the update of a window that is not full. Call it between calls of `fit`, or in a callback.
+
+        Returns:
+            The number of its micro-batches; without any, nothing is done.
+        """
+        taken = int(self.micro_step.numpy()) if self.built else 0
+        if taken:
+            strategy = self._distribution_strategy
+            with strategy.scope():
+                self._commit(strategy.extended.call_for_each_replica)
+        return taken
+
+    def finalize_variable_values(self, var_list: Sequence[keras.Variable]) -> None:
+        """Keras calls it at the end of `fit`."""
+        if self.at_end == "flush":
+            self.flush()
+        elif self.built and (taken := int(self.micro_step.numpy())):
+            warnings.warn(
+                f"{taken} of the {self.steps} micro-batches of a window wait for the next fit. "
+                'flush() makes the update with them, Accumulate(..., at_end="flush") does so at the end of each fit.',
+                stacklevel=2,
+            )
+        super().finalize_variable_values(var_list)
+
+    @tf.autograph.experimental.do_not_convert
+    def _commit(self, run: Callable[..., Any]) -> None:
+        """Makes the update, or after an overflow none, and clears the window.
+
+        Args:
+            run: runs a function on all replicas, `run(function, args=(...))`.
+        """
+        sums = run(self._reduce)
+        with already_reduced(self.inner_optimizer):
+            if self._scaled:
+                finite = run(self.check_finite, args=(sums,))  # the same everywhere
+                (finite, *_) = tf.distribute.get_strategy().experimental_local_results(finite)
+                update = lambda: run(self._update, args=(sums,))  # noqa: E731
+                tf.cond(finite, update, self._stateful_handle_non_finite_grads)
+            else:
+                run(self._update, args=(sums,))
+        run(self._clear)
+
+    def _reduce(self) -> list[tf.Tensor]:
+        return all_reduce_sum([tf.convert_to_tensor(self.buffers[place].value) for place in self._filled])
+
+    def _update(self, sums: Sequence[tf.Tensor]) -> None:
+        variables = [self._trainable_variables[place] for place in self._filled]
+        count = self.micro_step if self.reduction == "mean" else 1
+        means = [total / tf.cast(count, total.dtype) for total in sums]
+        gradients = [tf.cast(mean, variable.dtype) for mean, variable in zip(means, variables, strict=True)]
+        if self.adaptive_clip:
+            share = self.adaptive_clip * (self.dynamic_scale if self._scaled else 1.0)
+            weights = [tf.convert_to_tensor(variable) for variable in variables]
+            gradients = [clip_by_weight(*pair, share) for pair in zip(gradients, weights, strict=True)]
+        apply = self._stateful_handle_finite_grads if self._scaled else self.inner_optimizer.apply
+        apply(gradients, variables)
+
+    def _clear(self) -> None:
+        for place in self._filled:
+            clear(self.buffers[place])
+        self.micro_step.assign(0)
+
+    @property
+    def _filled(self) -> Sequence[int]:
+        """Places of the variables that a window holds gradients of. A window from a file may hold those of all."""
+        return range(len(self.buffers)) if self._places is None else self._places
+
+    def get_config(self) -> dict[str, Any]:
+        inner = self.inner_optimizer
+        if self._scaled:
+            inner = keras.optimizers.LossScaleOptimizer(inner, self.initial_scale, self.dynamic_growth_steps)
+        return {
+            "optimizer": keras.saving.serialize_keras_object(inner),
+            "steps": self.steps,
+            "reduction": self.reduction,
+            "at_end": self.at_end,
+            "adaptive_clip": self.adaptive_clip,
+            "name": self.name,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: dict[str, Any] | None = None) -> Accumulate:
+        optimizer = keras.saving.deserialize_keras_object(config["optimizer"], custom_objects)
+        return cls(**{**config, "optimizer": optimizer})
+
+    def save_own_variables(self, store: Any) -> None:
+        """Keras calls it to write a file. The buffers are written only while a window is open."""
+        for name, variable in self._saved(bool(self.micro_step.numpy())):
+            store[name] = variable.numpy()
+
+    def load_own_variables(self, store: Any) -> None:
+        """Keras calls it to read a file.
+
+        Raises:
+            ValueError: the file is of another optimizer, or of other variables.
+        """
+        expected = dict(self._saved("sum_0" in store))
+        if set(store.keys()) != set(expected):
+            raise ValueError(f"{self.name}: the file has {sorted(store.keys())}, this optimizer {sorted(expected)}")
+        for name, variable in expected.items():
+            variable.assign(store[name])
+
+    def _saved(self, window_is_open: bool) -> Iterator[tuple[str, keras.Variable]]:
+        for name in ("micro_step", "step_counter", "dynamic_scale") if self._scaled else ("micro_step",):
+            yield name, getattr(self, name)
+        for place, buffer in enumerate(self.buffers if window_is_open else ()):
+            yield f"sum_{place}", buffer
+
+
+def _check(inner: Any, steps: Any, reduction: Any, at_end: Any, adaptive_clip: Any) -> None:
+    if not isinstance(inner, keras.optimizers.Optimizer):
+        raise ValueError(f"optimizer={inner!r} is not a keras.optimizers.Optimizer")
+    if isinstance(inner, Accumulate) or inner.gradient_accumulation_steps:
+        raise ValueError(f"{inner.name} accumulates already: give steps to Accumulate alone")
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        raise ValueError(f"steps={steps!r}: a window has a whole number of micro-batches, 1 or more")
+    for name, value, choices in (("reduction", reduction, ("mean", "sum")), ("at_end", at_end, ("keep", "flush"))):
+        if value not in choices:
+            raise ValueError(f"{name}={value!r} is not one of {', '.join(choices)}")
+    if not 0.0 <= adaptive_clip < float("inf"):
+        raise ValueError(f"adaptive_clip={adaptive_clip!r} is not a finite number of 0 or more")

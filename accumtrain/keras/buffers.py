@@ -1,0 +1,33 @@
+"""Buffers of a window: each replica adds gradients to a copy of its own."""
+
+from __future__ import annotations
+
+import keras
+import tensorflow as tf
+
+
+def new_sum(variable: keras.Variable) -> keras.Variable:
+    """A buffer for the gradients of a variable, in at least float32. A file holds the sum over all replicas."""
+    return keras.Variable(
+        "zeros",
+        shape=variable.shape,
+        dtype=variable.dtype if tf.as_dtype(variable.dtype).size >= 4 else "float32",
+        trainable=False,
+        aggregation="sum",
+        synchronization="on_read",
+        name=f"{variable.path.replace('/', '_')}_sum",
+    )
+
+
+def add_to(buffer: keras.Variable, gradient: tf.Tensor | tf.IndexedSlices) -> None:
+    """Adds a gradient to the buffer of this replica. Of an embedding only the rows that were looked up are added."""
+    if isinstance(gradient, tf.IndexedSlices):
+        rows = tf.cast(gradient.values, buffer.dtype)
+        tf.raw_ops.ResourceScatterAdd(resource=buffer.value.handle, indices=gradient.indices, updates=rows)
+    else:
+        buffer.value.assign_add(tf.cast(gradient, buffer.dtype))
+
+
+def clear(buffer: keras.Variable) -> None:
+    """Sets the buffer of this replica to zero."""
+    buffer.value.assign(tf.zeros(buffer.shape, buffer.dtype))

@@ -1,0 +1,72 @@
+"""How a Keras optimizer makes its update on replicas whose gradients are reduced already."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from accumtrain.engine.all_reduce import all_reduce_sum
+
+
+def apply_reduced(
+    optimizer: keras.optimizers.Optimizer,
+    gradients: Sequence[tf.Tensor | None],
+    variables: Sequence[keras.Variable],
+) -> None:
+    """Makes the update of the sum of all replicas' gradients. Call it in replica context.
+
+    The sum is one collective operation, and it comes before the optimizer clips or looks for an overflow: Keras itself
+    does both with the gradients of each replica.
+    """
+
+    def update(reduced: Sequence[tf.Tensor]) -> None:
+        known = iter(reduced)
+        optimizer.apply([None if each is None else next(known) for each in gradients], variables)
+
+    def update_all(run: Callable[..., Any], reduced: Any) -> None:
+        with already_reduced(optimizer):
+            run(update, args=(reduced,))
+
+    meet(update_all, all_reduce_sum([each for each in gradients if each is not None]))
+
+
+def meet(function: Callable[..., None], *values: Any) -> None:
+    """Calls `function(run, *values)`, where `run(replica_function, args=(...))` runs on all replicas.
+
+    A conditional in `function` stands around all replicas, which could not wait for each other inside one of their own.
+    """
+    if tf.__internal__.distribute.strategy_supports_no_merge_call():
+        function(_run_here, *values)
+    else:
+        merge_call = tf.distribute.get_replica_context().merge_call
+        merge_call(lambda strategy, *values: function(strategy.extended.call_for_each_replica, *values), args=values)
+
+
+@contextmanager
+def already_reduced(optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
+    """Within this context Keras does not add up gradients over replicas once more."""
+    found = list(_optimizers_within(optimizer))
+    for each in found:
+        vars(each)["_all_reduce_sum_gradients"] = list
+    try:
+        yield
+    finally:
+        for each in found:
+            del vars(each)["_all_reduce_sum_gradients"]
+
+
+def _optimizers_within(optimizer: keras.optimizers.Optimizer) -> Iterator[keras.optimizers.Optimizer]:
+    """The optimizer and those that it wraps."""
+    yield optimizer
+    for value in tf.nest.flatten(list(vars(optimizer).values())):
+        if isinstance(value, keras.optimizers.Optimizer):
+            yield from _optimizers_within(value)
+
+
+def _run_here(function: Callable[..., Any], args: Sequence[Any] = ()) -> Any:
+    """Runs a function on this replica alone."""
+    return function(*args)

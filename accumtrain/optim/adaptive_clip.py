@@ -1,0 +1,23 @@
+"""Adaptive gradient clipping (Brock et al. 2021, arXiv:2102.06171): a gradient is at most a share of its weight."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+SMALLEST_WEIGHT = 1e-3  # the norm that counts for a unit whose weights are smaller, or it would never move
+
+
+def clip_by_weight(gradient: tf.Tensor, weight: tf.Tensor, share: float | tf.Tensor) -> tf.Tensor:
+    """Scales the gradient of each unit down to a norm of `share` times that of the unit's weights.
+
+    A unit is what computes one output: all but the last axis of a kernel, and the whole of a vector or scalar.
+
+    Args:
+        gradient, weight: of the same shape and dtype.
+        share: the largest ratio of the two norms.
+    """
+    axes = list(range(gradient.shape.rank - 1)) if gradient.shape.rank > 1 else None
+    gradient_norm = tf.norm(gradient, axis=axes, keepdims=True)
+    limit = tf.cast(share, weight.dtype) * tf.maximum(tf.norm(weight, axis=axes, keepdims=True), SMALLEST_WEIGHT)
+    # a gradient of 0 is within each limit, so that nothing is divided by 0
+    return tf.where(gradient_norm > limit, gradient * (limit / tf.maximum(gradient_norm, limit)), gradient)
