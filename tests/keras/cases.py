@@ -1,0 +1,127 @@
+"""Models, optimizers and batches on which accumulation is compared with one big batch. None has batch statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import keras
+
+EXAMPLES = 16  # of one update; 8 divides it
+UPDATES = 5
+CLASSES = 4
+
+
+class Case(NamedTuple):
+    """A model, and the shapes and values of what it is trained on."""
+
+    build: Callable[[], keras.Model]
+    inputs: Callable[[np.random.Generator, int], np.ndarray]
+    losses: Any = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    targets: Callable[[np.random.Generator, int], Any] = lambda draw, count: draw.integers(0, CLASSES, count)
+    loss_weights: Any = None
+
+
+def mlp() -> keras.Model:
+    layers = [keras.layers.Dense(16, activation="tanh"), keras.layers.Dropout(0.0), keras.layers.Dense(CLASSES)]
+    return keras.Sequential([keras.Input((6,)), *layers])
+
+
+def cnn() -> keras.Model:
+    return keras.Sequential(
+        [
+            keras.Input((8, 8, 3)),
+            keras.layers.Conv2D(8, 3, padding="same"),
+            keras.layers.GroupNormalization(4),
+            keras.layers.Activation("relu"),
+            keras.layers.Conv2D(8, 3, strides=2),
+            keras.layers.GlobalAveragePooling2D(),
+            keras.layers.Dense(CLASSES),
+        ]
+    )
+
+
+def mobilenet() -> keras.Model:
+    """MobileNetV3Small, each batch normalisation replaced by one of groups."""
+
+    def without_batch_norm(layer: keras.layers.Layer) -> keras.layers.Layer:
+        if isinstance(layer, keras.layers.BatchNormalization):
+            return keras.layers.GroupNormalization(1, name=layer.name)
+        return type(layer).from_config(layer.get_config())
+
+    model = keras.applications.MobileNetV3Small(
+        (32, 32, 3), alpha=0.5, minimalistic=True, weights=None, classes=CLASSES, dropout_rate=0.0,
+        classifier_activation=None, include_preprocessing=False,
+    )  # fmt: skip
+    return keras.models.clone_model(model, clone_function=without_batch_norm)
+
+
+def lstm() -> keras.Model:
+    layers = [keras.layers.Embedding(20, 8), keras.layers.LSTM(8), keras.layers.Dense(CLASSES)]
+    return keras.Sequential([keras.Input((7,), dtype="int32"), *layers])
+
+
+def two_outputs() -> keras.Model:
+    inputs = keras.Input((6,))
+    hidden = keras.layers.Dense(16, activation="tanh")(inputs)
+    outputs = {
+        "kind": keras.layers.Dense(CLASSES, name="kind")(hidden),
+        "size": keras.layers.Dense(1, name="size")(hidden),
+    }
+    return keras.Model(inputs, outputs)
+
+
+def vectors(draw: np.random.Generator, count: int) -> np.ndarray:
+    return draw.normal(size=(count, 6))
+
+
+CASES = {
+    "mlp": Case(mlp, vectors),
+    "cnn": Case(cnn, lambda draw, count: draw.normal(size=(count, 8, 8, 3))),
+    "mobilenet": Case(mobilenet, lambda draw, count: draw.normal(size=(count, 32, 32, 3))),
+    "lstm": Case(lstm, lambda draw, count: draw.integers(0, 20, (count, 7))),
+    "two_outputs": Case(
+        two_outputs,
+        vectors,
+        losses={"kind": keras.losses.SparseCategoricalCrossentropy(from_logits=True), "size": "mse"},
+        targets=lambda draw, count: {"kind": draw.integers(0, CLASSES, count), "size": draw.normal(size=(count, 1))},
+        loss_weights={"kind": 1.0, "size": 0.5},
+    ),
+}
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class SignedRoot(keras.optimizers.Optimizer):
+    """An optimizer of a user: w -= rate * sign(m) * sqrt(|m|), m a moving average of gradients."""
+
+    def __init__(self, learning_rate: float = 0.01, **kwargs: Any) -> None:
+        super().__init__(learning_rate=learning_rate, **kwargs)
+
+    def build(self, variables: list[keras.Variable]) -> None:
+        if not self.built:
+            super().build(variables)
+            self.averages = self.add_optimizer_variables(variables, "average")
+
+    def update_step(self, gradient: Any, variable: keras.Variable, learning_rate: Any) -> None:
+        average = self.averages[self._get_variable_index(variable)]
+        self.assign_add(average, (keras.ops.convert_to_tensor(gradient) - average) * 0.5)
+        step = keras.ops.sign(average) * keras.ops.sqrt(keras.ops.abs(average) + 1e-6)
+        self.assign_sub(variable, step * keras.ops.cast(learning_rate, variable.dtype))
+
+
+def cosine() -> keras.optimizers.schedules.LearningRateSchedule:
+    return keras.optimizers.schedules.CosineDecay(1e-2, 2 * UPDATES)
+
+
+OPTIMIZERS: dict[str, Callable[[], keras.optimizers.Optimizer]] = {
+    "sgd": lambda: keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True),
+    "rmsprop": lambda: keras.optimizers.RMSprop(1e-2, clipvalue=0.1),
+    "adam": lambda: keras.optimizers.Adam(1e-2, global_clipnorm=0.5),
+    "adamw": lambda: keras.optimizers.AdamW(cosine(), weight_decay=0.1, use_ema=True, ema_momentum=0.5),
+    "nadam": lambda: keras.optimizers.Nadam(1e-2, clipnorm=0.5),
+    "lion": lambda: keras.optimizers.Lion(1e-2),
+    "adafactor": lambda: keras.optimizers.Adafactor(1e-2),
+    "own": SignedRoot,
+}

@@ -1,0 +1,114 @@
+"""Weights after some updates by micro-batches, against those by one big batch in plain Keras. A process of its own.
+
+Prints a JSON object: "door model optimizer steps" -> largest difference of a weight, over the largest distance a weight
+has gone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+import keras
+from accumtrain.keras import Accumulate, accumulate
+from tests.keras.cases import CASES, EXAMPLES, OPTIMIZERS, Case
+
+Weights = list[np.ndarray]
+
+
+def data_of(case: Case, updates: int, dtype: str) -> tuple[np.ndarray, Any]:
+    draw = np.random.default_rng(0)
+    count = updates * EXAMPLES
+    inputs = case.inputs(draw, count)
+    return inputs.astype(dtype) if inputs.dtype.kind == "f" else inputs, case.targets(draw, count)
+
+
+def built(case: Case) -> keras.Model:
+    keras.utils.set_random_seed(7)
+    return case.build()
+
+
+def train(
+    model: keras.Model, optimizer: Any, case: Case, data: tuple[np.ndarray, Any], batch: int, jit: bool
+) -> Weights:
+    model.compile(optimizer, case.losses, loss_weights=case.loss_weights, jit_compile=jit)
+    model.fit(*data, batch_size=batch, shuffle=False, verbose=0)
+    return model.get_weights()
+
+
+def train_at_once(model: keras.Model, optimizer: Any, case: Case, data: tuple[np.ndarray, Any]) -> Weights:
+    """One big batch for each update, by a loop of a few lines.
+
+    Gradients are dense: Keras's adaptive optimizers square the rows of a sparse gradient one by one, also where several
+    are of the same word, so that in plain `fit` the update is not that of the gradient.
+    """
+    model.compile(optimizer, case.losses, loss_weights=case.loss_weights)
+
+    @tf.function
+    def update(inputs: Any, targets: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = model.compute_loss(inputs, targets, model(inputs, training=True))
+        weights = model.trainable_variables
+        optimizer.apply([tf.convert_to_tensor(each) for each in tape.gradient(loss, weights)], weights)
+
+    for batch in tf.data.Dataset.from_tensor_slices(data).batch(EXAMPLES):
+        update(*batch)
+    optimizer.finalize_variable_values(model.trainable_variables)
+    return model.get_weights()
+
+
+def difference(first: Weights, second: Weights, start: Weights) -> float:
+    apart = max(np.abs(a - b).max() for a, b in zip(first, second, strict=True))
+    return float(apart / max(np.abs(a - b).max() for a, b in zip(first, start, strict=True)))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--models", nargs="+", choices=list(CASES), default=list(CASES))
+    parser.add_argument("--optimizers", nargs="+", choices=list(OPTIMIZERS), default=list(OPTIMIZERS))
+    parser.add_argument("--steps", nargs="+", type=int, default=[2, 4, 8])
+    parser.add_argument("--doors", nargs="+", default=["Accumulate", "accumulate"])
+    parser.add_argument("--replicas", type=int, default=1)
+    parser.add_argument("--updates", type=int, default=5)
+    parser.add_argument("--policy", default="float64")
+    parser.add_argument("--jit", action="store_true")
+    wanted = parser.parse_args()
+
+    strategy = tf.distribute.get_strategy()
+    if wanted.replicas > 1:
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * wanted.replicas)
+        strategy = tf.distribute.MirroredStrategy([f"CPU:{number}" for number in range(wanted.replicas)])
+    if wanted.policy == "float64":
+        keras.config.set_floatx("float64")
+    keras.config.set_dtype_policy(wanted.policy)
+
+    found = {}
+    for name in wanted.models:
+        case = CASES[name]
+        data = data_of(case, wanted.updates, keras.config.floatx())
+        for kind in wanted.optimizers:
+            model = built(case)
+            start = model.get_weights()
+            expected = train_at_once(model, OPTIMIZERS[kind](), case, data)
+            for steps in wanted.steps:
+                for door in wanted.doors:
+                    with strategy.scope():
+                        optimizer = OPTIMIZERS[kind]()
+                        if door == "Accumulate":
+                            model, optimizer, batch = built(case), Accumulate(optimizer, steps), EXAMPLES // steps
+                        else:
+                            model, batch = accumulate(built(case), steps), EXAMPLES
+                        if batch % wanted.replicas:
+                            continue  # a replica would have no example
+                        weights = train(model, optimizer, case, data, batch, wanted.jit)
+                    found[f"{door} {name} {kind} {steps}"] = difference(expected, weights, start)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
