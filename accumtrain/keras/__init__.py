@@ -1,1 +1,6 @@
 """Accumulation, Adafactor and reversal for Keras code of one's own: optimizers, layers and a training step for `fit`."""
+
+from accumtrain.keras.recompute import Recompute as Recompute
+from accumtrain.keras.recompute import recompute as recompute
+from accumtrain.keras.reversible import Reversible as Reversible
+from accumtrain.keras.reversible_sequence import ReversibleSequence as ReversibleSequence
