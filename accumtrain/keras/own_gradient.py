@@ -37,7 +37,8 @@ def with_own_gradient(
     def run(*tensors: tf.Tensor) -> tuple[list[tf.Tensor], Callable]:
         marker = _marker(*tensors)
         constants = [tf.stop_gradient(tensor) for tensor in tensors]
-        values.weights = dict(zip(values.weights, constants[count:], strict=True))
+        weights = constants[count:]
+        values.weights = dict(zip(values.weights, weights, strict=True))
         outputs, kept, back = forward(constants[:count])
         number = len(outputs)
         traced_for = for_xla if is_for_xla() else nullcontext  # the gradient may be traced elsewhere
@@ -45,7 +46,7 @@ def with_own_gradient(
         def backward(*d_results: tf.Tensor, variables: Sequence[tf.Variable] = ()) -> Any:
             _refuse_foreign(variables)
             with traced_for():
-                *once, _ = _differentiable_once(*kept, *values.weights.values(), marker)
+                *once, _ = _differentiable_once(*kept, *weights, marker)
                 values.weights = dict(zip(values.weights, once[len(kept) :], strict=True))
                 d_losses = iter(d_results[number:])
                 for call in calls:
@@ -93,6 +94,6 @@ def _refuse_second_derivative(*_: tf.Tensor) -> Any:
 def _refuse_foreign(variables: Sequence[tf.Variable]) -> None:
     if variables:
         raise ValueError(
-            f"the trainable variable {variables[0].name} is used inside a replayed layer but is not one of its weights, "
-            "so its gradient would be lost; make it with add_weight, or make its layer an attribute"
+            f"the trainable variable {variables[0].name} is used inside a replayed layer, but is not one of its "
+            "weights, so its gradient would be lost; make it with add_weight, or make its layer an attribute"
         )

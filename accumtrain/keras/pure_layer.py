@@ -1,7 +1,7 @@
 """A Keras layer as a function of tensors without side effects, which the engine can replay.
 
-A layer reads and writes its variables while it is called. Here it gets them as tensors, by keras.StatelessScope: weights,
-and the state that a forward pass changes, such as moving statistics and the counters of seed generators.
+A layer reads and writes its variables while it is called. Here it gets them as tensors, by keras.StatelessScope:
+weights, and the state that a forward pass changes, such as moving statistics and the counters of seed generators.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Values:
         self._initial = dict(self.state)
 
     def hand_over(self, owner: keras.layers.Layer) -> None:
-        """Assigns the state that has changed, and gives the losses to `owner`, as Keras would have done in the calls."""
+        """Assigns the state that has changed and adds the losses to `owner`, as Keras would have done in the calls."""
         for key, value in self.state.items():
             if value is not self._initial[key]:
                 self.variables[key].assign(value)
@@ -75,7 +75,8 @@ class PureLayer:
 
     def __call__(self, x: Any, mode: Mode) -> Any:
         self._state = {id(variable): self.values.state.get(id(variable)) for variable in self.layer.variables}
-        y, losses, changed = self._compute(tf.nest.map_structure(_summed_here, x), self.values.weights)
+        # gradients of all uses of x inside the layer are then summed before others join them, in the order of a replay
+        y, losses, changed = self._compute(tf.nest.map_structure(tf.identity, x), self.values.weights)
         self.values.state |= changed
         self.values.losses += losses
         self.losses = len(losses)
@@ -128,8 +129,8 @@ class PureLayer:
             )
         for key in changed.keys() & weights.keys():
             raise ValueError(
-                f"{self.layer.name} assigns its trainable variable {self.values.variables[key].path} during the call, so "
-                "its gradient can't be replayed; leave this layer outside, or make the variable trainable=False"
+                f"{self.layer.name} assigns its trainable variable {self.values.variables[key].path} during the call, "
+                "so its gradient can't be replayed; leave this layer outside, or make the variable trainable=False"
             )
 
 
@@ -142,12 +143,6 @@ class _Host(keras.layers.Layer):
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         return self._function(inputs)
-
-
-@tf.custom_gradient
-def _summed_here(x: tf.Tensor) -> tuple[tf.Tensor, Callable]:
-    """The same tensor. Gradients of its uses are summed before others join them: the order, and the bits, of a replay."""
-    return tf.identity(x), lambda d_x: tf.ensure_shape(d_x, d_x.shape)
 
 
 def has_gradient(tensor: tf.Tensor) -> bool:

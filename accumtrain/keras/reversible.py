@@ -14,6 +14,7 @@ from accumtrain.backprop.order import after
 from accumtrain.backprop.pullback import Streams
 from accumtrain.backprop.replay import Consume
 from accumtrain.backprop.segments import Coupling
+from accumtrain.backprop.target import is_for_xla
 from accumtrain.keras.own_gradient import Backward, with_own_gradient
 from accumtrain.keras.pure_layer import PureLayer, Values
 
@@ -55,6 +56,7 @@ class ReversibleLayer(keras.layers.Layer):
                     )
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
+        _compute_as_written()
         tensors = tf.nest.flatten(inputs)
         values = Values(layer for pair in self.pairs for layer in pair)
         calls = [tuple(PureLayer(layer, values, training) for layer in pair) for pair in self.pairs]
@@ -103,8 +105,8 @@ class Reversible(ReversibleLayer):
 
     Args:
         f, g: Keras layers or models, from [N, ..., C] to the same shape.
-        snap_bits: streams and outputs of f and g are rounded to multiples of 2^-snap_bits, so that the reversal is exact
-            to the bit while streams stay below 2^(24 - snap_bits); 0 turns it off.
+        snap_bits: streams and outputs of f and g are rounded to multiples of 2^-snap_bits, so that the reversal is
+            exact to the bit while streams stay below 2^(24 - snap_bits); 0 turns it off.
 
     Raises:
         ValueError: f or g is no Keras layer, changes the shape of its input, or the last axis can't be halved.
@@ -151,7 +153,17 @@ def stream_shapes(name: str, input_shape: Any) -> list[tuple[int | None, ...]]:
     *outer, channels = tuple(input_shape)
     if channels is None or channels % 2:
         raise ValueError(
-            f"{name} got an input {tuple(input_shape)}, but splits its last axis into two halves; make the last axis an "
+            f"{name} got an input {tuple(input_shape)}, but splits its last axis into two halves; make that axis an "
             "even number, or pass a pair of tensors (x1, x2)"
         )
     return [(*outer, channels // 2)] * 2
+
+
+def _compute_as_written() -> None:
+    """Turns off arithmetic rewriting by the graph optimizer, for the graphs that this process runs from now on.
+
+    It would rewrite f in the forward pass but not in the replay, where the gradient needs the inner tensors. Products
+    in bfloat16 would then be rounded differently, and the reversal would not be exact.
+    """
+    if not tf.executing_eagerly() and not is_for_xla():
+        tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})

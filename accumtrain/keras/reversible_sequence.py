@@ -17,19 +17,19 @@ class ReversibleSequence(ReversibleLayer):
     """Reversible units one after the other (Gomez et al. 2017, arXiv:1707.04585), of which only the output is kept.
 
     The backward pass computes the input of each unit from its output, so activations do not grow with the number of
-    units. Inputs: one tensor [N, ..., 2 C], whose last axis is split into the two streams and joined again at the end, or
-    a pair of tensors [N, ..., C]. Output: the same structure and shape, in the dtype of the streams: float32, or float64
-    under the policy float64.
+    units. Inputs: one tensor [N, ..., 2 C], whose last axis is split into the two streams and joined again at the end,
+    or a pair of tensors [N, ..., C]. Output: the same structure and shape, in the dtype of the streams: float32, or
+    float64 under the policy float64.
 
     Args:
-        units: pairs (f, g) of Keras layers or models that keep the shape [N, ..., C], or `Reversible` layers. A layer may
-            occur several times: its weights are then shared.
+        units: pairs (f, g) of Keras layers or models that keep the shape [N, ..., C], or `Reversible` layers. A layer
+            may occur several times: its weights are then shared.
         snap_bits: as in `Reversible`.
         memory: `reverse`, or `store`, which keeps all activations: the same function with the same gradient.
 
     Raises:
-        ValueError: a unit is no pair of Keras layers or has another snap_bits; f or g changes the shape of its input; the
-            last axis can't be halved.
+        ValueError: a unit is no pair of Keras layers or has another snap_bits; f or g changes the shape of its input;
+            the last axis can't be halved.
     """
 
     def __init__(self, units: Sequence[Pair | Reversible], snap_bits: int = 16, memory: str = "reverse", **kwargs: Any):
