@@ -27,21 +27,21 @@ def images(*shape, dtype="float32"):
     return tf.cast(tf.random.stateless_normal(shape or [4, 8, 8, 3], [0, 1]), dtype)
 
 
-def block():
+def block(drop=0.3):
     return keras.Sequential(
         [
             layers.Conv2D(4, 3, padding="same", activation="gelu"),
             layers.BatchNormalization(),
-            layers.Dropout(0.3, seed=1),
+            layers.Dropout(drop, seed=1),
         ]
     )
 
 
-def network(wrap):
+def network(wrap, drop=0.3):
     keras.utils.set_random_seed(1)
     x = inputs = keras.Input([8, 8, 3])
     for _ in range(3):
-        x = wrap(block())(x)
+        x = wrap(block(drop))(x)
     return keras.Model(inputs, layers.Dense(3, dtype="float32")(layers.GlobalAveragePooling2D()(x)))
 
 
@@ -217,7 +217,7 @@ model.save(sys.argv[2])
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation")
 def test_a_fresh_process_loads_and_continues(tmp_path):
-    model = network(recompute)
+    model = network(recompute, drop=0.0)  # Keras does not save where a seed generator has arrived
     model.compile(keras.optimizers.Adam(0.01), "mse", jit_compile=False)
     model.fit(images(), tf.ones([4, 3]), shuffle=False, verbose=0)
     model.save(tmp_path / "first.keras")

@@ -28,13 +28,13 @@ def images(shape=SHAPE, batch=4, dtype="float32"):
     return tf.cast(tf.random.stateless_normal([batch, *shape], [0, 1]), dtype)
 
 
-def block(channels=4):
+def block(channels=4, drop=0.3):
     """What a residual function may hold: batch norm, dropout, convolutions with a fused activation."""
     return keras.Sequential(
         [
             layers.BatchNormalization(),
             layers.Conv2D(channels, 3, padding="same", activation="gelu"),
-            layers.Dropout(0.3, seed=1),
+            layers.Dropout(drop, seed=1),
             layers.Conv2D(channels, 3, padding="same"),
         ]
     )
@@ -48,12 +48,12 @@ def pairs(count=3, make=block):
     return [(make(), make()) for _ in range(count)]
 
 
-def network(memory, units=3, shape=SHAPE, **kwargs):
+def network(memory, units=3, make=block, **kwargs):
     """A whole model; all memory policies start from the same weights."""
     keras.utils.set_random_seed(1)
-    inputs = keras.Input(shape)
+    inputs = keras.Input(SHAPE)
     x = layers.Conv2D(8, 1)(inputs)
-    x = ReversibleSequence(pairs(units), memory=memory, **kwargs)(x)
+    x = ReversibleSequence(pairs(units, make), memory=memory, **kwargs)(x)
     x = layers.Dense(3, dtype="float32")(layers.GlobalAveragePooling2D()(x))
     return keras.Model(inputs, x)
 
@@ -406,7 +406,8 @@ model.save(sys.argv[2])
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation")
 def test_a_fresh_process_loads_and_continues(tmp_path):
-    model = network("reverse")
+    # no dropout, as Keras does not save where a seed generator has arrived
+    model = network("reverse", make=lambda: block(drop=0.0))
     model.compile(keras.optimizers.Adam(0.01), "mse", jit_compile=False)
     model.fit(images(), tf.ones([4, 3]), shuffle=False, verbose=0)
     model.save(tmp_path / "first.keras")
