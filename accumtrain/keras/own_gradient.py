@@ -11,7 +11,7 @@ import tensorflow as tf
 from accumtrain.backprop.pullback import Gradients
 from accumtrain.backprop.replay import Consume
 from accumtrain.backprop.target import for_xla, is_for_xla
-from accumtrain.keras.pure_layer import PureLayer, Values
+from accumtrain.keras.pure_layer import PureLayer, Values, has_gradient
 
 # (kept, gradients of the outputs, consume) -> gradients of the inputs
 Backward = Callable[[list[tf.Tensor], list[tf.Tensor], Consume], list[tf.Tensor | None]]
@@ -73,22 +73,33 @@ def _add(sums: dict[int, tf.Tensor], found: Gradients) -> list[tf.Tensor]:
 
 
 @tf.custom_gradient
-def _marker(*_: tf.Tensor) -> tuple[tf.Tensor, Callable]:
+def _marker(*tensors: tf.Tensor) -> tuple[tf.Tensor, Callable]:
     """A scalar that a tape takes to depend on all of the tensors. It keeps none of them."""
-    return tf.zeros([]), _refuse_second_derivative
+    return tf.zeros([]), _refuse_second_derivative(tensors)
 
 
 @tf.custom_gradient
 def _differentiable_once(*tensors: tf.Tensor) -> tuple[list[tf.Tensor], Callable]:
     """The same tensors. A second derivative, which would need what is not kept, arrives here and is refused."""
-    return [tf.identity(tensor) for tensor in tensors], _refuse_second_derivative
+    return [tf.identity(tensor) for tensor in tensors], _refuse_second_derivative(tensors)
 
 
-def _refuse_second_derivative(*_: tf.Tensor) -> Any:
-    raise NotImplementedError(
-        "a second derivative (also forward mode) can't be taken through layers whose activations are not kept; use "
-        "memory='store', or the layer without recompute"
-    )
+def _refuse_second_derivative(tensors: Sequence[tf.Tensor]) -> Callable:
+    eager = tf.executing_eagerly()
+    symbolic = () if eager else tensors  # eager ones would stay in memory
+
+    def refuse(*upstream: tf.Tensor | None) -> Any:
+        if eager or symbolic[0].graph is tf.compat.v1.get_default_graph():
+            raise NotImplementedError(
+                "a second derivative (also forward mode) can't be taken through layers whose activations are not kept; "
+                "use memory='store', or the layer without recompute"
+            )
+        # TensorFlow differentiates a function in advance, for a persistent tape or to save it; mostly only zeros arrive
+        arrived = [tf.reduce_any(d != 0) for d in upstream if d is not None]
+        value = tf.where(tf.reduce_any(arrived), float("nan"), 0.0)
+        return [tf.fill(tf.shape(x), tf.cast(value, x.dtype)) if has_gradient(x) else None for x in symbolic]
+
+    return refuse
 
 
 def _refuse_foreign(variables: Sequence[tf.Variable]) -> None:

@@ -45,7 +45,7 @@ class ReversibleLayer(keras.layers.Layer):
         raise NotImplementedError
 
     def build(self, input_shape: Any) -> None:
-        shapes = stream_shapes(self.name, input_shape)
+        shapes = _stream_shapes(self.name, input_shape)
         for f, g in self.pairs:
             for name, layer, stream in (("f", f, shapes[1]), ("g", g, shapes[0])):
                 output = layer(keras.KerasTensor(stream, self.compute_dtype))  # builds it, too
@@ -65,7 +65,7 @@ class ReversibleLayer(keras.layers.Layer):
         mode = Mode(training=bool(training))
 
         def forward(tensors: list[tf.Tensor]) -> tuple[list[tf.Tensor], list[tf.Tensor], Backward]:
-            streams: Streams = tuple(snap(tf.cast(x, dtype), self.snap_bits) for x in split(tensors))
+            streams: Streams = tuple(snap(tf.cast(x, dtype), self.snap_bits) for x in _split(tensors))
             for unit in units:
                 streams = unit(streams, mode)
             joined = len(tensors) == 1
@@ -73,8 +73,8 @@ class ReversibleLayer(keras.layers.Layer):
             dtypes = [tensor.dtype for tensor in tensors]
 
             def backward(y: list[tf.Tensor], d_y: list[tf.Tensor], consume: Consume) -> list[tf.Tensor | None]:
-                d_streams = split(d_y)
-                streams: Streams = split(after(d_y, y))
+                d_streams = _split(d_y)
+                streams: Streams = _split(after(d_y, y))
                 for unit in reversed(units):
                     streams, d_streams = unit.reverse(None, streams, d_streams, mode, consume)
                 d_x = [tf.concat(d_streams, axis=-1)] if joined else d_streams
@@ -134,12 +134,12 @@ class Reversible(ReversibleLayer):
         return cls(f, f if config.pop("same") else g, **config)
 
 
-def split(tensors: Sequence[tf.Tensor]) -> tuple[tf.Tensor, ...]:
+def _split(tensors: Sequence[tf.Tensor]) -> tuple[tf.Tensor, ...]:
     """The two streams of one joined tensor, or of a pair."""
     return tuple(tensors) if len(tensors) == 2 else tuple(tf.split(tensors[0], 2, axis=-1))
 
 
-def stream_shapes(name: str, input_shape: Any) -> list[tuple[int | None, ...]]:
+def _stream_shapes(name: str, input_shape: Any) -> list[tuple[int | None, ...]]:
     """The shapes of the two streams.
 
     Raises:
@@ -160,10 +160,10 @@ def stream_shapes(name: str, input_shape: Any) -> list[tuple[int | None, ...]]:
 
 
 def _compute_as_written() -> None:
-    """Turns off arithmetic rewriting by the graph optimizer, for the graphs that this process runs from now on.
+    """Turns off two passes of the graph optimizer, for the graphs that this process runs from now on.
 
-    It would rewrite f in the forward pass but not in the replay, where the gradient needs the inner tensors. Products
-    in bfloat16 would then be rounded differently, and the reversal would not be exact.
+    They rewrite sums and products with constants where nothing else uses the inner tensors: in the forward pass, but
+    not in a replay, where the gradient uses them. The rounding would differ, and the reversal would not be exact.
     """
     if not tf.executing_eagerly() and not is_for_xla():
-        tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
+        tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False, "constant_folding": False})
