@@ -15,15 +15,23 @@ from accumtrain.backprop.target import is_for_xla
 def after(operations: Sequence[Any], tensors: Any) -> Any:
     """Returns the same tensors, available only when all of `operations` (tensors or operations) are done.
 
-    XLA drops control dependencies. It keeps optimization barriers, but these wait for tensors only.
+    A None among the tensors stays None. XLA drops control dependencies. It keeps optimization barriers, but these wait
+    for tensors only.
     """
-    first, then = tf.nest.flatten(operations), tf.nest.flatten(tensors)
+    first, flat = tf.nest.flatten(operations), tf.nest.flatten(tensors)
+    waiting = iter(_after(first, [tensor for tensor in flat if tensor is not None]))
+    return tf.nest.pack_sequence_as(tensors, [None if tensor is None else next(waiting) for tensor in flat])
+
+
+def _after(first: list[Any], then: list[tf.Tensor]) -> list[tf.Tensor]:
+    if not then:
+        return then
     if is_for_xla():
         awaited = [value for value in first if isinstance(value, tf.Tensor)]
-        return tf.nest.pack_sequence_as(tensors, optimization_barrier(*awaited, *then)[len(awaited) :])
+        return optimization_barrier(*awaited, *then)[len(awaited) :]
     with tf.control_dependencies(first):
         # not tf.identity: the graph optimizer would move casts in front of it, and out of this order
-        return tf.nest.pack_sequence_as(tensors, tf.identity_n(then))
+        return tf.identity_n(then)
 
 
 @contextmanager

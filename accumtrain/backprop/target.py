@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 import tensorflow as tf
+from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext  # not public
 
 _for_xla: ContextVar[bool] = ContextVar("for_xla", default=False)
 
@@ -22,7 +23,10 @@ def for_xla() -> Iterator[None]:
 
 
 def is_for_xla() -> bool:
-    return _for_xla.get()
+    """Whether the graph that is being traced is for XLA: in `for_xla`, or in a tf.function with jit_compile=True."""
+    return _for_xla.get() or (
+        not tf.executing_eagerly() and GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
+    )
 
 
 def by_cpu_kernels() -> bool:

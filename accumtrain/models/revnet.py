@@ -1,8 +1,7 @@
 """Reversible residual networks (Gomez et al. 2017, arXiv:1707.04585), reversed to the bit.
 
 Both streams are float32 (or float64, as the variables) whatever dtype F and G compute in, and are rounded to a grid
-of multiples of 2^-snap_bits. Sums of such numbers below 2^(24 - snap_bits) are exact in float32, so
-x1 = y1 - F(x2) gives the same bits as in the forward pass, at any depth.
+(backprop/grid.py), so x1 = y1 - F(x2) gives the same bits as in the forward pass, at any depth.
 """
 
 from __future__ import annotations
@@ -11,57 +10,16 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
+from accumtrain.backprop.grid import OnGrid
 from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.model import Model
 from accumtrain.backprop.order import after
-from accumtrain.backprop.pullback import Gradients, Pullback, pullback
+from accumtrain.backprop.pullback import Gradients, Pullback
 from accumtrain.backprop.segments import Chain, Coupling, Segment, Stage
 from accumtrain.kinds.models import RevNetConfig
 from accumtrain.models.blocks import Residual, Stem, shortcut
 from accumtrain.models.head import Head
 from accumtrain.models.spec import ModelSpec
-
-
-def snap(x: tf.Tensor, bits: int) -> tf.Tensor:
-    """Rounds to multiples of 2^-bits, with the gradient of the identity. bits = 0 returns x."""
-    if bits == 0:
-        return x
-
-    @tf.custom_gradient
-    def rounded(x: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
-        return _rounded(x, bits), lambda upstream: upstream
-
-    return rounded(x)
-
-
-def _rounded(x: tf.Tensor, bits: int) -> tf.Tensor:
-    if bits == 0:
-        return x
-    wide = tf.cast(x, tf.float32) if x.dtype == tf.float16 else x  # x * 2^bits overflows in float16
-    return tf.cast(tf.round(wide * 2.0**bits) / 2.0**bits, x.dtype)
-
-
-class OnGrid(tf.Module):
-    """Rounds the output of `function` to the grid. Output and input gradient have `dtype`, whatever it computes in."""
-
-    def __init__(self, function: Callable[[tf.Tensor, Mode], tf.Tensor], bits: int, dtype: tf.DType):
-        super().__init__()
-        self.function, self.bits, self.dtype = function, bits, dtype
-
-    def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
-        with tf.control_dependencies([x]):  # or the kernels of all units are cast, and kept, from the start
-            # cast first, as rounding bfloat16 takes twice as long
-            return snap(tf.cast(self.function(x, mode), self.dtype), self.bits)
-
-    def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:
-        with tf.control_dependencies([x]):
-            y, function_backward = pullback(self.function, x, mode)
-
-            def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, Gradients]:
-                d_x, gradients = function_backward(tf.cast(d_y, y.dtype))
-                return tf.cast(d_x, self.dtype), gradients
-
-            return _rounded(tf.cast(y, self.dtype), self.bits), backward
 
 
 class Stems(tf.Module):

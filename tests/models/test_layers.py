@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from accumtrain.backprop.grid import OnGrid
 from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.pullback import pullback
 from accumtrain.backprop.segments import Chain, Coupling
@@ -13,7 +14,6 @@ from accumtrain.models.blocks import PoolAndPad, Projection, Residual
 from accumtrain.models.kernel_gradient import kernel_gradient
 from accumtrain.models.layers import BatchNorm, Conv, GroupNorm, Initializer
 from accumtrain.models.resnet import Unit
-from accumtrain.models.revnet import OnGrid
 
 
 def perturbed(module):

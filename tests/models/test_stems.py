@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
+from accumtrain.backprop.grid import OnGrid
 from accumtrain.backprop.mode import EVALUATION, Mode
 from accumtrain.backprop.pullback import tape_pullback
 from accumtrain.models.blocks import Stem
 from accumtrain.models.layers import Initializer
-from accumtrain.models.revnet import OnGrid, Stems
+from accumtrain.models.revnet import Stems
 from benchmarks.asked import bytes_asked_at_peak
 
 CHANNELS = 16

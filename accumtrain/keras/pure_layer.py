@@ -1,0 +1,156 @@
+"""A Keras layer as a function of tensors without side effects, which the engine can replay.
+
+A layer reads and writes its variables while it is called. Here it gets them as tensors, by keras.StatelessScope:
+weights, and the state that a forward pass changes, such as moving statistics and the counters of seed generators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from accumtrain.backprop.mode import Mode
+from accumtrain.backprop.order import after
+from accumtrain.backprop.pullback import Gradients, Pullback
+
+Tensors = dict[int, tf.Tensor]  # by the id of the Keras variable
+
+
+class Values:
+    """The variables of some built layers as tensors, read once, during one forward pass.
+
+    Attributes:
+        weights: of the trainable variables.
+        state: of all other variables, as the calls so far have left them.
+        losses: scalars that the calls so far have added.
+    """
+
+    def __init__(self, layers: Iterable[keras.layers.Layer]):
+        self.variables: dict[int, keras.Variable] = {}
+        self.weights: Tensors = {}
+        self.state: Tensors = {}
+        for layer in layers:
+            trainable = {id(variable) for variable in layer.trainable_variables}
+            for variable in layer.variables:
+                key = id(variable)
+                if key not in self.variables:
+                    self.variables[key] = variable
+                    kind = self.weights if key in trainable else self.state
+                    kind[key] = tf.convert_to_tensor(variable.value)
+        self.losses: list[tf.Tensor] = []
+        self._initial = dict(self.state)
+
+    def hand_over(self, owner: keras.layers.Layer) -> None:
+        """Assigns the state that has changed and adds the losses to `owner`, as Keras would have done in the calls."""
+        for key, value in self.state.items():
+            if value is not self._initial[key]:
+                self.variables[key].assign(value)
+        for loss in self.losses:
+            owner.add_loss(loss)
+
+
+class PureLayer:
+    """One call of a built layer within a forward pass. It is a module of the engine (backprop/pullback.py).
+
+    Calling it is the pass that counts: the state and the losses of `values` move on. `pullback` is the replay of that
+    pass, from the same state, without these effects.
+
+    Args:
+        layer: a built layer of one argument, a tensor or a structure of tensors.
+        values: what the calls of one forward pass share.
+        training: as Keras resolved it for this pass.
+        arguments: further arguments of the layer, such as a mask.
+
+    Attributes:
+        losses: how many losses the call added.
+        loss_gradients: their gradients, to be set before a replay.
+    """
+
+    def __init__(self, layer: keras.layers.Layer, values: Values, training: bool | None, **arguments: Any):
+        self.layer, self.values, self.training, self.arguments = layer, values, training, arguments
+        self.losses, self.loss_gradients = 0, list[tf.Tensor]()
+
+    def __call__(self, x: Any, mode: Mode) -> Any:
+        self._state = {id(variable): self.values.state.get(id(variable)) for variable in self.layer.variables}
+        # gradients of all uses of x inside the layer are then summed before others join them, in the order of a replay
+        y, losses, changed = self._compute(tf.nest.map_structure(tf.identity, x), self.values.weights)
+        self.values.state |= changed
+        self.values.losses += losses
+        self.losses = len(losses)
+        return y
+
+    def pullback(self, x: Any, mode: Mode) -> tuple[Any, Pullback]:
+        # without the order, casts of weights would be computed, and kept, from the start
+        inputs, own = tf.nest.flatten(x), [v for v in self.layer.variables if id(v) in self.values.weights]
+        weights = after(inputs, [self.values.weights[id(variable)] for variable in own])
+        sources = [tensor for tensor in inputs if has_gradient(tensor)]
+        with tf.GradientTape() as tape:
+            tape.watch([sources, weights])
+            y, losses, _ = self._compute(x, dict(zip(map(id, own), weights, strict=True)))
+
+        def backward(d_y: Any) -> tuple[Any, Gradients]:
+            pairs = list(zip(tf.nest.flatten(y), tf.nest.flatten(d_y), strict=True))
+            pairs = [pair for pair in pairs if has_gradient(pair[0])] + list(
+                zip(losses, self.loss_gradients, strict=True)
+            )
+            targets, upstream = map(list, zip(*pairs, strict=True))
+            gradients = iter(tape.gradient(targets, [*sources, *weights], output_gradients=upstream))
+            d_x = [_dense(next(gradients)) if has_gradient(tensor) else None for tensor in inputs]
+            return tf.nest.pack_sequence_as(x, d_x), list(zip(own, map(_dense, gradients), strict=True))
+
+        return y, backward
+
+    def _compute(self, x: Any, weights: Tensors) -> tuple[Any, list[tf.Tensor], Tensors]:
+        """Output, losses and changed state of the layer, from the state before the pass that counts."""
+        given = {id(v): weights[id(v)] if id(v) in weights else self._state[id(v)] for v in self.layer.variables}
+        scopes: list[keras.StatelessScope] = []
+
+        def call(x: Any) -> Any:
+            mapping = [(variable, given[id(variable)]) for variable in self.layer.variables]
+            with keras.StatelessScope(mapping, collect_losses=True) as scope:
+                scopes.append(scope)
+                return self.layer(x, **self.arguments)
+
+        y = _Host(call)(x, training=self.training)
+        (scope,) = scopes
+        changed = {key: value for key, value in scope.state_mapping.items() if value is not given.get(key)}
+        self._check(changed, given, weights)
+        return y, list(scope.losses), changed
+
+    def _check(self, changed: Tensors, given: Tensors, weights: Tensors) -> None:
+        if changed.keys() - given.keys():
+            raise ValueError(
+                f"{self.layer.name} changes a variable that is not its own, which a replay would change again. Random "
+                "numbers need a keras.random.SeedGenerator that is an attribute of the layer; other variables must be "
+                "made by the layer itself"
+            )
+        for key in changed.keys() & weights.keys():
+            raise ValueError(
+                f"{self.layer.name} assigns its trainable variable {self.values.variables[key].path} during the call, "
+                "so its gradient can't be replayed; leave this layer outside, or make the variable trainable=False"
+            )
+
+
+class _Host(keras.layers.Layer):
+    """Calls `function` as an outer Keras layer calls its inner ones: they get its `training`, and no outer autocast."""
+
+    def __init__(self, function: Callable[[Any], Any]):
+        super().__init__(dtype="float32", autocast=False, name="host")
+        self._function, self.built = function, True
+
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
+        return self._function(inputs)
+
+
+def has_gradient(tensor: tf.Tensor) -> bool:
+    return tensor.dtype.is_floating or tensor.dtype.is_complex
+
+
+def _dense(gradient: tf.Tensor | tf.IndexedSlices | None) -> tf.Tensor | None:
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    zeros = tf.zeros(gradient.dense_shape, gradient.dtype)
+    return tf.tensor_scatter_nd_add(zeros, gradient.indices[:, tf.newaxis], gradient.values)

@@ -1,0 +1,169 @@
+"""One reversible unit of two Keras layers, and the gradient of a row of such units."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from accumtrain.backprop.grid import OnGrid, snap
+from accumtrain.backprop.mode import Mode
+from accumtrain.backprop.order import after
+from accumtrain.backprop.pullback import Streams
+from accumtrain.backprop.replay import Consume
+from accumtrain.backprop.segments import Coupling
+from accumtrain.backprop.target import is_for_xla
+from accumtrain.keras.own_gradient import Backward, with_own_gradient
+from accumtrain.keras.pure_layer import PureLayer, Values
+
+
+class ReversibleLayer(keras.layers.Layer):
+    """What `Reversible` and `ReversibleSequence` share: two streams, joined in one tensor or apart.
+
+    The streams are float32, or float64 under the policy float64, whatever policy the layers inside compute in.
+
+    Args:
+        snap_bits: the streams are rounded to multiples of 2^-snap_bits; 0 turns it off.
+        memory: `reverse` keeps the output, `store` all activations.
+    """
+
+    def __init__(self, *, snap_bits: int, memory: str, dtype: Any = None, **kwargs: Any):
+        policy = keras.dtype_policies.get(dtype or keras.config.dtype_policy())
+        wide = policy.variable_dtype == "float64"
+        super().__init__(dtype="float64" if wide else "float32", autocast=False, **kwargs)
+        if isinstance(snap_bits, bool) or not isinstance(snap_bits, int) or not 0 <= snap_bits <= 23:
+            raise ValueError(f"snap_bits={snap_bits!r} is no whole number from 0 to 23; use 16, or 0 for no grid")
+        if memory not in ("reverse", "store"):
+            raise ValueError(f"memory={memory!r} is neither 'reverse' nor 'store'; use 'reverse' to save memory")
+        self.snap_bits, self.memory = snap_bits, memory
+
+    @property
+    def pairs(self) -> list[tuple[keras.layers.Layer, keras.layers.Layer]]:
+        """The layers (f, g) of each unit."""
+        raise NotImplementedError
+
+    def build(self, input_shape: Any) -> None:
+        shapes = _stream_shapes(self.name, input_shape)
+        for f, g in self.pairs:
+            for name, layer, stream in (("f", f, shapes[1]), ("g", g, shapes[0])):
+                output = layer(keras.KerasTensor(stream, self.compute_dtype))  # builds it, too
+                if getattr(output, "shape", None) != stream:
+                    raise ValueError(
+                        f"{name}={layer.name} makes {getattr(output, 'shape', output)} of {stream}, but a sum with the "
+                        "other stream needs the shape of its input; end it with a layer that restores this shape"
+                    )
+
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
+        _compute_as_written()
+        tensors = tf.nest.flatten(inputs)
+        values = Values(layer for pair in self.pairs for layer in pair)
+        calls = [tuple(PureLayer(layer, values, training) for layer in pair) for pair in self.pairs]
+        dtype = tf.as_dtype(self.compute_dtype)
+        units = [Coupling(*(OnGrid(call, self.snap_bits, dtype) for call in pair)) for pair in calls]
+        mode = Mode(training=bool(training))
+
+        def forward(tensors: list[tf.Tensor]) -> tuple[list[tf.Tensor], list[tf.Tensor], Backward]:
+            streams: Streams = tuple(snap(tf.cast(x, dtype), self.snap_bits) for x in _split(tensors))
+            for unit in units:
+                streams = unit(streams, mode)
+            joined = len(tensors) == 1
+            outputs = [tf.concat(streams, axis=-1)] if joined else list(streams)
+            dtypes = [tensor.dtype for tensor in tensors]
+
+            def backward(y: list[tf.Tensor], d_y: list[tf.Tensor], consume: Consume) -> list[tf.Tensor | None]:
+                d_streams = _split(d_y)
+                streams: Streams = _split(after(d_y, y))
+                for unit in reversed(units):
+                    streams, d_streams = unit.reverse(None, streams, d_streams, mode, consume)
+                d_x = [tf.concat(d_streams, axis=-1)] if joined else d_streams
+                return [tf.cast(gradient, dtype) for gradient, dtype in zip(d_x, dtypes, strict=True)]
+
+            return outputs, outputs, backward
+
+        if self.memory == "store":
+            outputs, _, _ = forward(tensors)
+        else:
+            outputs = with_own_gradient(forward, tensors, values, [call for pair in calls for call in pair])
+        values.hand_over(self)
+        return tf.nest.pack_sequence_as(inputs, outputs)
+
+    def compute_output_spec(self, inputs: Any, training: bool | None = None) -> Any:
+        return keras.tree.map_structure(lambda x: keras.KerasTensor(x.shape, self.compute_dtype), inputs)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "snap_bits": self.snap_bits}
+
+
+@keras.saving.register_keras_serializable(package="accumtrain")
+class Reversible(ReversibleLayer):
+    """One reversible unit (Gomez et al. 2017, arXiv:1707.04585): y1 = x1 + f(x2), y2 = x2 + g(y1).
+
+    Under a tf.GradientTape only the output is kept. Inputs: one tensor [N, ..., 2 C], whose last axis holds x1 and x2,
+    or a pair of tensors [N, ..., C]. Output: the same structure and shape, in the dtype of the streams.
+
+    Args:
+        f, g: Keras layers or models, from [N, ..., C] to the same shape.
+        snap_bits: streams and outputs of f and g are rounded to multiples of 2^-snap_bits, so that the reversal is
+            exact to the bit while streams stay below 2^(24 - snap_bits); 0 turns it off.
+
+    Raises:
+        ValueError: f or g is no Keras layer, changes the shape of its input, or the last axis can't be halved.
+    """
+
+    def __init__(self, f: keras.layers.Layer, g: keras.layers.Layer, snap_bits: int = 16, **kwargs: Any):
+        super().__init__(snap_bits=snap_bits, memory="reverse", **kwargs)
+        for name, layer in (("f", f), ("g", g)):
+            if not isinstance(layer, keras.layers.Layer):
+                raise ValueError(f"{name}={layer!r} is no Keras layer; wrap a function in keras.layers.Lambda")
+        self.f, self.g = f, g
+
+    @property
+    def pairs(self) -> list[tuple[keras.layers.Layer, keras.layers.Layer]]:
+        return [(self.f, self.g)]
+
+    def get_config(self) -> dict[str, Any]:
+        layers = {name: keras.saving.serialize_keras_object(layer) for name, layer in (("f", self.f), ("g", self.g))}
+        return {**super().get_config(), **layers, "same": self.f is self.g}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Reversible:
+        config = dict(config)
+        f, g = (keras.saving.deserialize_keras_object(config.pop(name)) for name in ("f", "g"))
+        return cls(f, f if config.pop("same") else g, **config)
+
+
+def _split(tensors: Sequence[tf.Tensor]) -> tuple[tf.Tensor, ...]:
+    """The two streams of one joined tensor, or of a pair."""
+    return tuple(tensors) if len(tensors) == 2 else tuple(tf.split(tensors[0], 2, axis=-1))
+
+
+def _stream_shapes(name: str, input_shape: Any) -> list[tuple[int | None, ...]]:
+    """The shapes of the two streams.
+
+    Raises:
+        ValueError: the input is neither a tensor with an even last axis nor two tensors of one shape.
+    """
+    if isinstance(input_shape, (list, tuple)) and input_shape and isinstance(input_shape[0], (list, tuple)):
+        shapes = [tuple(shape) for shape in input_shape]
+        if len(shapes) != 2 or shapes[0] != shapes[1]:
+            raise ValueError(f"{name} got inputs {shapes}, but takes one tensor or two of equal shape; pass (x1, x2)")
+        return shapes
+    *outer, channels = tuple(input_shape)
+    if channels is None or channels % 2:
+        raise ValueError(
+            f"{name} got an input {tuple(input_shape)}, but splits its last axis into two halves; make that axis an "
+            "even number, or pass a pair of tensors (x1, x2)"
+        )
+    return [(*outer, channels // 2)] * 2
+
+
+def _compute_as_written() -> None:
+    """Turns off two passes of the graph optimizer, for the graphs that this process runs from now on.
+
+    They rewrite sums and products with constants where nothing else uses the inner tensors: in the forward pass, but
+    not in a replay, where the gradient uses them. The rounding would differ, and the reversal would not be exact.
+    """
+    if not tf.executing_eagerly() and not is_for_xla():
+        tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False, "constant_folding": False})

@@ -1,0 +1,256 @@
+"""Recomputed Keras layers: the gradient of the layer itself, with only its input kept."""
+
+import os
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+from accumtrain.keras import Recompute, ReversibleSequence, recompute
+from benchmarks.asked import bytes_asked_at_peak
+
+# else the graph optimizer sums in another order where a graph is one piece
+AS_WRITTEN = {"arithmetic_optimization": False, "constant_folding": False}
+
+
+@pytest.fixture(autouse=True)
+def settings():
+    keras.utils.set_random_seed(1)
+    tf.config.optimizer.set_experimental_options(AS_WRITTEN)
+    yield
+    keras.config.set_dtype_policy("float32")
+    tf.config.optimizer.set_experimental_options(dict.fromkeys(AS_WRITTEN, True))
+
+
+def images(*shape, dtype="float32"):
+    return tf.cast(tf.random.stateless_normal(shape or [4, 8, 8, 3], [0, 1]), dtype)
+
+
+def block(drop=0.3):
+    return keras.Sequential(
+        [
+            layers.Conv2D(4, 3, padding="same", activation="gelu"),
+            layers.BatchNormalization(),
+            layers.Dropout(drop, seed=1),
+        ]
+    )
+
+
+def network(wrap, drop=0.3):
+    keras.utils.set_random_seed(1)
+    x = inputs = keras.Input([8, 8, 3])
+    for _ in range(3):
+        x = wrap(block(drop))(x)
+    return keras.Model(inputs, layers.Dense(3, dtype="float32")(layers.GlobalAveragePooling2D()(x)))
+
+
+def as_it_is(layer):
+    return layer
+
+
+WAYS = {
+    "eager": lambda step: step,
+    "graph": tf.function,
+    "xla": lambda step: tf.function(step, jit_compile=True),
+}
+
+
+def gradients(model, x, way="eager"):
+    """Loss, gradients of the weights and of inputs that have one, and state afterwards, as arrays."""
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            inputs = [each for each in tf.nest.flatten(x) if each.dtype.is_floating]
+            tape.watch(inputs)
+            outputs = [tf.cast(y, tf.float64) for y in tf.nest.flatten(model(x, training=True)) if y.dtype.is_floating]
+            losses = [tf.cast(each, tf.float64) for each in model.losses]
+            loss = tf.add_n([*(tf.reduce_sum(y**2) for y in outputs), *losses])
+        weights = [weight.value for weight in model.trainable_variables]
+        return loss, [tf.convert_to_tensor(each) for each in tape.gradient(loss, [*inputs, *weights])]
+
+    loss, found = WAYS[way](step)(x)
+    return [loss.numpy(), *(each.numpy() for each in found)], [v.numpy() for v in model.non_trainable_variables]
+
+
+def assert_same_bits(expected, actual):
+    assert len(expected) == len(actual)
+    assert all(np.array_equal(a, b) for a, b in zip(expected, actual, strict=True))
+
+
+def assert_same(make, x, way="eager"):
+    """make(wrap) has the same gradients and state with `recompute` as without."""
+    found = []
+    for wrap in (as_it_is, recompute):
+        keras.utils.set_random_seed(1)
+        found.append(gradients(make(wrap), x, way))
+    for expected, actual in zip(*found, strict=True):
+        assert_same_bits(expected, actual)
+
+
+@pytest.mark.parametrize("way", ["eager", "graph"])
+@pytest.mark.parametrize("name", ["float32", "mixed_bfloat16", "mixed_float16", "float64"])
+def test_gradient_is_bitwise_that_of_the_layer(name, way):
+    keras.config.set_dtype_policy(name)
+    assert_same(network, images(dtype="float64" if name == "float64" else "float32"), way)
+
+
+@pytest.mark.xla
+def test_xla_gives_the_gradient_to_rounding():
+    plain, again = (gradients(network(wrap), images(), "xla") for wrap in (as_it_is, recompute))
+    for expected, actual in zip(plain[0] + plain[1], again[0] + again[1], strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4 * np.max(np.abs(expected)))
+
+
+class TwoStreams(layers.Layer):
+    """Takes and gives structures, with an integer among them; adds a loss."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.table = layers.Embedding(5, 4)
+        self.out = layers.Dense(4, activity_regularizer="l2", kernel_regularizer="l2")
+
+    def call(self, inputs):
+        y = self.out(inputs["x"] + self.table(inputs["word"]))
+        self.add_loss(keras.ops.mean(y**2))
+        return {"y": y, "word": inputs["word"] + 1}
+
+
+@pytest.mark.parametrize("way", ["eager", "graph"])
+def test_structures_integers_sparse_gradients_and_losses(way):
+    x = {"x": images(6, 4), "word": tf.constant([0, 3, 3, 1, 0, 3])}
+    assert_same(lambda wrap: wrap(TwoStreams()), x, way)
+
+
+@pytest.mark.parametrize("way", ["eager", "graph"])
+def test_an_embedding_alone(way):
+    """Its input has no gradient, so the replay waits by the weights."""
+    words = tf.constant([[0, 3], [3, 1]])
+    assert_same(lambda wrap: keras.Sequential([wrap(layers.Embedding(5, 4)), layers.Dense(2)]), words, way)
+
+
+def test_masks_arrive_and_pass():
+    def make(wrap):
+        return keras.Sequential([layers.Embedding(5, 4, mask_zero=True), wrap(layers.LSTM(4)), layers.Dense(2)])
+
+    words = tf.constant([[3, 1, 0, 0], [2, 2, 2, 0]])
+    assert_same(make, words)
+    keras.utils.set_random_seed(1)
+    masked = make(recompute)(words)
+    padded = tf.constant([[3, 1, 0], [2, 2, 2]])
+    keras.utils.set_random_seed(1)
+    np.testing.assert_allclose(make(recompute)(padded), masked, atol=1e-6)
+
+
+@pytest.mark.parametrize("way", ["eager", "graph"])
+def test_it_nests_around_itself_and_a_reversible_sequence(way):
+    def make(wrap):
+        units = [(layers.Dense(4, "tanh"), layers.Dense(4, "tanh")) for _ in range(2)]
+        inner = keras.Sequential([wrap(layers.Dense(8)), ReversibleSequence(units), layers.BatchNormalization()])
+        return wrap(inner)
+
+    assert_same(make, images(6, 8), way)
+
+
+def test_a_frozen_layer_gets_no_gradient():
+    def make(wrap):
+        inner = keras.Sequential([layers.Dense(4), layers.BatchNormalization(), layers.Dense(4)])
+        inner.layers[0].trainable = False
+        return wrap(inner)
+
+    assert_same(make, images(6, 4))
+
+
+def test_evaluation_is_the_plain_pass():
+    model = network(recompute)
+    state = [variable.numpy() for variable in model.non_trainable_variables]
+    plain = network(as_it_is)
+    assert_same_bits([plain.predict(images(), verbose=0)], [model.predict(images(), verbose=0)])
+    assert_same_bits(state, [variable.numpy() for variable in model.non_trainable_variables])
+
+
+def test_fit_gives_the_weights_of_the_plain_model():
+    found = []
+    for wrap in (as_it_is, recompute):
+        model = network(wrap)
+        model.compile(keras.optimizers.Adam(0.01), "mse", jit_compile=False)
+        model.fit(images(8, 8, 8, 3), tf.ones([8, 3]), batch_size=4, epochs=2, shuffle=False, verbose=0)
+        found.append(model.get_weights())
+    assert_same_bits(*found)
+
+
+def test_a_second_derivative_is_refused():
+    layer, x = recompute(layers.Dense(2, "tanh")), images(3, 2)
+    layer(x)
+    with tf.GradientTape() as outer:
+        with tf.GradientTape() as inner:
+            inner.watch(x)
+            y = tf.reduce_sum(layer(x))
+        slope = tf.reduce_sum(inner.gradient(y, x) ** 2)
+    with pytest.raises(NotImplementedError, match="without recompute"):
+        outer.gradient(slope, layer.trainable_variables)
+
+
+def test_what_is_no_layer_is_refused():
+    with pytest.raises(ValueError, match="Lambda"):
+        recompute(tf.tanh)
+
+
+def test_config_and_clone():
+    layer = Recompute.from_config(recompute(layers.Dense(3, dtype="mixed_bfloat16"), name="again").get_config())
+    assert (layer.name, layer.layer.units, layer.layer.compute_dtype) == ("again", 3, "bfloat16")
+    model = network(recompute)
+    clone = keras.models.clone_model(model)
+    clone.set_weights(model.get_weights())
+    assert_same_bits([model(images()).numpy()], [clone(images()).numpy()])
+
+
+LOAD = """
+import sys, keras, tensorflow as tf
+import accumtrain.keras
+tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False, "constant_folding": False})
+model = keras.models.load_model(sys.argv[1])
+model.fit(tf.random.stateless_normal([4, 8, 8, 3], [0, 1]), tf.ones([4, 3]), shuffle=False, verbose=0)
+model.save(sys.argv[2])
+"""
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation")
+def test_a_fresh_process_loads_and_continues(tmp_path):
+    model = network(recompute, drop=0.0)  # Keras does not save where a seed generator has arrived
+    model.compile(keras.optimizers.Adam(0.01), "mse", jit_compile=False)
+    model.fit(images(), tf.ones([4, 3]), shuffle=False, verbose=0)
+    model.save(tmp_path / "first.keras")
+    command = [sys.executable, "-c", LOAD, str(tmp_path / "first.keras"), str(tmp_path / "second.keras")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    model.fit(images(), tf.ones([4, 3]), shuffle=False, verbose=0)
+    assert_same_bits(model.get_weights(), keras.models.load_model(tmp_path / "second.keras").get_weights())
+
+
+@pytest.mark.parametrize("rewritten", [False, True], ids=["written", "rewritten"])
+@pytest.mark.parametrize("way", ["eager", "graph"])
+def test_only_inputs_are_kept(way, rewritten):
+    """Eight blocks, of which each keeps its input of 1 MB and would keep five times as much inside."""
+    tf.config.optimizer.set_experimental_options(dict.fromkeys(AS_WRITTEN, rewritten))
+    x = images(256, 1024)
+
+    def peak(wrap):
+        model = keras.Sequential([wrap(keras.Sequential([layers.Activation("tanh")] * 5)) for _ in range(8)])
+
+        def step():
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                loss = tf.reduce_sum(model(x, training=True) ** 2)
+            return tf.reduce_sum(tape.gradient(loss, x))
+
+        step = WAYS[way](step)
+        step()
+        return bytes_asked_at_peak(step)
+
+    assert peak(as_it_is) >= 40 * x.shape[0] * 1024 * 4
+    assert peak(recompute) <= 20 * x.shape[0] * 1024 * 4

@@ -1,0 +1,483 @@
+"""Reversible Keras layers: the bits of stored activations, and everything else as of any Keras layer."""
+
+import os
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+from accumtrain.keras import Reversible, ReversibleSequence
+from benchmarks.asked import bytes_asked_at_peak
+
+SHAPE = (8, 8, 8)
+
+
+@pytest.fixture(autouse=True)
+def settings():
+    keras.utils.set_random_seed(1)
+    yield
+    keras.config.set_dtype_policy("float32")
+    tf.config.optimizer.set_experimental_options({"arithmetic_optimization": True, "constant_folding": True})
+
+
+def images(shape=SHAPE, batch=4, dtype="float32"):
+    return tf.cast(tf.random.stateless_normal([batch, *shape], [0, 1]), dtype)
+
+
+def block(channels=4, drop=0.3):
+    """What a residual function may hold, and constants that a graph optimizer would multiply into the kernels."""
+    return keras.Sequential(
+        [
+            layers.BatchNormalization(),
+            layers.Conv2D(channels, 3, padding="same", activation="gelu"),
+            layers.Rescaling(0.7),
+            layers.Dropout(drop, seed=1),
+            layers.Conv2D(channels, 3, padding="same"),
+        ]
+    )
+
+
+def dense(units=4, **kwargs):
+    return layers.Dense(units, activation="tanh", **kwargs)
+
+
+def pairs(count=3, make=block):
+    return [(make(), make()) for _ in range(count)]
+
+
+def network(memory, units=3, make=block, **kwargs):
+    """A whole model; all memory policies start from the same weights."""
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input(SHAPE)
+    x = layers.Conv2D(8, 1)(inputs)
+    x = ReversibleSequence(pairs(units, make), memory=memory, **kwargs)(x)
+    x = layers.Dense(3, dtype="float32")(layers.GlobalAveragePooling2D()(x))
+    return keras.Model(inputs, x)
+
+
+WAYS = {
+    "eager": lambda step: step,
+    "graph": tf.function,
+    "xla": lambda step: tf.function(step, jit_compile=True),
+}
+
+
+def gradients(model, x, way="eager", training=True):
+    """Loss, gradients of input and weights, and state afterwards, as arrays."""
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = model(x, training=training)
+            loss = tf.add_n(
+                [tf.reduce_sum(tf.cast(y, tf.float64) ** 2), *(tf.cast(v, "float64") for v in model.losses)]
+            )
+        return loss, tape.gradient(loss, [x, *(weight.value for weight in model.trainable_variables)])
+
+    loss, found = WAYS[way](step)(x)
+    return [loss.numpy(), *(each.numpy() for each in found)], [v.numpy() for v in model.non_trainable_variables]
+
+
+def assert_same_bits(expected, actual):
+    assert len(expected) == len(actual)
+    assert all(np.array_equal(a, b) for a, b in zip(expected, actual, strict=True))
+
+
+@pytest.mark.parametrize("way", ["eager", "graph"])
+@pytest.mark.parametrize("name", ["float32", "mixed_bfloat16", "mixed_float16", "float64"])
+def test_gradient_is_bitwise_that_of_stored_activations(name, way):
+    keras.config.set_dtype_policy(name)
+    x = images(dtype="float64" if name == "float64" else "float32")
+    (stored, stored_state), (reversed_, state) = (gradients(network(memory), x, way) for memory in ("store", "reverse"))
+    assert_same_bits(stored, reversed_)
+    assert_same_bits(stored_state, state)
+    assert all(np.any(gradient) for gradient in stored)
+
+
+@pytest.mark.xla
+@pytest.mark.parametrize("name", ["float32", "mixed_bfloat16"])
+def test_xla_gives_the_gradient_to_rounding(name):
+    keras.config.set_dtype_policy(name)
+    (stored, stored_state), (reversed_, state) = (
+        gradients(network(memory), images(), "xla") for memory in ("store", "reverse")
+    )
+    for expected, actual in zip(stored + stored_state, reversed_ + state, strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4 * np.max(np.abs(expected)))
+
+
+def test_without_the_grid_bits_are_lost():
+    """The test of bits can fail: it does when nothing is snapped."""
+    stored, reversed_ = (gradients(network(memory, snap_bits=0), images())[0] for memory in ("store", "reverse"))
+    assert not all(np.array_equal(a, b) for a, b in zip(stored, reversed_, strict=True))
+
+
+def by_formula(f, g, x, bits):
+    def rounded(x):
+        return np.round(np.asarray(x) * 2.0**bits) / 2.0**bits
+
+    x1, x2 = np.split(rounded(x), 2, axis=-1)
+    y1 = x1 + rounded(f(x2))
+    return np.concatenate([y1, x2 + rounded(g(y1))], axis=-1)
+
+
+def test_output_is_that_of_the_formula():
+    f, g, x = dense(), dense(), images((8,))
+    y = Reversible(f, g)(x)
+    assert_same_bits([by_formula(f, g, x, 16)], [y.numpy()])
+
+
+def test_gradient_is_that_of_the_formula():
+    keras.config.set_dtype_policy("float64")
+    f, g, x = block(), block(), images(dtype="float64")
+    unit = Reversible(f, g, snap_bits=0)
+    actual, _ = gradients(unit, x, training=False)
+
+    def plain(x):
+        x1, x2 = tf.split(x, 2, axis=-1)
+        y1 = x1 + f(x2, training=False)
+        return tf.concat([y1, x2 + g(y1, training=False)], axis=-1)
+
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        loss = tf.reduce_sum(plain(x) ** 2)
+    expected = tape.gradient(loss, [x, *(weight.value for weight in unit.trainable_variables)])
+    for e, a in zip(expected, actual[1:], strict=True):
+        np.testing.assert_allclose(a, e, rtol=1e-9, atol=1e-9)
+
+
+def test_state_moves_once_a_pass():
+    norm, dropout = layers.BatchNormalization(momentum=0.75), layers.Dropout(0.5, seed=7)
+    unit, x = Reversible(norm, dropout), tf.round(images((8,)) * 64) / 64
+    gradients(unit, x)
+    np.testing.assert_allclose(norm.moving_mean, 0.25 * np.mean(x[:, 4:], axis=0), atol=1e-6)
+    assert dropout.seed_generator.state.numpy().tolist() == [7, 1]
+    gradients(unit, x, training=False)
+    assert dropout.seed_generator.state.numpy().tolist() == [7, 1]
+
+
+def test_a_pair_stays_a_pair():
+    units = pairs(2, dense)
+    x1, x2 = images((4,)), 2 * images((4,))
+    joined = ReversibleSequence(units)(tf.concat([x1, x2], axis=-1))
+    y = ReversibleSequence(units)((x1, x2))
+    assert isinstance(y, tuple)
+    assert_same_bits([joined.numpy()], [tf.concat(y, axis=-1).numpy()])
+
+
+def test_streams_stay_float32_in_a_mixed_model():
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    x = keras.Input((8,), dtype="bfloat16")
+    y = ReversibleSequence(pairs(2, dense))(x)
+    assert y.dtype == "float32"
+    model = keras.Model(x, y)
+    values = tf.constant([[0.2] * 8])
+    assert model(values).dtype == "float32"
+    assert model.layers[1].units[0].f.compute_dtype == "bfloat16"
+
+
+@pytest.mark.parametrize("way", ["eager", "graph"])
+def test_gradients_of_shared_layers_are_summed(way):
+    def model(memory):
+        keras.utils.set_random_seed(1)
+        f, g = block(), block()
+        return keras.Sequential([keras.Input(SHAPE), ReversibleSequence([(f, g), (g, f)], memory=memory)])
+
+    stored, reversed_ = (gradients(model(memory), images(), way) for memory in ("store", "reverse"))
+    assert_same_bits(stored[0], reversed_[0])
+    assert_same_bits(stored[1], reversed_[1])
+
+
+def test_frozen_layers_get_no_gradient():
+    units = pairs(2, dense)
+    units[0][0].trainable = False
+    model = ReversibleSequence(units)
+    found, _ = gradients(model, images((8,)))
+    assert len(model.trainable_variables) == 6
+    assert len(found) == 8
+
+
+class Penalised(layers.Layer):
+    """Adds a loss of its output, as mixtures of experts do."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.inner = dense(kernel_regularizer="l2")
+
+    def call(self, x):
+        y = self.inner(x)
+        self.add_loss(keras.ops.sum(y**2))
+        return y
+
+
+@pytest.mark.parametrize("way", ["eager", "graph"])
+def test_added_losses_and_regularizers_count(way):
+    def model(memory):
+        keras.utils.set_random_seed(1)
+        return ReversibleSequence(pairs(2, Penalised), memory=memory)
+
+    models = [model(memory) for memory in ("store", "reverse")]
+    stored, reversed_ = (gradients(each, images((8,)), way)[0] for each in models)
+    assert_same_bits(stored, reversed_)
+    if way == "eager":
+        assert len(models[1].losses) == 8
+        without = gradients(ReversibleSequence(pairs(2, dense)), images((8,)))[0]
+        assert not np.array_equal(without[1], reversed_[1])
+
+
+class NoTrainingArgument(keras.Model):
+    """Its batch norm takes `training` from the call around it."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.out = layers.BatchNormalization(), dense()
+
+    def call(self, x):
+        return self.out(self.norm(x))
+
+
+def test_training_reaches_layers_inside_a_replay():
+    keras.config.set_dtype_policy("float64")
+    x = images((8,), dtype="float64")
+    found = []
+    for memory in ("store", "reverse"):
+        keras.utils.set_random_seed(1)
+        found.append(gradients(ReversibleSequence(pairs(2, NoTrainingArgument), memory=memory), x))
+    assert_same_bits(*(each[0] for each in found))
+    assert_same_bits(*(each[1] for each in found))
+
+
+def test_tapes_may_ask_for_parts_and_again():
+    x, model = images((8,)), ReversibleSequence(pairs(2, dense))
+    complete, _ = gradients(model, x)
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        loss = tf.reduce_sum(tf.cast(model(x, training=True), tf.float64) ** 2)
+    weights = [weight.value for weight in model.trainable_variables]
+    assert_same_bits(complete[1:2], [tape.gradient(loss, x).numpy()])
+    for _ in range(2):
+        assert_same_bits(complete[2:], [each.numpy() for each in tape.gradient(loss, weights)])
+
+
+def test_jacobian():
+    x, units = images((8,), batch=2), pairs(2, dense)
+    found = []
+    for memory in ("store", "reverse"):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = ReversibleSequence(units, memory=memory)(x)
+        found.append(tape.jacobian(y, x).numpy())
+    np.testing.assert_allclose(found[1], found[0], atol=1e-6)
+
+
+@pytest.mark.parametrize("persistent", [False, True], ids=["once", "persistent"])
+def test_a_gradient_from_outside_the_function(persistent):
+    """TensorFlow then makes functions of their own for the gradient, and for a persistent tape of its gradient, too."""
+    found = []
+    for memory in ("store", "reverse"):
+        model = network(memory)
+        forward = tf.function(lambda x, model=model: model(x, training=True))
+        with tf.GradientTape(persistent=persistent) as tape:
+            loss = tf.reduce_sum(forward(images()) ** 2)
+        found.append([each.numpy() for each in tape.gradient(loss, [w.value for w in model.trainable_variables])])
+    scale = max(np.max(np.abs(each)) for each in found[0])
+    for expected, actual in zip(*found, strict=True):
+        np.testing.assert_allclose(actual, expected, atol=1e-6 * scale)
+
+
+def test_export(tmp_path):
+    model = network("reverse")
+    model.export(tmp_path / "served", verbose=False)
+    loaded = tf.saved_model.load(tmp_path / "served")
+    np.testing.assert_allclose(loaded.serve(images()), model.predict(images(), verbose=0), atol=1e-6)
+
+
+@pytest.mark.parametrize("way", ["eager", "graph"])
+@pytest.mark.parametrize("source", ["input", "weights"])
+def test_a_second_derivative_is_refused(source, way):
+    x, model = images((8,)), ReversibleSequence(pairs(2, dense))
+    model(x)
+
+    def penalty(x):
+        with tf.GradientTape() as outer:
+            outer.watch(x)
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                y = tf.reduce_sum(model(x))
+            slope = tf.reduce_sum(inner.gradient(y, x) ** 2)
+        return outer.gradient(slope, x if source == "input" else [model.units[0].f.kernel.value])
+
+    with pytest.raises(NotImplementedError, match="memory='store'"):
+        WAYS[way](penalty)(x)
+
+
+class Unseeded(layers.Layer):
+    def call(self, x):
+        return x + keras.random.normal(keras.ops.shape(x))
+
+
+class Renorm(layers.Layer):
+    """Assigns its trainable weight, as spectral normalisation does."""
+
+    def build(self, shape):
+        self.scale = self.add_weight(shape=())
+
+    def call(self, x):
+        self.scale.assign(self.scale * 0.5)
+        return x * self.scale
+
+
+def lends():
+    outside = dense()
+    outside.build((None, 4))
+    return layers.Lambda(lambda x: outside(x))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Reversible(dense(5), dense()), r"makes \(None, 5\)|makes \(4, 5\)"),
+        (lambda: Reversible(tf.tanh, dense()), "Lambda"),
+        (lambda: Reversible(dense(), dense(), snap_bits=-1), "snap_bits=-1"),
+        (lambda: ReversibleSequence([]), "no unit"),
+        (lambda: ReversibleSequence([dense()]), r"units\[0\]"),
+        (lambda: ReversibleSequence(pairs(1, dense), memory="recompute"), "neither"),
+        (lambda: ReversibleSequence([Reversible(dense(), dense(), snap_bits=12)]), "one grid"),
+        (lambda: ReversibleSequence([(Unseeded(), dense())]), "SeedGenerator"),
+        (lambda: ReversibleSequence([(Renorm(), dense())]), "assigns its trainable variable"),
+        (lambda: ReversibleSequence([(lends(), dense())]), "not one of its weights"),
+    ],
+    ids=["wide", "function", "bits", "empty", "single", "memory", "grids", "unseeded", "assigned", "foreign"],
+)
+def test_refusals(make, message):
+    with pytest.raises(ValueError, match=message):
+        gradients(make(), images((8,)))
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (tf.zeros([2, 7]), "even"),
+        ((tf.zeros([2, 4]), tf.zeros([2, 5])), "equal shape"),
+        ((tf.zeros([2, 4]),) * 3, "equal shape"),
+    ],
+    ids=["odd", "unequal", "three"],
+)
+def test_refused_inputs(x, message):
+    with pytest.raises(ValueError, match=message):
+        ReversibleSequence(pairs(1, dense))(x)
+
+
+def test_fit_gives_the_weights_of_stored_activations():
+    found = []
+    for memory in ("store", "reverse"):
+        model = network(memory)
+        model.compile(keras.optimizers.Adam(0.01), "mse", jit_compile=False)
+        model.fit(images(batch=8), tf.ones([8, 3]), batch_size=4, epochs=2, shuffle=False, verbose=0)
+        found.append([weight.numpy() for weight in model.weights])
+        found[-1].append(model.predict(images(), verbose=0))
+    assert_same_bits(*found)
+
+
+def test_config_keeps_what_is_shared():
+    f, g = dense(), dense()
+    layer = ReversibleSequence([(f, g), (f, f)], snap_bits=12, memory="store", name="row")
+    layer.build((None, 8))
+    copy = ReversibleSequence.from_config(layer.get_config())
+    copy.build((None, 8))
+    (a, b), (c, d) = copy.pairs
+    assert a is c is d is not b
+    assert (copy.snap_bits, copy.memory, copy.name) == (12, "store", "row")
+    unit = Reversible.from_config(Reversible(f, f, snap_bits=0).get_config())
+    assert unit.f is unit.g
+    assert unit.snap_bits == 0
+
+
+def test_clone_and_summary(capsys):
+    model = network("reverse")
+    clone = keras.models.clone_model(model)
+    clone.set_weights(model.get_weights())
+    assert_same_bits([model(images()).numpy()], [clone(images()).numpy()])
+    clone.summary(expand_nested=True)
+    assert "reversible_sequence" in capsys.readouterr().out
+
+
+LOAD = """
+import sys, keras, tensorflow as tf
+import accumtrain.keras
+model = keras.models.load_model(sys.argv[1])
+x = tf.random.stateless_normal([4, 8, 8, 8], [0, 1])
+model.fit(x, tf.ones([4, 3]), epochs=2, shuffle=False, verbose=0)
+model.save(sys.argv[2])
+"""
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation")
+def test_a_fresh_process_loads_and_continues(tmp_path):
+    # no dropout, as Keras does not save where a seed generator has arrived
+    model = network("reverse", make=lambda: block(drop=0.0))
+    model.compile(keras.optimizers.Adam(0.01), "mse", jit_compile=False)
+    model.fit(images(), tf.ones([4, 3]), shuffle=False, verbose=0)
+    model.save(tmp_path / "first.keras")
+    command = [sys.executable, "-c", LOAD, str(tmp_path / "first.keras"), str(tmp_path / "second.keras")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    model.fit(images(), tf.ones([4, 3]), epochs=2, shuffle=False, verbose=0)
+    assert_same_bits(model.get_weights(), keras.models.load_model(tmp_path / "second.keras").get_weights())
+
+
+MIRRORED = """
+import keras, numpy as np, tensorflow as tf
+tf.config.set_logical_device_configuration(
+    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2)
+from tests.keras.test_reversible import network, images, assert_same_bits
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+found = []
+for memory in ("store", "reverse"):
+    with strategy.scope():
+        model = network(memory)
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+    data = tf.data.Dataset.from_tensors((images(batch=8), tf.ones([8, 3]))).repeat(3)
+    model.fit(data, verbose=0, shuffle=False)
+    found.append(model.get_weights())
+assert_same_bits(*found)
+"""
+
+
+@pytest.mark.slow
+def test_mirrored_replicas():
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", MIRRORED], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("way", ["eager", "graph"])
+def test_memory_does_not_grow_with_the_units(way):
+    x = images((32, 32, 16), batch=8)
+
+    def peak(units):
+        def make():
+            return keras.Sequential([layers.BatchNormalization(), layers.Conv2D(8, 3, padding="same", use_bias=False)])
+
+        model = ReversibleSequence(pairs(units, make))
+        model(x)
+
+        def step():
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(model(x, training=True) ** 2)
+            for weight, gradient in zip(
+                model.trainable_variables, tape.gradient(loss, model.trainable_variables), strict=True
+            ):
+                weight.assign_sub(gradient)
+
+        step = WAYS[way](step)
+        step()
+        return bytes_asked_at_peak(step)
+
+    assert peak(16) <= 1.02 * peak(4) + 24 * 4 * (9 * 64 + 16)
