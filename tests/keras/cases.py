@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numpy as np
-
 import keras
+import numpy as np
 
 EXAMPLES = 16  # of one update; 8 divides it
 UPDATES = 5

@@ -10,10 +10,10 @@ import argparse
 import json
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
-import keras
 from accumtrain.keras import Accumulate, accumulate
 from tests.keras.cases import CASES, EXAMPLES, OPTIMIZERS, Case
 
@@ -40,7 +40,7 @@ def train(
     return model.get_weights()
 
 
-def train_at_once(model: keras.Model, optimizer: Any, case: Case, data: tuple[np.ndarray, Any]) -> Weights:
+def train_at_once(model: keras.Model, optimizer: Any, case: Case, data: tuple[np.ndarray, Any], jit: bool) -> Weights:
     """One big batch for each update, by a loop of a few lines.
 
     Gradients are dense: Keras's adaptive optimizers square the rows of a sparse gradient one by one, also where several
@@ -48,7 +48,7 @@ def train_at_once(model: keras.Model, optimizer: Any, case: Case, data: tuple[np
     """
     model.compile(optimizer, case.losses, loss_weights=case.loss_weights)
 
-    @tf.function
+    @tf.function(jit_compile=jit)
     def update(inputs: Any, targets: Any) -> None:
         with tf.GradientTape() as tape:
             loss = model.compute_loss(inputs, targets, model(inputs, training=True))
@@ -94,7 +94,7 @@ def main() -> None:
         for kind in wanted.optimizers:
             model = built(case)
             start = model.get_weights()
-            expected = train_at_once(model, OPTIMIZERS[kind](), case, data)
+            expected = train_at_once(model, OPTIMIZERS[kind](), case, data, wanted.jit)
             for steps in wanted.steps:
                 for door in wanted.doors:
                     with strategy.scope():
