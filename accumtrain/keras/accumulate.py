@@ -28,13 +28,11 @@ class Accumulate(keras.optimizers.LossScaleOptimizer):
 
     A micro-batch only adds its gradients to buffers. With the last one of a window the wrapped optimizer makes its
     update, so schedules, averages, weight decay, clipping and constraints act once per update, and `iterations` counts
-    updates. Replicas add up on their own; an update reduces all buffers in one collective operation.
+    updates. Replicas add up on their own; an update reduces all buffers in one collective operation. The buffers are
+    saved with the model, so an open window survives. Attributes of the wrapped optimizer can be read and set here.
 
-    Attributes of the wrapped optimizer can be read and set here: `Accumulate(Adam(), 8).learning_rate = 1e-4`. The
-    buffers and the wrapped optimizer's variables are saved with the model, so an open window survives.
-
-    With float16 the loss is scaled. A window that overflows makes no update and halves the scale. The loss is scaled if
-    the optimizer is a LossScaleOptimizer, or the dtype policy mixed_float16 when this object is made or built.
+    A loss scale is used if the optimizer is a LossScaleOptimizer, or the dtype policy mixed_float16 when this object is
+    made or built. A window that overflows makes no update and halves the scale.
 
     Args:
         optimizer: any `keras.optimizers.Optimizer`, or the name of one.
@@ -73,7 +71,6 @@ class Accumulate(keras.optimizers.LossScaleOptimizer):
         fixed_scale = inner.loss_scale_factor
         super().__init__(inner, name=name, **scale)
         inner.loss_scale_factor = fixed_scale  # which the base class has taken away
-        self._variables.clear()  # the base class has a counter and a rate, which are not used
         for attribute in OF_THE_INNER:
             self.__dict__.pop(attribute)
         self.steps, self.reduction, self.at_end, self.adaptive_clip = steps, reduction, at_end, adaptive_clip
@@ -103,17 +100,14 @@ class Accumulate(keras.optimizers.LossScaleOptimizer):
         for variable in var_list:
             if getattr(variable, "overwrite_with_gradient", False):
                 raise ValueError(f"{variable.path} is replaced by its gradient (float8), which can't be accumulated")
-        self._trainable_variables = list(var_list)
         self.micro_step = self._new_scalar("int32", 0, "micro_step", aggregation="only_first_replica")
         self._scaled = self._scaled or needs_loss_scale(self.inner_optimizer)
         if self._scaled:
             self.step_counter = self._new_scalar("int32", 0, "step_counter")
             self.dynamic_scale = self._new_scalar("float32", self.initial_scale, "dynamic_scale")
         self.buffers = [new_sum(variable) for variable in var_list]
-        for buffer in self.buffers:
-            self._track_variable(buffer)
         if not self.inner_optimizer.built:
-            self.inner_optimizer.build(self._trainable_variables)
+            self.inner_optimizer.build(list(var_list))
         self.built = True
 
     def _new_scalar(self, dtype: str, value: float, name: str, aggregation: str = "none") -> keras.Variable:
@@ -162,7 +156,7 @@ class Accumulate(keras.optimizers.LossScaleOptimizer):
         if not self.built:
             self.build(list(trainable_variables or ()))
         if trainable_variables is None:
-            trainable_variables = self._trainable_variables
+            trainable_variables = self.inner_optimizer._trainable_variables
         given = [
             (self.inner_optimizer._get_variable_index(variable), gradient)
             for variable, gradient in zip(trainable_variables, grads, strict=True)
@@ -228,7 +222,7 @@ class Accumulate(keras.optimizers.LossScaleOptimizer):
         return all_reduce_sum([tf.convert_to_tensor(self.buffers[place].value) for place in self._filled])
 
     def _update(self, sums: Sequence[tf.Tensor]) -> None:
-        variables = [self._trainable_variables[place] for place in self._filled]
+        variables = [self.inner_optimizer._trainable_variables[place] for place in self._filled]
         count = self.micro_step if self.reduction == "mean" else 1
         means = [total / tf.cast(count, total.dtype) for total in sums]
         gradients = [tf.cast(mean, variable.dtype) for mean, variable in zip(means, variables, strict=True)]

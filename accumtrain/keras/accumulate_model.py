@@ -122,7 +122,7 @@ class BatchSums:
             "loss": totals["loss"] + loss,
             "share": totals["share"] + share,
             "state": [scope.get_current_value(variable) for variable in self._state],
-            "statistics": self._statistics.add(totals["statistics"], part, scope.state_mapping),
+            "statistics": self._statistics.add(totals["statistics"], part, scope),
         }
 
     def update(self, totals: dict[str, Any]) -> dict[str, tf.Tensor]:

@@ -49,7 +49,7 @@ def meet(function: Callable[..., None], *values: Any) -> None:
 @contextmanager
 def already_reduced(optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
     """Within this context Keras does not add up gradients over replicas once more."""
-    found = list(_optimizers_within(optimizer))
+    found = _optimizers_within(optimizer)
     for each in found:
         vars(each)["_all_reduce_sum_gradients"] = list
     try:
@@ -59,12 +59,16 @@ def already_reduced(optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
             del vars(each)["_all_reduce_sum_gradients"]
 
 
-def _optimizers_within(optimizer: keras.optimizers.Optimizer) -> Iterator[keras.optimizers.Optimizer]:
-    """The optimizer and those that it wraps."""
-    yield optimizer
-    for value in tf.nest.flatten(list(vars(optimizer).values())):
-        if isinstance(value, keras.optimizers.Optimizer):
-            yield from _optimizers_within(value)
+def _optimizers_within(optimizer: keras.optimizers.Optimizer) -> list[keras.optimizers.Optimizer]:
+    """The optimizer and those that it wraps, each once."""
+    found: list[keras.optimizers.Optimizer] = []
+    waiting: list[Any] = [optimizer]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, keras.optimizers.Optimizer) and not any(each is known for known in found):
+            found.append(each)
+            waiting += tf.nest.flatten(list(vars(each).values()))
+    return found
 
 
 def _run_here(function: Callable[..., Any], args: Sequence[Any] = ()) -> Any:

@@ -17,7 +17,11 @@ def clip_by_weight(gradient: tf.Tensor, weight: tf.Tensor, share: float | tf.Ten
         share: the largest ratio of the two norms.
     """
     axes = list(range(gradient.shape.rank - 1)) if gradient.shape.rank > 1 else None
-    gradient_norm = tf.norm(gradient, axis=axes, keepdims=True)
-    limit = tf.cast(share, weight.dtype) * tf.maximum(tf.norm(weight, axis=axes, keepdims=True), SMALLEST_WEIGHT)
-    # a gradient of 0 is within each limit, so that nothing is divided by 0
-    return tf.where(gradient_norm > limit, gradient * (limit / tf.maximum(gradient_norm, limit)), gradient)
+    gradient_norm, weight_norm = _norm(gradient, axes), _norm(weight, axes)
+    limit = tf.cast(share, weight.dtype) * tf.maximum(weight_norm, SMALLEST_WEIGHT)
+    # nothing is divided by 0: the limit is positive
+    return gradient * (limit / tf.maximum(gradient_norm, limit))
+
+
+def _norm(tensor: tf.Tensor, axes: list[int] | None) -> tf.Tensor:
+    return tf.sqrt(tf.reduce_sum(tf.square(tensor), axis=axes, keepdims=True))

@@ -1,7 +1,6 @@
 """Weights after some updates by micro-batches, against those by one big batch in plain Keras. A process of its own.
 
-Prints a JSON object: "door model optimizer steps" -> largest difference of a weight, over the largest distance a weight
-has gone.
+Prints a JSON object: "door model optimizer steps" -> distance between the weights, over the distance they have gone.
 """
 
 from __future__ import annotations
@@ -47,11 +46,12 @@ def train_at_once(model: keras.Model, optimizer: Any, case: Case, data: tuple[np
     are of the same word, so that in plain `fit` the update is not that of the gradient.
     """
     model.compile(optimizer, case.losses, loss_weights=case.loss_weights)
+    optimizer = model.optimizer  # with a loss scale, if the policy is mixed_float16
 
     @tf.function(jit_compile=jit)
     def update(inputs: Any, targets: Any) -> None:
         with tf.GradientTape() as tape:
-            loss = model.compute_loss(inputs, targets, model(inputs, training=True))
+            loss = optimizer.scale_loss(model.compute_loss(inputs, targets, model(inputs, training=True)))
         weights = model.trainable_variables
         optimizer.apply([tf.convert_to_tensor(each) for each in tape.gradient(loss, weights)], weights)
 
@@ -62,8 +62,13 @@ def train_at_once(model: keras.Model, optimizer: Any, case: Case, data: tuple[np
 
 
 def difference(first: Weights, second: Weights, start: Weights) -> float:
-    apart = max(np.abs(a - b).max() for a, b in zip(first, second, strict=True))
-    return float(apart / max(np.abs(a - b).max() for a, b in zip(first, start, strict=True)))
+    """The distance between two sets of weights, over that which the first has gone."""
+    return norm(first, second) / norm(first, start)
+
+
+def norm(first: Weights, second: Weights) -> float:
+    squares = [np.square(a.astype(np.float64) - b).sum() for a, b in zip(first, second, strict=True)]
+    return float(np.sqrt(sum(squares)))
 
 
 def main() -> None:

@@ -1,0 +1,287 @@
+"""`Accumulate`: what it is to its user beside the updates it makes, which tests/keras/test_matrix.py compares."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import accumtrain
+from accumtrain.keras import Accumulate
+
+ROOT = Path(accumtrain.__file__).parents[1]
+LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+DRAW = np.random.default_rng(0)
+X = DRAW.normal(size=(48, 6)).astype(np.float32)
+Y = DRAW.integers(0, 3, 48)
+
+
+def model_with(optimizer: keras.optimizers.Optimizer, **compile_arguments: object) -> keras.Model:
+    keras.utils.set_random_seed(3)
+    layers = [keras.layers.Dense(8, activation="tanh"), keras.layers.Dense(3)]
+    model = keras.Sequential([keras.Input((6,)), *layers])
+    model.compile(optimizer, LOSS, **compile_arguments)
+    return model
+
+
+def fit(model: keras.Model, count: int, batch: int = 4, start: int = 0) -> keras.Model:
+    model.fit(X[start : start + count], Y[start : start + count], batch_size=batch, shuffle=False, verbose=0)
+    return model
+
+
+def assert_equal(first: list[np.ndarray], second: list[np.ndarray], rtol: float = 1e-6) -> None:
+    for a, b in zip(first, second, strict=True):
+        np.testing.assert_allclose(a, b, rtol=rtol, atol=1e-7)
+
+
+@pytest.fixture
+def policy():
+    before = keras.config.dtype_policy()
+    yield keras.config.set_dtype_policy
+    keras.config.set_dtype_policy(before)
+
+
+def test_weights_stay_until_the_window_is_full():
+    model = model_with(Accumulate(keras.optimizers.Adam(1e-2), 4, at_end="flush"))
+    start = model.get_weights()
+    for number in range(3):
+        model.train_on_batch(X[:4], Y[:4])
+        assert model.optimizer.micro_step.numpy() == number + 1
+        assert all(np.array_equal(*pair) for pair in zip(start, model.get_weights(), strict=True))
+    model.train_on_batch(X[:4], Y[:4])
+    assert model.optimizer.micro_step.numpy() == 0
+    assert not any(np.array_equal(*pair) for pair in zip(start, model.get_weights(), strict=True))
+
+
+def test_iterations_count_updates_and_schedules_see_them():
+    rates = keras.optimizers.schedules.PiecewiseConstantDecay([1], [1.0, 0.25])
+    model = fit(model_with(Accumulate(keras.optimizers.SGD(rates), 4)), 48)
+    assert model.optimizer.iterations.numpy() == 3
+    assert float(model.optimizer.learning_rate) == 0.25
+
+
+def test_sum_is_the_mean_times_the_steps():
+    by_sum = fit(model_with(Accumulate(keras.optimizers.SGD(0.01), 4, "sum")), 48)
+    by_mean = fit(model_with(Accumulate(keras.optimizers.SGD(0.04), 4)), 48)
+    assert_equal(by_sum.get_weights(), by_mean.get_weights())
+
+
+def test_a_window_goes_on_in_the_next_fit():
+    model = model_with(Accumulate(keras.optimizers.Adam(1e-2), 4))
+    with pytest.warns(UserWarning, match="2 of the 4 micro-batches of a window wait for the next fit"):
+        fit(model, 24)
+    fit(model, 24, start=24)
+    whole = fit(model_with(Accumulate(keras.optimizers.Adam(1e-2), 4)), 48)
+    assert_equal(model.get_weights(), whole.get_weights(), rtol=0)
+
+
+def test_flush_makes_the_update_of_what_there_is():
+    model = fit(model_with(Accumulate(keras.optimizers.SGD(0.1), 4, at_end="flush")), 24)  # windows of 16 and 8
+    reference = fit(model_with(keras.optimizers.SGD(0.1)), 16, batch=16)
+    fit(reference, 8, batch=8, start=16)
+    assert model.optimizer.iterations.numpy() == 2
+    assert_equal(model.get_weights(), reference.get_weights())
+    assert model.optimizer.flush() == 0
+    assert model.optimizer.iterations.numpy() == 2
+
+
+def test_attributes_are_those_of_the_optimizer():
+    inner = keras.optimizers.Adam(1e-2, beta_1=0.8, weight_decay=0.1)
+    optimizer = Accumulate(inner, 4)
+    assert (optimizer.beta_1, optimizer.weight_decay, optimizer.clipnorm, optimizer.steps) == (0.8, 0.1, None, 4)
+    optimizer.learning_rate = 0.5
+    optimizer.beta_1 = 0.7
+    optimizer.weight_decay = 0.2
+    assert (float(inner.learning_rate), inner.beta_1, inner.weight_decay) == (0.5, 0.7, 0.2)
+    with pytest.raises(AttributeError, match="bet_1"):
+        _ = optimizer.bet_1
+
+
+def test_a_callback_can_set_the_rate():
+    model = model_with(Accumulate(keras.optimizers.SGD(1.0), 4))
+    schedule = keras.callbacks.LearningRateScheduler(lambda epoch: 0.5**epoch)
+    model.fit(X, Y, batch_size=4, epochs=3, callbacks=[schedule], verbose=0)
+    assert float(model.optimizer.learning_rate) == 0.25
+
+
+def test_averages_and_constraints_act_once_per_update():
+    def build(optimizer: keras.optimizers.Optimizer) -> keras.Model:
+        keras.utils.set_random_seed(3)
+        dense = keras.layers.Dense(3, kernel_constraint=keras.constraints.UnitNorm())
+        model = keras.Sequential([keras.Input((6,)), dense])
+        model.compile(optimizer, LOSS)
+        return model
+
+    arguments = {"learning_rate": 0.1, "use_ema": True, "ema_momentum": 0.5, "ema_overwrite_frequency": 2}
+    model = fit(build(Accumulate(keras.optimizers.SGD(**arguments), 4)), 48)
+    reference = fit(build(keras.optimizers.SGD(**arguments)), 48, batch=16)
+    assert_equal(model.get_weights(), reference.get_weights())
+
+
+def test_an_embedding_adds_only_its_rows():
+    keras.utils.set_random_seed(3)
+    embedding = keras.layers.Embedding(1000, 4)
+    model = keras.Sequential(
+        [keras.Input((5,), dtype="int32"), embedding, keras.layers.Flatten(), keras.layers.Dense(3)]
+    )
+    model.compile(Accumulate(keras.optimizers.SGD(0.1), 2), LOSS)
+    model.build((None, 5))
+    words = DRAW.integers(0, 10, (8, 5))
+    model.train_on_batch(words[:4], Y[:4])
+    rows = np.abs(model.optimizer.buffers[0].numpy()).sum(axis=1) > 0
+    assert set(np.flatnonzero(rows)) == set(words[:4].ravel())
+
+
+def test_eager_is_the_same():
+    eager = fit(model_with(Accumulate(keras.optimizers.Adam(1e-2), 3), run_eagerly=True), 48)
+    graph = fit(model_with(Accumulate(keras.optimizers.Adam(1e-2), 3)), 48)
+    assert_equal(eager.get_weights(), graph.get_weights(), rtol=1e-5)
+
+
+def test_several_steps_in_one_call_are_the_same():
+    several = fit(model_with(Accumulate(keras.optimizers.Adam(1e-2), 3), steps_per_execution=5), 48)
+    one = fit(model_with(Accumulate(keras.optimizers.Adam(1e-2), 3)), 48)
+    assert_equal(several.get_weights(), one.get_weights(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("wrapped", [True, False], ids=["LossScaleOptimizer", "policy"])
+def test_an_overflow_drops_the_window_and_halves_the_scale(policy, wrapped):
+    policy("mixed_float16")
+    inner = keras.optimizers.SGD(0.1)
+    optimizer = Accumulate(keras.optimizers.LossScaleOptimizer(inner, initial_scale=8.0) if wrapped else inner, 2)
+    model = model_with(optimizer)
+    assert model.optimizer is optimizer
+    start, scale = model.get_weights(), 8.0 if wrapped else 2.0**15
+    model.train_on_batch(X[:4], Y[:4])
+    model.train_on_batch(np.full_like(X[:4], np.inf), Y[:4])
+    assert all(np.array_equal(*pair) for pair in zip(start, model.get_weights(), strict=True))
+    assert (optimizer.dynamic_scale.numpy(), optimizer.iterations.numpy()) == (scale / 2, 0)
+    model.train_on_batch(X[:4], Y[:4])
+    model.train_on_batch(X[:4], Y[:4])
+    assert (optimizer.micro_step.numpy(), optimizer.iterations.numpy()) == (0, 1)
+    assert not np.array_equal(start[0], model.get_weights()[0])
+
+
+def test_the_scale_grows_by_updates(policy):
+    policy("mixed_float16")
+    scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1), initial_scale=2.0, dynamic_growth_steps=2)
+    model = fit(model_with(Accumulate(scaled, 4)), 48)  # 3 updates
+    assert (model.optimizer.dynamic_scale.numpy(), model.optimizer.step_counter.numpy()) == (4.0, 1)
+
+
+def test_float16_without_a_scale_is_refused(policy):
+    optimizer = Accumulate(keras.optimizers.SGD(0.1), 2)
+    policy("mixed_float16")
+    model = model_with(optimizer)
+    policy("float32")
+    with pytest.raises(ValueError, match="computes in float16"):
+        fit(model, 8)
+
+
+def test_buffers_of_half_precision_weights_are_float32(policy):
+    policy("bfloat16")
+    model = fit(model_with(Accumulate(keras.optimizers.SGD(0.1), 2)), 8)
+    assert {buffer.dtype for buffer in model.optimizer.buffers} == {"float32"}
+
+
+def test_adaptive_clipping_bounds_each_unit():
+    model = model_with(Accumulate(keras.optimizers.SGD(1.0), 2, adaptive_clip=0.01))
+    before = model.get_weights()
+    fit(model, 8)
+    for old, new in zip(before, model.get_weights(), strict=True):
+        axis = 0 if old.ndim > 1 else None
+        moved, size = np.linalg.norm(new - old, axis=axis), np.linalg.norm(old, axis=axis)
+        np.testing.assert_allclose(moved, 0.01 * np.maximum(size, 1e-3), rtol=1e-4)
+
+
+@pytest.mark.parametrize("open_window", [True, False])
+def test_a_saved_model_goes_on_in_a_fresh_process(tmp_path, open_window):
+    first = 24 if open_window else 32
+    model = model_with(Accumulate(keras.optimizers.AdamW(1e-2), 4, at_end="keep"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        fit(model, first)
+    model.save(tmp_path / "model.keras")
+    fit(model, 48 - first, start=first)
+    np.savez(tmp_path / "data.npz", x=X[first:], y=Y[first:])
+    script = (
+        "import numpy as np, keras, accumtrain.keras\n"
+        "model = keras.saving.load_model('model.keras')\n"
+        "data = np.load('data.npz')\n"
+        "model.fit(data['x'], data['y'], batch_size=4, shuffle=False, verbose=0)\n"
+        "np.savez('weights.npz', *model.get_weights())\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=environment, check=True, capture_output=True)
+    with np.load(tmp_path / "weights.npz") as loaded:
+        assert_equal(list(loaded.values()), model.get_weights(), rtol=0)
+
+
+def test_training_that_was_killed_goes_on_with_its_window(tmp_path):
+    class Kill(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: object = None) -> None:
+            if self.model.optimizer.iterations.numpy() == 3:  # an epoch is 2.4 windows
+                raise SystemExit
+
+    def run(*callbacks: keras.callbacks.Callback) -> list[np.ndarray]:
+        model = model_with(Accumulate(keras.optimizers.Adam(1e-2), 5, at_end="flush"))
+        model.fit(X, Y, batch_size=4, shuffle=False, epochs=2, verbose=0, callbacks=list(callbacks))
+        return model.get_weights()
+
+    with pytest.raises(SystemExit):
+        run(keras.callbacks.BackupAndRestore(str(tmp_path)), Kill())
+    assert_equal(run(keras.callbacks.BackupAndRestore(str(tmp_path))), run(), rtol=0)
+
+
+def test_a_checkpoint_of_tensorflow_holds_the_window(tmp_path):
+    model = model_with(Accumulate(keras.optimizers.Adam(1e-2), 4))
+    model.train_on_batch(X[:4], Y[:4])
+    path = tf.train.Checkpoint(model=model, optimizer=model.optimizer).write(str(tmp_path / "state"))
+    other = model_with(Accumulate(keras.optimizers.Adam(1e-2), 4))
+    other.optimizer.build(other.trainable_variables)
+    tf.train.Checkpoint(model=other, optimizer=other.optimizer).read(path).assert_existing_objects_matched()
+    for each in (model, other):
+        fit(each, 12, start=4)
+    assert other.optimizer.iterations.numpy() == 1
+    assert_equal(model.get_weights(), other.get_weights(), rtol=0)
+
+
+def test_the_configuration_is_kept():
+    optimizer = Accumulate(keras.optimizers.Adam(1e-2, beta_1=0.8), 4, "sum", at_end="flush", adaptive_clip=0.1)
+    copy = Accumulate.from_config(optimizer.get_config())
+    assert copy.get_config() == optimizer.get_config()
+    assert (copy.steps, copy.reduction, copy.at_end, copy.adaptive_clip, copy.beta_1) == (4, "sum", "flush", 0.1, 0.8)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((keras.optimizers.SGD(), 0), "steps=0"),
+        ((keras.optimizers.SGD(), True), "steps=True"),
+        ((keras.optimizers.SGD(), 2.0), "steps=2.0"),
+        ((keras.optimizers.SGD(), 2, "median"), "reduction='median' is not one of mean, sum"),
+        ((Accumulate(keras.optimizers.SGD(), 2), 2), "accumulates already"),
+        ((keras.optimizers.SGD(gradient_accumulation_steps=2), 2), "accumulates already"),
+        ((3, 2), "3"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_mistakes_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Accumulate(*arguments)
+
+
+def test_other_variables_in_the_same_window_are_refused():
+    optimizer = Accumulate(keras.optimizers.SGD(0.1), 2)
+    variables = [keras.Variable([1.0]), keras.Variable([1.0])]
+    optimizer.build(variables)
+    optimizer.apply([tf.ones([1])], variables[:1])
+    with pytest.raises(ValueError, match="other variables have gradients"):
+        optimizer.apply([tf.ones([1])], variables[1:])

@@ -1,0 +1,252 @@
+"""`accumulate(model)`: what a step of `fit` in micro-batches is, beside the updates compared in test_matrix.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from accumtrain.keras import accumulate
+
+LOSS = keras.losses.SparseCategoricalCrossentropy
+DRAW = np.random.default_rng(0)
+X = DRAW.normal(size=(40, 6)).astype(np.float32)
+Y = DRAW.integers(0, 3, 40)
+WEIGHTS = DRAW.uniform(0.1, 2.0, 40).astype(np.float32)
+
+
+def model_of(*layers: keras.layers.Layer) -> keras.Sequential:
+    return keras.Sequential(
+        [keras.Input((6,)), *(layers or (keras.layers.Dense(8, activation="tanh"),)), keras.layers.Dense(3)]
+    )
+
+
+def pair(build: Any = model_of, steps: int = 4, rate: float = 0.1, **compiled: Any) -> tuple[keras.Model, keras.Model]:
+    """The same model with and without micro-batches, compiled alike."""
+    models = []
+    for split in (True, False):
+        keras.utils.set_random_seed(3)
+        model = build()
+        arguments = {"loss": LOSS(from_logits=True), **compiled}
+        model.compile(keras.optimizers.SGD(rate), **arguments)
+        models.append(accumulate(model, steps) if split else model)
+    return models[0], models[1]
+
+
+def assert_same(split: keras.Model, whole: keras.Model, rtol: float = 1e-5) -> None:
+    for a, b in zip(split.get_weights(), whole.get_weights(), strict=True):
+        np.testing.assert_allclose(a, b, rtol=rtol, atol=1e-6)
+
+
+def assert_same_fit(models: tuple[keras.Model, keras.Model], *data: Any, batch: int = 16, **arguments: Any) -> None:
+    histories = [
+        model.fit(*data, batch_size=batch, shuffle=False, verbose=0, epochs=2, **arguments).history for model in models
+    ]
+    for name, values in histories[1].items():
+        np.testing.assert_allclose(histories[0][name], values, rtol=1e-5, atol=1e-6, err_msg=name)
+    assert_same(*models)
+
+
+@pytest.mark.parametrize("steps", [1, 3, 16, 100], ids=str)
+def test_every_number_of_micro_batches_is_the_whole_batch(steps):
+    assert_same_fit(pair(steps=steps, metrics=["accuracy"]), X, Y)  # batches of 16, 16 and 8
+
+
+def test_example_weights_and_weighted_metrics():
+    models = pair(metrics=["accuracy"], weighted_metrics=["accuracy"])
+    assert_same_fit(models, X, Y, sample_weight=WEIGHTS)
+
+
+@pytest.mark.parametrize("reduction", ["sum", "mean_with_sample_weight"])
+def test_reductions_of_the_loss(reduction):
+    def build() -> keras.Model:
+        regular = keras.layers.Dense(8, activation="tanh", kernel_regularizer=keras.regularizers.L2(0.1))
+        return model_of(regular)
+
+    models = pair(build, rate=0.01, loss=LOSS(from_logits=True, reduction=reduction))
+    assert_same_fit(models, X, Y, sample_weight=WEIGHTS)
+
+
+def test_losses_of_different_reductions_are_refused():
+    def build() -> keras.Model:
+        inputs = keras.Input((6,))
+        return keras.Model(inputs, [keras.layers.Dense(3)(inputs), keras.layers.Dense(3)(inputs)])
+
+    split, _ = pair(build, loss=[LOSS(from_logits=True), LOSS(from_logits=True, reduction="sum")])
+    with pytest.raises(ValueError, match="give all losses the same"):
+        split.fit(X, [Y, Y], verbose=0)
+
+
+def test_losses_that_layers_add():
+    class Penalty(keras.layers.Layer):
+        def call(self, inputs: Any) -> Any:
+            self.add_loss(0.1 * keras.ops.mean(keras.ops.square(inputs)))
+            return inputs
+
+    assert_same_fit(pair(lambda: model_of(keras.layers.Dense(8), Penalty())), X, Y)
+
+
+def test_masked_values_count_in_the_batch_as_a_whole():
+    def build() -> keras.Model:
+        layers = [keras.layers.Embedding(9, 4, mask_zero=True), keras.layers.LSTM(4, return_sequences=True)]
+        return keras.Sequential([keras.Input((5,), dtype="int32"), *layers, keras.layers.Dense(3)])
+
+    words = DRAW.integers(1, 9, (40, 5)) * (np.arange(5) < DRAW.integers(1, 6, (40, 1)))
+    assert_same_fit(pair(build), words, DRAW.integers(0, 3, (40, 5)))
+
+
+def test_several_inputs_and_outputs_by_name():
+    def build() -> keras.Model:
+        inputs = {"first": keras.Input((6,), name="first"), "second": keras.Input((6,), name="second")}
+        hidden = keras.layers.Dense(8, activation="tanh")(keras.layers.Add()([inputs["first"], inputs["second"]]))
+        outputs = {
+            "kind": keras.layers.Dense(3, name="kind")(hidden),
+            "size": keras.layers.Dense(1, name="size")(hidden),
+        }
+        return keras.Model(inputs, outputs)
+
+    models = pair(build, loss={"kind": LOSS(from_logits=True), "size": "mse"}, loss_weights={"kind": 1.0, "size": 0.3})
+    x, y = {"first": X[:32], "second": X[:32] * 2}, {"kind": Y[:32], "size": X[:32, :1]}
+    assert_same_fit(models, x, y)
+
+
+def test_moving_statistics_are_those_of_the_whole_batch():
+    def build() -> keras.Model:
+        return model_of(keras.layers.BatchNormalization(momentum=0.7))
+
+    split, whole = pair(build, rate=0.0)
+    for model in (split, whole):
+        model.fit(3 * X + 1, Y, batch_size=40, epochs=3, verbose=0)
+    statistics = [model.layers[0].non_trainable_variables[:2] for model in (split, whole)]
+    for ours, keras_own in zip(*statistics, strict=True):
+        np.testing.assert_allclose(ours.numpy(), keras_own.numpy(), rtol=1e-5)
+
+
+def test_batch_norm_that_is_not_trained_stays_as_it_is():
+    class Frozen(keras.layers.Layer):
+        def __init__(self, **kwargs: Any) -> None:
+            super().__init__(**kwargs)
+            self.by_flag = keras.layers.BatchNormalization(moving_mean_initializer="ones", trainable=False)
+            self.by_call = keras.layers.BatchNormalization(moving_mean_initializer="ones")
+
+        def call(self, inputs: Any) -> Any:
+            return self.by_call(self.by_flag(inputs), training=False)
+
+    models = pair(lambda: model_of(Frozen()))
+    assert_same_fit(models, X, Y)
+    for layer in (models[0].layers[0].by_flag, models[0].layers[0].by_call):
+        assert (layer.moving_mean.numpy() == 1.0).all()
+
+
+def test_dropout_is_drawn_for_each_micro_batch():
+    seen: list[np.ndarray] = []
+
+    class Look(keras.layers.Layer):
+        def call(self, inputs: Any) -> Any:
+            tf.py_function(lambda mask: seen.append(mask.numpy()), [inputs], [])
+            return inputs
+
+    keras.utils.set_random_seed(3)
+    model = accumulate(model_of(keras.layers.Dropout(0.5, seed=1), Look()), 2)
+    model.compile("sgd", LOSS(from_logits=True))
+    model.train_on_batch(np.ones_like(X[:8]), Y[:8])
+    model.train_on_batch(np.ones_like(X[:8]), Y[:8])
+    assert [mask.shape for mask in seen] == [(4, 6)] * 4
+    assert not any(np.array_equal(a, b) for place, a in enumerate(seen) for b in seen[:place])
+
+
+def test_a_model_is_compiled_before_or_after():
+    before, whole = pair()
+    after = keras.models.clone_model(before)
+    after.set_weights(before.get_weights())
+    accumulate(after, 4).compile(keras.optimizers.SGD(0.1), LOSS(from_logits=True))
+    assert_same_fit((before, whole), X, Y)
+    after.fit(X, Y, batch_size=16, shuffle=False, verbose=0, epochs=2)
+    assert_same(after, whole)
+
+
+def test_other_steps_take_effect_after_a_fit():
+    split, whole = pair()
+    assert_same_fit((split, whole), X, Y)
+    assert_same_fit((accumulate(split, 2), whole), X, Y)
+
+
+def test_a_data_set_of_tensorflow_and_single_batches():
+    split, whole = pair()
+    for model in (split, whole):
+        model.fit(tf.data.Dataset.from_tensor_slices((X, Y)).batch(16), shuffle=False, verbose=0)
+        model.train_on_batch(X[:7], Y[:7])
+    assert_same(split, whole)
+
+
+@pytest.mark.xla
+def test_a_ragged_batch_with_xla():
+    assert_same_fit(pair(steps=3, jit_compile=True), X, Y)
+
+
+def test_a_loss_of_the_users_own():
+    class Squared(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = keras.layers.Dense(1)
+
+        def call(self, inputs: Any, training: bool = False) -> Any:
+            return self.dense(inputs)
+
+        def compute_loss(self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None) -> Any:
+            return keras.ops.mean(keras.ops.square(y - y_pred[:, 0]))
+
+    assert_same_fit(pair(Squared, loss=None), X, Y.astype(np.float32))
+
+
+def test_a_train_step_of_the_users_own_is_refused():
+    class Own(keras.Sequential):
+        def train_step(self, data: Any) -> dict[str, Any]:
+            return {}
+
+    with pytest.raises(ValueError, match=r"Own has a train_step of its own.*Accumulate"):
+        accumulate(Own([keras.layers.Dense(1)]), 2)
+
+
+def test_variables_of_nobody_are_refused():
+    counter = keras.Variable(0.0)
+
+    class Counting(keras.layers.Layer):
+        def call(self, inputs: Any) -> Any:
+            counter.assign(counter + 1.0)
+            return inputs
+
+    model = accumulate(model_of(Counting()), 2)
+    model.compile("sgd", LOSS(from_logits=True))
+    model.layers[0]._tracker.locked_by_default = False
+    with pytest.raises(ValueError, match="changes a variable that is not its own"):
+        model.train_on_batch(X[:4], Y[:4])
+
+
+@pytest.mark.parametrize("steps", [0, -1, 2.0, True, "auto4"], ids=str)
+def test_steps_are_a_whole_number(steps):
+    with pytest.raises(ValueError, match="steps="):
+        accumulate(model_of(), steps)
+
+
+def test_training_that_was_killed_goes_on(tmp_path):
+    class Kill(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if self.model.optimizer.iterations.numpy() == 7:  # of 5 + 5
+                raise SystemExit
+
+    def run(*callbacks: keras.callbacks.Callback) -> keras.Model:
+        model, _ = pair()
+        model.compile(keras.optimizers.Adam(0.1), LOSS(from_logits=True))
+        model.fit(X, Y, batch_size=8, shuffle=False, epochs=2, verbose=0, callbacks=list(callbacks))
+        return model
+
+    def backup() -> keras.callbacks.Callback:
+        return keras.callbacks.BackupAndRestore(str(tmp_path))
+
+    with pytest.raises(SystemExit):
+        run(backup(), Kill())
+    assert_same(run(backup()), run(), rtol=0)

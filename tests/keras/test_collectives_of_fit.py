@@ -1,0 +1,57 @@
+"""One collective operation per update under a strategy, with either door. In a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import accumtrain
+
+ROOT = Path(accumtrain.__file__).parents[1]
+SCRIPT = """
+import sys
+
+import keras
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.distribute import cross_device_ops
+
+from accumtrain.keras import Accumulate, accumulate
+
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+reduced = []
+for name in ("reduce", "batch_reduce"):
+    plain = getattr(cross_device_ops.CrossDeviceOps, name)
+
+    def counted(self, reduce_op, values, *arguments, _plain=plain, _name=name, **others):
+        reduced.append(sum(each.values[0].shape.num_elements() for each, _ in values)
+                       if _name == "batch_reduce" else values.values[0].shape.num_elements())
+        return _plain(self, reduce_op, values, *arguments, **others)
+
+    setattr(cross_device_ops.CrossDeviceOps, name, counted)
+with strategy.scope():
+    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(8), keras.layers.Dense(3)])
+    optimizer = keras.optimizers.Adam(1e-2, global_clipnorm=0.1)
+    model.compile(Accumulate(optimizer, 4) if sys.argv[1] == "Accumulate" else optimizer, "mse", steps_per_execution=1)
+    if sys.argv[1] == "accumulate":
+        accumulate(model, 4)
+reduced.clear()
+model.fit(np.ones((16, 6)), np.ones((16, 3)), batch_size=16, verbose=0)
+print([size for size in reduced if size > 1], model.count_params())
+"""
+
+
+@pytest.mark.parametrize("door", ["Accumulate", "accumulate"])
+def test_one_reduce_per_update(door):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", SCRIPT, door]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    # Keras reduces 8 x 6 inputs and 8 x 3 targets when it builds the model; the update reduces all weights at once
+    assert done.stdout.splitlines()[-1] == "[48, 24, 83] 83"

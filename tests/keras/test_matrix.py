@@ -1,0 +1,78 @@
+"""Both doors of accumulation against one big batch: models x optimizers x micro-batches x replicas x precisions."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import accumtrain
+
+ROOT = Path(accumtrain.__file__).parents[1]
+FLOAT64 = 1e-12  # of the distance the weights have gone
+HALF = 1e-2  # a convolution in half precision rounds sums over a micro-batch where it rounded those over the batch
+
+
+def differences(*arguments: str) -> dict[str, float]:
+    """What `tests/keras/matrix.py` prints, in a process of its own: logical devices must exist before TensorFlow."""
+    command = [sys.executable, "-m", "tests.keras.matrix", *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def beyond(found: dict[str, float], bound: float) -> dict[str, float]:
+    return {case: apart for case, apart in found.items() if not apart <= bound}
+
+
+def test_updates_are_those_of_the_big_batch():
+    found = differences("--models", "mlp", "lstm", "--optimizers", "sgd", "adam", "own", "--steps", "4")
+    assert len(found) == 12
+    assert not beyond(found, FLOAT64)
+
+
+def test_so_they_are_on_two_replicas():
+    found = differences("--models", "two_outputs", "--optimizers", "adam", "--steps", "2", "--replicas", "2")
+    assert len(found) == 2
+    assert not beyond(found, FLOAT64)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["mlp", "cnn", "mobilenet", "lstm", "two_outputs"])
+def test_all_optimizers(model):
+    found = differences("--models", model)
+    assert len(found) == 2 * 8 * 3
+    assert not beyond(found, FLOAT64)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("replicas", ["2", "4"])
+def test_all_optimizers_on_replicas(replicas):
+    found = differences("--models", "mlp", "cnn", "lstm", "two_outputs", "--steps", "2", "4", "--replicas", replicas)
+    assert len(found) == 4 * 8 * 4
+    assert not beyond(found, FLOAT64)
+
+
+@pytest.mark.slow
+@pytest.mark.xla
+def test_all_optimizers_with_xla():
+    found = differences("--models", "mlp", "cnn", "lstm", "two_outputs", "--steps", "4", "--jit")
+    assert len(found) == 4 * 8 * 2
+    assert not beyond(found, FLOAT64)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("policy", "bound"), [("float32", 1e-5), ("mixed_bfloat16", HALF), ("mixed_float16", HALF)], ids=str
+)
+def test_the_first_update_in_lower_precisions(policy, bound):
+    arguments = ("--optimizers", "sgd", "adam", "lion", "own", "--updates", "1", "--policy", policy)
+    found = differences("--models", "mlp", "cnn", "lstm", "two_outputs", "--steps", "2", "4", "8", *arguments)
+    assert len(found) == 4 * 4 * 3 * 2
+    assert not beyond(found, bound)
