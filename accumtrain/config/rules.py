@@ -39,6 +39,10 @@ def check(config: Config) -> None:
     config.model.check_precision(config.precision)
     _check_workers(config)
     _check_run_name(config.run.name)
+    if config.accum.is_auto and config.accum.reduction == "sum":
+        raise ConfigError(
+            "accum.reduction=sum: accum.steps decides what is learned, so it can't be auto; give a number"
+        )
     steps = 1 if config.accum.is_auto else config.accum.count
     micro_batch_size(config.batch_size, steps, config.device.known_replicas)
 

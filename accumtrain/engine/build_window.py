@@ -57,5 +57,6 @@ def build_window(config: Config, data: Data, total_steps: int, strategy: tf.dist
             loss_scale=loss_scale(config),
             seed=config.run.seed,
             micro_steps=config.accum.count,
+            reduction=config.accum.reduction,
             sum_dtype=tf.float64 if config.accum.dtype == "float64" else None,
         )

@@ -45,6 +45,8 @@ class Window(tf.Module):
         model: the model whose trainable variables are updated.
         optimizer: an optimizer that is not built yet; the window calls its `build`.
         micro_steps: number of micro-steps in a window.
+        reduction: `mean` makes the update of the mean gradient over the examples; `sum` of that times the number of
+            micro-steps, the sum of the micro-batches' mean gradients.
         loss: (labels [N], logits [N, classes]) -> losses [N], whose mean over the window is minimised.
         metrics: functions like `loss`; the commit returns the mean of each by its name.
         schedule: int64 update count -> factor on the optimizer's rate; None is 1.
@@ -55,7 +57,7 @@ class Window(tf.Module):
         sum_dtype: dtype of the buffers; None is that of the variables.
 
     Raises:
-        ValueError: the model has no trainable variable, or micro_steps is below 1.
+        ValueError: the model has no trainable variable, micro_steps is below 1, or reduction is not one of these.
         TypeError: a variable is neither float32 nor float64.
     """
 
@@ -65,6 +67,7 @@ class Window(tf.Module):
         optimizer: Optimizer,
         *,
         micro_steps: int = 1,
+        reduction: str = "mean",
         loss: PerExample = cross_entropy,
         metrics: Mapping[str, PerExample] | None = None,
         schedule: Schedule | None = None,
@@ -77,9 +80,12 @@ class Window(tf.Module):
         super().__init__()
         if micro_steps < 1:
             raise ValueError(f"micro_steps={micro_steps}: a window has at least 1")
+        if reduction not in ("mean", "sum"):
+            raise ValueError(f"reduction={reduction!r} is not one of mean, sum")
         self.model, self.optimizer, self.ema, self.loss_scale = model, optimizer, ema, loss_scale
         self.schedule = schedule or constant_schedule()
         self.clip_norm, self.seed, self.micro_steps = clip_norm, seed, micro_steps
+        self.reduction = reduction
         self.loss_function = loss
         self._metrics = dict({"accuracy": accuracy} if metrics is None else metrics)
         self.variables_ = list(model.trainable_variables)
@@ -163,7 +169,7 @@ class Window(tf.Module):
         them is looked at after it is written: if that is not finite, the state must not be used or saved any more.
 
         Returns:
-            Scalars: loss and each metric (means over the window), grad_norm (of the mean gradient, before clipping),
+            Scalars: loss and each metric (means over the window), grad_norm (of the gradient, before clipping),
             learning_rate, examples, finite (whether the update was made), state_finite (whether weights, optimizer
             state, moving statistics and averages are), step (updates done), stop (whether a worker has asked to stop);
             with a loss scale also loss_scale (of this window) and skipped (number of windows without an update so far).
@@ -179,6 +185,8 @@ class Window(tf.Module):
         if self.loss_scale is not None:
             loss_scale = tf.identity(self.loss_scale.value)
             divisor *= loss_scale
+        if self.reduction == "sum":
+            divisor /= tf.cast(self.micro_step, self.dtype)
         norm = tf.sqrt(squares) / divisor
         rate = tf.cast(self.optimizer.learning_rate(self.step) * self.schedule(self.step), tf.float32)
         finite = all_finite([loss, norm, rate, *statistics])

@@ -29,6 +29,10 @@ def learned_values(config: Config | Mapping[str, Any]) -> dict[str, Any]:
         for name in key.split("."):
             value = value[name]
         flat[key] = value
+    accum = mapping.get("accum", {})
+    if accum.get("reduction") == "sum":
+        flat["accum.steps"] = accum["steps"]
+    flat["accum.reduction"] = accum.get("reduction", "mean")
     return {key: value for key, value in flat.items() if key not in NOT_LEARNED}
 
 

@@ -106,6 +106,8 @@ MISTAKES = [
     ("device=multiworker run.on_nonfinite=rollback", "run.on_nonfinite=rollback: works in one process"),
     ("device.workers=[a:1]", "device.workers=[a:1]: only device=multiworker has workers"),
     ("accum.dtype=bfloat16", "accum.dtype=bfloat16: no such choice; did you mean float"),
+    ("accum.reduction=max", "accum.reduction=max: no such choice; choose from mean, sum"),
+    ("accum.reduction=sum accum=auto", "accum.reduction=sum: accum.steps decides what is learned, so it can't be auto"),
     ("loss_scale.initial=0.5", "loss_scale.initial=0.5: must be at least 1"),
     ("batch_size=0", "batch_size=0: must be at least 1"),
     ("batch_size=-64", "batch_size=-64: must be at least 1"),

@@ -68,6 +68,7 @@ def window_for(
     precision: str = "float32",
     clip_norm: float = 0.0,
     micro_steps: int = 1,
+    reduction: str = "mean",
     schedule: Schedule | None = None,
     ema: Callable[[Sequence[tf.Variable]], MovingAverage] | None = None,
     sum_dtype: tf.DType | None = None,
@@ -83,6 +84,7 @@ def window_for(
         ema=ema(model.trainable_variables) if ema else None,
         seed=11,
         micro_steps=micro_steps,
+        reduction=reduction,
         sum_dtype=sum_dtype,
         metrics=metrics,
     )

@@ -175,6 +175,19 @@ def test_clipping_acts_on_the_mean_gradient():
         assert moved == pytest.approx(0.05, rel=1e-9)
 
 
+@pytest.mark.parametrize("split", [1, 2, 4])
+def test_a_sum_is_the_mean_times_the_number_of_micro_batches(split):
+    config, batches = lenet(), [examples(8, SHAPE)]
+    slow, fast = (SgdConfig(lr=rate, momentum=0.0, weight_decay=0.0) for rate in (0.01, 0.01 * split))
+    by_sum = window_for(config, slow, SHAPE, micro_steps=split, reduction="sum")
+    by_mean = window_for(config, fast, SHAPE, micro_steps=split)
+    (summed,), (mean,) = train(by_sum, batches, split), train(by_mean, batches, split)
+    for a, b in zip(weights(by_sum), weights(by_mean), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
+    assert summed["grad_norm"] == pytest.approx(split * mean["grad_norm"], rel=1e-6)
+    assert summed["loss"] == mean["loss"]
+
+
 def test_schedule_and_average_count_updates():
     seen = []
     window = window_for(

@@ -1,0 +1,32 @@
+"""What decides what is learned: the micro-batches of a sum, but not those of a mean."""
+
+from __future__ import annotations
+
+import pytest
+
+from accumtrain.config.convert import to_mapping
+from accumtrain.config.schema import AccumConfig, Config
+from accumtrain.runs.identity import differences, learned_values
+
+
+def changed(before: AccumConfig, now: AccumConfig) -> str:
+    return differences(*(learned_values(Config(accum=accum)) for accum in (before, now)))
+
+
+def test_the_number_of_micro_batches_decides_nothing_under_a_mean():
+    assert changed(AccumConfig(steps=4), AccumConfig(steps=8)) == ""
+
+
+def test_it_does_under_a_sum():
+    sums = (AccumConfig(steps=steps, reduction="sum") for steps in (4, 8))
+    assert changed(*sums) == "accum.steps=4 there and 8 here"
+    by_sum = AccumConfig(steps=4, reduction="sum")
+    assert changed(AccumConfig(steps=4), by_sum) == "accum.reduction=mean there and sum here"
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_a_run_of_before_this_key_had_a_mean(reduction):
+    before = to_mapping(Config())
+    del before["accum"]["reduction"]
+    said = differences(learned_values(before), learned_values(Config(accum=AccumConfig(reduction=reduction))))
+    assert bool(said) == (reduction == "sum")
