@@ -32,7 +32,7 @@ class AccumConfig:
 
     `steps`: micro-steps per update; auto is the smallest number that fits into the memory. A job replaces auto by the
     number before it begins.
-    `reduction`: an update is made of the mean gradient of its micro-batches, or of their sum, as some tutorials have it.
+    `reduction`: an update is made of the mean gradient of its micro-batches, or of their sum, as in some tutorials.
     With sum the number of micro-batches is part of what is learned.
     `dtype`: dtype of the sums. In float64 they do not depend on how micro-batches are spread over replicas, but take
     twice the memory.
