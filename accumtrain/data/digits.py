@@ -15,8 +15,17 @@ TEST_EXAMPLES = 360
 _WHITE = 16
 
 
+Arrays = tuple[np.ndarray, np.ndarray]
+
+
 def open_digits(config: DigitsConfig, seed: int) -> Source:
-    """1,437 training and 360 test examples.
+    """1,437 training and 360 test examples, as `load_digits` splits them."""
+    train, held_out = (ArraySplit(images, labels, _WHITE) for images, labels in load_digits())
+    return Source(train, held_out, NUM_CLASSES)
+
+
+def load_digits() -> tuple[Arrays, Arrays]:
+    """Images, uint8 [N, 8, 8, 1] of values 0 to 16, and labels, [N], of 1,437 training and 360 test examples.
 
     The split is fixed: the test examples are 360 evenly spaced ones of all examples, sorted by label. So every class
     has its share of them, to within one or two examples.
@@ -26,5 +35,4 @@ def open_digits(config: DigitsConfig, seed: int) -> Source:
     rank = np.empty(len(labels), np.int64)
     rank[np.argsort(labels, kind="stable")] = np.arange(len(labels))
     test = (rank + 1) * TEST_EXAMPLES // len(labels) > rank * TEST_EXAMPLES // len(labels)
-    train, held_out = (ArraySplit(images[chosen], labels[chosen], _WHITE) for chosen in (~test, test))
-    return Source(train, held_out, NUM_CLASSES)
+    return (images[~test], labels[~test]), (images[test], labels[test])

@@ -1,5 +1,6 @@
 """Accumulation, Adafactor and reversal for Keras code of one's own: optimizers, layers, and a step for `fit`."""
 
+from accumtrain.data.digits import load_digits as load_digits
 from accumtrain.keras.accumulate import Accumulate as Accumulate
 from accumtrain.keras.accumulate_model import accumulate as accumulate
 from accumtrain.keras.recompute import Recompute as Recompute
