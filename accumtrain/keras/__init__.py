@@ -2,6 +2,7 @@
 
 from accumtrain.keras.accumulate import Accumulate as Accumulate
 from accumtrain.keras.accumulate_model import accumulate as accumulate
+from accumtrain.keras.keras_adafactor import Adafactor as Adafactor
 from accumtrain.keras.recompute import Recompute as Recompute
 from accumtrain.keras.recompute import recompute as recompute
 from accumtrain.keras.reversible import Reversible as Reversible
