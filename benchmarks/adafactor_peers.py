@@ -126,8 +126,8 @@ def trained(case: Case) -> list[np.ndarray]:
 
 def main() -> None:
     arrays = {name: np.concatenate([each.ravel() for each in trained(case)]) for name, case in CASES.items()}
-    versions = np.array([f"{name} {importlib.metadata.version(name)}" for name in PEERS])
-    np.savez_compressed(FILE, versions=versions, **arrays)
+    arrays["versions"] = np.array([f"{name} {importlib.metadata.version(name)}" for name in PEERS])
+    np.savez_compressed(FILE, allow_pickle=False, **arrays)
 
 
 if __name__ == "__main__":
