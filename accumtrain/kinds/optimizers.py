@@ -6,8 +6,9 @@ from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, ClassVar
 
 from accumtrain.errors import ConfigError
+from accumtrain.kinds.adafactor_presets import FACTORED_AXES, MOMENTUM_OF, WEIGHT_DECAY_FACTORS
 from accumtrain.kinds.table import Choice, Kind, Table, required
-from accumtrain.kinds.values import FRACTION, NOT_NEGATIVE, POSITIVE
+from accumtrain.kinds.values import COUNT, FRACTION, NOT_NEGATIVE, POSITIVE, OneOf, Range
 
 
 @dataclass(kw_only=True)
@@ -81,7 +82,10 @@ class SgdConfig(OptimConfig):
 
 @dataclass(kw_only=True)
 class AdafactorConfig(OptimConfig):
-    """Adafactor. `lr` null is the paper's relative step; `momentum` 0 keeps no first moment; decay is decoupled."""
+    """Adafactor. `lr` null is the paper's relative step; `momentum` 0 keeps no first moment; decay is decoupled.
+
+    `beta2` null increases by `decay_exponent`; `clip_threshold` null does not clip.
+    """
 
     has_own_rate: ClassVar[bool] = True
     memory_effect: ClassVar[str] = "almost no optimizer state, another learning rate"
@@ -90,11 +94,16 @@ class AdafactorConfig(OptimConfig):
     lr: Annotated[float | None, POSITIVE] = 0.05
     weight_decay: Annotated[float, NOT_NEGATIVE] = 0.1
     decay_exponent: Annotated[float, POSITIVE] = 0.8
+    beta2: Annotated[float | None, Range(0, 1, above=True)] = None
     epsilon1: Annotated[float, POSITIVE] = 1e-30
     epsilon2: Annotated[float, POSITIVE] = 1e-3
-    clip_threshold: Annotated[float, POSITIVE] = 1.0
+    clip_threshold: Annotated[float | None, POSITIVE] = 1.0
     scale_parameter: bool = True
+    min_dim_size_to_factor: Annotated[int, COUNT] = 2
+    factored_axes: Annotated[str, OneOf(FACTORED_AXES)] = "last"
     momentum: Annotated[float, FRACTION] = 0.0
+    momentum_of: Annotated[str, OneOf(MOMENTUM_OF)] = "change"
+    weight_decay_factor: Annotated[str, OneOf(WEIGHT_DECAY_FACTORS)] = "rate"
 
     @property
     def keeps_state(self) -> bool:

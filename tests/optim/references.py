@@ -54,7 +54,10 @@ def sgd(config: SgdConfig, weight: np.ndarray, gradients: Sequence[np.ndarray], 
 def adafactor(
     config: AdafactorConfig, weight: np.ndarray, gradients: Sequence[np.ndarray], rates: Sequence[float]
 ) -> np.ndarray:
-    """Shazeer & Stern 2018, Algorithms 4 and 5, matrix by matrix; sums over rows and columns as there."""
+    """Shazeer & Stern 2018, Algorithms 4 and 5, matrix by matrix; sums over rows and columns as there.
+
+    Of the options beside the paper it has `beta2` and `clip_threshold` null; test_adafactor_peers.py has the others.
+    """
     w = weight.copy()
     rows = np.zeros(w.shape[:-1])
     columns = np.zeros(w.shape[:-2] + w.shape[-1:])
@@ -63,6 +66,8 @@ def adafactor(
     for t, (g, rate) in enumerate(zip(gradients, rates, strict=True), 1):
         w = w - rate * decay_of(config, w) * w
         beta2 = 1.0 - t**-config.decay_exponent
+        if config.beta2 is not None:  # Section 7.1
+            beta2 = config.beta2 * (1.0 - config.beta2 ** (t - 1)) / (1.0 - config.beta2**t)
         square = g**2 + config.epsilon1
         if w.ndim >= 2:
             rows = beta2 * rows + (1 - beta2) * square.sum(-1)
@@ -74,7 +79,8 @@ def adafactor(
             full = beta2 * full + (1 - beta2) * square
             v = full
         update = g / np.sqrt(v)
-        update = update / max(1.0, rms(update) / config.clip_threshold)
+        if config.clip_threshold is not None:
+            update = update / max(1.0, rms(update) / config.clip_threshold)
         change = rate * update
         if config.scale_parameter:
             change = max(config.epsilon2, rms(w)) * change

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from accumtrain.config.rules import check
+from accumtrain.errors import ConfigError
 from accumtrain.optim.build_optimizer import build_optimizer
 from tests.optim.references import adafactor
 
@@ -17,6 +19,8 @@ OPTIONS = {
     "weight decay": {"momentum": 0.0},
     "unscaled, given rate": {"momentum": 0.0, "scale_parameter": False, "lr": 1e-2},
     "all": {"lr": 3e-2, "clip_threshold": 0.5, "epsilon2": 2.0, "decay_exponent": 0.7},
+    "constant beta2": {"momentum": 0.0, "beta2": 0.99},
+    "no clipping": {"momentum": 0.0, "clip_threshold": None, "lr": 1e-3},
 }
 
 
@@ -40,6 +44,9 @@ def test_relative_step(configs):
     assert all(rate.dtype == tf.float32 for rate in rates)
     expected = [min(1e-2, (step + 1) ** -0.5) for step in steps]
     np.testing.assert_allclose(rates, expected, rtol=1e-6)
+    unscaled = build_optimizer(replace(configs["adafactor"], scale_parameter=False))
+    rates = [unscaled.learning_rate(tf.constant(step, tf.int64)) for step in steps]
+    np.testing.assert_allclose(rates, [0.05 * rate for rate in expected], rtol=1e-6)
 
 
 @pytest.mark.parametrize("jit_compile", [None, pytest.param(True, marks=pytest.mark.xla)])
@@ -73,3 +80,42 @@ def test_state_size(configs, shape, values, momentum):
     optimizer.build([tf.Variable(tf.zeros(shape))], [True])
     size = sum(int(np.prod(slot.shape)) for slot in optimizer.state)
     assert size == values + (int(np.prod(shape)) if momentum else 0)
+
+
+@pytest.mark.parametrize(
+    ("shape", "options", "values"),
+    [
+        ((6, 4), {"min_dim_size_to_factor": 4}, 6 + 4),
+        ((6, 4), {"min_dim_size_to_factor": 5}, 6 * 4),
+        ((6, 1), {"min_dim_size_to_factor": 1}, 6 + 1),
+        ((64, 1, 32), {"factored_axes": "largest"}, 64 + 32),
+        ((3, 64, 4, 32), {"factored_axes": "largest"}, 3 * 4 * (64 + 32)),
+        ((3, 64, 4, 32), {"factored_axes": "last"}, 3 * 64 * (4 + 32)),
+        ((8,), {"factored_axes": "largest", "min_dim_size_to_factor": 1}, 8),
+    ],
+)
+def test_which_axes_are_factored(configs, shape, options, values):
+    optimizer = build_optimizer(replace(configs["adafactor"], momentum=0.0, **options))
+    optimizer.build([tf.Variable(tf.zeros(shape))], [True])
+    assert sum(int(np.prod(slot.shape)) for slot in optimizer.state) == values
+
+
+def test_of_equal_axes_the_later_ones_are_factored(configs):
+    optimizer = build_optimizer(replace(configs["adafactor"], factored_axes="largest", momentum=0.0))
+    optimizer.build([tf.Variable(tf.zeros((3, 3, 3, 8)))], [True])
+    assert [slot.shape.as_list() for slot in optimizer.state] == [[3, 3, 1, 8], [3, 3, 3, 1]]
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("factored_axes=first", "choose from last, largest"),
+        ("momentum_of=gradient", "choose from change, update"),
+        ("weight_decay_factor=rat", "did you mean rate"),
+        ("beta2=1.0", "must be above 0 and below 1"),
+        ("min_dim_size_to_factor=0", "must be at least 1"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_named(compose, override, says):
+    with pytest.raises(ConfigError, match=rf"optim\.{override}: .*{says}"):
+        check(compose("optim=adafactor", f"optim.{override}"))

@@ -1,0 +1,138 @@
+"""Adafactor as a Keras optimizer: the rule of `optim=adafactor` in `fit`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from accumtrain.kinds.adafactor_presets import ADAFACTOR_PRESETS
+from accumtrain.optim.adafactor_rule import AdafactorRule, AdafactorScalars
+from accumtrain.optim.per_shape import PerShapeFunction, VariableHandle
+
+
+@keras.saving.register_keras_serializable(package="accumtrain")
+class Adafactor(keras.optimizers.Optimizer):
+    """Shazeer & Stern 2018, arXiv:1804.04235: a second moment of n + m values for an n x m matrix.
+
+    The rule is that of `optim=adafactor`; `accumtrain.optim.adafactor_rule.AdafactorRule` says what `decay_exponent`
+    and all arguments after it do. Weights are float32 or float64, slots have their dtype, and sparse gradients are made
+    dense.
+
+    Args:
+        learning_rate: a float, a schedule or a callable; None is the relative step of the paper,
+            min(1e-2, 1 / sqrt(t)), and 0.05 of it without `scale_parameter`.
+        weight_decay: decoupled, of all weights but those of `exclude_from_weight_decay`: as Keras has it,
+            w -= rate * weight_decay * w, or as `weight_decay_factor` says.
+        kwargs: the other arguments of `keras.optimizers.Optimizer`: `clipnorm`, `global_clipnorm`, `clipvalue`,
+            `use_ema`, `gradient_accumulation_steps`, `name` and so on.
+
+    Raises:
+        ValueError: a value is out of its range.
+    """
+
+    def __init__(
+        self,
+        learning_rate: float | keras.optimizers.schedules.LearningRateSchedule | Callable[[], Any] | None = None,
+        *,
+        weight_decay: float | None = None,
+        decay_exponent: float = 0.8,
+        beta2: float | None = None,
+        epsilon1: float = 1e-30,
+        epsilon2: float = 1e-3,
+        clip_threshold: float | None = 1.0,
+        scale_parameter: bool = True,
+        min_dim_size_to_factor: int = 2,
+        factored_axes: str = "last",
+        momentum: float = 0.0,
+        momentum_of: str = "change",
+        weight_decay_factor: str = "rate",
+        **kwargs: Any,
+    ) -> None:
+        rate = self._relative_step if learning_rate is None else learning_rate
+        super().__init__(learning_rate=rate, weight_decay=weight_decay, **kwargs)
+        self._rule = AdafactorRule(
+            decay_exponent=decay_exponent,
+            beta2=beta2,
+            epsilon1=epsilon1,
+            epsilon2=epsilon2,
+            clip_threshold=clip_threshold,
+            scale_parameter=scale_parameter,
+            min_dim_size_to_factor=min_dim_size_to_factor,
+            factored_axes=factored_axes,
+            momentum=momentum,
+            momentum_of=momentum_of,
+            weight_decay_factor=weight_decay_factor,
+        )
+        self._change_one = PerShapeFunction(self._change)
+
+    @classmethod
+    def from_preset(cls, preset: str, **arguments: Any) -> Adafactor:
+        """The rule as elsewhere: `paper`, `optax`, `huggingface` or `bojone`. Arguments go before those of the preset.
+
+        Raises:
+            ValueError: there is no such preset.
+        """
+        if preset not in ADAFACTOR_PRESETS:
+            raise ValueError(f"preset={preset!r}: no such preset; choose from {', '.join(ADAFACTOR_PRESETS)}")
+        return cls(**{**ADAFACTOR_PRESETS[preset], **arguments})
+
+    def build(self, variables: Sequence[keras.Variable]) -> None:
+        """Creates the slots, in the dtype of their variable.
+
+        Raises:
+            ValueError: a variable is neither float32 nor float64.
+        """
+        if self.built:
+            return
+        super().build(variables)
+        self._slots = [self._new_slots(variable) for variable in variables]
+
+    def _new_slots(self, variable: keras.Variable) -> dict[str, keras.Variable]:
+        if self._overwrite_variable_with_gradient(variable):  # those of float8 layers, which Keras itself updates
+            return {}
+        dtype = tf.as_dtype(variable.dtype).name
+        if dtype not in ("float32", "float64"):
+            raise ValueError(f"{variable.name} is {dtype}; keep float32 weights, as the dtype policies mixed_* do")
+        path = getattr(variable, "path", variable.name).replace("/", "_").replace(":", "_")
+        with self._distribution_strategy.extended.colocate_vars_with(getattr(variable, "value", variable)):
+            return {
+                name: self.add_variable(tuple(shape), dtype=dtype, name=f"{path}_{name}")
+                for name, shape in self._rule.slot_shapes(tuple(variable.shape)).items()
+            }
+
+    def update_step(self, gradient: tf.Tensor | tf.IndexedSlices, variable: tf.Variable, learning_rate: Any) -> None:
+        """Updates a variable and its slots. Keras calls it once for each of them."""
+        dtype = variable.dtype
+        t = tf.cast(tf.convert_to_tensor(self.iterations) + 1, dtype)
+        slots = self._slots[self._get_variable_index(variable)]
+        self._change_one(
+            {"weight": variable, **{name: slot.value for name, slot in slots.items()}},
+            tf.cast(tf.convert_to_tensor(gradient), dtype),
+            self._rule.scalars(tf.cast(learning_rate, dtype), t),
+            float(self.weight_decay or 0.0) if self._use_weight_decay(variable) else 0.0,
+        )
+
+    def _change(
+        self,
+        variables: Mapping[str, VariableHandle],
+        gradient: tf.Tensor,
+        scalars: AdafactorScalars,
+        weight_decay: float,
+    ) -> None:
+        slots = dict(variables)
+        self._rule.update(slots.pop("weight"), slots, gradient, scalars, weight_decay)
+
+    def _apply_weight_decay(self, variables: Sequence[keras.Variable]) -> None:
+        """Nothing: the rule decays in `update_step`, where it knows the size of the weight."""
+
+    def _relative_step(self) -> tf.Tensor:
+        return self._rule.relative_step(tf.convert_to_tensor(self.iterations))
+
+    def get_config(self) -> dict[str, Any]:
+        config = {**asdict(self._rule), **super().get_config()}
+        own = getattr(self._learning_rate, "__func__", None) is Adafactor._relative_step
+        return {**config, "learning_rate": None} if own else config

@@ -1,0 +1,227 @@
+"""The rule of Adafactor (Shazeer & Stern 2018, arXiv:1804.04235): slots and update of one weight."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from accumtrain.kinds.adafactor_presets import FACTORED_AXES, MOMENTUM_OF, WEIGHT_DECAY_FACTORS
+from accumtrain.kinds.values import SMALLEST
+from accumtrain.optim.per_shape import VariableHandle
+
+MAX_RELATIVE_STEP = 1e-2
+UNSCALED = 0.05  # factor on the relative step where it is not multiplied by the size of the weight
+
+
+class AdafactorScalars(NamedTuple):
+    """Tensors that the updates of all variables share. Constants in each update would be half of the graph."""
+
+    rate: tf.Tensor  # rho_t of the paper
+    blend: tf.Tensor  # 1 - beta2_t; it is 1 at t = 1, so there is no bias to correct
+    epsilon1: tf.Tensor
+    epsilon2: tf.Tensor
+    clip_threshold: tf.Tensor | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdafactorRule:
+    """Algorithms 4 (matrices) and 5 (vectors) of Shazeer & Stern 2018, arXiv:1804.04235.
+
+        u = g / sqrt(v);  u /= max(1, RMS(u) / clip_threshold);  w -= rate * max(epsilon2, RMS(w)) * u
+
+    A weight of rank >= 2 is a stack of matrices, two of its axes, each with its own factors of v: a convolution kernel
+    [height, width, in, out] keeps height * width * (in + out) values. RMS is taken over the whole weight.
+
+    Attributes:
+        decay_exponent: beta2_t = 1 - t^-decay_exponent.
+        beta2: a constant in its place, corrected for the start at 0 as in Section 7.1 of the paper.
+        epsilon1: added to g^2; a normal float32 number, so that zero gradients are no 0 / 0.
+        epsilon2: smallest factor on the rate, for weights near 0.
+        clip_threshold: largest RMS of u; None does not clip.
+        scale_parameter: False takes 1 for the factor max(epsilon2, RMS(w)).
+        min_dim_size_to_factor: v itself is kept if either axis of the matrices is shorter. With an axis of length 1
+            the factors are no smaller than v, and the update is the same.
+        factored_axes: `last` takes the last two axes as the matrices, `largest` the two longest; of equal axes the
+            later ones.
+        momentum: 0 keeps no first moment.
+        momentum_of: `change` averages the change of w, rate included, as the authors' code does; `update` averages u.
+        weight_decay_factor: decoupled decay is w -= factor * weight_decay * w with the factor `rate`, or `step_size`,
+            which is rate * max(epsilon2, RMS(w)), or `one`. The factor `rate` comes first, and RMS(w) is that of the
+            decayed weight; with the others it is that of the weight before.
+
+    Raises:
+        ValueError: a value is not one of those above, or out of its range.
+    """
+
+    decay_exponent: float = 0.8
+    beta2: float | None = None
+    epsilon1: float = 1e-30
+    epsilon2: float = 1e-3
+    clip_threshold: float | None = 1.0
+    scale_parameter: bool = True
+    min_dim_size_to_factor: int = 2
+    factored_axes: str = "last"
+    momentum: float = 0.0
+    momentum_of: str = "change"
+    weight_decay_factor: str = "rate"
+
+    def __post_init__(self) -> None:
+        for name, valid, rule in (
+            ("decay_exponent", self.decay_exponent > 0, "must be above 0"),
+            ("beta2", self.beta2 is None or 0 < self.beta2 < 1, "must be above 0 and below 1, or None"),
+            ("epsilon1", self.epsilon1 >= SMALLEST, f"must be at least {SMALLEST:.3g}, which float32 can hold"),
+            ("epsilon2", self.epsilon2 > 0, "must be above 0"),
+            ("clip_threshold", self.clip_threshold is None or self.clip_threshold > 0, "must be above 0, or None"),
+            ("min_dim_size_to_factor", self.min_dim_size_to_factor >= 1, "must be at least 1"),
+            ("factored_axes", self.factored_axes in FACTORED_AXES, f"choose from {', '.join(FACTORED_AXES)}"),
+            ("momentum", 0 <= self.momentum < 1, "must be at least 0 and below 1"),
+            ("momentum_of", self.momentum_of in MOMENTUM_OF, f"choose from {', '.join(MOMENTUM_OF)}"),
+            (
+                "weight_decay_factor",
+                self.weight_decay_factor in WEIGHT_DECAY_FACTORS,
+                f"choose from {', '.join(WEIGHT_DECAY_FACTORS)}",
+            ),
+        ):
+            if not valid:
+                raise ValueError(f"{name}={getattr(self, name)!r}: {rule}")
+
+    def slot_shapes(self, shape: Sequence[int]) -> dict[str, list[int]]:
+        """Shapes of the slots of a weight, by name: `v`, or its factors `row` and `column`; `momentum` if there is one.
+
+        The factors have the rank of the weight, so [..., n, m] has a row [..., n, 1] and a column [..., 1, m]. All
+        slots start at 0, in the dtype of the weight.
+        """
+        axes = self._factored(shape)
+        momentum = {"momentum": list(shape)} if self.momentum else {}
+        if axes is None:
+            return {"v": list(shape), **momentum}
+        rows, columns = axes
+        return {"row": _without(shape, columns), "column": _without(shape, rows), **momentum}
+
+    def relative_step(self, step: tf.Tensor) -> tf.Tensor:
+        """The rate of the paper after `step` updates, min(1e-2, 1 / sqrt(t)), a float32 scalar.
+
+        Without `scale_parameter` it is 0.05 of that: the relative size of a step is then an absolute one, and 0.05 is
+        about the size of a weight, as Mesh TensorFlow has it.
+        """
+        relative = tf.minimum(MAX_RELATIVE_STEP, tf.math.rsqrt(tf.cast(step + 1, tf.float32)))
+        return relative if self.scale_parameter else UNSCALED * relative
+
+    def scalars(self, rate: tf.Tensor, t: tf.Tensor) -> AdafactorScalars:
+        """What update number t, counted from 1, needs for all weights of a dtype; `rate` and `t` are scalars of it."""
+        return AdafactorScalars(
+            rate,
+            blend=self._blend(t),
+            epsilon1=tf.constant(self.epsilon1, t.dtype),
+            epsilon2=tf.constant(self.epsilon2, t.dtype),
+            clip_threshold=None if self.clip_threshold is None else tf.constant(self.clip_threshold, t.dtype),
+        )
+
+    def update(
+        self,
+        weight: VariableHandle,
+        slots: Mapping[str, VariableHandle],
+        gradient: tf.Tensor,
+        scalars: AdafactorScalars,
+        weight_decay: float = 0.0,
+    ) -> None:
+        """Updates a weight and its slots in place.
+
+        Args:
+            weight: float32 or float64, of any static shape.
+            slots: of the shapes that `slot_shapes` gives for it.
+            gradient: a tensor of the weight's shape and dtype.
+            scalars: of this update, in that dtype.
+            weight_decay: decoupled; 0 does not decay.
+        """
+        rate = scalars.rate
+        if weight_decay and self.weight_decay_factor == "rate":
+            weight.assign_sub(rate * weight_decay * weight.read())
+        precondition = self._by_full_moment if "v" in slots else self._by_factors
+        update = precondition(slots, gradient, scalars)
+        clip: tf.Tensor | float = 1.0
+        if scalars.clip_threshold is not None:
+            clip = scalars.clip_threshold / tf.maximum(_rms(update), scalars.clip_threshold)
+        scale = tf.maximum(_rms(weight.read()), scalars.epsilon2) if self.scale_parameter else 1.0
+        if weight_decay and self.weight_decay_factor != "rate":
+            factor = rate * scale if self.weight_decay_factor == "step_size" else 1.0
+            weight.assign_sub(factor * weight_decay * weight.read())
+        if not self.momentum:
+            _descend(weight, rate * clip * scale, update)
+        elif self.momentum_of == "update":
+            _descend(weight, rate * scale, _average(slots["momentum"], clip * update, 1.0 - self.momentum))
+        else:
+            tf.raw_ops.ResourceApplyMomentum(
+                var=weight.handle,
+                accum=slots["momentum"].handle,
+                lr=tf.ones((), update.dtype),
+                grad=(1.0 - self.momentum) * (rate * clip * scale) * update,
+                momentum=tf.constant(self.momentum, update.dtype),
+            )
+
+    def _factored(self, shape: Sequence[int]) -> tuple[int, int] | None:
+        """The axes of the rows and of the columns, in this order; None if v itself is kept."""
+        axes = list(range(len(shape)))
+        if self.factored_axes == "largest":
+            axes.sort(key=lambda axis: shape[axis])
+        pair = sorted(axes[-2:])
+        if len(pair) < 2 or min(shape[axis] for axis in pair) < self.min_dim_size_to_factor:
+            return None
+        return pair[0], pair[1]
+
+    def _blend(self, t: tf.Tensor) -> tf.Tensor:
+        """1 - beta2_t."""
+        if self.beta2 is None:
+            return tf.pow(t, -self.decay_exponent)
+        return (self.beta2 - 1.0) / tf.math.expm1(t * math.log(self.beta2))  # (1 - beta2) / (1 - beta2^t)
+
+    def _by_full_moment(
+        self, slots: Mapping[str, VariableHandle], gradient: tf.Tensor, scalars: AdafactorScalars
+    ) -> tf.Tensor:
+        """Updates v and returns gradient / sqrt(v)."""
+        moment = _average(slots["v"], tf.square(gradient) + scalars.epsilon1, scalars.blend)
+        return gradient * tf.math.rsqrt(moment)
+
+    def _by_factors(
+        self, slots: Mapping[str, VariableHandle], gradient: tf.Tensor, scalars: AdafactorScalars
+    ) -> tf.Tensor:
+        """Updates the factors of v = row * column / mean(row) and returns gradient / sqrt(v).
+
+        v itself is never computed: for zero gradients it is epsilon1^2 / epsilon1, which is 0 / 0 in float32. Shapes in
+        the comments are those of [..., n, m] with the last axes factored.
+        """
+        axes = self._factored(gradient.shape.as_list())
+        assert axes is not None
+        row_axis, column_axis = axes
+        square = tf.square(gradient)  # [..., n, m]
+        rows = tf.reduce_mean(square, axis=column_axis, keepdims=True) + scalars.epsilon1
+        columns = tf.reduce_mean(square, axis=row_axis, keepdims=True) + scalars.epsilon1
+        row = _average(slots["row"], rows, scalars.blend)  # [..., n, 1]
+        column = _average(slots["column"], columns, scalars.blend)  # [..., 1, m]
+        row_root = tf.sqrt(row) * tf.math.rsqrt(tf.reduce_mean(row, axis=row_axis, keepdims=True))  # [..., n, 1]
+        # A division by row, no product: Grappler reorders products, and that of the two factors can overflow.
+        return gradient * tf.math.rsqrt(column) / row_root  # [..., n, m]
+
+
+def _without(shape: Sequence[int], axis: int) -> list[int]:
+    """The shape after a mean over an axis that stays, with length 1."""
+    return [1 if each == axis else size for each, size in enumerate(shape)]
+
+
+def _average(average: VariableHandle, value: tf.Tensor, blend: tf.Tensor | float) -> tf.Tensor:
+    """Sets average = (1 - blend) * average + blend * value in place and returns it."""
+    average.assign_add(blend * (value - average.read()))
+    return average.read()
+
+
+def _descend(weight: VariableHandle, step_size: tf.Tensor, update: tf.Tensor) -> None:
+    tf.raw_ops.ResourceApplyGradientDescent(var=weight.handle, alpha=step_size, delta=update)
+
+
+def _rms(tensor: tf.Tensor) -> tf.Tensor:
+    """Root mean square over all values, a scalar."""
+    return tf.sqrt(2.0 / tensor.shape.num_elements() * tf.nn.l2_loss(tensor))  # which keeps no squares in memory

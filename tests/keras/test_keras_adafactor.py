@@ -1,0 +1,279 @@
+"""Adafactor as a Keras optimizer: the rule itself, and everywhere Keras takes an optimizer."""
+
+import os
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import accumtrain.optim.adafactor
+from accumtrain.keras import Accumulate, Adafactor
+from accumtrain.kinds.adafactor_presets import ADAFACTOR_PRESETS
+
+SHAPES = [(5,), (6, 4), (6, 4, 5), (3, 5, 2, 4)]
+DRAW = np.random.default_rng(0)
+WEIGHTS = [DRAW.normal(size=shape) for shape in SHAPES]
+GRADIENTS = [[DRAW.normal(size=shape) for shape in SHAPES] for _ in range(6)]
+OPTIONS = {
+    "default": {},
+    "momentum and decay": {"momentum": 0.9, "weight_decay": 0.1},
+    "momentum of the update": {"momentum": 0.9, "momentum_of": "update", "factored_axes": "largest"},
+    "decay of the step size": {"weight_decay": 0.1, "weight_decay_factor": "step_size", "clip_threshold": None},
+    "bare decay": {"weight_decay": 1e-3, "weight_decay_factor": "one", "beta2": 0.99, "min_dim_size_to_factor": 5},
+    "unscaled": {"scale_parameter": False},
+}
+DIGITS = DRAW.normal(size=(32, 6)).astype("float32")
+LABELS = DIGITS[:, :1] * DIGITS[:, 1:2]
+
+
+def model(optimizer, **compiled):
+    keras.utils.set_random_seed(1)
+    layers = [keras.layers.Dense(16, activation="tanh"), keras.layers.Dense(8), keras.layers.Dense(1)]
+    made = keras.Sequential([keras.Input((6,)), *layers])
+    made.compile(optimizer=optimizer, loss="mse", **compiled)
+    return made
+
+
+def fitted(optimizer, epochs=2, **compiled):
+    """The weights after some updates of batches of 8 in a fixed order."""
+    made = model(optimizer, **compiled)
+    made.fit(DIGITS, LABELS, batch_size=8, epochs=epochs, shuffle=False, verbose=0)
+    return made.get_weights()
+
+
+def assert_near(actual, expected, rtol=1e-5):
+    for got, want in zip(actual, expected, strict=True):
+        np.testing.assert_allclose(got, want, rtol=rtol, atol=rtol * np.max(np.abs(want)))
+
+
+# --- the rule -----------------------------------------------------------------------------------------------------
+
+
+def by_keras(options, dtype, way=lambda step: step):
+    optimizer = Adafactor(**options)
+    variables = [keras.Variable(weight, dtype=dtype) for weight in WEIGHTS]
+    optimizer.build(variables)
+    update = way(lambda *gradients: optimizer.apply(gradients))
+    for gradients in GRADIENTS:
+        update(*[tf.constant(each, dtype) for each in gradients])
+    return [variable.numpy() for variable in variables]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
+def test_updates_are_bitwise_those_of_the_other_door(options, dtype):
+    other = accumtrain.optim.adafactor.Adafactor(**options)
+    variables = [tf.Variable(weight, dtype=dtype) for weight in WEIGHTS]
+    other.build(variables, [True] * len(variables))
+    for done, gradients in enumerate(GRADIENTS):
+        step = tf.constant(done, tf.int64)
+        other.apply([tf.constant(each, dtype) for each in gradients], other.learning_rate(step), step)
+    for got, want in zip(by_keras(options, dtype), variables, strict=True):
+        np.testing.assert_array_equal(got, want.numpy(), strict=True)
+
+
+@pytest.mark.parametrize("jit", [None, pytest.param(True, marks=pytest.mark.xla)])
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
+def test_a_graph_makes_the_same_updates(options, jit):
+    found = by_keras(options, "float32", lambda step: tf.function(step, jit_compile=jit, autograph=False))
+    assert_near(found, by_keras(options, "float32"))
+
+
+def test_the_state_is_factored():
+    optimizer = Adafactor()
+    optimizer.build([keras.Variable(weight) for weight in WEIGHTS])
+    sizes = [5, 6 + 4, 6 * (4 + 5), 15 * (2 + 4)]
+    assert sum(int(np.prod(slot.shape)) for slot in optimizer.variables) == sum(sizes) + 1  # the counter
+    largest = Adafactor(1e-2, factored_axes="largest", min_dim_size_to_factor=5)
+    largest.build([keras.Variable(weight) for weight in WEIGHTS])
+    sizes = [5, 6 * 4, 4 * (6 + 5), 120]
+    assert sum(int(np.prod(slot.shape)) for slot in largest.variables) == sum(sizes) + 2  # and the rate
+
+
+@pytest.mark.parametrize("jit", [None, pytest.param(True, marks=pytest.mark.xla)])
+@pytest.mark.parametrize("preset", ADAFACTOR_PRESETS)
+def test_zero_gradients_move_nothing(preset, jit):
+    optimizer = Adafactor.from_preset(preset, min_dim_size_to_factor=2, momentum=0.9, clip_threshold=None)
+    variables = [keras.Variable(weight, dtype="float32") for weight in WEIGHTS]
+    optimizer.build(variables)
+    update = tf.function(lambda: optimizer.apply([tf.zeros(shape) for shape in SHAPES]), jit_compile=jit)
+    for _ in range(3):
+        update()
+    assert all(
+        (after.numpy() == before.astype("float32")).all() for after, before in zip(variables, WEIGHTS, strict=True)
+    )
+
+
+def test_sparse_gradients_are_made_dense():
+    slices = tf.IndexedSlices(tf.constant([[1.0, 2.0], [3.0, 4.0]]), tf.constant([2, 0]), tf.constant([4, 2]))
+    found = []
+    for gradient in (slices, tf.convert_to_tensor(slices)):
+        optimizer, variable = Adafactor(), keras.Variable(np.ones((4, 2), "float32"))
+        for _ in range(2):
+            optimizer.apply([gradient], [variable])
+        found.append(variable.numpy())
+    np.testing.assert_array_equal(*found)
+    assert (found[0][[1, 3]] == 1.0).all()
+
+
+# --- Keras --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "compiled", [{"run_eagerly": True}, pytest.param({"jit_compile": True}, marks=pytest.mark.xla)]
+)
+def test_fit_in_every_mode(compiled):
+    assert_near(fitted(Adafactor(momentum=0.9), **compiled), fitted(Adafactor(momentum=0.9), jit_compile=False))
+
+
+def test_rates():
+    """A float, a schedule and a callable of one value agree, and None is the relative step, counted by updates."""
+    constant = keras.optimizers.schedules.PiecewiseConstantDecay([10**6], [1e-2, 1e-2])
+    expected = fitted(Adafactor(1e-2))
+    for rate in (constant, lambda: 1e-2):
+        assert_near(fitted(Adafactor(rate)), expected)
+    assert_near(fitted(Adafactor()), expected)  # 1e-2 until update 10,000
+    assert float(Adafactor().learning_rate) == pytest.approx(1e-2)
+    assert float(Adafactor(scale_parameter=False).learning_rate) == pytest.approx(5e-4)
+
+
+def test_keras_arguments_have_their_effect():
+    plain = fitted(Adafactor(1e-2))
+    for options in ({"clipvalue": 1e-3}, {"use_ema": True, "ema_momentum": 0.5}, {"weight_decay": 0.1}):
+        assert any(np.any(a != b) for a, b in zip(fitted(Adafactor(1e-2, **options)), plain, strict=True))
+    optimizer = Adafactor(1e-2, weight_decay=0.1)
+    optimizer.exclude_from_weight_decay(var_names=["kernel", "bias"])
+    assert_near(fitted(optimizer), plain)
+
+
+def test_weight_decay_is_that_of_keras_with_the_factor_rate():
+    variable, theirs = (keras.Variable(np.arange(1.0, 7.0, dtype="float32").reshape(2, 3)) for _ in range(2))
+    Adafactor(1e-2, weight_decay=0.1).apply([tf.zeros([2, 3])], [variable])
+    keras.optimizers.SGD(1e-2, weight_decay=0.1).apply([tf.zeros([2, 3])], [theirs])
+    np.testing.assert_allclose(variable.numpy(), theirs.numpy(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("wrap", ["accumulate", "gradient_accumulation_steps"])
+@pytest.mark.parametrize("rate", [None, 1e-2])
+def test_accumulated_micro_batches_make_the_updates_of_the_whole(wrap, rate):
+    if wrap == "accumulate":
+        optimizer = Accumulate(Adafactor(rate, weight_decay=0.1), 4)
+    else:
+        optimizer = Adafactor(rate, weight_decay=0.1, gradient_accumulation_steps=4)
+    made, whole = model(optimizer), model(Adafactor(rate, weight_decay=0.1))
+    made.fit(DIGITS, LABELS, batch_size=8, epochs=3, shuffle=False, verbose=0)
+    whole.fit(DIGITS, LABELS, batch_size=32, epochs=3, shuffle=False, verbose=0)
+    assert_near(made.get_weights(), whole.get_weights(), rtol=1e-4)
+
+
+def test_under_a_loss_scale():
+    scaled = keras.optimizers.LossScaleOptimizer(Adafactor(1e-2, weight_decay=0.1), initial_scale=1024.0)
+    assert_near(fitted(scaled), fitted(Adafactor(1e-2, weight_decay=0.1)))
+
+
+MIRRORED = """
+import keras, tensorflow as tf
+tf.config.set_logical_device_configuration(
+    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2)
+from accumtrain.keras import Accumulate, Adafactor
+from tests.keras.test_keras_adafactor import DIGITS, LABELS, assert_near, fitted, model
+for wrap in (lambda inner: inner, lambda inner: Accumulate(inner, 2)):
+    make = lambda: wrap(Adafactor(momentum=0.9, weight_decay=0.1, weight_decay_factor="step_size"))
+    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+        made = model(make())
+    made.fit(DIGITS, LABELS, batch_size=8, epochs=2, shuffle=False, verbose=0)
+    assert_near(made.get_weights(), fitted(make()), rtol=1e-4)
+    for weight in made.weights:
+        first, second = (copy.numpy() for copy in weight.value.values)
+        assert (first == second).all()
+"""
+
+
+@pytest.mark.slow
+def test_two_replicas_make_the_updates_of_one():
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", MIRRORED], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        Adafactor(),
+        Adafactor(1e-2, momentum=0.5, clipnorm=1.0, use_ema=True, name="mine"),
+        Adafactor(keras.optimizers.schedules.CosineDecay(1e-2, 10), beta2=0.9, clip_threshold=None),
+        *map(Adafactor.from_preset, ADAFACTOR_PRESETS),
+    ],
+    ids=["default", "float", "schedule", *ADAFACTOR_PRESETS],
+)
+def test_it_survives_a_round_trip(optimizer):
+    again = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
+    assert type(again) is Adafactor
+    assert again.get_config() == optimizer.get_config()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"factored_axes": "first"}, "factored_axes='first': choose from last, largest"),
+        ({"momentum_of": "gradient"}, "choose from change, update"),
+        ({"weight_decay_factor": "none"}, "choose from rate, step_size, one"),
+        ({"momentum": 1.0}, "momentum=1.0: must be at least 0 and below 1"),
+        ({"beta2": 1.0}, "beta2=1.0"),
+        ({"epsilon1": 0.0}, "epsilon1=0.0"),
+        ({"clip_threshold": 0.0}, "clip_threshold=0.0"),
+        ({"min_dim_size_to_factor": 0}, "min_dim_size_to_factor=0"),
+        ({"beta_2": 0.9}, "beta_2"),
+    ],
+)
+def test_a_mistake_is_named(options, says):
+    with pytest.raises(ValueError, match=says):
+        Adafactor(**options)
+
+
+def test_an_unknown_preset_is_refused_with_the_choices():
+    with pytest.raises(ValueError, match=r"preset='fairseq'.* paper, optax, huggingface, bojone"):
+        Adafactor.from_preset("fairseq")
+
+
+def test_half_precision_weights_are_refused():
+    with pytest.raises(ValueError, match="float16"):
+        Adafactor().build([keras.Variable(np.ones(3), dtype="float16")])
+
+
+# --- files --------------------------------------------------------------------------------------------------------
+
+CONTINUE = """
+import sys
+import accumtrain.keras
+import keras
+import numpy as np
+file, data, out = sys.argv[1:]
+model = keras.saving.load_model(file)
+with np.load(data) as given:
+    model.fit(given["x"], given["y"], batch_size=8, epochs=2, shuffle=False, verbose=0)
+np.savez(out, *model.get_weights())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras with NumPy 2
+@pytest.mark.parametrize("options", [{}, {"learning_rate": 1e-2, "momentum": 0.9, "weight_decay": 0.1}])
+def test_a_saved_model_continues_bit_for_bit_in_another_process(tmp_path, options):
+    made = model(Adafactor(**options))
+    fit = {"batch_size": 8, "epochs": 2, "shuffle": False, "verbose": 0}
+    made.fit(DIGITS, LABELS, **fit)
+    file, data, out = (str(tmp_path / name) for name in ("model.keras", "data.npz", "weights.npz"))
+    made.save(file)
+    np.savez(data, x=DIGITS, y=LABELS)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", CONTINUE, file, data, out], check=True, env=environment)
+    made.fit(DIGITS, LABELS, **fit)
+    with np.load(out) as found:
+        for expected, got in zip(made.get_weights(), found.values(), strict=True):
+            np.testing.assert_array_equal(got, expected, strict=True)
