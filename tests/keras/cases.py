@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
+from accumtrain.keras import Adafactor
+
 EXAMPLES = 32  # of one update. With one example for a replica plain Keras differs by 1e-8, too
 UPDATES = 5
 CLASSES = 4
@@ -117,6 +119,6 @@ OPTIMIZERS: dict[str, Callable[[], keras.optimizers.Optimizer]] = {
     "adamw": lambda: keras.optimizers.AdamW(cosine(), weight_decay=0.1, use_ema=True, ema_momentum=0.5),
     "nadam": lambda: keras.optimizers.Nadam(1e-2, clipnorm=0.5),
     "lion": lambda: keras.optimizers.Lion(1e-2),
-    "adafactor": lambda: keras.optimizers.Adafactor(1e-2),
+    "adafactor": lambda: Adafactor(momentum=0.9, weight_decay=0.1),
     "own": SignedRoot,
 }
