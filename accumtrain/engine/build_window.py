@@ -53,6 +53,7 @@ def build_window(config: Config, data: Data, total_steps: int, strategy: tf.dist
             loss=build_loss(config.loss),
             schedule=build_schedule(config.schedule, total_steps),
             clip_norm=config.optim.clip_norm,
+            adaptive_clip=config.optim.adaptive_clip,
             ema=moving_average(config, model),
             loss_scale=loss_scale(config),
             seed=config.run.seed,

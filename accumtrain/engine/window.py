@@ -21,6 +21,7 @@ from accumtrain.engine.ema import MovingAverage
 from accumtrain.engine.loss import Batch, PerExample, accuracy, cross_entropy, weighted_sums, weights
 from accumtrain.engine.loss_scale import LossScale
 from accumtrain.engine.moving_statistics import MovingStatisticsBuffer
+from accumtrain.optim.adaptive_clip import clip_by_weight
 from accumtrain.optim.optimizer import Optimizer, in_sequence
 from accumtrain.optim.per_shape import VariableHandle
 from accumtrain.optim.rate_schedules import Schedule, constant_schedule
@@ -50,7 +51,9 @@ class Window(tf.Module):
         loss: (labels [N], logits [N, classes]) -> losses [N], whose mean over the window is minimised.
         metrics: functions like `loss`; the commit returns the mean of each by its name.
         schedule: int64 update count -> factor on the optimizer's rate; None is 1.
-        clip_norm: largest global norm of the mean gradient; 0 does not clip.
+        clip_norm: largest global norm of the gradient; 0 does not clip.
+        adaptive_clip: largest ratio of the norm of a unit's gradient to that of its weights (optim/adaptive_clip.py),
+            in place of `clip_norm`; 0 does not clip. It takes the memory of a second set of gradients.
         ema: moving average of the weights, or None.
         loss_scale: factor on the loss while gradients are computed, which the commit divides out; or None.
         seed: the run's seed, for layers that draw random numbers.
@@ -72,6 +75,7 @@ class Window(tf.Module):
         metrics: Mapping[str, PerExample] | None = None,
         schedule: Schedule | None = None,
         clip_norm: float = 0.0,
+        adaptive_clip: float = 0.0,
         ema: MovingAverage | None = None,
         loss_scale: LossScale | None = None,
         seed: int = 0,
@@ -84,7 +88,8 @@ class Window(tf.Module):
             raise ValueError(f"reduction={reduction!r} is not one of mean, sum")
         self.model, self.optimizer, self.ema, self.loss_scale = model, optimizer, ema, loss_scale
         self.schedule = schedule or constant_schedule()
-        self.clip_norm, self.seed, self.micro_steps = clip_norm, seed, micro_steps
+        self.clip_norm, self.adaptive_clip = clip_norm, adaptive_clip
+        self.seed, self.micro_steps = seed, micro_steps
         self.reduction = reduction
         self.loss_function = loss
         self._metrics = dict({"accuracy": accuracy} if metrics is None else metrics)
@@ -193,6 +198,10 @@ class Window(tf.Module):
         scale = 1.0 / divisor
         if self.clip_norm > 0:
             scale *= tf.minimum(tf.constant(1.0, self.dtype), self.clip_norm / norm)
+
+        if self.adaptive_clip > 0:
+            share = self.adaptive_clip * divisor  # of gradients that are not divided yet
+            gradients = [clip_by_weight(*pair, share) for pair in zip(gradients, self.variables_, strict=True)]
 
         def update() -> tf.Tensor:
             # automatic control dependencies order these lines: each waits for variables that one before it writes

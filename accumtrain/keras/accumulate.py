@@ -228,8 +228,7 @@ class Accumulate(keras.optimizers.LossScaleOptimizer):
         gradients = [tf.cast(mean, variable.dtype) for mean, variable in zip(means, variables, strict=True)]
         if self.adaptive_clip:
             share = self.adaptive_clip * (self.dynamic_scale if self._scaled else 1.0)
-            weights = [tf.convert_to_tensor(variable) for variable in variables]
-            gradients = [clip_by_weight(*pair, share) for pair in zip(gradients, weights, strict=True)]
+            gradients = [clip_by_weight(*pair, share) for pair in zip(gradients, variables, strict=True)]
         apply = self._stateful_handle_finite_grads if self._scaled else self.inner_optimizer.apply
         apply(gradients, variables)
 

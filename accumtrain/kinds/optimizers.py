@@ -13,7 +13,10 @@ from accumtrain.kinds.values import COUNT, FRACTION, NOT_NEGATIVE, POSITIVE, One
 
 @dataclass(kw_only=True)
 class OptimConfig(Choice):
-    """Keys of every optimizer. `clip_norm`: the largest global norm of the gradient; 0 turns clipping off.
+    """Keys of every optimizer. What clips the gradient: 0 turns it off, and one of them at most is on.
+
+    `clip_norm`: the largest norm over all gradients.
+    `adaptive_clip`: the largest ratio of the norm of a unit's gradient to that of its weights.
 
     Attributes:
         has_own_rate: `lr` may be null; the optimizer then computes its own rate.
@@ -23,6 +26,7 @@ class OptimConfig(Choice):
     lr: Annotated[float | None, POSITIVE] = 1e-3
     weight_decay: Annotated[float, NOT_NEGATIVE] = 0.0
     clip_norm: Annotated[float, NOT_NEGATIVE] = 0.0
+    adaptive_clip: Annotated[float, NOT_NEGATIVE] = 0.0
 
     has_own_rate: ClassVar[bool] = False
     memory_effect: ClassVar[str] = ""
@@ -34,12 +38,16 @@ class OptimConfig(Choice):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Keyword arguments of its class: all keys but `kind` and `clip_norm` (the window clips), `lr` spelled out."""
+        """Keyword arguments of its class: all keys but `kind` and what the window does, with `lr` spelled out."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
-        del values["kind"], values["clip_norm"]
+        del values["kind"], values["clip_norm"], values["adaptive_clip"]
         return {"learning_rate": values.pop("lr"), **values}
 
     def check(self) -> None:
+        if self.clip_norm and self.adaptive_clip:
+            raise ConfigError(
+                f"optim.clip_norm={self.clip_norm} and optim.adaptive_clip={self.adaptive_clip}: set one of them to 0"
+            )
         if self.lr is None and not self.has_own_rate:
             owners = " and ".join(row.name for row in OPTIMIZERS if row.config.has_own_rate)
             raise ConfigError(

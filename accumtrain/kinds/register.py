@@ -42,7 +42,7 @@ def register_optimizer(name: str, build: Code, config: type[OptimConfig] = Optim
 
     Args:
         build: a subclass of Optimizer, or "module:class". It is called with the keys of `config` as keyword arguments:
-            without `kind` and `clip_norm`, and with `lr` as `learning_rate`.
+            without `kind`, `clip_norm` and `adaptive_clip`, and with `lr` as `learning_rate`.
         config, returns, raises: as for `register_model`, with OptimConfig.
     """
     return _register(OPTIMIZERS, name, build, config)

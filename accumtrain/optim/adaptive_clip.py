@@ -7,15 +7,17 @@ import tensorflow as tf
 SMALLEST_WEIGHT = 1e-3  # the norm that counts for a unit whose weights are smaller, or it would never move
 
 
-def clip_by_weight(gradient: tf.Tensor, weight: tf.Tensor, share: float | tf.Tensor) -> tf.Tensor:
+def clip_by_weight(gradient: tf.Tensor, weight: tf.Tensor | tf.Variable, share: float | tf.Tensor) -> tf.Tensor:
     """Scales the gradient of each unit down to a norm of `share` times that of the unit's weights.
 
     A unit is what computes one output: all but the last axis of a kernel, and the whole of a vector or scalar.
 
     Args:
-        gradient, weight: of the same shape and dtype.
+        gradient: a tensor.
+        weight: a tensor or variable of the same shape and dtype.
         share: the largest ratio of the two norms.
     """
+    weight = tf.convert_to_tensor(weight)
     axes = list(range(gradient.shape.rank - 1)) if gradient.shape.rank > 1 else None
     gradient_norm, weight_norm = _norm(gradient, axes), _norm(weight, axes)
     limit = tf.cast(share, weight.dtype) * tf.maximum(weight_norm, SMALLEST_WEIGHT)

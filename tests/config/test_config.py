@@ -106,6 +106,7 @@ MISTAKES = [
     ("device=multiworker run.on_nonfinite=rollback", "run.on_nonfinite=rollback: works in one process"),
     ("device.workers=[a:1]", "device.workers=[a:1]: only device=multiworker has workers"),
     ("accum.dtype=bfloat16", "accum.dtype=bfloat16: no such choice; did you mean float"),
+    ("optim.clip_norm=1 optim.adaptive_clip=0.01", "optim.clip_norm=1.0 and optim.adaptive_clip=0.01: set one of them"),
     ("accum.reduction=max", "accum.reduction=max: no such choice; choose from mean, sum"),
     ("accum.reduction=sum accum=auto", "accum.reduction=sum: accum.steps decides what is learned, so it can't be auto"),
     ("loss_scale.initial=0.5", "loss_scale.initial=0.5: must be at least 1"),

@@ -175,6 +175,21 @@ def test_clipping_acts_on_the_mean_gradient():
         assert moved == pytest.approx(0.05, rel=1e-9)
 
 
+def test_adaptive_clipping_bounds_each_unit_by_its_weights():
+    optim = SgdConfig(lr=1.0, momentum=0.0, weight_decay=0.0)
+    window = window_for(lenet(), optim, SHAPE, micro_steps=2, adaptive_clip=1e-4)
+    before = weights(window)
+    train(window, [examples(8, SHAPE)], 2)
+    clipped = 0
+    for old, new in zip(before, weights(window), strict=True):
+        axes = tuple(range(old.ndim - 1)) if old.ndim > 1 else None
+        moved = np.sqrt(np.square(new - old, dtype=np.float64).sum(axes))
+        limit = 1e-4 * np.maximum(np.sqrt(np.square(old, dtype=np.float64).sum(axes)), 1e-3)
+        assert (moved <= 1.01 * limit + 1e-7).all()
+        clipped += int(np.sum(moved > 0.99 * limit))
+    assert clipped > 10
+
+
 @pytest.mark.parametrize("split", [1, 2, 4])
 def test_a_sum_is_the_mean_times_the_number_of_micro_batches(split):
     config, batches = lenet(), [examples(8, SHAPE)]
