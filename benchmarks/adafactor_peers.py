@@ -2,7 +2,7 @@
 
 Run it where optax, jax, torch and transformers are installed; it writes tests/optim/adafactor_peers.npz:
 
-    python -m benchmarks.adafactor_peers
+    python benchmarks/adafactor_peers.py
 """
 
 from __future__ import annotations

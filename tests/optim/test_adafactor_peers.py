@@ -1,6 +1,6 @@
 """Adafactor's presets, through both doors, against the implementations that they are named after.
 
-tests/optim/adafactor_peers.npz holds the peers' weights; `python -m benchmarks.adafactor_peers` writes it, where optax,
+tests/optim/adafactor_peers.npz holds the peers' weights; `python benchmarks/adafactor_peers.py` writes it, where optax,
 jax, torch and transformers are installed. The Keras 2 optimizer of bojone needs an older Keras: its published formulas
 stand here in NumPy.
 """
