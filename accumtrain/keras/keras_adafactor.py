@@ -52,6 +52,8 @@ class Adafactor(keras.optimizers.Optimizer):
         weight_decay_factor: str = "rate",
         **kwargs: Any,
     ) -> None:
+        if weight_decay is not None and not weight_decay >= 0:
+            raise ValueError(f"weight_decay={weight_decay!r}: must be at least 0, or None")
         rate = self._relative_step if learning_rate is None else learning_rate
         super().__init__(learning_rate=rate, weight_decay=weight_decay, **kwargs)
         self._rule = AdafactorRule(
@@ -109,9 +111,11 @@ class Adafactor(keras.optimizers.Optimizer):
         dtype = variable.dtype
         t = tf.cast(tf.convert_to_tensor(self.iterations) + 1, dtype)
         slots = self._slots[self._get_variable_index(variable)]
+        gradient = tf.cast(tf.convert_to_tensor(gradient), dtype)
+        gradient.set_shape(variable.shape)  # of indexed slices inside a conditional it is unknown
         self._change_one(
             {"weight": variable, **{name: slot.value for name, slot in slots.items()}},
-            tf.cast(tf.convert_to_tensor(gradient), dtype),
+            gradient,
             self._rule.scalars(tf.cast(learning_rate, dtype), t),
             float(self.weight_decay or 0.0) if self._use_weight_decay(variable) else 0.0,
         )

@@ -174,6 +174,18 @@ def test_under_a_loss_scale():
     assert_near(fitted(scaled), fitted(Adafactor(1e-2, weight_decay=0.1)))
 
 
+def test_an_embedding_under_a_loss_scale():
+    """Rows of an embedding have no static shape inside the conditional of a loss scale."""
+    keras.utils.set_random_seed(1)
+    layers = [keras.layers.Embedding(9, 4), keras.layers.Flatten(), keras.layers.Dense(3)]
+    words = keras.Sequential([keras.Input((5,), dtype="int32"), *layers])
+    words.compile(keras.optimizers.LossScaleOptimizer(Adafactor(1e-2)), "mse")
+    before = words.get_weights()[0].copy()
+    words.fit(np.ones((8, 5), np.int32), np.ones((8, 3)), verbose=0)
+    moved = np.abs(words.get_weights()[0] - before).sum(axis=1) > 0
+    assert moved.tolist() == [row == 1 for row in range(9)]
+
+
 MIRRORED = """
 import keras, tensorflow as tf
 tf.config.set_logical_device_configuration(
@@ -228,6 +240,7 @@ def test_it_survives_a_round_trip(optimizer):
         ({"epsilon1": 0.0}, "epsilon1=0.0"),
         ({"clip_threshold": 0.0}, "clip_threshold=0.0"),
         ({"min_dim_size_to_factor": 0}, "min_dim_size_to_factor=0"),
+        ({"weight_decay": -1.0}, "weight_decay=-1.0: must be at least 0"),
         ({"beta_2": 0.9}, "beta_2"),
     ],
 )
