@@ -30,14 +30,24 @@ def build_loss(config: LossConfig) -> PerExample:
     return loss
 
 
+def build_metrics(config: LossConfig) -> dict[str, PerExample]:
+    """What is measured beside the loss that `config` names, by name."""
+    return {name: load(metric) for name, metric in LOSSES[config.kind].metrics.items()}
+
+
+def build_means(config: LossConfig) -> dict[str, PerExample]:
+    """The loss, by the name `loss`, and the metrics."""
+    return {"loss": build_loss(config), **build_metrics(config)}
+
+
 def build_cross_entropy(config: CrossEntropyConfig) -> PerExample:
     return cross_entropy
 
 
 def weighted_sums(functions: Iterable[PerExample], logits: tf.Tensor, batch: Batch) -> list[tf.Tensor]:
-    """The sum of each function over the examples of a batch, weighted by example: scalars in the logits' dtype."""
-    weight = tf.cast(weights(batch), logits.dtype)
-    return [tf.reduce_sum(weight * function(batch["label"], logits)) for function in functions]
+    """The sum of each function over the examples of a batch, weighted by example: scalars in its own dtype."""
+    values = [function(batch["label"], logits) for function in functions]
+    return [tf.reduce_sum(tf.cast(weights(batch), value.dtype) * value) for value in values]
 
 
 def weights(batch: Batch) -> tf.Tensor:

@@ -54,13 +54,11 @@ def batch_sizes(config: Config, micro_batch: int, replicas: int) -> dict[str, An
 
 def show_closing(summary: dict[str, Any], run: Run) -> None:
     """Prints the table at the end of a run."""
-    rows = [
-        (split, _number(values["loss"]), _number(values["accuracy"]))
-        for split in ("train", "test", "best")
-        if (values := summary.get(split)) is not None
-    ]
+    splits = {split: summary[split] for split in ("train", "test", "best") if summary.get(split) is not None}
+    means = list(dict.fromkeys(name for values in splits.values() for name in values))
+    rows = [(split, *(_number(values.get(name)) for name in means)) for split, values in splits.items()]
     speed = summary["examples_per_second"]
-    table(f"{run.path.name}: {summary['step']} updates", ("", "loss", "accuracy"), rows)
+    table(f"{run.path.name}: {summary['step']} updates", ("", *means), rows)
     say(
         f"{format_seconds(summary['seconds'])}"
         + (f", {speed:.0f} examples/s" if speed else "")
