@@ -37,7 +37,10 @@ LEVELS = {room: level for level, layer in enumerate(LAYERS) for room in layer}
 # What a command imports before its job begins; whole rooms, or modules of a room.
 LIGHT = {
     *("shell", "runs", "process", "config", "kinds", "console", "errors", "version"),
-    *(f"planning.{name}" for name in ("advice", "auto_steps", "plan_file", "probe", "probed_plan", "tpu_plan")),
+    *(
+        f"planning.{name}"
+        for name in ("advice", "auto_steps", "plan_file", "probe", "probed_plan", "search", "tpu_plan")
+    ),
     *(f"jobs.{name}" for name in ("dispatch", "plan", "report")),
 }
 HEAVY = {"tensorflow", "keras", "numpy", "matplotlib"}

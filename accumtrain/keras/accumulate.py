@@ -261,8 +261,8 @@ class Accumulate(keras.optimizers.LossScaleOptimizer):
         return cls(**{**config, "optimizer": optimizer})
 
     def save_own_variables(self, store: Any) -> None:
-        """Keras calls it to write a file. The buffers are written only while a window is open."""
-        for name, variable in self._saved(bool(self.micro_step.numpy())):
+        """Keras calls it to write a file. Nothing before `build`; buffers only while a window is open."""
+        for name, variable in self._saved(bool(self.micro_step.numpy())) if self.built else ():
             store[name] = variable.numpy()
 
     def load_own_variables(self, store: Any) -> None:
@@ -271,6 +271,8 @@ class Accumulate(keras.optimizers.LossScaleOptimizer):
         Raises:
             ValueError: the file is of another optimizer, or of other variables.
         """
+        if not store.keys():  # it was not built
+            return
         expected = dict(self._saved("sum_0" in store))
         if set(store.keys()) != set(expected):
             raise ValueError(f"{self.name}: the file has {sorted(store.keys())}, this optimizer {sorted(expected)}")

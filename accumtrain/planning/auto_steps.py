@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
-from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 from omegaconf import OmegaConf
@@ -16,6 +15,7 @@ from accumtrain.console import format_bytes, say, table
 from accumtrain.errors import CheckpointError, OutOfMemoryError
 from accumtrain.planning.advice import LAST_RESORT, combined, in_words, remedies
 from accumtrain.planning.probe import SHARE, Trial, probe
+from accumtrain.planning.search import Point, largest_that_fits
 from accumtrain.process import environment
 from accumtrain.process.free_memory import free_bytes
 from accumtrain.runs.folder import folder_of
@@ -81,9 +81,7 @@ def with_trained_accum_steps(config: Config) -> Config:
 def search(config: Config, attempt: ProbeFunction) -> list[Trial]:
     """Probes until the largest micro-batch is known that fits while the next larger one does not, or does not exist.
 
-    A micro-batch divides the examples of a replica's update, so that every micro-batch is full. The search starts with
-    1 and about 2. Then it tries where a straight line through the last two fitting trials meets the limit, or bisects
-    if a trial at or below that size has failed.
+    A micro-batch divides the examples of a replica's update, so that every micro-batch is full.
 
     Returns:
         The trials, sorted by micro-batch. If the first does not fit, there is no other.
@@ -92,20 +90,15 @@ def search(config: Config, attempt: ProbeFunction) -> list[Trial]:
         ConfigError: batch_size does not divide by the replicas.
     """
     first = attempt(config, 1)
-    if first.replicas is None:
-        return [first]
-    sizes = divisors(config.batch_size // first.replicas)
     trials = {1: first}
-    # indices of the largest size that fits and of the smallest that does not
-    low, high = (0, len(sizes)) if first.fits else (-1, 0)
-    while high - low > 1:
-        fitting = [trials[size] for size in sizes[: low + 1] if size in trials]
-        place = bisect_right(sizes, _target(config, fitting)) - 1
-        if place >= high and high < len(sizes):  # the line is wrong: that size did not fit
-            place = (low + high) // 2
-        place = min(max(place, low + 1), high - 1)
-        trials[sizes[place]] = trial = attempt(config, sizes[place])
-        low, high = (place, high) if trial.fits else (low, place)
+
+    def used(size: int) -> float | None:
+        if size not in trials:
+            trials[size] = attempt(config, size)
+        return point(config, trials[size])[1] if trials[size].fits else None
+
+    if first.replicas is not None:
+        largest_that_fits(divisors(config.batch_size // first.replicas), used, partial(budget, config))
     return [trials[size] for size in sorted(trials)]
 
 
@@ -190,24 +183,11 @@ def budget(config: Config) -> float:
     return SHARE * (free_bytes() if limit is None else limit * 2**20)
 
 
-def line_through(config: Config, before: Trial, last: Trial) -> tuple[float, float]:
-    """A line through two fitting trials: bytes, as `budget` counts them, at a micro-batch of 0 and per example."""
-    pair = (before, last)
-    used_before, used = (t.rss_bytes if config.device.memory_limit_mb is None else t.peak_bytes for t in pair)
+def point(config: Config, trial: Trial) -> Point:
+    """The micro-batch of a trial that fits, and the bytes that it takes, as `budget` counts them."""
+    used = trial.rss_bytes if config.device.memory_limit_mb is None else trial.peak_bytes
     assert used is not None
-    assert used_before is not None
-    slope = (used - used_before) / (last.micro_batch - before.micro_batch)
-    return used - slope * last.micro_batch, slope
-
-
-def _target(config: Config, fitting: Sequence[Trial]) -> int:
-    """The micro-batch to try next, given the trials that fit."""
-    last = fitting[-1]
-    if len(fitting) < 2:
-        return 2 * last.micro_batch
-    base, slope = line_through(config, fitting[-2], last)
-    # no rise: what the examples take is still hidden by what the allocator takes in advance
-    return 8 * last.micro_batch if slope <= 0 else int((budget(config) - base) / slope)
+    return trial.micro_batch, used
 
 
 def _saved_steps(config: Config) -> int | None:

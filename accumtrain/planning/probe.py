@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -80,14 +81,28 @@ def probe(config: Config, micro_batch: int, note: str = "") -> Trial:
         "free_mb": free // 2**20,
     }
     with tempfile.TemporaryDirectory(prefix="accumtrain-probe-") as name:
-        ended = child.ask(child_command(), Path(name), request, "importing TensorFlow")
+        measured = measure_in_child(request, Path(name))
     out_of_memory = Trial(config.model.memory, micro_batch, fits=False)
-    if ended.code == OutOfMemoryError.exit_code or ended.code in OF_MEMORY:
+    if measured is None:
         return out_of_memory
+    return replace(out_of_memory, fits=measured["rss_bytes"] <= free, **measured)
+
+
+def measure_in_child(request: Mapping[str, Any], folder: Path) -> dict[str, Any] | None:
+    """The answer of a child that may run out of memory; None if it did.
+
+    Raises:
+        AccumtrainError: it failed for another reason.
+        KeyboardInterrupt: a signal stopped the child.
+        RuntimeError: the child ended by a bug; the end of its stderr is in the message.
+    """
+    ended = child.ask(child_command(), folder, request, "importing TensorFlow")
+    if ended.code == OutOfMemoryError.exit_code or ended.code in OF_MEMORY:
+        return None
     if ended.code in STOPPED:
         raise KeyboardInterrupt
     child.check(ended, "a probe")
-    return replace(out_of_memory, fits=ended.answer["rss_bytes"] <= free, **ended.answer)
+    return ended.answer
 
 
 # --- in the child -----------------------------------------------------------------------------------------------

@@ -9,9 +9,10 @@ from typing import Any
 from accumtrain.config.schema import Config
 from accumtrain.console import say, table
 from accumtrain.planning.advice import policies
-from accumtrain.planning.auto_steps import COLUMNS, ProbeFunction, budget, ladder, limit_text, line_through, row
+from accumtrain.planning.auto_steps import COLUMNS, ProbeFunction, budget, ladder, limit_text, point, row
 from accumtrain.planning.plan_file import plan_result, title
 from accumtrain.planning.probe import Trial, probe
+from accumtrain.planning.search import line_through
 from accumtrain.runs.folder import folder_of, result_file
 
 PROBES = 6  # largest number for each policy
@@ -71,7 +72,7 @@ def _expected_beyond(config: Config, fitting: Sequence[Trial], size: int) -> Tri
     """The trial of `size` without a probe, if a straight line through the last two is CLEARLY beyond the limit."""
     if len(fitting) < 2:
         return None
-    base, slope = line_through(config, *fitting[-2:])
+    base, slope = line_through(*(point(config, trial) for trial in fitting[-2:]))
     expected = base + slope * size
     if expected <= CLEARLY * budget(config):
         return None

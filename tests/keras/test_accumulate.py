@@ -285,3 +285,12 @@ def test_other_variables_in_the_same_window_are_refused():
     optimizer.apply([tf.ones([1])], variables[:1])
     with pytest.raises(ValueError, match="other variables have gradients"):
         optimizer.apply([tf.ones([1])], variables[1:])
+
+
+def test_a_model_is_saved_before_its_first_step(tmp_path):
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    model.compile(Accumulate("adam", 4), "mse")
+    model.save(tmp_path / "model.keras")
+    with pytest.warns(UserWarning, match="Skipping variable loading for optimizer 'adam"):  # as without Accumulate
+        loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert (loaded.optimizer.steps, int(loaded.optimizer.micro_step.numpy())) == (4, 0)

@@ -1,0 +1,113 @@
+"""A copy of a model in another process: the same predictions and the same next update, to the bit, or a refusal."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import keras
+import pytest
+
+from accumtrain.keras.model_copy import read_model, write_model
+from tests.keras import copied
+
+READ = """
+import sys
+from pathlib import Path
+import numpy as np
+from accumtrain.keras.model_copy import read_model
+from tests.keras.copied import updated
+assert "OwnDense" not in vars(sys.modules["__main__"])
+for folder in sorted(Path(sys.argv[1]).iterdir()):
+    model, expected = read_model(folder), np.load(folder / "next.npz")
+    found = updated(model) if model.built else {}
+    same = found.keys() == {*expected} and all(np.array_equal(found[name], expected[name]) for name in found)
+    print(folder.name, len(found), "same" if same else "differs")
+"""
+
+
+def python(*arguments: str) -> str:
+    path = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, *arguments], env=os.environ | path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def test_copies_of_a_programs_own_classes_are_the_same_to_the_bit(tmp_path):
+    python(copied.__file__, str(tmp_path))
+    lines = [line.split() for line in python("-c", READ, str(tmp_path)).splitlines()]
+    assert {name for name, _, _ in lines} == {f"{f.__name__}-{done}" for f in copied.MODELS for done in (False, True)}
+    for name, values, verdict in lines:
+        assert verdict == "same", name
+        assert int(values) >= 4 or name in ("not_built-False", "subclassed-False")
+
+
+class TakesALayer(keras.layers.Layer):
+    def __init__(self, inner: keras.layers.Layer) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def call(self, x: Any) -> Any:
+        return self.inner(x)
+
+
+def test_a_class_that_keras_can_not_save_is_refused(tmp_path):
+    model = keras.Sequential([keras.Input((3,)), TakesALayer(keras.layers.Dense(2))])
+    with pytest.raises(ValueError, match=r"(?s)TakesALayer.*a get_config with all arguments"):
+        write_model(model, tmp_path)
+
+
+def test_arguments_that_keras_loses_are_refused(tmp_path):
+    class Dropping(keras.Sequential):
+        def __init__(self, rate: float = 0.1) -> None:
+            super().__init__([keras.Input((3,)), keras.layers.Dropout(rate)])
+
+    with pytest.raises(ValueError, match="Dropping has no get_config, and Keras loses its rate"):
+        write_model(keras.Sequential([Dropping(0.5), keras.layers.Dense(2)]), tmp_path)
+
+
+def test_functions_have_their_names_again(tmp_path):
+    model = copied.own_functions()
+    write_model(model, tmp_path)
+    assert copied.scaled_tanh.__name__ == "scaled_tanh"
+    assert model.layers[0].function.__name__ == "<lambda>"
+
+
+def test_two_classes_of_one_name_are_refused(tmp_path):
+    class OwnDense(copied.OwnDense):
+        pass
+
+    model = keras.Sequential([keras.Input((3,)), OwnDense(2), copied.OwnDense(2)])
+    with pytest.raises(ValueError, match="two classes OwnDense in it: rename one"):
+        write_model(model, tmp_path)
+
+
+def test_what_can_not_be_pickled_is_refused(tmp_path):
+    lock = threading.Lock()
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Lambda(lambda x: x * (not lock.locked()))])
+    with pytest.raises(ValueError, match=r"can't be written for another process: .*pickle"):
+        write_model(model, tmp_path)
+
+
+def test_what_keras_would_lose_is_refused(tmp_path):
+    model = copied.Subclassed()
+    model(copied.X)
+    model.head.trainable = False
+    write_model(model, tmp_path)
+    with pytest.raises(ValueError, match=r"a frozen weight of shape \(3, 2\), float32 became a weight of shape"):
+        read_model(tmp_path)
+
+
+def test_a_compile_of_its_own_is_refused(tmp_path):
+    class OwnCompile(keras.Sequential):
+        def compile(self, *arguments: Any, strength: float, **named: Any) -> None:
+            super().compile(*arguments, **named)
+
+    model = OwnCompile([keras.Input((3,)), keras.layers.Dense(2)])
+    model.compile("sgd", "mse", strength=2.0)
+    write_model(model, tmp_path)
+    with pytest.warns(UserWarning, match="compile"), pytest.raises(ValueError, match="became a model that is not comp"):
+        read_model(tmp_path)
