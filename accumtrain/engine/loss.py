@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 import tensorflow as tf
 
@@ -11,6 +12,20 @@ from accumtrain.kinds.table import load
 
 PerExample = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 Batch = Mapping[str, tf.Tensor]  # image [N, H, W, C], label [N]; optional weight float32 [N], 1 for all if absent
+
+
+class SplitMetrics(Protocol):
+    """What is measured on a whole split, as it is no mean over examples."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The names of what is measured."""
+
+    def update(self, labels: Any, logits: Any) -> None:
+        """Adds a batch; called in graphs."""
+
+    def take(self) -> dict[str, float]:
+        """The values by name, of all batches since the last call."""
 
 
 def cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
@@ -38,6 +53,13 @@ def build_metrics(config: LossConfig) -> dict[str, PerExample]:
 def build_means(config: LossConfig) -> dict[str, PerExample]:
     """The loss, by the name `loss`, and the metrics."""
     return {"loss": build_loss(config), **build_metrics(config)}
+
+
+def build_split_metrics(config: LossConfig) -> SplitMetrics | None:
+    """What is measured on a whole split only; None if there is nothing."""
+    build = LOSSES[config.kind].split_metrics
+    metrics: SplitMetrics | None = None if build is None else load(build)(config)
+    return metrics
 
 
 def build_cross_entropy(config: CrossEntropyConfig) -> PerExample:

@@ -150,7 +150,8 @@ class Window(tf.Module):
 
     def _add_gradients(self, gradients: Gradients) -> list[tf.Operation]:
         known = ((self._slot[variable.ref()], gradient) for variable, gradient in gradients if gradient is not None)
-        return [buffer.assign_add(tf.cast(gradient, buffer.dtype)) for buffer, gradient in known]
+        # an embedding's gradient, tf.IndexedSlices, becomes dense
+        return [buffer.assign_add(tf.cast(tf.convert_to_tensor(each), buffer.dtype)) for buffer, each in known]
 
     def _micro_seed(self) -> tf.Tensor:
         """The seed of this micro-step, int32 [2]: a function of run, update, and micro-step over all replicas."""

@@ -15,7 +15,7 @@ from accumtrain.devices.resolve import resolve
 from accumtrain.engine.build_window import model_for, moving_average
 from accumtrain.engine.checkpoint import restore_model
 from accumtrain.engine.evaluator import Evaluator
-from accumtrain.engine.loss import build_means
+from accumtrain.engine.loss import build_means, build_split_metrics
 from accumtrain.errors import CheckpointError, Preempted
 from accumtrain.planning.auto_steps import with_trained_accum_steps
 from accumtrain.planning.tensorflow_errors import in_user_words
@@ -47,7 +47,13 @@ def run(config: Config) -> dict[str, Any] | None:
         ema = moving_average(config, model)
         saved = restore_model(folder_of(config) / CHECKPOINTS, model, ema, partial(check_evaluates, config, data))
         evaluator = Evaluator(
-            model, ema, build_means(config.loss), data, micro_batch * devices.replicas, devices.strategy
+            model,
+            ema,
+            build_means(config.loss),
+            data,
+            micro_batch * devices.replicas,
+            devices.strategy,
+            build_split_metrics(config.loss),
         )
     in_words = in_user_words(config, data, devices.replicas, devices.workers)
     with devices.watch, in_words, Interrupt() as interrupt:

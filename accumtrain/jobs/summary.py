@@ -18,6 +18,7 @@ from accumtrain.runs.run import Run
 def speed_and_memory(window: Window, logbook: Logbook, meter: Meter) -> dict[str, Any]:
     """The part of the summary that is measured."""
     memory = meter.read()
+    peak, static = memory["tensor_peak_bytes"], memory["tensor_static_bytes"]
     return {
         "examples_per_second": logbook.examples_per_second,
         "seconds": round(logbook.seconds, 3),
@@ -25,7 +26,7 @@ def speed_and_memory(window: Window, logbook: Logbook, meter: Meter) -> dict[str
         "memory": memory,
         "memory_by_kind": {
             **state_bytes(window),
-            "activations": memory["tensor_peak_bytes"] - memory["tensor_static_bytes"],
+            "activations": None if peak is None or static is None else peak - static,
         },
     }
 

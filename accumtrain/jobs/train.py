@@ -154,7 +154,7 @@ class Training(Session):
         if best and self.resumed:
             self.checkpoints.wait()  # this update may be saved as not yet tested, and is not tested again once noted
         self.logbook.test(self.done, result)
-        means = ", ".join(f"test {name} {result[name]:.4f}" for name in ("loss", *self.window.metrics))
+        means = ", ".join(f"test {name} {result[name]:.4f}" for name in self.evaluator.names)
         self.progress.event(f"update {self.done}: {means}{' (best)' if best else ''}")
 
     def _evaluating(self, done: int, batches: int) -> None:

@@ -28,11 +28,14 @@ class LossKind(Kind[LossConfig]):
     Attributes:
         metrics: what is measured beside the loss, by name: functions like the loss, or "module:function". `accuracy`
             decides which state is the best; without it the loss does.
+        split_metrics: a function of the configuration that returns an `accumtrain.engine.loss.SplitMetrics`: what is
+            measured on a whole split only, as it is no mean over examples; or None.
     """
 
     metrics: Mapping[str, str | Callable[..., Any]] = field(
         default_factory=lambda: {"accuracy": "accumtrain.engine.loss:accuracy"}
     )
+    split_metrics: str | Callable[..., Any] | None = None
 
 
 LOSSES: Table[LossKind] = Table("loss.kind")

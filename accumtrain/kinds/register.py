@@ -61,7 +61,7 @@ def register_loss(
         config, returns, raises: as for `register_model`, with LossConfig.
     """
     keys: Any = named(name, config)
-    LOSSES.add(LossKind(keys, build) if metrics is None else LossKind(keys, build, metrics))
+    LOSSES.add(LossKind(keys, build) if metrics is None else LossKind(keys, build, metrics=metrics))
     return keys
 
 
