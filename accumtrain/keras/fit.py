@@ -94,6 +94,8 @@ def fit(
         nullcontext() if job == "train" else compiled.unchanged(),
     ):
         result = dispatch.run(_configuration(values, settings or {}))
+    if job == "train":
+        inner_optimizer(model).finalize_variable_values(model.trainable_variables)  # averages, with use_ema
     assert result is not None, "one process is the chief"
     return result
 
@@ -121,6 +123,7 @@ def _check(model: keras.Model, job: str) -> None:
 def _of_model(model: keras.Model, memory: str) -> dict[str, Any]:
     """What the configuration says of a compiled model. A run that is continued must have the same."""
     optimizer, outer = inner_optimizer(model), model.optimizer
+    arguments = {key: value for key, value in _plain(optimizer.get_config()).items() if key != "name"}
     losses = [f"{each.name}: {type(each.loss).__name__} x {each.loss_weights or 1}" for each in _losses(model)]
     weights = digest(f"{tuple(variable.shape)} {variable.dtype} {variable.trainable}" for variable in model.variables)
     scale = {} if outer is optimizer else {"loss_scale": _scale(outer)}
@@ -128,7 +131,7 @@ def _of_model(model: keras.Model, memory: str) -> dict[str, Any]:
         "precision": PRECISIONS[model.dtype_policy.name],
         "model": {"kind": KIND, "name": model.name, "weights": weights, "cuts": _has_cuts(model), "memory": memory},
         "loss": {"kind": KIND, "losses": losses},
-        "optim": {"kind": KIND, "name": type(optimizer).__name__, "args": _plain(optimizer.get_config())},
+        "optim": {"kind": KIND, "name": type(optimizer).__name__, "args": arguments},
         **scale,
     }
 

@@ -148,6 +148,11 @@ class KerasModel(Model):
         self.normalisations = list(norms.values())
         self.state = [variable.value for variable in model.non_trainable_variables]
 
+    @property
+    def trainable_variables(self) -> Sequence[tf.Variable]:
+        """Those that Keras trains; its frozen ones are trainable to TensorFlow."""
+        return tuple(self.weights)
+
     def cast(self, images: Any) -> Any:
         x = super().cast(images)
         return (x, tf.zeros((), self.compute_dtype)) if self._penalised else x

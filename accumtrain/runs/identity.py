@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from accumtrain.config.convert import to_mapping
@@ -41,5 +41,18 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 
     Keys that only one side has are left out: they belong to another version.
     """
-    changed = [key for key in now if key in before and before[key] != now[key]]
-    return ", ".join(f"{key}={show(before[key])} there and {show(now[key])} here" for key in changed)
+    return ", ".join(
+        f"{key}={show(old)} there and {show(new)} here"
+        for key in now
+        if key in before
+        for key, old, new in _changed(key, before[key], now[key])
+    )
+
+
+def _changed(key: str, before: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Dotted key, old and new value of what differs; of mappings with the same keys what differs in them."""
+    if isinstance(before, Mapping) and isinstance(now, Mapping) and before.keys() == now.keys():
+        for name in now:
+            yield from _changed(f"{key}.{name}", before[name], now[name])
+    elif before != now:
+        yield key, before, now
