@@ -41,7 +41,7 @@ _import_seconds: ContextVar[float] = ContextVar("import_seconds", default=0.0)
 
 
 def job_started() -> float:
-    """Start of the current job, in seconds since the epoch. The first job of a process starts with the process."""
+    """Start of the current job, in seconds since the epoch. The first job of a command starts with the process."""
     return _job_started.get(process_started())
 
 
@@ -72,8 +72,9 @@ def prepare(device: DeviceConfig, *, probed: bool = False) -> None:
         ConfigError: TensorFlow already computes in this process with another memory limit (a sweep over limits) or
             with another allocator, or there is no TPU for device=tpu.
     """
-    _job_started.set(time.time() if _job_started.get(None) else process_started())
-    if "tensorflow" in sys.modules and computes_already():
+    computing = "tensorflow" in sys.modules and computes_already()
+    _job_started.set(time.time() if computing or _job_started.get(None) else process_started())
+    if computing:
         if not device.as_it_is:
             _check_unchanged(device)
         return
