@@ -8,12 +8,20 @@ import keras
 import tensorflow as tf
 
 from accumtrain.keras.batch_statistics import BatchStatistics
+from accumtrain.keras.choose_steps import choose_steps
 from accumtrain.keras.loss_share import LossShare
 from accumtrain.keras.replicas import apply_reduced
 from accumtrain.keras.split_batch import Split, batch_size, splits, take
 
 
-def accumulate(model: keras.Model, steps: int) -> keras.Model:
+def accumulate(
+    model: keras.Model,
+    steps: int | str,
+    *,
+    data: Any = None,
+    batch_size: int | None = None,
+    memory_limit_mb: float | None = None,
+) -> keras.Model:
     """Has `model.fit` compute each batch in `steps` micro-batches, in the memory of one of them.
 
     The update is that of the whole batch: gradients, losses, metrics and example weights, also of a batch that `steps`
@@ -24,24 +32,38 @@ def accumulate(model: keras.Model, steps: int) -> keras.Model:
     Args:
         model: compiled or not. A `compute_loss` of its own must be a mean over examples. What is saved or cloned is the
             model without this change: call `accumulate` again.
-        steps: number of micro-batches; a batch with fewer examples has as many.
+        steps: number of micro-batches; a batch with fewer examples has as many. `auto` takes the smallest number with
+            which a step fits into memory on this CPU: processes with a copy of the model, which must be compiled, try.
+        data: for `auto`, what `fit` will get: (x, y), (x, y, sample_weight) or a data set. Some of it is used.
+        batch_size: for `auto`, the number of examples in a batch.
+        memory_limit_mb: for `auto`, the most that the tensors of a step may take in MiB, weights and optimizer state
+            included, the data set and batches made in advance not; None is the memory that is free.
 
     Returns:
         The same model.
 
     Raises:
-        ValueError: `steps` is not a whole number of 1 or more, or the model has a `train_step` of its own.
+        OutOfMemoryError: with `auto`, not even a micro-batch of 1 fits.
+        ValueError: `steps` is neither `auto` nor a whole number of 1 or more, another argument is not as above, the
+            model has a `train_step` of its own, or, with `auto`, can't be copied to another process.
     """
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise ValueError(f"steps={steps!r}: a batch has a whole number of micro-batches, 1 or more")
+    _check(model, steps, data, batch_size, memory_limit_mb)
+    number = choose_steps(model, data, batch_size, memory_limit_mb) if isinstance(steps, str) else steps
+    model.train_step = SplitTrainStep(model, number)
+    model.train_function = None  # made anew by the next fit
+    return model
+
+
+def _check(model: keras.Model, steps: Any, *of_auto: Any) -> None:
+    if steps != "auto" and any(value is not None for value in of_auto):
+        raise ValueError(f"steps={steps!r}: data, batch_size and memory_limit_mb are for steps='auto'; leave them out")
+    if steps != "auto" and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 1):
+        raise ValueError(f"steps={steps!r}: a batch has a whole number of micro-batches, 1 or more, or 'auto'")
     if type(model).train_step is not keras.Model.train_step:
         raise ValueError(
             f"{type(model).__name__} has a train_step of its own, which can't be split: fit with the micro-batch and "
             "compile(optimizer=Accumulate(optimizer, steps))"
         )
-    model.train_step = SplitTrainStep(model, steps)
-    model.train_function = None  # made anew by the next fit
-    return model
 
 
 class SplitTrainStep:
