@@ -87,8 +87,10 @@ class SplitTrainStep:
                 return number + 1, sums.add(totals, *take(batch, split, number), size=split.size)
 
             count = tf.convert_to_tensor(split.count)
+            with tf.control_dependencies(keras.tree.flatten(totals)):  # the second loop would begin beside the first
+                start = tf.identity(0)
             # parallel iterations would hold the activations of several micro-batches
-            _, totals = tf.while_loop(lambda number, _: number < count, body, (0, totals), parallel_iterations=1)  # noqa: B023
+            _, totals = tf.while_loop(lambda number, _: number < count, body, (start, totals), parallel_iterations=1)  # noqa: B023
         return sums.update(totals)
 
 

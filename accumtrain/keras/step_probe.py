@@ -113,12 +113,13 @@ def answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     try:
         doing.write_text("reading the model")
         model = accumulate(_model(folder), request["steps"])
-        batch = tf.data.Dataset.from_tensors(pickle.loads((folder / BATCH).read_bytes()))
+        batch = tf.data.Dataset.from_tensor_slices(pickle.loads((folder / BATCH).read_bytes()))
         meter, process = Meter(), psutil.Process()
         before = process.memory_info().rss
         meter.start()
         doing.write_text("compiling, then training")
-        model.fit(batch.repeat(UPDATES), verbose=0)
+        # as in fit with arrays, the size of a batch is not known before
+        model.fit(batch.batch(int(batch.cardinality())).repeat(UPDATES), verbose=0)
     except (tf.errors.ResourceExhaustedError, MemoryError) as error:
         raise OutOfMemoryError(str(error)) from error
     measured = meter.read()

@@ -14,7 +14,7 @@ import tensorflow as tf
 from accumtrain.errors import OutOfMemoryError
 from accumtrain.keras import accumulate, choose_steps, step_probe
 from accumtrain.keras.choose_steps import batch_of, micro_batches
-from accumtrain.keras.step_probe import StepTrial
+from accumtrain.keras.step_probe import StepProbe, StepTrial
 from accumtrain.process import child
 
 MB = 2**20
@@ -142,15 +142,22 @@ def test_a_model_that_can_not_be_read_is_refused(monkeypatch, tmp_path):
         accumulate(model_of(), "auto", data=(X, Y), batch_size=8)
 
 
-@pytest.mark.slow
-def test_real_probes_find_what_fits(capsys):
-    """Activations of 4 MB an example, and at most 24 MB at a time: 8 examples fit into 256 MB, 64 do not."""
+def large_model() -> keras.Model:
+    """Activations of 4 MB an example, and at most 24 MB of them at a time."""
 
     class Large(keras.layers.Layer):
         def call(self, x: Any) -> Any:
             return x + keras.ops.mean(keras.ops.tanh(keras.ops.tile(x, (1, MB // 3))), axis=-1, keepdims=True)
 
     model = model_of(Large())
+    model.compile("sgd", model.loss, jit_compile=False)
+    return model
+
+
+@pytest.mark.slow
+def test_real_probes_find_what_fits(capsys):
+    """8 examples fit into 256 MB, 64 do not."""
+    model = large_model()
     accumulate(model, "auto", data=(X, Y), batch_size=64, memory_limit_mb=256)
     assert 2 <= model.train_step._steps <= 8
     out = capsys.readouterr().out
@@ -159,3 +166,10 @@ def test_real_probes_find_what_fits(capsys):
     before = model.get_weights()
     model.fit(X[:4], Y[:4], batch_size=64, verbose=0)
     assert any((a != b).any() for a, b in zip(before, model.get_weights(), strict=True))
+
+
+@pytest.mark.slow
+def test_micro_batches_of_two_sizes_are_not_in_memory_together(tmp_path):
+    probe = StepProbe(large_model(), batch_of((X, Y), 31), tmp_path)
+    whole, uneven = (probe(steps, math.ceil(31 / steps), 1000).peak_bytes for steps in (1, 2))
+    assert uneven < 0.75 * whole  # 16 and 15 examples beside 31
