@@ -19,6 +19,7 @@ from .errors import CheckpointError as CheckpointError
 from .errors import ConfigError as ConfigError
 from .errors import DataError as DataError
 from .jobs.dispatch import run as run
+from .keras.fit import fit as fit
 from .kinds.losses import LossConfig as LossConfig
 from .kinds.models import ModelConfig as ModelConfig
 from .kinds.optimizers import OptimConfig as OptimConfig

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 
@@ -16,7 +16,6 @@ from accumtrain.console import format_bytes, format_seconds, stdout
 
 LONG_WINDOW = 16  # windows of at least this many micro-steps show how many are done
 TEXT_WIDTH = 94  # columns reserved for the text beside the bar
-LEFT_OUT_FIRST = ("speed", "accuracy", "time left")  # what a narrow terminal leaves out, in this order
 
 
 @contextmanager
@@ -43,6 +42,7 @@ class Progress:
         self._first, self._total, self._per_epoch, self._log_every = first, total, updates_per_epoch, log_every
         self._step, self._micro = first, 0.0
         self._parts = {"state": "compiling"}
+        self._left_out_first: list[str] = []  # what a narrow terminal leaves out, in this order
         self._timed_from: tuple[int, float] | None = None
         self._console = stdout()
         self._per_second = "ex/s" if self._console.is_terminal else "examples/s"
@@ -72,23 +72,27 @@ class Progress:
         self,
         step: int,
         *,
-        loss: float | None,
-        accuracy: float | None,
+        means: Mapping[str, float | None],
         examples_per_second: float | None,
         peak_bytes: int | None = None,
     ) -> None:
-        """Shows that update `step` is done. Values not known yet are None; `peak_bytes` is the tensor peak so far."""
+        """Shows that update `step` is done.
+
+        Args:
+            means: loss and metrics by name, the loss first. Here and below, values not known yet are None.
+            peak_bytes: the tensor peak so far.
+        """
         self._step, self._micro = step, 0.0
         if self._timed_from is None:
             self._timed_from = (step, time.monotonic())  # after the first update, which includes compilation
         parts = {
-            "loss": "" if loss is None else f"loss {loss:.4f}",
-            "accuracy": "" if accuracy is None else f"accuracy {accuracy:.4f}",
+            **{name: "" if value is None else f"{name} {value:.4f}" for name, value in means.items()},
             "speed": "" if examples_per_second is None else f"{examples_per_second:,.0f} {self._per_second}",
             "memory": "" if peak_bytes is None else f"peak {format_bytes(peak_bytes)}",
             "time left": self._time_left(),
         }
         self._parts = {name: text for name, text in parts.items() if text}
+        self._left_out_first = ["speed", *list(means)[:0:-1], "time left"]
         self._show()
         if self._bar.disable and (step % self._log_every == 0 or step in (self._first + 1, self._total)):
             self._print(f"{self._epoch()}  update {step}/{self._total}  {'  '.join(self._parts.values())}")
@@ -125,7 +129,7 @@ class Progress:
     def _text(self, width: int) -> str:
         """The values of the last update that fit into `width` columns; loss and memory are always shown."""
         parts = dict(self._parts)
-        for name in LEFT_OUT_FIRST:
+        for name in self._left_out_first:
             if len(" ".join(parts.values())) > width:
                 parts.pop(name, None)
         return " ".join(parts.values())

@@ -14,7 +14,7 @@ def test_progress_in_a_pipe_logs_first_last_and_every_tenth(capsys):
     with Progress(first=3, total=25, updates_per_epoch=12.5) as bar:
         for step in range(4, 26):
             bar.window(1, 2)
-            bar.update(step, loss=1 / step, accuracy=None, examples_per_second=512.4, peak_bytes=step * 2**20)
+            bar.update(step, means={"loss": 1 / step}, examples_per_second=512.4, peak_bytes=step * 2**20)
             if step == 13:
                 bar.event("evaluated [here]")
     lines = capsys.readouterr().out.splitlines()
@@ -44,7 +44,7 @@ def test_time_left_is_that_of_the_remaining_updates(monkeypatch, capsys):
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
     with Progress(first=0, total=32, updates_per_epoch=8, log_every=1) as bar:
         for step in (1, 2, 3):
-            bar.update(step, loss=None, accuracy=None, examples_per_second=None)
+            bar.update(step, means={"loss": None, "accuracy": None}, examples_per_second=None)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "epoch 1/4  update 1/32  ", "the first update compiles and is not counted"
     assert lines[2].endswith("58.0 s left"), "2 s for each of 29"
@@ -57,7 +57,7 @@ def test_time_left_is_that_of_the_remaining_updates(monkeypatch, capsys):
 def test_progress_on_a_terminal(method, done, of, shown, capsys, terminal):
     with Progress(first=0, total=4, updates_per_epoch=2) as bar:
         bar.event("evaluated")
-        bar.update(1, loss=0.5, accuracy=0.25, examples_per_second=2000)
+        bar.update(1, means={"loss": 0.5, "accuracy": 0.25}, examples_per_second=2000)
         getattr(bar, method)(done, of)
     out = capsys.readouterr().out
     assert shown in out
@@ -72,7 +72,7 @@ def test_the_bar_stays_on_its_line(columns, capsys, terminal, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(columns))
     with Progress(first=0, total=9999, updates_per_epoch=500) as bar:
         for step in (1000, 1002):
-            bar.update(step, loss=0.5, accuracy=0.25, examples_per_second=2000, peak_bytes=389 * 2**20)
+            bar.update(step, means={"loss": 0.5, "accuracy": 0.25}, examples_per_second=2000, peak_bytes=389 * 2**20)
         bar.window(12, 64)
     lines = [
         re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line) for line in capsys.readouterr().out.replace("\r", "\n").splitlines()

@@ -26,10 +26,16 @@ class Model(tf.Module):
 
     def __call__(self, images: tf.Tensor, mode: Mode = EVALUATION) -> tf.Tensor:
         """The logits [N, classes] of images [N, H, W, C] of any float dtype."""
-        x: Streams = tf.cast(images, self.compute_dtype)
+        x = self.cast(images)
         for segment in self.segments:
             x = segment(x, mode)
         return x
+
+    def cast(self, images: Streams) -> Streams:
+        """What the first segment takes: floats in `compute_dtype`, and integers, if there are any, as they are."""
+        tensors = [tf.convert_to_tensor(each) for each in tf.nest.flatten(images)]
+        floats = [tf.cast(each, self.compute_dtype) if each.dtype.is_floating else each for each in tensors]
+        return tf.nest.pack_sequence_as(images, floats)
 
     @property
     def norms(self) -> list:

@@ -31,16 +31,19 @@ def pullback(module: Module | None, x: Streams, mode: Mode) -> tuple[Streams, Pu
 
 
 def tape_pullback(module: Module, x: Streams, mode: Mode) -> tuple[Streams, Pullback]:
-    """As `pullback`, but always by tf.GradientTape."""
+    """As `pullback`, but always by tf.GradientTape. The gradient of an integer input is None."""
+    inputs = tf.nest.flatten(x)
+    watched = [tensor for tensor in inputs if tensor.dtype.is_floating]
     with tf.GradientTape() as tape:
-        tape.watch(x)
+        tape.watch(watched)
         y = module(x, mode)
 
     def backward(d_y: Streams) -> tuple[Streams, Gradients]:
-        inputs, variables = tf.nest.flatten(x), getattr(module, "trainable_variables", ())
-        gradients = tape.gradient(tf.nest.flatten(y), [*inputs, *variables], output_gradients=tf.nest.flatten(d_y))
-        d_x = tf.nest.pack_sequence_as(x, gradients[: len(inputs)])
-        return d_x, list(zip(variables, gradients[len(inputs) :], strict=True))
+        variables = getattr(module, "trainable_variables", ())
+        found = tape.gradient(tf.nest.flatten(y), [*watched, *variables], output_gradients=tf.nest.flatten(d_y))
+        of_inputs, of_variables = iter(found[: len(watched)]), found[len(watched) :]
+        d_x = [next(of_inputs) if tensor.dtype.is_floating else None for tensor in inputs]
+        return tf.nest.pack_sequence_as(x, d_x), list(zip(variables, of_variables, strict=True))
 
     return y, backward
 

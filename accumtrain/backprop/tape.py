@@ -33,7 +33,7 @@ def gradient(
         The loss and the logits [N, classes].
     """
     backwards: list[Backward] = []
-    x: Streams = tf.cast(images, model.compute_dtype)
+    x = model.cast(images)
     for segment in model.segments:
         x, backward = segment.forward(x, mode, consume)
         backwards.append(backward)
@@ -42,7 +42,7 @@ def gradient(
     with tf.GradientTape() as tape:
         tape.watch(logits)
         value = loss(logits)
-    d_x: Streams = tape.gradient(value, logits)
+    d_x: Streams = tape.gradient(value, logits, unconnected_gradients=tf.UnconnectedGradients.ZERO)
     for backward in reversed(backwards):
         x, d_x = backward(x, d_x)
     return value, logits

@@ -17,7 +17,9 @@ def open_data(config: DataConfig, seed: int) -> Data:
         ConfigError: Settings that contradict each other or the images.
         DataError: Data that is missing, not prepared, corrupt, or not as described.
     """
-    source: Source = load(SOURCES[config.kind].build)(config, seed)
+    source: Source | Data = load(SOURCES[config.kind].build)(config, seed)
+    if isinstance(source, Data):  # examples that need no preparation
+        return source
     train = source.train
     if train.white != source.test.white:
         raise DataError(

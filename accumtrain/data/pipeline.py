@@ -95,16 +95,24 @@ def train_batches(data: Data, *, batch: int, first: int, seed: int, share: Share
 def eval_batches(data: Data, *, batch: int, split: str = "test", share: Share = WHOLE) -> tf.data.Dataset:
     """Every example of a split ("train" or "test") once, in the source's order, without augmentation.
 
-    The last batch is filled up with copies of the last example, of weight 0. Elements are as in `train_batches`.
+    The last batch is filled up with copies of the last example, of weight 0, or smaller than the others, as the data
+    wants it. Elements are as in `train_batches`.
     """
     examples = resident({"train": data.train, "test": data.test}[split])
-    batches = -(-examples.size // batch)
+    whole, rest = divmod(examples.size, batch)
 
     def address(position: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         index = tf.minimum(position, examples.size - 1)
         return index, tf.zeros_like(index, tf.uint64), tf.cast(position < examples.size, tf.float32)
 
-    return _batches(data, examples, address, batches, batch, share, training=False)
+    if data.fills_last_batch or not rest:
+        return _batches(data, examples, address, whole + bool(rest), batch, share, training=False)
+
+    def address_at_end(position: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        return address(position + whole * batch)
+
+    last = _batches(data, examples, address_at_end, 1, rest, share, training=False)
+    return _batches(data, examples, address, whole, batch, share, training=False).concatenate(last) if whole else last
 
 
 def _batches(
@@ -129,11 +137,7 @@ def _batches(
     @do_not_convert
     def finish(examples: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         image = data.preprocess.batch(examples["image"], examples["key"], training=training)
-        return {
-            "image": tf.ensure_shape(image, [size, *data.image_shape]),
-            "label": tf.ensure_shape(examples["label"], [size]),
-            "weight": tf.ensure_shape(examples["weight"], [size]),
-        }
+        return data.shaped({**examples, "image": image}, size)
 
     starts = tf.data.Dataset.range(0, end, stride)
     if by_example:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -117,11 +117,24 @@ class Data:
     train: Split
     test: Split
     num_classes: int
-    image_shape: tuple[int, int, int]
+    image_shape: tuple[int, ...]
     preprocess: Preprocess
     notes: list[str] = field(default_factory=list)
     class_names: list[str] = field(default_factory=list)
     fingerprint: Mapping[str, Any] = field(default_factory=dict)
+
+    fills_last_batch: ClassVar[bool] = True  # of an evaluation, with copies of weight 0
+
+    @property
+    def facts(self) -> str:
+        """What the banner says about the data."""
+        shape = " x ".join(map(str, self.image_shape))
+        return f"{self.train.size:,} training and {self.test.size:,} test images, {shape}, {self.num_classes} classes"
+
+    def shaped(self, batch: dict[str, Any], size: int) -> dict[str, Any]:
+        """The same batch of image, label and weight, whose shapes are known: `size` examples."""
+        shapes = {"image": [size, *self.image_shape], "label": [size], "weight": [size]}
+        return {name: tf.ensure_shape(batch[name], shape) for name, shape in shapes.items()}
 
     @property
     def skipped(self) -> list[dict[str, str]]:

@@ -8,7 +8,7 @@ from accumtrain.backprop.model import Model
 from accumtrain.config.schema import Config
 from accumtrain.data.source import Data
 from accumtrain.engine.ema import MovingAverage
-from accumtrain.engine.loss import build_loss
+from accumtrain.engine.loss import build_loss, build_metrics
 from accumtrain.engine.loss_scale import LossScale
 from accumtrain.engine.window import Window
 from accumtrain.models.build_model import build_model
@@ -51,6 +51,7 @@ def build_window(config: Config, data: Data, total_steps: int, strategy: tf.dist
             model,
             build_optimizer(config.optim),
             loss=build_loss(config.loss),
+            metrics=build_metrics(config.loss),
             schedule=build_schedule(config.schedule, total_steps),
             clip_norm=config.optim.clip_norm,
             adaptive_clip=config.optim.adaptive_clip,

@@ -26,6 +26,7 @@ from accumtrain.errors import CheckpointError
 from accumtrain.runs.checkpoint_store import CheckpointStore, DamagedError, Saved
 
 BEST = "best"
+ACCURACY = "accuracy"  # the metric that decides which state is the best; without it the loss does
 NICENESS = 19  # of the thread that writes: it has the processors when training leaves them
 # Seconds. If training waits longer than this for a checkpoint, other programs use the processors, and the thread that
 # writes must have a normal priority.
@@ -65,6 +66,7 @@ class Checkpoints:
             state["ema"] = window.ema
         if window.loss_scale is not None:
             state["loss_scale"] = window.loss_scale
+        self._by_accuracy = ACCURACY in window.metrics
         self._checkpoint = tf.train.Checkpoint(**state, best_accuracy=self.best_accuracy, best_loss=self.best_loss)
         # a graph, as tf.train.Checkpoint walks through all objects in each call
         self._save = tf.function(self._save_graph, autograph=False, input_signature=[tf.TensorSpec([], tf.string)])
@@ -120,10 +122,11 @@ class Checkpoints:
 
     @property
     def best(self) -> dict[str, float] | None:
-        """Loss and accuracy of the best state; None before the first evaluation."""
+        """Loss and, if it is measured, accuracy of the best state; None before the first evaluation."""
         if float(self.best_accuracy) < 0:
             return None
-        return {"loss": float(self.best_loss), "accuracy": float(self.best_accuracy)}
+        accuracy = {ACCURACY: float(self.best_accuracy)} if self._by_accuracy else {}
+        return {"loss": float(self.best_loss), **accuracy}
 
     # --- save -----------------------------------------------------------------------------------------------------
 
@@ -138,8 +141,11 @@ class Checkpoints:
             self._begin(self._last, step, self._kept)
             self._saved_step = step
 
-    def save_if_best(self, loss: float, accuracy: float) -> bool:
+    def save_if_best(self, loss: float, accuracy: float | None) -> bool:
         """Begins to save the state if its test accuracy is the best so far, or as good with a lower loss.
+
+        Args:
+            accuracy: None if it is not measured; the loss decides alone then.
 
         Returns:
             Whether it is the best.
@@ -147,6 +153,7 @@ class Checkpoints:
         Raises:
             CheckpointError: the checkpoint before it could not be written.
         """
+        accuracy = 0.0 if accuracy is None else accuracy
         if not math.isfinite(loss) or (accuracy, -loss) <= (float(self.best_accuracy), -float(self.best_loss)):
             return False
         self.wait()

@@ -18,7 +18,7 @@ from accumtrain.devices.resolve import resolve
 from accumtrain.engine.build_window import build_window
 from accumtrain.engine.checkpoint import Checkpoints
 from accumtrain.engine.evaluator import Evaluator
-from accumtrain.engine.loss import build_loss
+from accumtrain.engine.loss import build_means, build_split_metrics
 from accumtrain.engine.memory_meter import Meter
 from accumtrain.engine.pace import WORTH_TOGETHER, Pace
 from accumtrain.engine.step import Step
@@ -82,7 +82,13 @@ class DryRun:
         with devices.strategy.scope():
             self.step = Step(self.window, devices.strategy, xla=devices.xla)
             self._evaluator = Evaluator(
-                self.window.model, self.window.ema, build_loss(config.loss), data, batch, devices.strategy
+                self.window.model,
+                self.window.ema,
+                build_means(config.loss),
+                data,
+                batch,
+                devices.strategy,
+                build_split_metrics(config.loss),
             )
         self._checkpoints = Checkpoints(directory, self.window, config.checkpoint.keep)
 
@@ -133,9 +139,9 @@ class DryRun:
 
         self._evaluator(stop=stop, report=lambda done, batches: None)
 
-    def finish(self) -> dict[str, int]:
+    def finish(self) -> dict[str, int | None]:
         """Writes the last and the best checkpoint, and reads the meter."""
         with self._checkpoints:
             self._checkpoints.save()
-            self._checkpoints.save_if_best(loss=0.0, accuracy=0.0)
+            self._checkpoints.save_if_best(loss=0.0, accuracy=None)
         return self.meter.read()

@@ -1,9 +1,9 @@
-"""Mean loss and accuracy over a whole split, every example counted once."""
+"""The means of loss and metrics over a whole split, every example counted once."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import Any
 
@@ -14,7 +14,7 @@ from accumtrain.backprop.model import Model
 from accumtrain.data.pipeline import distributed, eval_batches
 from accumtrain.data.source import Data
 from accumtrain.engine.ema import MovingAverage
-from accumtrain.engine.loss import Batch, PerExample, accuracy, weighted_sums, weights
+from accumtrain.engine.loss import Batch, PerExample, SplitMetrics, weighted_sums, weights
 from accumtrain.engine.pace import Pace
 from accumtrain.engine.step import for_each
 from accumtrain.engine.window import sum_buffer
@@ -25,24 +25,32 @@ class Evaluator:
 
     Args:
         ema: averages to evaluate in place of the weights, or None.
-        loss: (labels [N], logits [N, classes]) -> losses [N].
+        means: functions (labels [N], logits [N, classes]) -> values [N], by name; `loss` is one of them.
         batch: examples per batch over all replicas.
+        split_metrics: what else is measured, on one replica; None is nothing.
     """
 
     def __init__(
         self,
         model: Model,
         ema: MovingAverage | None,
-        loss: PerExample,
+        means: Mapping[str, PerExample],
         data: Data,
         batch: int,
         strategy: tf.distribute.Strategy,
+        split_metrics: SplitMetrics | None = None,
     ):
-        self._model, self._ema, self._loss, self._strategy = model, ema, loss, strategy
+        self._model, self._ema, self._strategy = model, ema, strategy
+        self._means, self._split_metrics = dict(means), split_metrics
         self._batches = -(-data.test.size // batch)
         self._dataset = distributed(strategy, lambda share: eval_batches(data, batch=batch, share=share))
         self._dtype = model.trainable_variables[0].dtype
-        self._sums = [sum_buffer([], self._dtype) for _ in range(3)]  # loss, correct answers, examples
+        self._sums = [sum_buffer([], self._dtype) for _ in [*self._means, "examples"]]
+
+    @property
+    def names(self) -> list[str]:
+        """The names of loss and metrics."""
+        return [*self._means, *(self._split_metrics.names if self._split_metrics else ())]
 
     def __call__(self, stop: Callable[[], bool], report: Callable[[int, int], None]) -> dict[str, float] | None:
         """Evaluates the current state.
@@ -52,11 +60,11 @@ class Evaluator:
             report: called with the number of batches done and the number of all batches.
 
         Returns:
-            loss, accuracy, examples, seconds; None if the evaluation was abandoned.
+            loss and metrics by name, examples, seconds; None if the evaluation was abandoned.
         """
         started, pace, done = time.perf_counter(), Pace(), 0
         batches = iter(self._dataset)
-        self._read()  # clears the sums of an abandoned evaluation
+        self._take()  # clears the sums of an abandoned evaluation
         with self._ema.in_place() if self._ema is not None else nullcontext():
             while done < self._batches:
                 if stop():
@@ -66,10 +74,10 @@ class Evaluator:
                     self._add(batches, tf.constant(count))
                 done += count
                 report(done, self._batches)
-        loss, correct, examples = self._read().numpy().tolist()
+        *sums, examples, others = self._take()
         return {
-            "loss": loss / examples,
-            "accuracy": correct / examples,
+            **{name: total / examples for name, total in zip(self._means, sums, strict=True)},
+            **others,
             "examples": int(examples),
             "seconds": time.perf_counter() - started,
         }
@@ -80,10 +88,17 @@ class Evaluator:
 
     def _add_batch(self, batch: Batch) -> None:
         logits = self._model(batch["image"], EVALUATION)
-        sums = weighted_sums([self._loss, accuracy], logits, batch)
+        sums = weighted_sums(self._means.values(), logits, batch)
+        if self._split_metrics is not None:
+            self._split_metrics.update(batch["label"], logits)
         examples = tf.reduce_sum(tf.cast(weights(batch), self._dtype))
         for total, value in zip(self._sums, (*sums, examples), strict=True):
-            total.assign_add(value)
+            total.assign_add(tf.cast(value, total.dtype))
+
+    def _take(self) -> list[Any]:
+        """The sums of all batches since the last call, the number of examples, and the other metrics by name."""
+        others = self._split_metrics.take() if self._split_metrics else {}
+        return [*self._read().numpy().tolist(), others]
 
     @tf.function(autograph=False)
     def _read(self) -> tf.Tensor:

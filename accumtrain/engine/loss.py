@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 import tensorflow as tf
 
@@ -11,6 +12,20 @@ from accumtrain.kinds.table import load
 
 PerExample = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 Batch = Mapping[str, tf.Tensor]  # image [N, H, W, C], label [N]; optional weight float32 [N], 1 for all if absent
+
+
+class SplitMetrics(Protocol):
+    """What is measured on a whole split, as it is no mean over examples."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The names of what is measured."""
+
+    def update(self, labels: Any, logits: Any) -> None:
+        """Adds a batch; called in graphs."""
+
+    def take(self) -> dict[str, float]:
+        """The values by name, of all batches since the last call."""
 
 
 def cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
@@ -30,14 +45,31 @@ def build_loss(config: LossConfig) -> PerExample:
     return loss
 
 
+def build_metrics(config: LossConfig) -> dict[str, PerExample]:
+    """What is measured beside the loss that `config` names, by name."""
+    return {name: load(metric) for name, metric in LOSSES[config.kind].metrics.items()}
+
+
+def build_means(config: LossConfig) -> dict[str, PerExample]:
+    """The loss, by the name `loss`, and the metrics."""
+    return {"loss": build_loss(config), **build_metrics(config)}
+
+
+def build_split_metrics(config: LossConfig) -> SplitMetrics | None:
+    """What is measured on a whole split only; None if there is nothing."""
+    build = LOSSES[config.kind].split_metrics
+    metrics: SplitMetrics | None = None if build is None else load(build)(config)
+    return metrics
+
+
 def build_cross_entropy(config: CrossEntropyConfig) -> PerExample:
     return cross_entropy
 
 
 def weighted_sums(functions: Iterable[PerExample], logits: tf.Tensor, batch: Batch) -> list[tf.Tensor]:
-    """The sum of each function over the examples of a batch, weighted by example: scalars in the logits' dtype."""
-    weight = tf.cast(weights(batch), logits.dtype)
-    return [tf.reduce_sum(weight * function(batch["label"], logits)) for function in functions]
+    """The sum of each function over the examples of a batch, weighted by example: scalars in its own dtype."""
+    values = [function(batch["label"], logits) for function in functions]
+    return [tf.reduce_sum(tf.cast(weights(batch), value.dtype) * value) for value in values]
 
 
 def weights(batch: Batch) -> tf.Tensor:

@@ -13,7 +13,7 @@ from accumtrain.engine.loss import Batch
 from accumtrain.engine.window import Window
 
 
-def lower(window: Window, image_shape: tuple[int, int, int], micro_batch: int) -> tuple[str, int]:
+def lower(window: Window, image_shape: tuple[int, ...], micro_batch: int) -> tuple[str, int]:
     """Lowers the update of one replica: the window's micro-steps in a loop, then its commit.
 
     The program takes one micro-batch, as a device holds one at a time, and every micro-step computes with it: images

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 import tensorflow as tf
 
 from accumtrain.engine.window import Window
+from accumtrain.process import environment
 
 
 def tensor_bytes(variables: Iterable[tf.Variable]) -> int:
@@ -28,10 +29,14 @@ def state_bytes(window: Window) -> dict[str, int]:
 
 
 class Meter:
-    """Measures a run's memory on its device, as summary.json reports it."""
+    """Measures a run's memory on its device, as summary.json reports it.
+
+    A CPU's tensors are counted only by the allocator that `process.environment.prepare` chooses.
+    """
 
     def __init__(self) -> None:
-        self.devices = [device.name for device in tf.config.list_logical_devices("GPU")] or ["CPU:0"]
+        gpus = [device.name for device in tf.config.list_logical_devices("GPU")]
+        self.devices = gpus or (["CPU:0"] if environment.counts_bytes_on_cpu() else [])
         self.static = 0
 
     def start(self) -> None:
@@ -40,11 +45,14 @@ class Meter:
         for device in self.devices:
             tf.config.experimental.reset_memory_stats(device)
 
-    def read(self) -> dict[str, int]:
-        """Bytes of tensors at the peak and when static, over all devices, and the process's peak resident memory."""
+    def read(self) -> dict[str, int | None]:
+        """Bytes of tensors at the peak and when static, over all devices, and the process's peak resident memory.
+
+        What is not counted is None.
+        """
         return {
-            "tensor_peak_bytes": sum(self._info(device)["peak"] for device in self.devices),
-            "tensor_static_bytes": self.static,
+            "tensor_peak_bytes": sum(self._info(device)["peak"] for device in self.devices) if self.devices else None,
+            "tensor_static_bytes": self.static if self.devices else None,
             "rss_peak_bytes": _rss_peak(),
         }
 

@@ -92,7 +92,7 @@ class Window(tf.Module):
         self.seed, self.micro_steps = seed, micro_steps
         self.reduction = reduction
         self.loss_function = loss
-        self._metrics = dict({"accuracy": accuracy} if metrics is None else metrics)
+        self.metrics = dict({"accuracy": accuracy} if metrics is None else metrics)
         self.variables_ = list(model.trainable_variables)
         if not self.variables_:
             raise ValueError("the model has no trainable variable: keep its layers as attributes of a tf.Module")
@@ -103,7 +103,7 @@ class Window(tf.Module):
         self.gradients = [new_sum(variable.shape) for variable in self.variables_]
         self._slot = {variable.ref(): slot for variable, slot in zip(self.variables_, self.gradients, strict=True)}
         self.examples, self.loss = new_sum([]), new_sum([])
-        self.metric_sums = [new_sum([]) for _ in self._metrics]
+        self.metric_sums = [new_sum([]) for _ in self.metrics]
         self._stops = new_sum([])
         self.micro_step = sum_buffer([], tf.int32)  # counts the micro-steps of each replica; never reduced
         self.statistics = MovingStatisticsBuffer(model.norms, new_sum)
@@ -137,7 +137,7 @@ class Window(tf.Module):
         sums = []
 
         def loss(logits: tf.Tensor) -> tf.Tensor:
-            sums.extend(weighted_sums([self.loss_function, *self._metrics.values()], logits, batch))
+            sums.extend(weighted_sums([self.loss_function, *self.metrics.values()], logits, batch))
             total = sums[0]
             return total if self.loss_scale is None else total * self.loss_scale.value
 
@@ -150,7 +150,8 @@ class Window(tf.Module):
 
     def _add_gradients(self, gradients: Gradients) -> list[tf.Operation]:
         known = ((self._slot[variable.ref()], gradient) for variable, gradient in gradients if gradient is not None)
-        return [buffer.assign_add(tf.cast(gradient, buffer.dtype)) for buffer, gradient in known]
+        # an embedding's gradient, tf.IndexedSlices, becomes dense
+        return [buffer.assign_add(tf.cast(tf.convert_to_tensor(each), buffer.dtype)) for buffer, each in known]
 
     def _micro_seed(self) -> tf.Tensor:
         """The seed of this micro-step, int32 [2]: a function of run, update, and micro-step over all replicas."""
@@ -183,7 +184,7 @@ class Window(tf.Module):
         sums = [tf.cast(total, self.dtype) for total in reduced]
         gradients, sums = sums[: len(self.gradients)], sums[len(self.gradients) :]
         examples, loss, *sums = sums
-        metrics, (stops, *statistics) = sums[: len(self._metrics)], sums[len(self._metrics) :]
+        metrics, (stops, *statistics) = sums[: len(self.metrics)], sums[len(self.metrics) :]
 
         squares = 2.0 * tf.add_n([tf.nn.l2_loss(gradient) for gradient in gradients])  # keeps no squares in memory
         divisor = examples
@@ -225,7 +226,7 @@ class Window(tf.Module):
         scalars = {
             "step": tf.identity(self.step),
             "loss": loss / examples,
-            **{name: total / examples for name, total in zip(self._metrics, metrics, strict=True)},
+            **{name: total / examples for name, total in zip(self.metrics, metrics, strict=True)},
             "learning_rate": rate,
             "grad_norm": norm,
             "examples": examples,

@@ -1,4 +1,4 @@
-"""job=evaluate: loss and accuracy of a trained run on its test split."""
+"""job=evaluate: loss and metrics of a trained run on its test split."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from accumtrain.devices.resolve import resolve
 from accumtrain.engine.build_window import model_for, moving_average
 from accumtrain.engine.checkpoint import restore_model
 from accumtrain.engine.evaluator import Evaluator
-from accumtrain.engine.loss import build_loss
+from accumtrain.engine.loss import build_means, build_split_metrics
 from accumtrain.errors import CheckpointError, Preempted
 from accumtrain.planning.auto_steps import with_trained_accum_steps
 from accumtrain.planning.tensorflow_errors import in_user_words
@@ -25,13 +25,14 @@ from accumtrain.runs.identity import differences, learned_values
 
 MEASURED = ("model.", "loss.", "ema.", "precision", "data.kind", "data.mean", "data.std", "data.image_size")
 CLASSES = "data.classes"
+NO_MEANS = ("examples", "seconds")  # of an evaluation's result
 
 
 def run(config: Config) -> dict[str, Any] | None:
     """Evaluates the best state of a run, or the last state if there was no evaluation yet.
 
     Returns:
-        status, step, checkpoint, test (loss, accuracy), examples_per_second, seconds, skipped (examples that can't be
+        status, step, checkpoint, test (loss and metrics), examples_per_second, seconds, skipped (examples that can't be
         read); None on a worker that is not the chief.
 
     Raises:
@@ -46,7 +47,13 @@ def run(config: Config) -> dict[str, Any] | None:
         ema = moving_average(config, model)
         saved = restore_model(folder_of(config) / CHECKPOINTS, model, ema, partial(check_evaluates, config, data))
         evaluator = Evaluator(
-            model, ema, build_loss(config.loss), data, micro_batch * devices.replicas, devices.strategy
+            model,
+            ema,
+            build_means(config.loss),
+            data,
+            micro_batch * devices.replicas,
+            devices.strategy,
+            build_split_metrics(config.loss),
         )
     in_words = in_user_words(config, data, devices.replicas, devices.workers)
     with devices.watch, in_words, Interrupt() as interrupt:
@@ -55,7 +62,9 @@ def run(config: Config) -> dict[str, Any] | None:
         result = evaluator(stop=lambda: interrupt.requested and alone, report=lambda done, batches: None)
     if result is None:
         raise Preempted("evaluation stopped; run the same command again")
-    table(f"{saved.path}", ("split", "examples", "loss", "accuracy"), [_row(result)])
+    means = {name: value for name, value in result.items() if name not in NO_MEANS}
+    row = ("test", f"{result['examples']}", *(f"{value:.4f}" for value in means.values()))
+    table(f"{saved.path}", ("split", "examples", *means), [row])
     say(f"{result['examples'] / result['seconds']:.0f} examples/s on {devices.description}")
     if data.skipped:
         warn(f"{len(data.skipped)} examples can't be read and are left out; evaluation.json names them")
@@ -65,7 +74,7 @@ def run(config: Config) -> dict[str, Any] | None:
         "status": "completed",
         "step": saved.step,
         "checkpoint": saved.prefix,
-        "test": {"loss": result["loss"], "accuracy": result["accuracy"]},
+        "test": means,
         "examples_per_second": result["examples"] / result["seconds"],
         "seconds": result["seconds"],
         "skipped": data.skipped,
@@ -86,7 +95,3 @@ def check_evaluates(config: Config, data: Data, manifest: Mapping[str, Any]) -> 
             f"the run in {folder_of(config)} was trained with other values: {changed}; evaluate it with those it was "
             "trained with"
         )
-
-
-def _row(result: dict[str, float]) -> tuple[str, ...]:
-    return "test", f"{result['examples']}", f"{result['loss']:.4f}", f"{result['accuracy']:.4f}"

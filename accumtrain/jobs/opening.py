@@ -24,23 +24,18 @@ def show_opening(
 ) -> None:
     """Prints the banner and the notes of the data source."""
     replicas = devices.replicas
-    height, width, channels = data.image_shape
     sizes = state_bytes(window)
     model = [f"{window.model.params:,} parameters", *config.model.facts]
     rows = [
         ("model", f"{config.model.label}: " + ", ".join(model)),
-        (
-            "data",
-            f"{config.data.kind}: {data.train.size:,} training and {data.test.size:,} test images, "
-            f"{height} x {width} x {channels}, {data.num_classes} classes",
-        ),
+        ("data", f"{config.data.label}: {data.facts}"),
         (
             "batch",
             f"{config.batch_size} = micro-batch {micro_batch} x {config.accum.steps} steps x {replicas} "
             + ("replica" if replicas == 1 else "replicas"),
         ),
         ("updates", f"{total:,} = {total * config.batch_size / data.train.size:.4g} epochs"),
-        ("optimizer", f"{config.optim.kind}, {config.schedule.kind} schedule"),
+        ("optimizer", config.optim.with_schedule(config.schedule.kind)),
         ("device", f"{devices.description}; {config.precision}"),
         ("state", ", ".join(f"{STATE[kind]} {format_bytes(size)}" for kind, size in sizes.items() if size)),
         ("run", str(run.path)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -45,7 +46,7 @@ def run(config: Config) -> dict[str, Any]:
     if not names:
         raise ConfigError(f"run.dir={directory}: holds no finished run to report")
     runs = _read_runs([directory / name for name in names])
-    ranked = sorted(runs, key=lambda run: -(_number(run.summary, "test", "accuracy") or 0.0))
+    ranked = sorted(runs, key=_rank)
     table(f"{len(ranked)} runs in {directory}", COLUMNS, [_row(run) for run in ranked])
     picture = directory / "report.png"
     draw_curves({run.name: run.records for run in ranked}, picture)
@@ -60,6 +61,12 @@ class _Reported:
     name: str
     summary: dict[str, Any]
     records: list[dict[str, Any]]
+
+
+def _rank(run: _Reported) -> tuple[float, float]:
+    """Smaller is better: the highest accuracy first, and of equal ones, or without any, the lowest loss."""
+    accuracy, loss = (_number(run.summary, "test", name) for name in ("accuracy", "loss"))
+    return -(accuracy or 0.0), math.inf if loss is None else loss
 
 
 def _read_runs(paths: Sequence[Path]) -> list[_Reported]:

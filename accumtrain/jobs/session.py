@@ -21,7 +21,7 @@ from accumtrain.engine.all_reduce import same_on_all_replicas
 from accumtrain.engine.build_window import build_window
 from accumtrain.engine.checkpoint import Checkpoints
 from accumtrain.engine.evaluator import Evaluator
-from accumtrain.engine.loss import build_loss
+from accumtrain.engine.loss import build_means, build_split_metrics
 from accumtrain.engine.memory_meter import Meter
 from accumtrain.engine.pace import WORTH_TOGETHER, Pace
 from accumtrain.engine.step import Step
@@ -87,7 +87,13 @@ class Session:
         with devices.strategy.scope():
             self.step = Step(window, devices.strategy, xla=devices.xla, eager=config.debug.eager)
             self.evaluator = Evaluator(
-                window.model, window.ema, build_loss(config.loss), data, self.global_micro_batch, devices.strategy
+                window.model,
+                window.ema,
+                build_means(config.loss),
+                data,
+                self.global_micro_batch,
+                devices.strategy,
+                build_split_metrics(config.loss),
             )
         self.alone = devices.workers == 1
         self.checkpoints = Checkpoints(
@@ -101,7 +107,7 @@ class Session:
         self.resumed = self.restore()
         self._check_workers_agree()
         run.truncate(self.done)
-        self.logbook = Logbook(run, events, config.batch_size, data.train.size)
+        self.logbook = Logbook(run, events, config.batch_size, data.train.size, self.evaluator.names)
         self.due = Due(config, total, data.train.size)
         self.micro_steps_pace, self.updates_pace = Pace(), Pace(WORTH_TOGETHER)
         self.meter, self.interrupt = Meter(), Interrupt()

@@ -18,6 +18,7 @@ from accumtrain.runs.run import Run
 def speed_and_memory(window: Window, logbook: Logbook, meter: Meter) -> dict[str, Any]:
     """The part of the summary that is measured."""
     memory = meter.read()
+    peak, static = memory["tensor_peak_bytes"], memory["tensor_static_bytes"]
     return {
         "examples_per_second": logbook.examples_per_second,
         "seconds": round(logbook.seconds, 3),
@@ -25,7 +26,7 @@ def speed_and_memory(window: Window, logbook: Logbook, meter: Meter) -> dict[str
         "memory": memory,
         "memory_by_kind": {
             **state_bytes(window),
-            "activations": memory["tensor_peak_bytes"] - memory["tensor_static_bytes"],
+            "activations": None if peak is None or static is None else peak - static,
         },
     }
 
@@ -54,13 +55,11 @@ def batch_sizes(config: Config, micro_batch: int, replicas: int) -> dict[str, An
 
 def show_closing(summary: dict[str, Any], run: Run) -> None:
     """Prints the table at the end of a run."""
-    rows = [
-        (split, _number(values["loss"]), _number(values["accuracy"]))
-        for split in ("train", "test", "best")
-        if (values := summary.get(split)) is not None
-    ]
+    splits = {split: summary[split] for split in ("train", "test", "best") if summary.get(split) is not None}
+    means = list(dict.fromkeys(name for values in splits.values() for name in values))
+    rows = [(split, *(_number(values.get(name)) for name in means)) for split, values in splits.items()]
     speed = summary["examples_per_second"]
-    table(f"{run.path.name}: {summary['step']} updates", ("", "loss", "accuracy"), rows)
+    table(f"{run.path.name}: {summary['step']} updates", ("", *means), rows)
     say(
         f"{format_seconds(summary['seconds'])}"
         + (f", {speed:.0f} examples/s" if speed else "")

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from accumtrain.config.schema import Config
 from accumtrain.console import say
+from accumtrain.engine.checkpoint import ACCURACY
 from accumtrain.engine.loss_scale import SMALLEST
 from accumtrain.engine.nonfinite import describe_state, describe_window
 from accumtrain.errors import DivergedError, Preempted
@@ -128,8 +129,7 @@ class Training(Session):
     def _report(self, update: dict[str, float]) -> None:
         self.progress.update(
             self.done,
-            loss=update["loss"],
-            accuracy=update["accuracy"],
+            means={name: update[name] for name in ("loss", *self.window.metrics)},
             examples_per_second=self.logbook.examples_per_second,
             peak_bytes=self.meter.read()["tensor_peak_bytes"],
         )
@@ -150,14 +150,12 @@ class Training(Session):
         if result is None:
             self._stop()
         self.note_skipped()
-        best = self.checkpoints.save_if_best(result["loss"], result["accuracy"])
+        best = self.checkpoints.save_if_best(result["loss"], result.get(ACCURACY))
         if best and self.resumed:
             self.checkpoints.wait()  # this update may be saved as not yet tested, and is not tested again once noted
         self.logbook.test(self.done, result)
-        self.progress.event(
-            f"update {self.done}: test loss {result['loss']:.4f}, test accuracy {result['accuracy']:.4f}"
-            + (" (best)" if best else "")
-        )
+        means = ", ".join(f"test {name} {result[name]:.4f}" for name in self.evaluator.names)
+        self.progress.event(f"update {self.done}: {means}{' (best)' if best else ''}")
 
     def _evaluating(self, done: int, batches: int) -> None:
         self.watchdog.beat(f"evaluation after update {self.done}, batch {done} of {batches}")

@@ -58,7 +58,7 @@ def run(config: Config) -> dict[str, Any]:
         examples = _examples(config, data, devices)
         say(
             f"{config.model.label}, {config.precision}, {devices.description}: a window of {examples.steps} x "
-            f"{examples.batch} images of {config.data.label}, {' x '.join(map(str, data.image_shape))}"
+            f"{examples.batch} examples of {config.data.label}: {data.facts}"
         )
         results = _checks(config, data, devices, examples)
     summary = {
@@ -124,7 +124,7 @@ def _examples(config: Config, data: Data, devices: Devices) -> WindowOfExamples:
     steps = min(max(configured, 2), MOST_STEPS)
     batch = min(micro_batch, MOST_EXAMPLES // steps) * devices.replicas
     dataset = train_batches(data, batch=steps * batch, first=0, seed=config.run.seed)
-    arrays = {name: np.asarray(value) for name, value in next(iter(dataset)).items()}
+    arrays = tf.nest.map_structure(np.asarray, next(iter(dataset)))
     return WindowOfExamples(arrays, steps, batch)
 
 

@@ -31,6 +31,7 @@ class DeviceConfig(Choice):
         has_address: the kind uses `tpu`.
         may_compute_on_cpu: kernels of the CPU may run under the memory limit.
         one_cpu_without_gpu: the kind computes on a single CPU device if the machine has no GPU.
+        as_it_is: the kind takes a process in which TensorFlow computes already as it is.
     """
 
     virtual: Annotated[int | None, COUNT] = None
@@ -47,6 +48,7 @@ class DeviceConfig(Choice):
     has_address: ClassVar[bool] = False
     may_compute_on_cpu: ClassVar[bool] = True
     one_cpu_without_gpu: ClassVar[bool] = False
+    as_it_is: ClassVar[bool] = False
 
     def check(self) -> None:
         check_topology(self.tpu_topology)

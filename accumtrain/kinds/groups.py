@@ -11,7 +11,7 @@ from accumtrain.kinds.models import MODELS
 from accumtrain.kinds.optimizers import OPTIMIZERS
 from accumtrain.kinds.schedules import SCHEDULES
 from accumtrain.kinds.sources import SOURCES
-from accumtrain.kinds.table import Table
+from accumtrain.kinds.table import Kind, Table
 
 GROUPS: dict[str, Table[Any]] = {
     "model": MODELS,
@@ -26,3 +26,8 @@ GROUPS: dict[str, Table[Any]] = {
 def kinds_with(group: str, key: str) -> list[str]:
     """The names of the kinds of `group` that have the key `key`; empty if there is no such group."""
     return [row.name for row in GROUPS.get(group, ()) if key in {each.name for each in fields(row.config)}]
+
+
+def chosen_rows(config: Any) -> list[Kind[Any]]:
+    """The row of each group that a configuration chooses."""
+    return [table[getattr(config, group).kind] for group, table in GROUPS.items()]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from accumtrain.kinds.table import Choice, Kind, Table
 
@@ -19,5 +21,22 @@ class CrossEntropyConfig(LossConfig):
     kind: str = "cross_entropy"
 
 
-LOSSES: Table[Kind[LossConfig]] = Table("loss.kind")
-LOSSES.add(Kind(CrossEntropyConfig, "accumtrain.engine.loss:build_cross_entropy"))
+@dataclass(frozen=True)
+class LossKind(Kind[LossConfig]):
+    """A row of the losses.
+
+    Attributes:
+        metrics: what is measured beside the loss, by name: functions like the loss, or "module:function". `accuracy`
+            decides which state is the best; without it the loss does.
+        split_metrics: a function of the configuration that returns an `accumtrain.engine.loss.SplitMetrics`: what is
+            measured on a whole split only, as it is no mean over examples; or None.
+    """
+
+    metrics: Mapping[str, str | Callable[..., Any]] = field(
+        default_factory=lambda: {"accuracy": "accumtrain.engine.loss:accuracy"}
+    )
+    split_metrics: str | Callable[..., Any] | None = None
+
+
+LOSSES: Table[LossKind] = Table("loss.kind")
+LOSSES.add(LossKind(CrossEntropyConfig, "accumtrain.engine.loss:build_cross_entropy"))

@@ -36,6 +36,10 @@ class OptimConfig(Choice):
         """Whether its state holds about as many values as there are weights, or more."""
         return True
 
+    def with_schedule(self, schedule: str) -> str:
+        """What the banner says about the optimizer and its schedule."""
+        return f"{self.label}, {schedule} schedule"
+
     @property
     def arguments(self) -> dict[str, Any]:
         """Keyword arguments of its class: all keys but `kind` and what the window does, with `lr` spelled out."""
@@ -125,6 +129,10 @@ class KerasOptimConfig(OptimConfig):
     kind: str = "keras"
     name: str = required("Lion")
     args: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        return self.name
 
 
 OPTIMIZERS: Table[Kind[OptimConfig]] = Table("optim.kind")

@@ -6,11 +6,11 @@ configuration never names code itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from accumtrain.kinds.jobs import JOBS, Job
-from accumtrain.kinds.losses import LOSSES, LossConfig
+from accumtrain.kinds.losses import LOSSES, LossConfig, LossKind
 from accumtrain.kinds.models import MODELS, ModelConfig
 from accumtrain.kinds.optimizers import OPTIMIZERS, OptimConfig
 from accumtrain.kinds.sources import SOURCES, DataConfig
@@ -48,15 +48,21 @@ def register_optimizer(name: str, build: Code, config: type[OptimConfig] = Optim
     return _register(OPTIMIZERS, name, build, config)
 
 
-def register_loss(name: str, build: Code, config: type[LossConfig] = LossConfig) -> type[LossConfig]:
+def register_loss(
+    name: str, build: Code, config: type[LossConfig] = LossConfig, metrics: Mapping[str, Code] | None = None
+) -> type[LossConfig]:
     """Makes `loss=<name>` a choice.
 
     Args:
         build: (config) -> loss, or "module:function". The loss is a function (labels [N] of an integer dtype, logits
             [N, classes]) -> losses [N] in the dtype of the logits.
+        metrics: what is measured beside the loss, by name: functions like the loss, or "module:function". None is the
+            accuracy. The best state is that of the highest `accuracy`; without it, of the lowest loss.
         config, returns, raises: as for `register_model`, with LossConfig.
     """
-    return _register(LOSSES, name, build, config)
+    keys: Any = named(name, config)
+    LOSSES.add(LossKind(keys, build) if metrics is None else LossKind(keys, build, metrics=metrics))
+    return keys
 
 
 def register_data(name: str, build: Code, config: type[DataConfig] = DataConfig) -> type[DataConfig]:

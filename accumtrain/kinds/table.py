@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -48,10 +49,13 @@ class Kind(Generic[Keys]):
     Attributes:
         config: the dataclass of its keys; the default of `kind` is the row's name.
         build: the function or class that builds it, or "module:attribute" (see `load`).
+        carried: for a row of objects that live in this process: "module:function", and the argument with which a child
+            process calls it to offer the row, too.
     """
 
     config: type[Keys]
     build: str | Callable[..., Any]
+    carried: tuple[str, str] | None = None
 
     @property
     def name(self) -> str:
@@ -85,6 +89,15 @@ class Table(Generic[Row]):
             if row.name in self.rows:
                 raise ValueError(f"{self.key}={row.name} is declared already; choose another name")
             self.rows[row.name] = row
+
+    @contextmanager
+    def offering(self, row: Row) -> Iterator[None]:
+        """Within this context the table has one more row. Raises ValueError as `add` does."""
+        self.add(row)
+        try:
+            yield
+        finally:
+            del self.rows[row.name]
 
     def __getitem__(self, name: str) -> Row:
         """Raises ConfigError for an unknown name."""

@@ -1,14 +1,15 @@
-"""Any classifier of keras.applications, called by Keras's `stateless_call`: whole, or as a chain of segments.
+"""A Keras model, whole or as a chain of segments, and the classifiers of keras.applications.
 
-Keras writes batch-norm statistics and seed counters inside the forward pass. `stateless_call` returns them as values
-instead, so that they change at the commit or not at all.
+Keras writes batch-norm statistics and seed counters inside the forward pass. In a `keras.StatelessScope` they are
+values instead, so that they change at the commit or not at all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -18,7 +19,7 @@ from accumtrain.backprop.model import Model
 from accumtrain.backprop.replay import Consume
 from accumtrain.backprop.segments import Backward, forward_by_memory
 from accumtrain.errors import ConfigError
-from accumtrain.kinds.models import KerasModelConfig
+from accumtrain.kinds.models import KerasModelConfig, ModelConfig
 from accumtrain.kinds.values import suggest
 from accumtrain.models.keras_cuts import cheapest, pieces
 from accumtrain.models.spec import ModelSpec
@@ -38,16 +39,18 @@ class KerasNorm(tf.Module):
 
 
 class KerasSegment:
-    """A functional Keras model or a part of one, from its input [N, ...] to its output [N, ...].
+    """A Keras model or a part of one, from its input to its output: tensors [N, ...] or structures of them.
 
     It is not a tf.Module, as KerasModel holds the variables.
 
     Args:
-        part: a model with one input and one output.
+        part: a built model.
         memory: `store` or `recompute`.
-        norms: id of a BatchNormalization -> its moving statistics.
+        norms: id of a BatchNormalization -> its moving statistics. Those of other layers don't change.
         draws: id of the state of a seed generator -> the generator's number in the whole model.
-        dtype: dtype of the output.
+        dtype: dtype of the output; None is that of the part.
+        penalised: carries the losses of layers and weights along: input and output are pairs of a tensor or structure
+            and the sum of these losses so far, a scalar.
     """
 
     def __init__(
@@ -56,20 +59,24 @@ class KerasSegment:
         memory: str,
         norms: Mapping[int, KerasNorm],
         draws: Mapping[int, int],
-        dtype: tf.DType,
+        dtype: tf.DType | None,
+        *,
+        penalised: bool = False,
     ):
-        self.model, self.memory, self.dtype = part, memory, dtype
+        self.model, self.memory, self.dtype, self.penalised = part, memory, dtype, penalised
         self.trainable_variables = [variable.value for variable in part.trainable_variables]
         places = {id(variable): place for place, variable in enumerate(part.non_trainable_variables)}
         self._seeds = [(place, draws[key]) for key, place in places.items() if key in draws]
         self._norms = [
             (norms[id(layer)], places[id(layer.moving_mean)], places[id(layer.moving_variance)])
-            for layer in _normalisations(part)
+            for layer in normalisations(part)
+            if id(layer) in norms
         ]
         changing = {place for place, _ in self._seeds} | {place for _, *both in self._norms for place in both}
         self._constants = sorted(set(places.values()) - changing)
 
-    def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
+    def __call__(self, x: Any, mode: Mode) -> Any:
+        x, penalty = x if self.penalised else (x, 0.0)
         state = [tf.convert_to_tensor(variable.value) for variable in self.model.non_trainable_variables]
         if mode.training:
             for place, draw in self._seeds:
@@ -78,27 +85,30 @@ class KerasSegment:
                 state[place] = tf.cast(tf.bitwise.bitwise_and(seed, 0x7FFFFFFF), state[place].dtype)
             for _, mean, variance in self._norms:
                 state[mean], state[variance] = tf.zeros_like(state[mean]), tf.zeros_like(state[variance])
-        weights = [tf.convert_to_tensor(weight) for weight in self.trainable_variables]
-        y, new_state = self.model.stateless_call(weights, state, x, training=mode.training)
+        y, new_state, losses = called(self.model, state, x, training=mode.training)
         for place in self._constants:
             if new_state[place] is not state[place]:
                 raise ConfigError(
                     f"{self.model.non_trainable_variables[place].path} changes in a forward pass, which only batch "
-                    "statistics and seeds may do here; choose another model.name"
+                    "statistics and seeds may do here; choose another model"
                 )
         if mode.recording:
             for norm, mean, variance in self._norms:
                 # Keras's moving average, started from zero, is (1 - momentum) times the statistics of the batch
                 share = 1.0 - norm.momentum
                 mode.record(norm, new_state[mean] / share, new_state[variance] / share)
-        return tf.cast(y, self.dtype)
+        y = tf.nest.map_structure(self._cast, y)
+        return (y, penalty + losses) if self.penalised else y
 
-    def forward(self, x: tf.Tensor, mode: Mode, consume: Consume) -> tuple[tf.Tensor, Backward]:
+    def _cast(self, y: tf.Tensor) -> tf.Tensor:
+        return y if self.dtype is None or not y.dtype.is_floating else tf.cast(y, self.dtype)
+
+    def forward(self, x: Any, mode: Mode, consume: Consume) -> tuple[Any, Backward]:
         return forward_by_memory(self, x, mode, consume)
 
 
 class KerasModel(Model):
-    """A whole Keras model, images [N, H, W, C] to logits [N, classes].
+    """A whole Keras model, such as one from images [N, H, W, C] to logits [N, classes].
 
     It holds the variables in Keras's order, so checkpoints and optimizer state do not depend on the segments.
 
@@ -106,42 +116,81 @@ class KerasModel(Model):
         config: with memory `store` the model is one segment. With `recompute` it is the chain that takes the least
             memory; the last segment is stored, as its backward pass follows at once.
         dtype: dtype of the logits.
+        moving: the layers whose moving statistics change in training; None is all.
+        penalised: the output is a pair of that of the model and its losses (see KerasSegment).
 
     Raises:
         ConfigError: memory is `recompute`, and the model has no cut points that would save memory.
     """
 
-    def __init__(self, config: KerasModelConfig, model: keras.Model, dtype: tf.DType):
-        norms = {id(layer): KerasNorm(layer) for layer in _normalisations(model)}
+    def __init__(
+        self,
+        config: ModelConfig,
+        model: keras.Model,
+        dtype: tf.DType,
+        *,
+        moving: Sequence[keras.layers.BatchNormalization] | None = None,
+        penalised: bool = False,
+    ):
+        norms = {id(layer): KerasNorm(layer) for layer in (normalisations(model) if moving is None else moving)}
         states = [variable for variable in model.non_trainable_variables if variable.name == "seed_generator_state"]
         draws = {id(variable): draw for draw, variable in enumerate(states)}
-        parts = [model] if config.memory == "store" else _parts(config.name, model)
+        parts = [model] if config.memory == "store" else _parts(config.label, model)
         policies = ["recompute"] * (len(parts) - 1) + ["store"]
-        dtypes = [*(tf.as_dtype(part.output.dtype) for part in parts[:-1]), dtype]
+        dtypes = [*(None for _ in parts[:-1]), dtype]
         segments = [
-            KerasSegment(part, policy, norms, draws, output)
+            KerasSegment(part, policy, norms, draws, output, penalised=penalised)
             for part, policy, output in zip(parts, policies, dtypes, strict=True)
         ]
         super().__init__(segments, dtype)
+        self._penalised = penalised
         self.weights = [variable.value for variable in model.trainable_variables]
         self.normalisations = list(norms.values())
         self.state = [variable.value for variable in model.non_trainable_variables]
 
+    def cast(self, images: Any) -> Any:
+        x = super().cast(images)
+        return (x, tf.zeros((), self.compute_dtype)) if self._penalised else x
+
+
+def called(
+    model: keras.Model, state: Sequence[tf.Tensor], x: Any, *, training: bool
+) -> tuple[Any, list[tf.Tensor], tf.Tensor | float]:
+    """Calls a model without a change of its variables, as Keras's own trainer calls it.
+
+    Args:
+        state: values of its non-trainable variables.
+
+    Returns:
+        Its output, the new values of its non-trainable variables, and the sum of the losses of its layers and weights.
+    """
+    weights = [(variable, tf.convert_to_tensor(variable.value)) for variable in model.trainable_variables]
+    values = [*weights, *zip(model.non_trainable_variables, state, strict=True)]
+    arguments = {"training": training} if model._call_has_training_arg else {}
+    with keras.StatelessScope(values, collect_losses=True) as scope:
+        y = model(x, **arguments)
+        losses = model.losses
+    new_state = [scope.get_current_value(variable) for variable in model.non_trainable_variables]
+    return y, new_state, sum(map(tf.reduce_sum, losses)) if losses else 0.0
+
 
 def _parts(name: str, model: keras.Model) -> list[keras.Model]:
     """The model cut into parts that share its layers."""
+    if isinstance(model, keras.Sequential):
+        model = model._functional
     chain = pieces(model)
     ends, peak = cheapest(chain)
     if peak > (1.0 - LEAST_SAVING) * sum(piece.inner for piece in chain):
         raise ConfigError(
-            f"model.name={name} has no cut points (tensors through which every path goes) between which "
+            f"{name} has no cut points (tensors through which every path goes) between which "
             "computing again would save memory; use model.memory=store"
         )
     tensors = [model.input, *(chain[end].output for end in ends)]
     return [keras.Model(start, end) for start, end in pairwise(tensors)]
 
 
-def _normalisations(model: keras.Model) -> list[keras.layers.BatchNormalization]:
+def normalisations(model: keras.Model) -> list[keras.layers.BatchNormalization]:
+    """Its batch normalisations, those of inner models included, in a fixed order."""
     return [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.BatchNormalization)]
 
 

@@ -23,7 +23,7 @@ class ModelSpec:
         init: creates variables with their initial values, in `variable_dtype`.
     """
 
-    image_shape: tuple[int, int, int]
+    image_shape: tuple[int, ...]
     num_classes: int
     precision: str = "float32"
     seed: int = 0

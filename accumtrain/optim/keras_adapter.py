@@ -62,7 +62,7 @@ class KerasOptimizer(Optimizer):
             rule = local_class(**self._args)
         except (TypeError, ValueError) as error:
             raise ConfigError(f"optim.args={self._args}: keras.optimizers.{name} refuses it: {error}") from error
-        rule.build([_WeightView(parameter) for parameter in self._parameters])
+        rule.build([WeightView(parameter) for parameter in self._parameters])
         self.slots = rule.slots
         self._keras_update = rule.update  # not the object itself: a checkpoint would find the weights through it
 
@@ -123,7 +123,7 @@ class _ReplicaLocal(keras.optimizers.Optimizer):
         return variable.read_value()
 
 
-class _WeightView(keras.Variable):
+class WeightView(keras.Variable):
     """A Keras variable that wraps the given `tf.Variable` without a copy. Some optimizers select weights by path."""
 
     def __init__(self, parameter: Parameter) -> None:

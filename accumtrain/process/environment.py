@@ -22,8 +22,9 @@ from accumtrain.kinds.devices import DEVICES, DeviceConfig
 from accumtrain.kinds.table import load
 from accumtrain.process import tpu_runtime
 
+ALLOCATOR = "TF_CPU_ALLOCATOR_USE_BFC"
 VARIABLES = {
-    "TF_CPU_ALLOCATOR_USE_BFC": "true",  # counts bytes exactly and raises an error when memory runs out
+    ALLOCATOR: "true",  # counts bytes exactly and raises an error when memory runs out
     "TF_FORCE_GPU_ALLOW_GROWTH": "true",  # takes a GPU's memory only as it is needed
     "KERAS_BACKEND": "tensorflow",
 }
@@ -72,8 +73,9 @@ def prepare(device: DeviceConfig, *, probed: bool = False) -> None:
             with another allocator, or there is no TPU for device=tpu.
     """
     _job_started.set(time.time() if _job_started.get(None) else process_started())
-    if "tensorflow" in sys.modules and _computes_already():
-        _check_unchanged(device)
+    if "tensorflow" in sys.modules and computes_already():
+        if not device.as_it_is:
+            _check_unchanged(device)
         return
     look_for_device = DEVICES[device.kind].before_tensorflow
     if look_for_device is not None:
@@ -96,11 +98,16 @@ def prepare(device: DeviceConfig, *, probed: bool = False) -> None:
     warnings.filterwarnings("ignore", module=r"tensorflow|keras|google\.protobuf")
 
 
-def _computes_already() -> bool:
+def computes_already() -> bool:
     """Whether TensorFlow, which must be imported, has initialised its devices. After that it reads no variables."""
     from tensorflow.python.eager.context import context
 
     return bool(context()._initialized)
+
+
+def counts_bytes_on_cpu() -> bool:
+    """Whether the CPU's allocator counts the bytes of tensors."""
+    return os.environ.get(ALLOCATOR) == VARIABLES[ALLOCATOR]
 
 
 def _check_unchanged(device: DeviceConfig) -> None:
@@ -110,11 +117,10 @@ def _check_unchanged(device: DeviceConfig) -> None:
             f"device.memory_limit_mb={device.memory_limit_mb} can't change once TensorFlow runs in a process; "
             "for a sweep over it add hydra/launcher=joblib, each job then has a process of its own"
         )
-    name, value = "TF_CPU_ALLOCATOR_USE_BFC", VARIABLES["TF_CPU_ALLOCATOR_USE_BFC"]
-    if os.environ.get(name) != value:
+    if not counts_bytes_on_cpu():
         raise ConfigError(
             "TensorFlow has computed in this process before accumtrain could choose its allocator; make no tensors "
-            f"or variables before accumtrain.main() or accumtrain.run(), or set {name}={value} in the environment"
+            f"or variables before accumtrain.main() or accumtrain.run(), or set {ALLOCATOR}=true in the environment"
         )
 
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from accumtrain.runs.files import disk_errors
 
+NO_METRICS = ("step", "epoch", "split", "loss", "examples", "examples_per_second", "seconds")  # of an evaluation
+MOST_METRICS = 3
+
 Records = Sequence[Mapping[str, Any]]
 
 
 def draw_curves(runs: Mapping[str, Records], path: Path) -> None:
-    """Draws loss and accuracy against updates, side by side: training thin, test bold, a colour per run.
+    """Draws loss and metrics against updates, side by side: training thin, test bold, a colour per run.
 
     Args:
         runs: name -> metric records, as metrics.jsonl holds them. Values that are no numbers are left out.
@@ -28,8 +31,10 @@ def draw_curves(runs: Mapping[str, Records], path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(1, 2, figsize=(11, 4), layout="constrained")
-    for axis, name in zip(axes, ("loss", "accuracy"), strict=True):
+    names = _drawn(runs.values())
+    figure, grid = pyplot.subplots(1, len(names), figsize=(5.5 * len(names), 4), layout="constrained", squeeze=False)
+    axes = grid[0]
+    for axis, name in zip(axes, names, strict=True):
         for colour, (run, records) in enumerate(runs.items()):
             for split, style in (("train", {"lw": 0.8, "alpha": 0.5}), ("test", {"lw": 2, "marker": "."})):
                 points = [(r["step"], r[name]) for r in records if r["split"] == split and _is_point(r, name)]
@@ -40,12 +45,19 @@ def draw_curves(runs: Mapping[str, Records], path: Path) -> None:
         axis.set_ylabel(name)
         axis.grid(alpha=0.3)
     axes[0].set_yscale("log")
-    if axes[1].get_legend_handles_labels()[0]:
-        axes[1].legend(fontsize="small")
+    if axes[-1].get_legend_handles_labels()[0]:
+        axes[-1].legend(fontsize="small")
     try:
         _save(figure, path)
     finally:
         pyplot.close(figure)
+
+
+def _drawn(runs: Iterable[Records]) -> list[str]:
+    """Loss and at most MOST_METRICS metrics: what evaluations have measured."""
+    tested = [record for records in runs for record in records if record["split"] == "test"]
+    found = dict.fromkeys(name for record in tested for name in record if name not in NO_METRICS)
+    return ["loss", *list(found)[:MOST_METRICS]]
 
 
 def _is_point(record: Mapping[str, Any], name: str) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 from accumtrain.runs.files import disk_errors
 
-SHOWN = ("loss", "accuracy", "learning_rate", "grad_norm", "loss_scale", "skipped", "examples_per_second")
+NOT_SHOWN = ("step", "epoch", "split", "seconds", "examples")  # of a record
 
 
 class Events:
@@ -45,7 +45,7 @@ class Events:
             split = record["split"]
             if split not in self._writers:
                 self._writers[split] = self._open(self.directory / split)
-            values = [Summary.Value(tag=name, simple_value=record[name]) for name in SHOWN if name in record]
+            values = [Summary.Value(tag=tag, simple_value=record[tag]) for tag in record if tag not in NOT_SHOWN]
             event = Event(wall_time=time.time(), step=record["step"], summary=Summary(value=values))
             self._writers[split].write(event.SerializeToString())
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,7 +11,7 @@ from accumtrain.process import environment
 from accumtrain.runs.events import Events
 from accumtrain.runs.run import Run
 
-TRAIN = ("loss", "accuracy", "learning_rate", "grad_norm", "loss_scale", "skipped")
+BESIDE_MEANS = ("learning_rate", "grad_norm", "loss_scale", "skipped")  # of an update
 
 
 class Logbook:
@@ -22,10 +22,11 @@ class Logbook:
         events: None writes no TensorBoard events.
         batch_size: examples per update.
         train_examples: examples per epoch.
+        means: names of the loss and the metrics.
     """
 
-    def __init__(self, run: Run, events: Events | None, batch_size: int, train_examples: int):
-        self._run, self._events = run, events
+    def __init__(self, run: Run, events: Events | None, batch_size: int, train_examples: int, means: Sequence[str]):
+        self._run, self._events, self._means = run, events, means
         self._batch_size, self._train_examples = batch_size, train_examples
         self.records: list[dict[str, Any]] = run.records()
         self._seconds_before = max((record["seconds"] for record in self.records), default=0.0)
@@ -60,19 +61,19 @@ class Logbook:
         return self._updates * self._batch_size / self._busy if self._updates else None
 
     def train(self, step: int, update: Mapping[str, float]) -> None:
-        """Logs the values of an update that TRAIN names."""
+        """Logs loss and metrics of an update, and what BESIDE_MEANS names."""
         updates, busy = self._updates - self._updates_logged, self._busy - self._busy_logged
         self._updates_logged, self._busy_logged = self._updates, self._busy
         per_second = updates * self._batch_size / busy if updates else self.examples_per_second
         speed = {"examples_per_second": per_second} if per_second else {}
-        values = {name: update[name] for name in TRAIN if name in update}
+        values = {name: update[name] for name in (*self._means, *BESIDE_MEANS) if name in update}
         self._write("train", step, values | speed)
 
     def test(self, step: int, result: Mapping[str, float]) -> None:
-        """Logs an evaluation: loss, accuracy, examples and its speed."""
+        """Logs an evaluation: loss, metrics, examples and its speed."""
         self.longest = max(self.longest, result["seconds"])
         speed = {"examples_per_second": result["examples"] / result["seconds"]}
-        self._write("test", step, {name: result[name] for name in ("loss", "accuracy", "examples")} | speed)
+        self._write("test", step, {name: result[name] for name in (*self._means, "examples")} | speed)
 
     def forget_after(self, step: int) -> None:
         """Deletes the records after update `step`, to which the run goes back."""
@@ -84,10 +85,10 @@ class Logbook:
         return any(record["split"] == "test" and record["step"] == step for record in self.records)
 
     def last(self, split: str) -> dict[str, float] | None:
-        """Loss and accuracy of the last record of a split; None without a record."""
+        """Loss and metrics of the last record of a split; None without a record."""
         for record in reversed(self.records):
             if record["split"] == split:
-                return {"loss": record["loss"], "accuracy": record["accuracy"]}
+                return {name: record[name] for name in self._means if name in record}
         return None
 
     def _write(self, split: str, step: int, values: Mapping[str, Any]) -> None:

@@ -194,7 +194,7 @@ def test_a_run_continues_under_another_policy(tmp_path, before, now):
 
 
 def test_a_model_without_cut_points_says_so():
-    with pytest.raises(ConfigError, match=r"model.name=Pairs has no cut points .* use model.memory=store"):
+    with pytest.raises(ConfigError, match=r"Pairs has no cut points .* use model.memory=store"):
         KerasModel(keras_config("recompute", "Pairs"), two_streams(), tf.float32)
     assert len(KerasModel(keras_config("store", "Pairs"), two_streams(), tf.float32).segments) == 1
 

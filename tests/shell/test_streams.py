@@ -24,7 +24,7 @@ from accumtrain.shell.main import main
 def train(config):
     with progress.Progress(first=0, total=300, updates_per_epoch=300, log_every=1) as bar:
         for step in range(1, 301):
-            bar.update(step, loss=1.0, accuracy=None, examples_per_second=None)
+            bar.update(step, means={"loss": 1.0}, examples_per_second=None)
             console.warn("x" * 500)
     Path("own").write_text("what a job writes")  # with a closed descriptor 1 this would be 1
     return {"step": 300, "status": "completed"}

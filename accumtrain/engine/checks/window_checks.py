@@ -24,12 +24,12 @@ class WindowOfExamples:
     """The examples of one window, as `steps` micro-batches or as one (`micro_batches(steps=1)`).
 
     Attributes:
-        arrays: image, label and weight, of `steps` * `batch` rows each.
+        arrays: image, label and weight, of `steps` * `batch` rows each; arrays or structures of arrays.
         steps: number of micro-steps.
         batch: examples per micro-step over all replicas.
     """
 
-    arrays: Mapping[str, np.ndarray]
+    arrays: Mapping[str, Any]
     steps: int
     batch: int
 
@@ -41,9 +41,10 @@ class WindowOfExamples:
         options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
         return iter(strategy.experimental_distribute_dataset(dataset.with_options(options)))
 
-    def first(self, rows: int) -> dict[str, tf.Tensor]:
+    def first(self, rows: int) -> dict[str, Any]:
         """The first `rows` examples, as one batch."""
-        return {name: tf.constant(array[:rows]) for name, array in self.arrays.items()}
+        first: dict[str, Any] = tf.nest.map_structure(lambda array: tf.constant(array[:rows]), dict(self.arrays))
+        return first
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,152 @@
+"""A compiled Keras model together with the examples it learns from, in this process or a child of it."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from accumtrain.data.as_given import GivenData, GivenSplit, given_data
+from accumtrain.data.source import Split
+from accumtrain.errors import ConfigError
+from accumtrain.keras.model_copy import read_model, write_model
+from accumtrain.kinds.compiled import METRICS
+from accumtrain.kinds.sources import DataConfig
+from accumtrain.models.keras_model import called, normalisations
+
+EXAMPLES = "examples.pickle"  # in a folder for child processes
+MOST_EXAMPLES = 1024  # that a child gets
+
+
+@dataclass(frozen=True)
+class Traced:
+    """What a forward pass in training shows of a model.
+
+    Attributes:
+        moving: the batch normalisations whose moving statistics it changes.
+        penalised: whether layers or weights have losses of their own.
+    """
+
+    moving: Sequence[keras.layers.BatchNormalization]
+    penalised: bool
+
+
+class Compiled:
+    """A built and compiled model, and its data.
+
+    Args:
+        data: examples of inputs, as the model takes them, and of targets: a tuple of what the loss takes and,
+            optionally, the weight of the example.
+
+    Raises:
+        ConfigError: the model is compiled in a way that can't be kept.
+    """
+
+    def __init__(self, model: keras.Model, data: GivenData):
+        self.model, self.data = model, data
+        batch = first_batch(data)
+        model._symbolic_build(data_batch=(batch["image"], *batch["label"]))
+        self._inputs, self.targets = batch["image"], batch["label"]
+        self._before: list[tuple[keras.Variable, np.ndarray]] = []
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Afterwards the model and its optimizer are as they were, and within this context after each `reset`."""
+        self._before = [(each, each.numpy()) for each in (*self.model.variables, *self.model.optimizer.variables)]
+        try:
+            yield
+        finally:
+            self.reset()
+
+    def reset(self) -> None:
+        """Sets the model and its optimizer to what they were when `unchanged` was entered; before that does nothing."""
+        for variable, value in self._before:
+            variable.assign(value)
+
+    @cached_property
+    def traced(self) -> Traced:
+        """The facts of a forward pass.
+
+        Raises:
+            ConfigError: the outputs have masks.
+        """
+        changed: list[int] = []
+        penalised: list[bool] = []
+
+        def call(x: Any) -> None:
+            state = [tf.convert_to_tensor(variable.value) for variable in self.model.non_trainable_variables]
+            y, new_state, losses = called(self.model, state, x, training=True)
+            changed.extend(
+                id(variable)
+                for variable, before, after in zip(self.model.non_trainable_variables, state, new_state, strict=True)
+                if after is not before
+            )
+            penalised.append(isinstance(losses, tf.Tensor))
+            if any(getattr(each, "_keras_mask", None) is not None for each in tf.nest.flatten(y)):
+                raise ConfigError(
+                    f"the outputs of {self.model.name} have masks, and a masked loss is no mean over examples: use "
+                    "accumtrain.keras.accumulate and model.fit"
+                )
+
+        tf.function(call, autograph=False).get_concrete_function(self._inputs)
+        moving = [layer for layer in normalisations(self.model) if id(layer.moving_mean) in changed]
+        return Traced(moving, penalised[-1])
+
+
+def first_batch(data: GivenData) -> dict[str, Any]:
+    """The first example, twice: inputs and targets as the model and the loss get them."""
+    index = tf.zeros([2], tf.int64)
+    inputs, targets = data.train.read(index)
+    return {"image": inputs, "label": targets}
+
+
+def open_given(compiled: Compiled, config: DataConfig, seed: int) -> GivenData:
+    """The data of a compiled model."""
+    return compiled.data
+
+
+# --- for child processes ------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def written(compiled: Compiled, metrics: Sequence[str]) -> Iterator[Path]:
+    """A folder from which `read_compiled` makes the model again, with some of the examples.
+
+    Raises:
+        ConfigError: Keras can't save the model.
+    """
+    with tempfile.TemporaryDirectory(prefix="accumtrain-model-") as name:
+        folder = Path(name)
+        try:
+            write_model(compiled.model, folder)
+        except ValueError as error:
+            raise ConfigError(f"{error}\nOr give `steps` as a number: nothing is tried out then") from error
+        (folder / METRICS).write_text(json.dumps(list(metrics)))
+        examples = {
+            name: _some(split) for name, split in (("train", compiled.data.train), ("test", compiled.data.test))
+        }
+        (folder / EXAMPLES).write_bytes(pickle.dumps(examples))
+        yield folder
+
+
+def read_compiled(folder: Path) -> Compiled:
+    """What `written` has written."""
+    examples = pickle.loads((folder / EXAMPLES).read_bytes())
+    train, test = (GivenSplit(*examples[name]) for name in ("train", "test"))
+    return Compiled(read_model(folder), given_data(train, test))
+
+
+def _some(split: Split) -> Any:
+    """The first examples of a split, as arrays."""
+    index = tf.range(min(split.size, MOST_EXAMPLES), dtype=tf.int64)
+    return tf.nest.map_structure(lambda tensor: tensor.numpy(), split.read(index))

@@ -1,0 +1,120 @@
+"""Loss and metrics that a Keras model is compiled with, as the engine computes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from accumtrain.engine.loss import PerExample, SplitMetrics
+from accumtrain.errors import ConfigError
+from accumtrain.keras.compiled import Compiled
+from accumtrain.kinds.losses import LossConfig
+
+MEANS = ("mean", "sum_over_batch_size")
+RESERVED = ("loss", "examples", "seconds", "learning_rate", "grad_norm", "loss_scale", "skipped")
+
+
+def build_loss(compiled: Compiled, config: LossConfig) -> PerExample:
+    """A function of targets and outputs: the compiled loss of the micro-batch, as the loss of each of its examples."""
+
+    def loss(targets: Any, outputs: Any) -> tf.Tensor:
+        y_pred, penalty = _split(compiled, outputs)
+        y, *weights = targets
+        with keras.StatelessScope():  # several losses keep means of each, which nobody reads here
+            value = compiled.model._compile_loss(y, y_pred, weights[0] if weights else None)
+        return tf.fill(tf.shape(tf.nest.flatten(y)[0])[:1], tf.cast(value, penalty.dtype) + penalty)
+
+    return loss
+
+
+def metric(compiled: Compiled, name: str, targets: Any, outputs: Any) -> tf.Tensor:
+    """A metric that is a mean over examples: its value for each of them, float [N]."""
+    place, each = _means(compiled.model)[name]
+    metrics = compiled.model._compile_metrics
+    y_pred, _ = _split(compiled, outputs)
+    of_output = (metrics._flatten_y(tensors)[place] for tensors in (targets[0], y_pred))
+    values = tf.convert_to_tensor(each._fn(*of_output, **each._fn_kwargs))
+    return tf.reduce_mean(tf.reshape(tf.cast(values, each.dtype), [tf.shape(values)[0], -1]), axis=1)
+
+
+def metric_names(model: keras.Model) -> list[str]:
+    """The names of the compiled metrics that are means over examples.
+
+    Raises:
+        ConfigError: a name is one of the engine's.
+    """
+    names = list(_all(model))
+    if taken := [name for name in names if name in RESERVED]:
+        raise ConfigError(f"a metric is named {taken[0]}, as accumtrain names something else: give it another name")
+    return list(_means(model))
+
+
+def build_split_metrics(compiled: Compiled, config: LossConfig) -> SplitMetrics | None:
+    """The compiled metrics that are no means over examples, such as AUC; None if there are none."""
+    model = compiled.model
+    others = [name for name in _all(model) if name not in _means(model)]
+    return CompiledMetrics(compiled, others) if others else None
+
+
+class CompiledMetrics:
+    """The compiled metrics `names`, over a whole split."""
+
+    def __init__(self, compiled: Compiled, names: list[str]):
+        self.names, self._compiled, self._metrics = names, compiled, compiled.model._compile_metrics
+
+    def update(self, labels: Any, logits: Any) -> None:
+        y_pred, _ = _split(self._compiled, logits)
+        self._metrics.update_state(labels[0], y_pred, *labels[1:])
+
+    def take(self) -> dict[str, float]:
+        results = self._metrics.result()
+        self._metrics.reset_state()
+        return {name: float(results[name]) for name in self.names}
+
+
+def check_losses(model: keras.Model, weighted: bool) -> None:
+    """Raises ConfigError if the loss of a batch is not the mean of those of its micro-batches.
+
+    Args:
+        weighted: whether examples have weights.
+    """
+    for each in model._compile_loss._flat_losses:
+        reduction = getattr(each.loss, "reduction", "sum_over_batch_size")
+        if reduction not in MEANS and (weighted or reduction != "mean_with_sample_weight"):
+            raise ConfigError(
+                f"the loss {each.loss.name} has reduction={reduction!r}, so that of a batch is no mean over its "
+                "examples: give it reduction='sum_over_batch_size', or use accumtrain.keras.accumulate and model.fit"
+            )
+
+
+def _split(compiled: Compiled, outputs: Any) -> tuple[Any, tf.Tensor]:
+    """The model's outputs, and the losses of its layers and weights."""
+    return outputs if compiled.traced.penalised else (outputs, tf.zeros((), tf.nest.flatten(outputs)[0].dtype))
+
+
+def _all(model: keras.Model) -> dict[str, tuple[int, keras.metrics.Metric, bool]]:
+    """Place of the output, metric, and whether it is weighted, by the name that Keras shows."""
+    metrics = model._compile_metrics
+    if metrics is None:
+        return {}
+    lists = [
+        (place, each, weighted)
+        for weighted, found in ((False, metrics._flat_metrics), (True, metrics._flat_weighted_metrics))
+        for place, each in enumerate(found)
+    ]
+    flat = [(place, each, weighted) for place, of, weighted in lists if of for each in of.metrics]
+    return dict(zip(metrics.result(), flat, strict=True))
+
+
+def _means(model: keras.Model) -> dict[str, tuple[int, keras.metrics.Metric]]:
+    return {
+        name: (place, each) for name, (place, each, weighted) in _all(model).items() if not weighted and _wraps(each)
+    }
+
+
+def _wraps(metric: keras.metrics.Metric) -> bool:
+    """Whether a metric is the mean of a function of each example."""
+    kind, mean = type(metric), keras.metrics.MeanMetricWrapper
+    return issubclass(kind, mean) and (kind.update_state, kind.result) == (mean.update_state, mean.result)

@@ -1,0 +1,170 @@
+"""`accumtrain.fit`: a compiled Keras model in the engine, with all that a run of the command line has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from accumtrain.config.convert import from_mapping
+from accumtrain.config.schema import Config
+from accumtrain.data.fingerprint import digest
+from accumtrain.errors import ConfigError
+from accumtrain.jobs import dispatch
+from accumtrain.keras.compiled import Compiled, written
+from accumtrain.keras.compiled_loss import check_losses, metric_names
+from accumtrain.keras.compiled_optimizer import inner_optimizer
+from accumtrain.keras.given_examples import take_data
+from accumtrain.kinds.compiled import KIND, offered
+
+JOBS = ("train", "plan", "verify")
+PRECISIONS = {"float32": "float32", "mixed_bfloat16": "bfloat16", "mixed_float16": "float16", "float64": "float64"}
+OF_THE_MODEL = ("model", "optim", "schedule", "loss", "data")  # groups that the compiled model decides
+
+
+def fit(
+    model: keras.Model,
+    data: Any,
+    *,
+    job: str = "train",
+    batch_size: int = 32,
+    epochs: float = 1,
+    steps: int | str | None = None,
+    memory: str = "store",
+    memory_limit_mb: int | None = None,
+    validation_data: Any = None,
+    validation_split: float = 0.1,
+    run_name: str | None = None,
+    run_dir: str = "runs",
+    seed: int = 0,
+    settings: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Trains a compiled Keras model as a run of accumtrain: accumulation, less activation memory, exact continuation.
+
+    The model, its loss, metrics and optimizer are those it is compiled with, and its weights at the call are the
+    initial ones, so pre-trained weights are kept. The same call with the same `run_name` continues a run that was
+    stopped, bit for bit, and afterwards the model has the trained weights.
+
+    Args:
+        model: built or not, compiled, on one device.
+        data: `(x, y)` or `(x, y, sample_weight)` of arrays or structures of arrays [examples, ...]; a finite
+            `tf.data.Dataset` of such examples, batched or not, which is read into memory; or an `accumtrain.Split`.
+            Every epoch has an order of its own.
+        job: `train`; or `plan`, which tries what each micro-batch takes in memory and time, or `verify`, which checks
+            that accumulation and recomputation keep the gradient of this model. These two leave the model as it is.
+        batch_size: examples per update.
+        steps: micro-batches per update; "auto" finds the smallest number that fits into the memory by trials in
+            child processes. None is "auto" with a memory limit, else 1.
+        memory: `store` keeps activations, `recompute` computes them again between cut points that are found.
+        memory_limit_mb: megabytes of tensors at the peak, `data` not counted, that "auto" plans with.
+        validation_data: like `data`. None holds out every n-th example, a share of `validation_split`.
+        run_name: name of the run's folder in `run_dir`; None is that of the model.
+        seed: of the order of examples, and of dropout.
+        settings: other keys of the command line by their dotted names, such as {"checkpoint.every": 50}.
+
+    Returns:
+        The content of summary.json, or of the other job's file.
+
+    Raises:
+        AccumtrainError: one of its subclasses, for anything that is not a bug; Preempted if a signal stopped the run,
+            whose state is saved then.
+    """
+    _check(model, job)
+    compiled = Compiled(model, take_data(model, data, validation_data, validation_split))
+    check_losses(model, weighted=len(compiled.targets) > 1)
+    steps = ("auto" if memory_limit_mb else 1) if steps is None else steps
+    values: dict[str, Any] = {
+        "job": job,
+        "batch_size": batch_size,
+        "train": {"epochs": epochs},
+        "accum": {"steps": steps},
+        "device": {"kind": KIND, "memory_limit_mb": memory_limit_mb},
+        "run": {"name": run_name or model.name, "dir": run_dir, "seed": seed},
+        "schedule": {"kind": "constant"},
+        "data": {"kind": KIND},
+        **_of_model(model, memory),
+    }
+    metrics, tries = metric_names(model), job == "plan" or steps == "auto"
+    with (
+        written(compiled, metrics) if tries else nullcontext(Path()) as folder,
+        offered(lambda: compiled, metrics, str(folder)),
+        nullcontext() if job == "train" else compiled.unchanged(),
+    ):
+        result = dispatch.run(_configuration(values, settings or {}))
+    assert result is not None, "one process is the chief"
+    return result
+
+
+def _check(model: keras.Model, job: str) -> None:
+    if job not in JOBS:
+        raise ConfigError(f"job={job!r}: choose from {', '.join(JOBS)}")
+    if not isinstance(model, keras.Model):
+        raise ConfigError(f"model is a {type(model).__name__}: give a keras.Model")
+    if not model.compiled or model.optimizer is None:
+        raise ConfigError(f"{model.name} is not compiled: call model.compile(optimizer, loss) first")
+    for method in ("train_step", "compute_loss", "compute_metrics"):
+        if getattr(type(model), method) is not getattr(keras.Model, method) or method in vars(model):
+            raise ConfigError(
+                f"{model.name} has a {method} of its own, in whose place accumtrain.fit has its own step: use "
+                "accumtrain.keras.Accumulate or accumulate, and model.fit"
+            )
+    if model._compile_loss is None:
+        raise ConfigError(f"{model.name} is compiled without a loss: give one to model.compile")
+    if model.dtype_policy.name not in PRECISIONS:
+        raise ConfigError(f"{model.name} computes in {model.dtype_policy.name}: choose from {', '.join(PRECISIONS)}")
+    inner_optimizer(model)
+
+
+def _of_model(model: keras.Model, memory: str) -> dict[str, Any]:
+    """What the configuration says of a compiled model. A run that is continued must have the same."""
+    optimizer, outer = inner_optimizer(model), model.optimizer
+    losses = [f"{each.name}: {type(each.loss).__name__} x {each.loss_weights or 1}" for each in _losses(model)]
+    weights = digest(f"{tuple(variable.shape)} {variable.dtype} {variable.trainable}" for variable in model.variables)
+    scale = {} if outer is optimizer else {"loss_scale": _scale(outer)}
+    return {
+        "precision": PRECISIONS[model.dtype_policy.name],
+        "model": {"kind": KIND, "name": model.name, "weights": weights, "cuts": _has_cuts(model), "memory": memory},
+        "loss": {"kind": KIND, "losses": losses},
+        "optim": {"kind": KIND, "name": type(optimizer).__name__, "args": _plain(optimizer.get_config())},
+        **scale,
+    }
+
+
+def _losses(model: keras.Model) -> Any:
+    return model._compile_loss._flat_losses
+
+
+def _scale(optimizer: keras.optimizers.LossScaleOptimizer) -> dict[str, Any]:
+    return {"initial": float(optimizer.initial_scale), "growth_every": int(optimizer.dynamic_growth_steps)}
+
+
+def _has_cuts(model: keras.Model) -> bool:
+    """Whether the model is a graph of layers with one input and one output, which may be cut into segments."""
+    graph = getattr(model, "inputs", None) and getattr(model, "outputs", None)
+    return bool(graph) and len(model.inputs) == len(model.outputs) == 1
+
+
+def _plain(value: Any) -> Any:
+    """A value that YAML can hold."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    return value if isinstance(value, (int, float, str, bool, type(None))) else str(value)
+
+
+def _configuration(values: dict[str, Any], settings: Mapping[str, Any]) -> Config:
+    for key, value in settings.items():
+        group, _, name = key.partition(".")
+        if group in OF_THE_MODEL or (group in values and (not name or name in values[group])):
+            raise ConfigError(f"settings[{key!r}]: the compiled model or an argument of fit decides it; leave it out")
+        values = {**values, group: {**values.get(group, {}), name: value} if name else value}
+    config = from_mapping(values)
+    if config.run.on_nonfinite == "rollback":
+        raise ConfigError(
+            "run.on_nonfinite=rollback: lowers a rate that a compiled optimizer has in itself; choose skip"
+        )
+    return config

@@ -1,0 +1,108 @@
+"""The examples that `accumtrain.fit` is given, as data of the engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from accumtrain.data.as_given import GivenData, GivenSplit, given_data, hold_out
+from accumtrain.data.source import Split
+from accumtrain.errors import DataError
+
+CHUNK = 1024  # examples read at a time
+
+
+def take_data(model: keras.Model, data: Any, validation_data: Any, validation_split: float) -> GivenData:
+    """Data from what `accumtrain.fit` is given.
+
+    Targets become a tuple of what the loss takes and, if there are any, the weights of the examples.
+
+    Raises:
+        DataError: it is none of the kinds that `accumtrain.fit` takes, or the arrays differ in length.
+    """
+    notes: list[str] = []
+    if validation_data is not None:
+        return given_data(_split(model, data, notes), _split(model, validation_data, notes), notes)
+    if isinstance(data, Split):
+        raise DataError("validation_data is missing: a Split can't be divided; give a second one to evaluate on")
+    if not 0 < validation_split < 1:
+        raise DataError(f"validation_split={validation_split}: must be above 0 and below 1, or give validation_data")
+    train, test = hold_out(_arrays(model, data, notes), validation_split)
+    notes.append(f"every {round(1 / validation_split)}th example is held out to evaluate on (validation_split)")
+    return given_data(GivenSplit(*train), GivenSplit(*test), notes)
+
+
+class OwnSplit(Split):
+    """A split of the user's own, whose `read` returns inputs and targets without the weights."""
+
+    def __init__(self, split: Split):
+        self.size, self.image_shape, self.channels, self._split = split.size, None, 1, split
+
+    def read(self, index: tf.Tensor) -> tuple[Any, Any]:
+        inputs, targets = self._split.read(index)
+        return inputs, (targets,)
+
+
+def _split(model: keras.Model, data: Any, notes: list[str]) -> Split:
+    return OwnSplit(data) if isinstance(data, Split) else GivenSplit(*_arrays(model, data, notes))
+
+
+def _arrays(model: keras.Model, data: Any, notes: list[str]) -> tuple[Any, Any]:
+    """Inputs, and targets with the weights if there are any, as arrays of one length."""
+    if isinstance(data, tf.data.Dataset):
+        data = _read_all(model, data, notes)
+    if not (isinstance(data, (tuple, list)) and len(data) in (2, 3)):
+        raise DataError(
+            f"data is a {type(data).__name__}: give (x, y), (x, y, sample_weight), a tf.data.Dataset of such examples, "
+            "or an accumtrain.Split"
+        )
+    x, y, *weights = data
+    if weights and weights[0] is None:
+        weights = []
+    arrays = tf.nest.map_structure(_array, (x, (y, *weights)))
+    sizes = {len(each) for each in tf.nest.flatten(arrays)}
+    if len(sizes) != 1:
+        raise DataError(f"the arrays hold {', '.join(map(str, sorted(sizes)))} examples: give as many of each")
+    if sizes == {0}:
+        raise DataError("the arrays are empty: give at least two examples")
+    return arrays
+
+
+def _array(values: Any) -> np.ndarray:
+    array = np.asarray(values)
+    if array.ndim < 1 or array.dtype == object:
+        raise DataError(f"data holds a {type(values).__name__} where an array [examples, ...] of numbers is expected")
+    return array.astype(keras.config.floatx(), copy=False) if array.dtype.kind == "f" else array
+
+
+def _read_all(model: keras.Model, dataset: tf.data.Dataset, notes: list[str]) -> Any:
+    """The examples of a data set, batched or not, as arrays."""
+    if dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
+        raise DataError("the tf.data.Dataset has no end: leave repeat() out, `epochs` says how often it is used")
+    if _is_batched(model, dataset):
+        dataset = dataset.unbatch()
+    chunks = list(dataset.batch(CHUNK).as_numpy_iterator())
+    if not chunks:
+        raise DataError("the tf.data.Dataset is empty: give at least two examples")
+    arrays = tf.nest.map_structure(lambda *parts: np.concatenate(parts), *chunks)
+    flat = tf.nest.flatten(arrays)
+    megabytes = sum(each.nbytes for each in flat) / 2**20
+    notes.append(
+        f"the tf.data.Dataset was read once, {len(flat[0]):,} examples, {megabytes:,.0f} MB; what it draws at random "
+        "stays as it was drawn: augment by layers of the model"
+    )
+    return arrays
+
+
+def _is_batched(model: keras.Model, dataset: tf.data.Dataset) -> bool:
+    """Whether an element is a batch: its first dimension varies, or it has the rank of the model's own input."""
+    specs = tf.nest.flatten(dataset.element_spec)
+    if any(spec.shape.rank == 0 for spec in specs):
+        return False
+    if all(spec.shape[0] is None for spec in specs):
+        return True
+    ranks = [len(each.shape) for each in getattr(model, "inputs", None) or ()]
+    return bool(ranks) and specs[0].shape.rank == ranks[0]
