@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import pickle
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ from accumtrain.console import say
 from accumtrain.engine.memory_meter import Meter
 from accumtrain.errors import ConfigError, OutOfMemoryError
 from accumtrain.keras.model_copy import read_model, write_model
+from accumtrain.keras.split_batch import Split
+from accumtrain.keras.split_train_step import SplitTrainStep
 from accumtrain.planning.probe import SHARE, measure_in_child
 from accumtrain.process import child, environment
 from accumtrain.process.free_memory import free_bytes
@@ -65,7 +67,7 @@ class StepProbe:
         (folder / BATCH).write_bytes(pickle.dumps(batch))
 
     def __call__(self, steps: int, micro_batch: int, memory_limit_mb: float | None) -> StepTrial:
-        """Trains for a few updates in `steps` micro-batches, within the limit and the free memory.
+        """Makes a few updates with micro-batches of `steps`, within the limit and the free memory.
 
         Raises:
             ValueError: the model can't be made again in another process.
@@ -103,8 +105,6 @@ def budget(memory_limit_mb: float | None) -> float:
 
 def answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Makes the requested probe. Returns peak_bytes of tensors, and added_bytes of resident memory."""
-    from accumtrain.keras.accumulate_model import accumulate  # which imports this file
-
     # TensorFlow reads them with its first tensor; all else is as in the parent, whose training is to be measured
     os.environ.update(environment.VARIABLES | {environment.CPU_LIMIT: str(request["limit_mb"])})
     tf.config.threading.set_inter_op_parallelism_threads(request["inter_op"])
@@ -112,7 +112,8 @@ def answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     doing = folder / child.DOING
     try:
         doing.write_text("reading the model")
-        model = accumulate(_model(folder), request["steps"])
+        model = _model(folder)
+        model.train_step = FewMicroBatches(model, request["steps"])
         batch = tf.data.Dataset.from_tensor_slices(pickle.loads((folder / BATCH).read_bytes()))
         meter, process = Meter(), psutil.Process()
         before = process.memory_info().rss
@@ -127,6 +128,13 @@ def answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
         "peak_bytes": measured["tensor_peak_bytes"],
         "added_bytes": max(0, measured["rss_peak_bytes"] - before),
     }
+
+
+class FewMicroBatches(SplitTrainStep):
+    """The step of two micro-batches of each size, with the whole batch at hand: the others take no more memory."""
+
+    def splits(self, examples: int | tf.Tensor) -> list[Split]:
+        return [replace(split, count=tf.minimum(split.count, 2)) for split in super().splits(examples)]
 
 
 def _model(folder: Path) -> keras.Model:
