@@ -40,6 +40,8 @@ def splits(examples: int | tf.Tensor, steps: int) -> list[Split]:
 
     Sizes are constants inside each of the returned splits, as XLA needs them to be.
     """
+    if steps == 1:
+        return [Split(1, examples, 0)]
     size, larger = examples // steps, examples % steps
     if isinstance(examples, int):
         found = [Split(larger, size + 1, 0), Split(steps - larger if size else 0, size, larger * (size + 1))]

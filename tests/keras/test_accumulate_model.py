@@ -183,8 +183,9 @@ def test_a_data_set_of_tensorflow_and_single_batches():
 
 
 @pytest.mark.xla
-def test_a_ragged_batch_with_xla():
-    assert_same_fit(pair(steps=3, jit_compile=True), X, Y)
+@pytest.mark.parametrize("steps", [1, 3])
+def test_a_ragged_batch_with_xla(steps):
+    assert_same_fit(pair(steps=steps, jit_compile=True), X, Y)
 
 
 def test_a_loss_of_the_users_own():

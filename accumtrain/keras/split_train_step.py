@@ -1,0 +1,149 @@
+"""The training step of a Keras model in micro-batches: a loop over them, then one update."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from accumtrain.keras.batch_statistics import BatchStatistics
+from accumtrain.keras.loss_share import LossShare
+from accumtrain.keras.replicas import apply_reduced
+from accumtrain.keras.split_batch import Split, batch_size, splits, take
+
+
+class SplitTrainStep:
+    """Takes the place of `keras.Model.train_step`: a loop over micro-batches, then one update."""
+
+    def __init__(self, model: keras.Model, steps: int) -> None:
+        self._model, self._steps = model, steps
+
+    @tf.autograph.experimental.do_not_convert
+    def __call__(self, data: Any) -> dict[str, tf.Tensor]:
+        """Makes the update of a batch, (x, y, sample_weight), on this replica. Returns the metrics."""
+        with tf.init_scope():  # in a loop nothing can be built any more
+            self._model._symbolic_build(data_batch=data)
+        batch = keras.utils.unpack_x_y_sample_weight(data)
+        examples = batch_size(batch)
+        sums = BatchSums(self._model, examples)
+        totals = sums.zeros()
+        for split in self.splits(examples):
+
+            def body(number: tf.Tensor, totals: Any, split: Split = split) -> tuple[tf.Tensor, Any]:
+                return number + 1, sums.add(totals, *take(batch, split, number), size=split.size)
+
+            count = tf.convert_to_tensor(split.count)
+            with tf.control_dependencies(keras.tree.flatten(totals)):  # the second loop would begin beside the first
+                start = tf.identity(0)
+            # parallel iterations would hold the activations of several micro-batches
+            _, totals = tf.while_loop(lambda number, _: number < count, body, (start, totals), parallel_iterations=1)  # noqa: B023
+        return sums.update(totals)
+
+    def splits(self, examples: int | tf.Tensor) -> list[Split]:
+        """The micro-batches of a batch."""
+        return splits(examples, self._steps)
+
+
+class BatchSums:
+    """Sums over the micro-batches of a batch, and the update made of them.
+
+    Args:
+        model: a compiled and built model.
+        examples: number of examples of the batch.
+    """
+
+    def __init__(self, model: keras.Model, examples: int | tf.Tensor) -> None:
+        self._model, self._examples = model, examples
+        self._share, self._statistics = LossShare(model), BatchStatistics(model)
+        # what a forward pass and the metrics change; the next micro-batch goes on from there
+        variables = [*model.non_trainable_variables, *model.metrics_variables]
+        self._state = [variable for variable in variables if id(variable) not in self._statistics.before]
+        self._missing: set[int] = set()  # places of weights without a gradient
+
+    def zeros(self) -> dict[str, Any]:
+        """What the loop starts with."""
+        weights = [variable.value for variable in self._model.trainable_variables]
+        dtype = keras.config.floatx()
+        return {
+            "gradients": [tf.zeros(weight.shape, _at_least_float32(weight.dtype)) for weight in weights],
+            "loss": tf.zeros((), dtype),
+            "share": tf.zeros((), dtype),
+            "state": [tf.convert_to_tensor(variable.value) for variable in self._state],
+            "statistics": self._statistics.zeros(),
+        }
+
+    def add(
+        self, totals: dict[str, Any], x: Any, y: Any, sample_weight: Any, *, size: int | tf.Tensor
+    ) -> dict[str, Any]:
+        """Runs forward and backward pass of a micro-batch. Returns the new totals."""
+        model, dtype = self._model, totals["loss"].dtype
+        part = tf.cast(size, dtype) / tf.cast(self._examples, dtype)
+        weights = [tf.convert_to_tensor(variable.value) for variable in model.trainable_variables]
+        with keras.StatelessScope(self._given(weights, totals["state"]), collect_losses=True) as scope:
+            with tf.GradientTape() as tape:
+                tape.watch(weights)
+                y_pred = model(x, training=True) if model._call_has_training_arg else model(x)
+                loss = model._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True)
+                share = self._share.of(part, y_pred, sample_weight)
+                loss = self._share.joined(tf.cast(loss, dtype), part, share)
+                scaled = model.optimizer.scale_loss(loss)
+            model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+        self._check(scope, weights)
+        gradients = tape.gradient(scaled, weights)
+        self._missing = {place for place, gradient in enumerate(gradients) if gradient is None}
+        return {
+            "gradients": [added(*pair) for pair in zip(totals["gradients"], gradients, strict=True)],
+            "loss": totals["loss"] + loss,
+            "share": totals["share"] + share,
+            "state": [scope.get_current_value(variable) for variable in self._state],
+            "statistics": self._statistics.add(totals["statistics"], part, scope),
+        }
+
+    def update(self, totals: dict[str, Any]) -> dict[str, tf.Tensor]:
+        """Makes the update of the whole batch. Returns the metrics."""
+        model, share = self._model, totals["share"]
+        for variable, value in zip(self._state, totals["state"], strict=True):
+            variable.assign(value)
+        self._statistics.write(totals["statistics"])
+        replicas = tf.cast(tf.distribute.get_strategy().num_replicas_in_sync, share.dtype)
+        model._loss_tracker.update_state(totals["loss"] / share * replicas, sample_weight=self._examples)
+        gradients = [
+            None if place in self._missing else tf.cast(total / tf.cast(share, total.dtype), variable.dtype)
+            for place, (total, variable) in enumerate(zip(totals["gradients"], model.trainable_variables, strict=True))
+        ]
+        apply_reduced(model.optimizer, gradients, model.trainable_variables)
+        return model.get_metrics_result()
+
+    def _given(self, weights: list[tf.Tensor], state: list[tf.Tensor]) -> list[tuple[keras.Variable, tf.Tensor]]:
+        """Each variable with its value in a pass."""
+        pairs = [*zip(self._model.trainable_variables, weights, strict=True), *zip(self._state, state, strict=True)]
+        return pairs + self._statistics.before
+
+    def _check(self, scope: keras.StatelessScope, weights: list[tf.Tensor]) -> None:
+        """Raises ValueError if the pass has assigned what a window can't undo or repeat."""
+        trained = {
+            id(variable): weight for variable, weight in zip(self._model.trainable_variables, weights, strict=True)
+        }
+        known = {id(variable) for variable, _ in self._statistics.before} | set(map(id, self._state)) | trained.keys()
+        if any(scope.state_mapping[key] is not weight for key, weight in trained.items()):
+            raise ValueError(f"{self._model.name} assigns a trainable variable during its call, which can't be split")
+        if not scope.state_mapping.keys() <= known:
+            raise ValueError(
+                f"{self._model.name} changes a variable that is not its own during its call, which can't be split: "
+                "make it an attribute of a layer, random numbers by a keras.random.SeedGenerator"
+            )
+
+
+def added(total: tf.Tensor, gradient: tf.Tensor | tf.IndexedSlices | None) -> tf.Tensor:
+    """total + gradient. Of an embedding's gradient only the rows that were looked up are added."""
+    if gradient is None:
+        return total
+    if isinstance(gradient, tf.IndexedSlices):
+        rows = tf.cast(gradient.values, total.dtype)
+        return tf.tensor_scatter_nd_add(total, gradient.indices[:, tf.newaxis], rows)
+    return total + tf.cast(gradient, total.dtype)
+
+
+def _at_least_float32(dtype: tf.DType) -> tf.DType:
+    return dtype if dtype.size >= 4 else tf.float32
