@@ -126,15 +126,18 @@ class BatchSums:
         }
 
     def update(self, totals: dict[str, Any]) -> dict[str, tf.Tensor]:
-        """Makes the update of the whole batch. Returns the metrics."""
+        """Makes the update of the whole batch. Returns the metrics.
+
+        Without examples, as a replica may be at the end of an epoch, the share is 0 and so are loss and gradients.
+        """
         model, share = self._model, totals["share"]
         for variable, value in zip(self._state, totals["state"], strict=True):
             variable.assign(value)
         self._statistics.write(totals["statistics"])
         replicas = tf.cast(tf.distribute.get_strategy().num_replicas_in_sync, share.dtype)
-        model._loss_tracker.update_state(totals["loss"] / share * replicas, sample_weight=self._examples)
+        model._loss_tracker.update_state(_mean(totals["loss"], share) * replicas, sample_weight=self._examples)
         gradients = [
-            None if place in self._missing else tf.cast(total / tf.cast(share, total.dtype), variable.dtype)
+            None if place in self._missing else tf.cast(_mean(total, share), variable.dtype)
             for place, (total, variable) in enumerate(zip(totals["gradients"], model.trainable_variables, strict=True))
         ]
         apply_reduced(model.optimizer, gradients, model.trainable_variables)
@@ -168,6 +171,10 @@ def added(total: tf.Tensor, gradient: tf.Tensor | tf.IndexedSlices | None) -> tf
         rows = tf.cast(gradient.values, total.dtype)
         return tf.tensor_scatter_nd_add(total, gradient.indices[:, tf.newaxis], rows)
     return total + tf.cast(gradient, total.dtype)
+
+
+def _mean(total: tf.Tensor, share: tf.Tensor) -> tf.Tensor:
+    return tf.math.divide_no_nan(total, tf.cast(share, total.dtype))
 
 
 def _at_least_float32(dtype: tf.DType) -> tf.DType:
