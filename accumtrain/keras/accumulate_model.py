@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from accumtrain.keras.batch_statistics import BatchStatistics
+from accumtrain.keras.batch_statistics import BatchStatistics, CountingScope
 from accumtrain.keras.loss_share import LossShare
 from accumtrain.keras.replicas import apply_reduced
 from accumtrain.keras.split_batch import Split, batch_size, splits, take
@@ -105,7 +105,7 @@ class BatchSums:
         model, dtype = self._model, totals["loss"].dtype
         part = tf.cast(size, dtype) / tf.cast(self._examples, dtype)
         weights = [tf.convert_to_tensor(variable.value) for variable in model.trainable_variables]
-        with keras.StatelessScope(self._given(weights, totals["state"]), collect_losses=True) as scope:
+        with CountingScope(self._given(weights, totals["state"]), collect_losses=True) as scope:
             with tf.GradientTape() as tape:
                 tape.watch(weights)
                 y_pred = model(x, training=True) if model._call_has_training_arg else model(x)

@@ -211,6 +211,15 @@ def test_batch_norm_between_convolutions_and_dense_layers(axes, steps, door):
     assert_near(split, trained_by_a_loop(build, data, steps, 16, loss), build)
 
 
+def test_a_batch_norm_of_several_places_is_refused():
+    """test_bn_convnd.py has one layer in two places: of both, the variance between micro-batches is not to be had."""
+    shared, inputs = keras.layers.BatchNormalization(), keras.Input((6,))
+    model = keras.Model(inputs, shared(keras.layers.Dense(6)(shared(inputs))))
+    model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match=rf"{shared.name} is called 2 times .*Accumulate"):
+        accumulate(model, 2).train_on_batch(np.ones((4, 6)), np.ones((4, 6)))
+
+
 @pytest.mark.slow
 def test_a_network_of_keras_applications_needs_no_other_layers():
     """test_bn_pretrained_swap.py: nothing is swapped, and the first statistics are those of the whole batch."""
