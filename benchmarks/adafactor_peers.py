@@ -55,6 +55,7 @@ CASES = {
             "decay_exponent": 0.7,
         },
     ),
+    "optax without a rate": Case("optax", {}, "optax", {"learning_rate": 1.0}),
     "huggingface default": Case("huggingface", {}, "huggingface", {}),
     "huggingface momentum and decay": Case(
         "huggingface",
@@ -68,6 +69,10 @@ CASES = {
         "huggingface",
         {"learning_rate": 1e-2, "scale_parameter": False, "weight_decay": 0.1},
     ),
+    "huggingface relative step unscaled": Case(
+        "huggingface", {"scale_parameter": False}, "huggingface", {"scale_parameter": False}
+    ),
+    "huggingface warmup": Case("huggingface", {"warmup_init": True}, "huggingface", {"warmup_init": True}),
     "torch": Case("torch", {"lr": 1e-2, "eps": (1e-30, 1e-3)}, "paper", {"learning_rate": 1e-2}),
 }
 

@@ -1,4 +1,4 @@
-"""Fine-tuning within a memory limit: a network that knows five digits learns all ten, in a run that can be continued."""
+"""Fine-tuning within a memory limit: a network that knows five digits learns all ten, by accumtrain.fit."""
 
 import keras
 import numpy as np
@@ -14,7 +14,7 @@ def convolution(x, channels, strides):
     return keras.layers.ReLU()(keras.layers.BatchNormalization(momentum=0.9)(x))
 
 
-# A pre-trained network, such as keras.applications.MobileNetV2(include_top=False, pooling="avg"), would need a download.
+# in place of keras.applications.MobileNetV2(include_top=False, pooling="avg"), whose weights would be a download
 inputs = x = keras.Input((8, 8, 1))
 x = keras.layers.UpSampling2D(6)(x)
 for channels, strides in ((16, 1), (32, 2), (32, 1), (64, 2)):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import typing
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,7 +17,7 @@ from accumtrain.errors import ConfigError
 from accumtrain.kinds.groups import GROUPS
 from accumtrain.kinds.jobs import JOBS
 from accumtrain.kinds.table import Choice
-from accumtrain.kinds.values import Constraint, check_size, show, suggest
+from accumtrain.kinds.values import Constraint, check_size, constraints_of, show, suggest
 
 RUN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@-]{0,199}")
 
@@ -49,12 +48,12 @@ def check(config: Config) -> None:
 
 def _constraints(record: Any, where: str = "") -> Iterator[tuple[str, Any, Constraint]]:
     """Dotted key, value and constraint of every field that has one, of `record` and the records in it."""
-    hints = typing.get_type_hints(type(record), include_extras=True)
+    constraints = constraints_of(type(record))
     for field in dataclasses.fields(record):
         value, key = getattr(record, field.name), f"{where}.{field.name}" if where else field.name
         if dataclasses.is_dataclass(value):
             yield from _constraints(value, key)
-        for constraint in getattr(hints[field.name], "__metadata__", ()):
+        for constraint in constraints[field.name]:
             yield key, value, constraint
 
 

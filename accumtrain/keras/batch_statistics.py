@@ -6,10 +6,23 @@ mean of these moves is the move by the whole batch, but for the variance between
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import keras
 import tensorflow as tf
+
+
+class CountingScope(keras.StatelessScope):
+    """A stateless scope that counts the assignments of each variable, by its id."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.assignments: Counter[int] = Counter()
+
+    def add_update(self, update: tuple[keras.Variable, tf.Tensor]) -> None:
+        self.assignments[id(update[0])] += 1
+        super().add_update(update)
 
 
 class BatchStatistics:
@@ -32,15 +45,24 @@ class BatchStatistics:
         """For each layer, the sums to begin with: moves of the mean, of the variance, squared moves of the mean."""
         return [[tf.zeros_like(value) for value in (mean, variance, mean)] for mean, variance in self._values()]
 
-    def add(self, sums: list[Any], part: tf.Tensor, scope: keras.StatelessScope) -> list[Any]:
+    def add(self, sums: list[Any], part: tf.Tensor, scope: CountingScope) -> list[Any]:
         """Adds a micro-batch.
 
         Args:
             part: its share of the examples.
             scope: the scope of its forward pass, which holds the statistics it left.
+
+        Raises:
+            ValueError: a layer has normalised several batches in one pass, so that its move is not towards one.
         """
         added = []
         for layer, totals, before in zip(self._layers, sums, self._values(), strict=True):
+            if (calls := scope.assignments[id(layer.moving_mean)]) > 1:
+                raise ValueError(
+                    f"{layer.name} is called {calls} times in one pass, so its moving variance can't be that of the "
+                    "whole batch: take a BatchNormalization for each call, or fit with the micro-batch and "
+                    "compile(optimizer=Accumulate(optimizer, steps))"
+                )
             after = map(scope.get_current_value, _statistics(layer))
             mean, variance = (new - old for new, old in zip(after, before, strict=True))
             share = tf.cast(part, mean.dtype)

@@ -10,7 +10,9 @@ import keras
 import tensorflow as tf
 
 from accumtrain.kinds.adafactor_presets import ADAFACTOR_PRESETS
+from accumtrain.kinds.optimizers import AdafactorConfig
 from accumtrain.optim.adafactor_rule import AdafactorRule, AdafactorScalars
+from accumtrain.optim.check_arguments import check_arguments
 from accumtrain.optim.per_shape import PerShapeFunction, VariableHandle
 
 
@@ -24,7 +26,7 @@ class Adafactor(keras.optimizers.Optimizer):
 
     Args:
         learning_rate: a float, a schedule or a callable; None is the relative step of the paper,
-            min(1e-2, 1 / sqrt(t)), and 0.05 of it without `scale_parameter`.
+            min(1e-2, 1 / sqrt(t)), times `unscaled_relative_step` without `scale_parameter`.
         weight_decay: decoupled, of all weights but those of `exclude_from_weight_decay`: as Keras has it,
             w -= rate * weight_decay * w, or as `weight_decay_factor` says.
         kwargs: the other arguments of `keras.optimizers.Optimizer`: `clipnorm`, `global_clipnorm`, `clipvalue`,
@@ -45,6 +47,8 @@ class Adafactor(keras.optimizers.Optimizer):
         epsilon2: float = 1e-3,
         clip_threshold: float | None = 1.0,
         scale_parameter: bool = True,
+        unscaled_relative_step: float = 0.05,
+        warmup_init: bool = False,
         min_dim_size_to_factor: int = 2,
         factored_axes: str = "last",
         momentum: float = 0.0,
@@ -52,8 +56,7 @@ class Adafactor(keras.optimizers.Optimizer):
         weight_decay_factor: str = "rate",
         **kwargs: Any,
     ) -> None:
-        if weight_decay is not None and not weight_decay >= 0:
-            raise ValueError(f"weight_decay={weight_decay!r}: must be at least 0, or None")
+        check_arguments(AdafactorConfig, {"weight_decay": weight_decay})
         rate = self._relative_step if learning_rate is None else learning_rate
         super().__init__(learning_rate=rate, weight_decay=weight_decay, **kwargs)
         self._rule = AdafactorRule(
@@ -63,12 +66,15 @@ class Adafactor(keras.optimizers.Optimizer):
             epsilon2=epsilon2,
             clip_threshold=clip_threshold,
             scale_parameter=scale_parameter,
+            unscaled_relative_step=unscaled_relative_step,
+            warmup_init=warmup_init,
             min_dim_size_to_factor=min_dim_size_to_factor,
             factored_axes=factored_axes,
             momentum=momentum,
             momentum_of=momentum_of,
             weight_decay_factor=weight_decay_factor,
         )
+        self._rule.check_rate(learning_rate)
         self._change_one = PerShapeFunction(self._change)
 
     @classmethod
@@ -81,6 +87,26 @@ class Adafactor(keras.optimizers.Optimizer):
         if preset not in ADAFACTOR_PRESETS:
             raise ValueError(f"preset={preset!r}: no such preset; choose from {', '.join(ADAFACTOR_PRESETS)}")
         return cls(**{**ADAFACTOR_PRESETS[preset], **arguments})
+
+    @property
+    def learning_rate(self) -> Any:
+        """The rate of the next update."""
+        return super().learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, rate: Any) -> None:
+        """Sets the rate.
+
+        Raises:
+            TypeError: a number, where the optimizer was made without one and has no variable for it.
+        """
+        schedule = keras.optimizers.schedules.LearningRateSchedule
+        if callable(self._learning_rate) and not isinstance(self._learning_rate, schedule) and not callable(rate):
+            raise TypeError(
+                f"learning_rate={rate!r}: this Adafactor was made with the relative step or a callable, and has no "
+                f"variable for a rate; make it with a number, Adafactor({rate!r}), to be able to set another"
+            )
+        keras.optimizers.Optimizer.learning_rate.fset(self, rate)
 
     def build(self, variables: Sequence[keras.Variable]) -> None:
         """Creates the slots, in the dtype of their variable.

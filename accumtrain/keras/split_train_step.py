@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from accumtrain.keras.batch_statistics import BatchStatistics
+from accumtrain.keras.batch_statistics import BatchStatistics, CountingScope
 from accumtrain.keras.loss_share import LossShare
 from accumtrain.keras.replicas import apply_reduced
 from accumtrain.keras.split_batch import Split, batch_size, splits, take
@@ -58,7 +58,8 @@ class BatchSums:
         self._share, self._statistics = LossShare(model), BatchStatistics(model)
         # what a forward pass and the metrics change; the next micro-batch goes on from there
         variables = [*model.non_trainable_variables, *model.metrics_variables]
-        self._state = [variable for variable in variables if id(variable) not in self._statistics.before]
+        statistics = {id(variable) for variable, _ in self._statistics.before}
+        self._state = [variable for variable in variables if id(variable) not in statistics]
         self._missing: set[int] = set()  # places of weights without a gradient
 
     def zeros(self) -> dict[str, Any]:
@@ -80,7 +81,7 @@ class BatchSums:
         model, dtype = self._model, totals["loss"].dtype
         part = tf.cast(size, dtype) / tf.cast(self._examples, dtype)
         weights = [tf.convert_to_tensor(variable.value) for variable in model.trainable_variables]
-        with keras.StatelessScope(self._given(weights, totals["state"]), collect_losses=True) as scope:
+        with CountingScope(self._given(weights, totals["state"]), collect_losses=True) as scope:
             with tf.GradientTape() as tape:
                 tape.watch(weights)
                 y_pred = model(x, training=True) if model._call_has_training_arg else model(x)
@@ -101,15 +102,18 @@ class BatchSums:
         }
 
     def update(self, totals: dict[str, Any]) -> dict[str, tf.Tensor]:
-        """Makes the update of the whole batch. Returns the metrics."""
+        """Makes the update of the whole batch. Returns the metrics.
+
+        Without examples, as a replica may be at the end of an epoch, the share is 0 and so are loss and gradients.
+        """
         model, share = self._model, totals["share"]
         for variable, value in zip(self._state, totals["state"], strict=True):
             variable.assign(value)
         self._statistics.write(totals["statistics"])
         replicas = tf.cast(tf.distribute.get_strategy().num_replicas_in_sync, share.dtype)
-        model._loss_tracker.update_state(totals["loss"] / share * replicas, sample_weight=self._examples)
+        model._loss_tracker.update_state(_mean(totals["loss"], share) * replicas, sample_weight=self._examples)
         gradients = [
-            None if place in self._missing else tf.cast(total / tf.cast(share, total.dtype), variable.dtype)
+            None if place in self._missing else tf.cast(_mean(total, share), variable.dtype)
             for place, (total, variable) in enumerate(zip(totals["gradients"], model.trainable_variables, strict=True))
         ]
         apply_reduced(model.optimizer, gradients, model.trainable_variables)
@@ -143,6 +147,10 @@ def added(total: tf.Tensor, gradient: tf.Tensor | tf.IndexedSlices | None) -> tf
         rows = tf.cast(gradient.values, total.dtype)
         return tf.tensor_scatter_nd_add(total, gradient.indices[:, tf.newaxis], rows)
     return total + tf.cast(gradient, total.dtype)
+
+
+def _mean(total: tf.Tensor, share: tf.Tensor) -> tf.Tensor:
+    return tf.math.divide_no_nan(total, tf.cast(share, total.dtype))
 
 
 def _at_least_float32(dtype: tf.DType) -> tf.DType:

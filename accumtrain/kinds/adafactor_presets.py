@@ -21,7 +21,12 @@ ADAFACTOR_PRESETS: dict[str, dict[str, Any]] = {
         "weight_decay_factor": "one",
     },
     # transformers.optimization.Adafactor
-    "huggingface": {"learning_rate": None, "weight_decay": 0.0, "weight_decay_factor": "step_size"},
+    "huggingface": {
+        "learning_rate": None,
+        "weight_decay": 0.0,
+        "unscaled_relative_step": 1.0,
+        "weight_decay_factor": "step_size",
+    },
     # the Keras 2 optimizer of Jianlin Su, github.com/bojone/adafactor
     "bojone": {
         "learning_rate": 1e-3,

@@ -111,6 +111,8 @@ class AdafactorConfig(OptimConfig):
     epsilon2: Annotated[float, POSITIVE] = 1e-3
     clip_threshold: Annotated[float | None, POSITIVE] = 1.0
     scale_parameter: bool = True
+    unscaled_relative_step: Annotated[float, POSITIVE] = 0.05
+    warmup_init: bool = False
     min_dim_size_to_factor: Annotated[int, COUNT] = 2
     factored_axes: Annotated[str, OneOf(FACTORED_AXES)] = "last"
     momentum: Annotated[float, FRACTION] = 0.0
@@ -120,6 +122,14 @@ class AdafactorConfig(OptimConfig):
     @property
     def keeps_state(self) -> bool:
         return self.momentum > 0
+
+    def check(self) -> None:
+        super().check()
+        if self.warmup_init and self.lr is not None:
+            raise ConfigError(
+                f"optim.warmup_init=true: only the relative step warms up, and optim.lr={self.lr} is given; "
+                "set optim.lr=null, or schedule.warmup to a number of updates"
+            )
 
 
 @dataclass(kw_only=True)

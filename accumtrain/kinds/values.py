@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
+import typing
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -102,6 +103,12 @@ def check_size(key: str, number: int | float) -> None:
             f"{key}={show(number)}: must be 0, or between {SMALLEST:.3g} and {LARGEST:.3g} apart from its sign: "
             "float32 makes 0 or infinity of other numbers"
         )
+
+
+def constraints_of(record: type) -> dict[str, tuple[Constraint, ...]]:
+    """The constraints that the fields of a class declare, by name of the field."""
+    hints = typing.get_type_hints(record, include_extras=True)
+    return {name: tuple(getattr(hint, "__metadata__", ())) for name, hint in hints.items()}
 
 
 def duration_seconds(key: str, value: str | int) -> float:

@@ -15,8 +15,8 @@ class Adafactor(Optimizer):
     """Shazeer & Stern 2018, arXiv:1804.04235, and its descendants: `AdafactorRule` says what the other arguments do.
 
     Args:
-        learning_rate: None is the relative step of the paper, min(1e-2, 1 / sqrt(t)); 0.05 of it without
-            `scale_parameter`.
+        learning_rate: None is the relative step of the paper, min(1e-2, 1 / sqrt(t)), times
+            `unscaled_relative_step` without `scale_parameter`.
         weight_decay: decoupled, w -= rate * weight_decay * w or as `weight_decay_factor` says.
 
     Raises:
@@ -36,6 +36,8 @@ class Adafactor(Optimizer):
         epsilon2: float = 1e-3,
         clip_threshold: float | None = 1.0,
         scale_parameter: bool = True,
+        unscaled_relative_step: float = 0.05,
+        warmup_init: bool = False,
         min_dim_size_to_factor: int = 2,
         factored_axes: str = "last",
         momentum: float = 0.0,
@@ -50,12 +52,15 @@ class Adafactor(Optimizer):
             epsilon2=epsilon2,
             clip_threshold=clip_threshold,
             scale_parameter=scale_parameter,
+            unscaled_relative_step=unscaled_relative_step,
+            warmup_init=warmup_init,
             min_dim_size_to_factor=min_dim_size_to_factor,
             factored_axes=factored_axes,
             momentum=momentum,
             momentum_of=momentum_of,
             weight_decay_factor=weight_decay_factor,
         )
+        self._rule.check_rate(learning_rate)
 
     def learning_rate(self, step: tf.Tensor) -> tf.Tensor:
         """The given rate, or the relative step if that is None; a float32 scalar."""

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
 import tensorflow as tf
 
-from accumtrain.kinds.adafactor_presets import FACTORED_AXES, MOMENTUM_OF, WEIGHT_DECAY_FACTORS
-from accumtrain.kinds.values import SMALLEST
+from accumtrain.kinds.optimizers import AdafactorConfig
+from accumtrain.optim.check_arguments import check_arguments
 from accumtrain.optim.per_shape import VariableHandle
 
 MAX_RELATIVE_STEP = 1e-2
-UNSCALED = 0.05  # factor on the relative step where it is not multiplied by the size of the weight
+WARMUP = 1e-6  # of the relative step, for each update
 
 
 class AdafactorScalars(NamedTuple):
@@ -43,6 +43,9 @@ class AdafactorRule:
         epsilon2: smallest factor on the rate, for weights near 0.
         clip_threshold: largest RMS of u; None does not clip.
         scale_parameter: False takes 1 for the factor max(epsilon2, RMS(w)).
+        unscaled_relative_step: factor on the relative step if `scale_parameter` is False. The relative size of a step
+            is then an absolute one, and 0.05 is about the size of a weight, as Mesh TensorFlow has it; 1 leaves it.
+        warmup_init: the relative step is at most 1e-6 * t in place of 1e-2, as transformers has it.
         min_dim_size_to_factor: v itself is kept if either axis of the matrices is shorter. With an axis of length 1
             the factors are no smaller than v, and the update is the same.
         factored_axes: `last` takes the last two axes as the matrices, `largest` the two longest; of equal axes the
@@ -63,6 +66,8 @@ class AdafactorRule:
     epsilon2: float = 1e-3
     clip_threshold: float | None = 1.0
     scale_parameter: bool = True
+    unscaled_relative_step: float = 0.05
+    warmup_init: bool = False
     min_dim_size_to_factor: int = 2
     factored_axes: str = "last"
     momentum: float = 0.0
@@ -70,24 +75,15 @@ class AdafactorRule:
     weight_decay_factor: str = "rate"
 
     def __post_init__(self) -> None:
-        for name, valid, rule in (
-            ("decay_exponent", self.decay_exponent > 0, "must be above 0"),
-            ("beta2", self.beta2 is None or 0 < self.beta2 < 1, "must be above 0 and below 1, or None"),
-            ("epsilon1", self.epsilon1 >= SMALLEST, f"must be at least {SMALLEST:.3g}, which float32 can hold"),
-            ("epsilon2", self.epsilon2 > 0, "must be above 0"),
-            ("clip_threshold", self.clip_threshold is None or self.clip_threshold > 0, "must be above 0, or None"),
-            ("min_dim_size_to_factor", self.min_dim_size_to_factor >= 1, "must be at least 1"),
-            ("factored_axes", self.factored_axes in FACTORED_AXES, f"choose from {', '.join(FACTORED_AXES)}"),
-            ("momentum", 0 <= self.momentum < 1, "must be at least 0 and below 1"),
-            ("momentum_of", self.momentum_of in MOMENTUM_OF, f"choose from {', '.join(MOMENTUM_OF)}"),
-            (
-                "weight_decay_factor",
-                self.weight_decay_factor in WEIGHT_DECAY_FACTORS,
-                f"choose from {', '.join(WEIGHT_DECAY_FACTORS)}",
-            ),
-        ):
-            if not valid:
-                raise ValueError(f"{name}={getattr(self, name)!r}: {rule}")
+        check_arguments(AdafactorConfig, asdict(self))
+
+    def check_rate(self, learning_rate: object) -> None:
+        """Raises ValueError if a rate is given, which `warmup_init` would not warm up."""
+        if self.warmup_init and learning_rate is not None:
+            raise ValueError(
+                f"warmup_init=True and learning_rate={learning_rate!r}: only the relative step warms up; "
+                "leave learning_rate=None, or give a schedule that warms up"
+            )
 
     def slot_shapes(self, shape: Sequence[int]) -> dict[str, list[int]]:
         """Shapes of the slots of a weight, by name: `v`, or its factors `row` and `column`; `momentum` if there is one.
@@ -103,13 +99,10 @@ class AdafactorRule:
         return {"row": _without(shape, columns), "column": _without(shape, rows), **momentum}
 
     def relative_step(self, step: tf.Tensor) -> tf.Tensor:
-        """The rate of the paper after `step` updates, min(1e-2, 1 / sqrt(t)), a float32 scalar.
-
-        Without `scale_parameter` it is 0.05 of that: the relative size of a step is then an absolute one, and 0.05 is
-        about the size of a weight, as Mesh TensorFlow has it.
-        """
-        relative = tf.minimum(MAX_RELATIVE_STEP, tf.math.rsqrt(tf.cast(step + 1, tf.float32)))
-        return relative if self.scale_parameter else UNSCALED * relative
+        """The rate of the paper after `step` updates, min(1e-2, 1 / sqrt(t)), a float32 scalar, as the options say."""
+        t = tf.cast(step + 1, tf.float32)
+        relative = tf.minimum(WARMUP * t if self.warmup_init else MAX_RELATIVE_STEP, tf.math.rsqrt(t))
+        return relative if self.scale_parameter else self.unscaled_relative_step * relative
 
     def scalars(self, rate: tf.Tensor, t: tf.Tensor) -> AdafactorScalars:
         """What update number t, counted from 1, needs for all weights of a dtype; `rate` and `t` are scalars of it."""

@@ -9,6 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from accumtrain.kinds.optimizers import OptimConfig
+from accumtrain.optim.check_arguments import check_arguments
 from accumtrain.optim.per_shape import PerShapeFunction, VariableHandle
 
 Change = Callable[[], tf.Tensor]  # changes variables; returns a tensor that is available when this is done
@@ -39,12 +41,16 @@ class Optimizer(tf.Module):
     This class applies weight decay, to decayed variables only: L2 (gradient + weight_decay * w) or, if a subclass sets
     `decoupled_decay`, w -= rate * weight_decay * w just before the update. A subclass implements `_build_slots`,
     `_slots`, `_scalars` and `_update`.
+
+    Raises:
+        ValueError: learning_rate is not above 0, or weight_decay below 0.
     """
 
     decoupled_decay = False
 
     def __init__(self, learning_rate: float | None, weight_decay: float) -> None:
         super().__init__()
+        check_arguments(OptimConfig, {"learning_rate": learning_rate, "weight_decay": weight_decay})
         self._learning_rate = learning_rate
         self._weight_decay = weight_decay
         self._parameters: list[Parameter] = []

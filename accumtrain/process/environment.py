@@ -73,7 +73,8 @@ def prepare(device: DeviceConfig, *, probed: bool = False) -> None:
             with another allocator, or there is no TPU for device=tpu.
     """
     computing = "tensorflow" in sys.modules and computes_already()
-    _job_started.set(time.time() if computing or _job_started.get(None) else process_started())
+    again = _job_started.get(None) is not None
+    _job_started.set(time.time() if computing or again else process_started())
     if computing:
         if not device.as_it_is:
             _check_unchanged(device)

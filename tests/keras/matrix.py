@@ -1,5 +1,7 @@
 """Weights after some updates by micro-batches, against those by one big batch in plain Keras. A process of its own.
 
+With TF_CONFIG this process is one of several workers.
+
 Prints a JSON object: "door model optimizer steps" -> distance between the weights, over the distance they have gone.
 """
 
@@ -7,13 +9,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.keras import Accumulate, accumulate
+from accumtrain.keras import Accumulate, MultiWorkerMirroredStrategy, accumulate
 from tests.keras.cases import CASES, EXAMPLES, OPTIMIZERS, Case
 
 Weights = list[np.ndarray]
@@ -84,7 +87,9 @@ def main() -> None:
     wanted = parser.parse_args()
 
     strategy = tf.distribute.get_strategy()
-    if wanted.replicas > 1:
+    if "TF_CONFIG" in os.environ:
+        strategy = MultiWorkerMirroredStrategy()
+    elif wanted.replicas > 1:
         cpu = tf.config.list_physical_devices("CPU")[0]
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * wanted.replicas)
         strategy = tf.distribute.MirroredStrategy([f"CPU:{number}" for number in range(wanted.replicas)])
@@ -108,7 +113,7 @@ def main() -> None:
                             model, optimizer, batch = built(case), Accumulate(optimizer, steps), EXAMPLES // steps
                         else:
                             model, batch = accumulate(built(case), steps), EXAMPLES
-                        if batch % wanted.replicas:
+                        if batch % strategy.num_replicas_in_sync:
                             continue  # a replica would have no example
                         weights = train(model, optimizer, case, data, batch, wanted.jit)
                     found[f"{door} {name} {kind} {steps}"] = difference(expected, weights, start)

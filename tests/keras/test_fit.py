@@ -1,4 +1,4 @@
-"""accumtrain.fit: the updates of plain Keras with the whole batch, continued runs, what is taken and what is refused."""
+"""accumtrain.fit: the updates of plain Keras with the whole batch, continued runs, what it takes and refuses."""
 
 from __future__ import annotations
 

@@ -24,6 +24,7 @@ OPTIONS = {
     "decay of the step size": {"weight_decay": 0.1, "weight_decay_factor": "step_size", "clip_threshold": None},
     "bare decay": {"weight_decay": 1e-3, "weight_decay_factor": "one", "beta2": 0.99, "min_dim_size_to_factor": 5},
     "unscaled": {"scale_parameter": False},
+    "unscaled warm-up": {"scale_parameter": False, "unscaled_relative_step": 0.5, "warmup_init": True},
 }
 DIGITS = DRAW.normal(size=(32, 6)).astype("float32")
 LABELS = DIGITS[:, :1] * DIGITS[:, 1:2]
@@ -227,36 +228,6 @@ def test_it_survives_a_round_trip(optimizer):
     again = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
     assert type(again) is Adafactor
     assert again.get_config() == optimizer.get_config()
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"factored_axes": "first"}, "factored_axes='first': choose from last, largest"),
-        ({"momentum_of": "gradient"}, "choose from change, update"),
-        ({"weight_decay_factor": "none"}, "choose from rate, step_size, one"),
-        ({"momentum": 1.0}, "momentum=1.0: must be at least 0 and below 1"),
-        ({"beta2": 1.0}, "beta2=1.0"),
-        ({"epsilon1": 0.0}, "epsilon1=0.0"),
-        ({"clip_threshold": 0.0}, "clip_threshold=0.0"),
-        ({"min_dim_size_to_factor": 0}, "min_dim_size_to_factor=0"),
-        ({"weight_decay": -1.0}, "weight_decay=-1.0: must be at least 0"),
-        ({"beta_2": 0.9}, "beta_2"),
-    ],
-)
-def test_a_mistake_is_named(options, says):
-    with pytest.raises(ValueError, match=says):
-        Adafactor(**options)
-
-
-def test_an_unknown_preset_is_refused_with_the_choices():
-    with pytest.raises(ValueError, match=r"preset='fairseq'.* paper, optax, huggingface, bojone"):
-        Adafactor.from_preset("fairseq")
-
-
-def test_half_precision_weights_are_refused():
-    with pytest.raises(ValueError, match="float16"):
-        Adafactor().build([keras.Variable(np.ones(3), dtype="float16")])
 
 
 # --- files --------------------------------------------------------------------------------------------------------

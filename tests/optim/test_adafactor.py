@@ -44,9 +44,17 @@ def test_relative_step(configs):
     assert all(rate.dtype == tf.float32 for rate in rates)
     expected = [min(1e-2, (step + 1) ** -0.5) for step in steps]
     np.testing.assert_allclose(rates, expected, rtol=1e-6)
-    unscaled = build_optimizer(replace(configs["adafactor"], scale_parameter=False))
-    rates = [unscaled.learning_rate(tf.constant(step, tf.int64)) for step in steps]
-    np.testing.assert_allclose(rates, [0.05 * rate for rate in expected], rtol=1e-6)
+    warm = [min(1e-6 * (step + 1), (step + 1) ** -0.5) for step in steps]
+    for options, wanted in (
+        ({"scale_parameter": False}, [0.05 * rate for rate in expected]),
+        ({"scale_parameter": False, "unscaled_relative_step": 1.0}, expected),
+        ({"unscaled_relative_step": 1.0}, expected),
+        ({"warmup_init": True}, warm),
+        ({"warmup_init": True, "scale_parameter": False}, [0.05 * rate for rate in warm]),
+    ):
+        optimizer = build_optimizer(replace(configs["adafactor"], **options))
+        rates = [optimizer.learning_rate(tf.constant(step, tf.int64)) for step in steps]
+        np.testing.assert_allclose(rates, wanted, rtol=1e-6)
 
 
 @pytest.mark.parametrize("jit_compile", [None, pytest.param(True, marks=pytest.mark.xla)])
@@ -114,6 +122,8 @@ def test_of_equal_axes_the_later_ones_are_factored(configs):
         ("weight_decay_factor=rat", "did you mean rate"),
         ("beta2=1.0", "must be above 0 and below 1"),
         ("min_dim_size_to_factor=0", "must be at least 1"),
+        ("unscaled_relative_step=0.0", "must be above 0"),
+        ("warmup_init=true", "only the relative step warms up.* set optim.lr=null"),
     ],
 )
 def test_a_mistake_on_the_command_line_is_named(compose, override, says):

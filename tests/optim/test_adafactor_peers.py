@@ -1,8 +1,8 @@
 """Adafactor's presets, through both doors, against the implementations that they are named after.
 
 tests/optim/adafactor_peers.npz holds the peers' weights; `python benchmarks/adafactor_peers.py` writes it, where optax,
-jax, torch and transformers are installed. The Keras 2 optimizer of bojone needs an older Keras: its published formulas
-stand here in NumPy.
+jax, torch and transformers are installed. The Keras 2 optimizer of bojone needs an older Keras: what its adafactor.py
+computes at commit 3305e11 stands here in NumPy.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def bojone(
     min_dim_size_to_factor: int = 128,
     scale_parameter: bool = True,
 ) -> np.ndarray:
-    """The formulas of its README: factors of the two largest axes, momentum of the update before it is scaled."""
+    """Its adafactor.py: factors of the two largest axes, momentum of the update before it is scaled."""
     m, v, rows, columns = np.zeros_like(w), np.zeros_like(w), 0.0, 0.0
     order = np.argsort(w.shape, kind="stable")
     for t, g in enumerate(series, 1):

@@ -18,6 +18,12 @@ def values(variables: list[tf.Variable]) -> list[np.ndarray]:
     return [variable.numpy() for variable in variables]
 
 
+@pytest.mark.parametrize(("key", "argument"), [("lr", "learning_rate"), ("weight_decay", "weight_decay")])
+def test_a_rate_or_decay_below_0_is_refused(kind, configs, key, argument):
+    with pytest.raises(ValueError, match=rf"{argument}=-1.0: must be"):
+        build_optimizer(replace(configs[kind], **{key: -1.0}))
+
+
 @pytest.mark.parametrize("dtype", [tf.float32, tf.float64])
 def test_state_is_made_once_in_the_dtype_of_the_weights(kind, configs, weights, gradients, train, dtype):
     optimizer = build_optimizer(configs[kind])
