@@ -1,7 +1,8 @@
-"""Every program in examples/ runs as it stands there, and learns."""
+"""Every program and notebook in examples/ runs as it stands there, and learns."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -11,7 +12,8 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-SLOW = {"mirrored", "reversible", "transformer"}  # take more than 10 s
+SLOW = {"fine_tuning", "mirrored", "plan_train_compare", "reversible", "transformer"}  # take more than 10 s
+WITH_RUNS = {"fine_tuning", "plan_train_compare"}  # write into runs/
 ACCURACY = re.compile(r"(?:val_accuracy:|test accuracy|digit_accuracy:) (\d\.\d+)")
 
 
@@ -19,18 +21,27 @@ ACCURACY = re.compile(r"(?:val_accuracy:|test accuracy|digit_accuracy:) (\d\.\d+
     "program",
     [
         pytest.param(file, id=file.stem, marks=pytest.mark.slow if file.stem in SLOW else ())
-        for file in sorted(EXAMPLES.glob("*.py"))
+        for file in sorted([*EXAMPLES.glob("*.py"), *EXAMPLES.glob("*.ipynb")])
     ],
 )
 def test_example_learns(program, tmp_path):
-    assert len(program.read_text().splitlines()) < 60
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, str(program)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "MPLBACKEND": "Agg"}
+    if program.suffix == ".py":
+        assert len(program.read_text().splitlines()) < 60
+        command = [sys.executable, str(program)]
+    else:
+        command = [sys.executable, "-c", code_of(program)]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     assert float(ACCURACY.findall(done.stdout)[-1]) > 0.6
-    assert not any(tmp_path.iterdir())
+    assert {path.name for path in tmp_path.iterdir()} == ({"runs"} if program.stem in WITH_RUNS else set())
 
 
-def test_the_slow_ones_are_there():
-    assert {file.stem for file in EXAMPLES.glob("*.py")} >= SLOW
+def code_of(notebook):
+    """The code cells one after the other, as Jupyter runs them; there are no magic commands in them."""
+    cells = json.loads(notebook.read_text())["cells"]
+    return "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+
+
+def test_the_named_ones_are_there():
+    assert {file.stem for file in EXAMPLES.iterdir()} >= SLOW | WITH_RUNS
