@@ -76,7 +76,7 @@ class KerasSegment:
         self._constants = sorted(set(places.values()) - changing)
 
     def __call__(self, x: Any, mode: Mode) -> Any:
-        x, penalty = x if self.penalised else (x, 0.0)
+        x, penalty = x if self.penalised else (x, tf.zeros(()))
         state = [tf.convert_to_tensor(variable.value) for variable in self.model.non_trainable_variables]
         if mode.training:
             for place, draw in self._seeds:
@@ -98,7 +98,7 @@ class KerasSegment:
                 share = 1.0 - norm.momentum
                 mode.record(norm, new_state[mean] / share, new_state[variance] / share)
         y = tf.nest.map_structure(self._cast, y)
-        return (y, penalty + losses) if self.penalised else y
+        return (y, penalty + tf.cast(losses, penalty.dtype)) if self.penalised else y
 
     def _cast(self, y: tf.Tensor) -> tf.Tensor:
         return y if self.dtype is None or not y.dtype.is_floating else tf.cast(y, self.dtype)
@@ -176,7 +176,8 @@ def called(
         y = model(x, **arguments)
         losses = model.losses
     new_state = [scope.get_current_value(variable) for variable in model.non_trainable_variables]
-    return y, new_state, sum(map(tf.reduce_sum, losses)) if losses else 0.0
+    dtype = keras.config.floatx()  # activities may have losses of a lower precision than weights
+    return y, new_state, tf.add_n([tf.cast(tf.reduce_sum(each), dtype) for each in losses]) if losses else 0.0
 
 
 def _parts(name: str, model: keras.Model) -> list[keras.Model]:

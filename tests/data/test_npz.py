@@ -257,7 +257,7 @@ def test_trained_from_the_command_line(
     arguments = ("data=npz", "data.path=mine.npz", "model=lenet5", "batch_size=8", "accum.steps=2", "train.steps=2")
     answer = command(*arguments, "run.name=mine")
     assert answer.code == 0, answer.err
-    assert "npz: 17 training and 3 test images, 6 x 8 x 3, 3 classes" in answer.out
+    assert "mine: 17 training and 3 test images, 6 x 8 x 3, 3 classes" in answer.out
     assert "images is float64 with a maximum of 1.0: taken as 0..1" in answer.out
     assert json.loads((tmp_path / "runs" / "mine" / "summary.json").read_text())["step"] == 2
 
