@@ -14,7 +14,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "keras.md"
 PROGRAMS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=["accumulate", "Accumulate", "reversible"])
+@pytest.mark.parametrize("program", PROGRAMS, ids=["accumulate", "Accumulate", "fit", "reversible"])
 def test_program_runs(program, tmp_path):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", program]
