@@ -6,23 +6,12 @@ mean of these moves is the move by the whole batch, but for the variance between
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-
-class CountingScope(keras.StatelessScope):
-    """A stateless scope that counts the assignments of each variable, by its id."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.assignments: Counter[int] = Counter()
-
-    def add_update(self, update: tuple[keras.Variable, tf.Tensor]) -> None:
-        self.assignments[id(update[0])] += 1
-        super().add_update(update)
+from accumtrain.models.counting_scope import CountingScope
 
 
 class BatchStatistics:

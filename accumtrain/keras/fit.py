@@ -113,6 +113,11 @@ def _check(model: keras.Model, job: str) -> None:
                 f"{model.name} has a {method} of its own, in whose place accumtrain.fit has its own step: use "
                 "accumtrain.keras.Accumulate or accumulate, and model.fit"
             )
+    if (replicas := model.distribute_strategy.num_replicas_in_sync) > 1:
+        raise ConfigError(
+            f"{model.name} was made for {replicas} replicas, and accumtrain.fit trains on one device: use "
+            "accumtrain.keras.accumulate and model.fit"
+        )
     if model._compile_loss is None:
         raise ConfigError(f"{model.name} is compiled without a loss: give one to model.compile")
     if model.dtype_policy.name not in PRECISIONS:
@@ -124,20 +129,23 @@ def _of_model(model: keras.Model, memory: str) -> dict[str, Any]:
     """What the configuration says of a compiled model. A run that is continued must have the same."""
     optimizer, outer = inner_optimizer(model), model.optimizer
     arguments = {key: value for key, value in _plain(optimizer.get_config()).items() if key != "name"}
-    losses = [f"{each.name}: {type(each.loss).__name__} x {each.loss_weights or 1}" for each in _losses(model)]
+    losses = [_described(each) for each in model._compile_loss._flat_losses]
     weights = digest(f"{tuple(variable.shape)} {variable.dtype} {variable.trainable}" for variable in model.variables)
     scale = {} if outer is optimizer else {"loss_scale": _scale(outer)}
     return {
         "precision": PRECISIONS[model.dtype_policy.name],
-        "model": {"kind": KIND, "name": model.name, "weights": weights, "cuts": _has_cuts(model), "memory": memory},
+        "model": {"kind": KIND, "title": model.name, "weights": weights, "cuts": _has_cuts(model), "memory": memory},
         "loss": {"kind": KIND, "losses": losses},
         "optim": {"kind": KIND, "name": type(optimizer).__name__, "args": arguments},
         **scale,
     }
 
 
-def _losses(model: keras.Model) -> Any:
-    return model._compile_loss._flat_losses
+def _described(compiled: Any) -> str:
+    """A loss with its arguments and its weight."""
+    loss = compiled.loss
+    arguments = [f"{name}={value}" for name, value in getattr(loss, "_fn_kwargs", {}).items()]
+    return f"{loss.name}({', '.join(arguments)}) x {1.0 if compiled.loss_weights is None else compiled.loss_weights}"
 
 
 def _scale(optimizer: keras.optimizers.LossScaleOptimizer) -> dict[str, Any]:

@@ -7,10 +7,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from accumtrain.keras.batch_statistics import BatchStatistics, CountingScope
+from accumtrain.keras.batch_statistics import BatchStatistics
 from accumtrain.keras.loss_share import LossShare
 from accumtrain.keras.replicas import apply_reduced
 from accumtrain.keras.split_batch import Split, batch_size, splits, take
+from accumtrain.models.counting_scope import CountingScope
 
 
 class SplitTrainStep:

@@ -27,10 +27,12 @@ METRICS = "metrics.json"  # file of the names of the metrics, for child processe
 
 @dataclass(kw_only=True)
 class CompiledModelConfig(ModelConfig):
-    """`weights` is a digest of the shapes of its weights. `cuts` is whether it may have cut points."""
+    """`title` is its name, which may change. `weights` is a digest of the shapes of its weights, `cuts` is whether it
+    may have cut points.
+    """
 
     kind: str = KIND
-    name: str = "model"
+    title: str = "model"
     weights: str = ""
     cuts: bool = True
 
@@ -38,7 +40,7 @@ class CompiledModelConfig(ModelConfig):
 
     @property
     def label(self) -> str:
-        return self.name
+        return self.title
 
     @property
     def policies(self) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from accumtrain.backprop.segments import Backward, forward_by_memory
 from accumtrain.errors import ConfigError
 from accumtrain.kinds.models import KerasModelConfig, ModelConfig
 from accumtrain.kinds.values import suggest
+from accumtrain.models.counting_scope import CountingScope
 from accumtrain.models.keras_cuts import cheapest, pieces
 from accumtrain.models.spec import ModelSpec
 
@@ -168,13 +169,22 @@ def called(
 
     Returns:
         Its output, the new values of its non-trainable variables, and the sum of the losses of its layers and weights.
+
+    Raises:
+        ConfigError: a batch normalisation is called twice, so that its statistics are those of no batch.
     """
     weights = [(variable, tf.convert_to_tensor(variable.value)) for variable in model.trainable_variables]
     values = [*weights, *zip(model.non_trainable_variables, state, strict=True)]
     arguments = {"training": training} if model._call_has_training_arg else {}
-    with keras.StatelessScope(values, collect_losses=True) as scope:
+    with CountingScope(values, collect_losses=True) as scope:
         y = model(x, **arguments)
         losses = model.losses
+    for layer in normalisations(model):
+        if scope.assignments[id(layer.moving_mean)] > 1:
+            raise ConfigError(
+                f"{model.name} calls its batch normalisation {layer.name} twice in a pass, and its statistics are then "
+                "those of no batch: use a layer for each place"
+            )
     new_state = [scope.get_current_value(variable) for variable in model.non_trainable_variables]
     dtype = keras.config.floatx()  # activities may have losses of a lower precision than weights
     return y, new_state, tf.add_n([tf.cast(tf.reduce_sum(each), dtype) for each in losses]) if losses else 0.0

@@ -13,7 +13,15 @@ from accumtrain.kinds.values import show
 LEARNED_GROUPS = ("model", "optim", "schedule", "loss", "data", "ema")
 LEARNED_KEYS = ("batch_size", "precision", "run.seed")
 # where data lies does not matter: its content is compared by the fingerprint of the source
-NOT_LEARNED = ("model.memory", "data.dir", "data.path", "data.test_path", "data.on_error", "data.max_pixels")
+NOT_LEARNED = (
+    "model.memory",
+    "model.title",
+    "data.dir",
+    "data.path",
+    "data.test_path",
+    "data.on_error",
+    "data.max_pixels",
+)
 
 
 def learned_values(config: Config | Mapping[str, Any]) -> dict[str, Any]:

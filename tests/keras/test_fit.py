@@ -239,6 +239,7 @@ def test_a_continued_run_has_the_same_bits() -> None:
     _, continued = pair(with_dropout, optimizer=OPTIMIZERS["adamw"], loss=CROSS_ENTROPY)
     data = data_of(CASES["mlp"])
     run(whole, data, updates=6, run_name="whole")
+    begun.name, continued.name = "begun", "continued"  # as names are in a notebook
     run(begun, data, updates=3, run_name="parts")
     run(continued, data, updates=6, run_name="parts")
     same = zip(
@@ -335,6 +336,11 @@ class OwnStep(Net):
         return super().train_step(data)
 
 
+def shared_norm() -> keras.Model:
+    inputs, norm = keras.Input((6,)), keras.layers.BatchNormalization()
+    return keras.Model(inputs, keras.layers.Dense(4)(norm(keras.layers.Dense(6)(norm(inputs)))))
+
+
 def masked() -> keras.Model:
     layers = [keras.layers.Embedding(20, 8, mask_zero=True), keras.layers.LSTM(8, return_sequences=True)]
     return keras.Sequential([keras.Input((7,), dtype="int32"), *layers, keras.layers.Dense(4)])
@@ -354,6 +360,7 @@ def masked() -> keras.Model:
             {},
             "reduction='sum', so that of a batch is no mean",
         ),
+        (lambda: compiled(shared_norm), {}, "calls its batch normalisation batch_normalization.* twice"),
         (compiled, {"job": "bench"}, "job='bench': choose from train, plan, verify"),
         (compiled, {"memory": "reverse"}, "is not reversible"),
         (compiled, {"steps": 5}, "batch_size=32 does not divide by accum.steps=5 x 1 replica; nearest: 30, 35"),

@@ -1,0 +1,21 @@
+"""A stateless call of a Keras model that knows how often each variable is assigned."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+
+class CountingScope(keras.StatelessScope):
+    """A stateless scope that counts the assignments of each variable, by its id."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.assignments: Counter[int] = Counter()
+
+    def add_update(self, update: tuple[keras.Variable, tf.Tensor]) -> None:
+        self.assignments[id(update[0])] += 1
+        super().add_update(update)
