@@ -9,6 +9,7 @@ from typing import Any
 from accumtrain.config.convert import from_mapping
 from accumtrain.config.interpolation import resolved
 from accumtrain.errors import ConfigError
+from accumtrain.kinds.groups import GROUPS
 from accumtrain.kinds.jobs import JOBS
 from accumtrain.kinds.values import show
 from accumtrain.runs.identity import learned_values
@@ -25,7 +26,7 @@ def with_values_of_run(values: Mapping[str, Any], overrides: Sequence[str]) -> M
         values: the composed configuration.
 
     Raises:
-        ConfigError: an override changes what was learned.
+        ConfigError: an override changes what was learned, or the run has a kind that this program does not.
         CheckpointError: the run's config.yaml can't be read.
     """
     job = next((each for each in JOBS if each.name == values.get("job")), None)
@@ -37,6 +38,7 @@ def with_values_of_run(values: Mapping[str, Any], overrides: Sequence[str]) -> M
     if not file.exists():
         return values
     before = read_config(file)
+    _check_known(before, file.parent)
     given = _given(values, overrides)
     _check_given(learned_values(before), _learned(values), given, file.parent)
     merged = dict(before)
@@ -50,6 +52,16 @@ def with_values_of_run(values: Mapping[str, Any], overrides: Sequence[str]) -> M
             merged[group] = {**old, **{key: item for key, item in new.items() if f"{group}.{key}" in given}}
     merged["run"] = {**merged["run"], "seed": before["run"]["seed"]}
     return merged
+
+
+def _check_known(before: Mapping[str, Any], folder: Path) -> None:
+    for group, table in GROUPS.items():
+        kind = before.get(group, {}).get("kind")
+        if kind is not None and kind not in table.names:
+            raise ConfigError(
+                f"the run in {folder} has {group}.kind={kind}, which exists only in the program that trained it: go on "
+                "with the run in that program"
+            )
 
 
 def _learned(values: Mapping[str, Any]) -> dict[str, Any]:

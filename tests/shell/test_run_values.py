@@ -75,6 +75,14 @@ def test_a_damaged_configuration_of_the_run(trained, command, tmp_path):
     assert answer.err.startswith("error: runs/x/config.yaml is damaged")
 
 
+def test_a_run_of_a_program_of_its_own(trained, command, tmp_path):
+    file = tmp_path / "runs" / "x" / "config.yaml"
+    file.write_text(file.read_text().replace("kind: lenet", "kind: mynet"))
+    answer = command("job=evaluate", "run.name=x")
+    assert (answer.code, trained) == (2, [])
+    assert "model.kind=mynet, which exists only in the program that trained it" in answer.err
+
+
 def test_a_run_that_is_not_there(command, fake_job, tmp_path):
     fake_job(lambda config: None, "evaluate")
     answer = command("job=evaluate", "run.name=nowhere")
