@@ -20,6 +20,8 @@ class Model(tf.Module):
         compute_dtype: dtype of convolutions and matrix products.
     """
 
+    joins_loss = False  # whether the loss may look into the last segment, so that one tape records both
+
     def __init__(self, segments: Sequence[Segment], compute_dtype: tf.DType = tf.float32):
         super().__init__()
         self.segments, self.compute_dtype = list(segments), compute_dtype

@@ -9,8 +9,21 @@ import tensorflow as tf
 from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.model import Model
 from accumtrain.backprop.pullback import Streams
-from accumtrain.backprop.replay import Consume
-from accumtrain.backprop.segments import Backward
+from accumtrain.backprop.replay import Consume, forward_stored
+from accumtrain.backprop.segments import Backward, Segment
+
+
+class WithLoss:
+    """A segment followed by the loss, a scalar. `logits` are those of the last call."""
+
+    def __init__(self, segment: Segment, loss: Callable[[tf.Tensor], tf.Tensor]):
+        self._segment, self._loss = segment, loss
+        self.trainable_variables = getattr(segment, "trainable_variables", ())
+        self.logits: Streams = None
+
+    def __call__(self, x: Streams, mode: Mode) -> tf.Tensor:
+        self.logits = self._segment(x, mode)
+        return self._loss(self.logits)
 
 
 def gradient(
@@ -34,15 +47,21 @@ def gradient(
     """
     backwards: list[Backward] = []
     x = model.cast(images)
-    for segment in model.segments:
+    last = WithLoss(model.segments[-1], loss) if model.joins_loss else None
+    for segment in model.segments[:-1] if last else model.segments:
         x, backward = segment.forward(x, mode, consume)
         backwards.append(backward)
 
-    logits = x
-    with tf.GradientTape() as tape:
-        tape.watch(logits)
-        value = loss(logits)
-    d_x: Streams = tape.gradient(value, logits, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+    if last:
+        x, backward = forward_stored(last, x, mode, consume)
+        value, logits = x, last.logits
+        x, d_x = backward(x, tf.ones_like(value))
+    else:
+        logits = x
+        with tf.GradientTape() as tape:
+            tape.watch(logits)
+            value = loss(logits)
+        d_x = tape.gradient(value, logits)
     for backward in reversed(backwards):
         x, d_x = backward(x, d_x)
     return value, logits

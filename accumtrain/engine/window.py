@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import tensorflow as tf
 
@@ -101,6 +102,7 @@ class Window(tf.Module):
         self.dtype = self.variables_[0].dtype
         new_sum = partial(sum_buffer, dtype=sum_dtype or self.dtype)
         self.gradients = [new_sum(variable.shape) for variable in self.variables_]
+        self._reached: set[Any] = set()  # references of the variables that have had a gradient
         self._slot = {variable.ref(): slot for variable, slot in zip(self.variables_, self.gradients, strict=True)}
         self.examples, self.loss = new_sum([]), new_sum([])
         self.metric_sums = [new_sum([]) for _ in self.metrics]
@@ -149,6 +151,7 @@ class Window(tf.Module):
         self.micro_step.assign_add(1)
 
     def _add_gradients(self, gradients: Gradients) -> list[tf.Operation]:
+        self._reached |= {variable.ref() for variable, gradient in gradients if gradient is not None}
         known = ((self._slot[variable.ref()], gradient) for variable, gradient in gradients if gradient is not None)
         # an embedding's gradient, tf.IndexedSlices, becomes dense
         return [buffer.assign_add(tf.cast(tf.convert_to_tensor(each), buffer.dtype)) for buffer, each in known]
@@ -203,6 +206,10 @@ class Window(tf.Module):
         if self.adaptive_clip > 0:
             share = self.adaptive_clip * divisor  # of gradients that are not divided yet
             gradients = [clip_by_weight(*pair, share) for pair in zip(gradients, self.variables_, strict=True)]
+
+        if self.optimizer.skips_missing:
+            reached = [variable.ref() in self._reached for variable in self.variables_]
+            gradients = [each if known else None for each, known in zip(gradients, reached, strict=True)]
 
         def update() -> tf.Tensor:
             # automatic control dependencies order these lines: each waits for variables that one before it writes

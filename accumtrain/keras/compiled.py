@@ -35,10 +35,12 @@ class Traced:
     Attributes:
         moving: the batch normalisations whose moving statistics it changes.
         penalised: whether layers or weights have losses of their own.
+        outputs: specs of what it returns for two examples, flat.
     """
 
     moving: Sequence[keras.layers.BatchNormalization]
     penalised: bool
+    outputs: Any
 
 
 class Compiled:
@@ -57,6 +59,7 @@ class Compiled:
         batch = first_batch(data)
         model._symbolic_build(data_batch=(batch["image"], *batch["label"]))
         self._inputs, self.targets = batch["image"], batch["label"]
+        self.weighted = any(len(split.read(tf.zeros([1], tf.int64))[1]) > 1 for split in (data.train, data.test))
         self._before: list[tuple[keras.Variable, np.ndarray]] = []
 
     @contextmanager
@@ -83,7 +86,7 @@ class Compiled:
         changed: list[int] = []
         penalised: list[bool] = []
 
-        def call(x: Any) -> None:
+        def call(x: Any) -> Any:
             state = [tf.convert_to_tensor(variable.value) for variable in self.model.non_trainable_variables]
             y, new_state, losses = called(self.model, state, x, training=True)
             changed.extend(
@@ -97,10 +100,11 @@ class Compiled:
                     f"the outputs of {self.model.name} have masks, and a masked loss is no mean over examples: use "
                     "accumtrain.keras.accumulate and model.fit"
                 )
+            return y
 
-        tf.function(call, autograph=False).get_concrete_function(self._inputs)
+        outputs = tf.function(call, autograph=False).get_concrete_function(self._inputs).structured_outputs
         moving = [layer for layer in normalisations(self.model) if id(layer.moving_mean) in changed]
-        return Traced(moving, penalised[-1])
+        return Traced(moving, penalised[-1], outputs)
 
 
 def first_batch(data: GivenData) -> dict[str, Any]:

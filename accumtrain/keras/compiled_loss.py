@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -12,8 +13,12 @@ from accumtrain.errors import ConfigError
 from accumtrain.keras.compiled import Compiled
 from accumtrain.kinds.losses import LossConfig
 
+EXAMPLES = 2  # of `Compiled.targets`
 MEANS = ("mean", "sum_over_batch_size")
-RESERVED = ("loss", "examples", "seconds", "learning_rate", "grad_norm", "loss_scale", "skipped")
+RESERVED = (  # names in records and results
+    *("loss", "examples", "seconds", "learning_rate", "grad_norm", "loss_scale", "skipped", "step", "epoch", "split"),
+    *("finite", "state_finite", "stop", "examples_per_second"),
+)
 
 
 def build_loss(compiled: Compiled, config: LossConfig) -> PerExample:
@@ -39,22 +44,41 @@ def metric(compiled: Compiled, name: str, targets: Any, outputs: Any) -> tf.Tens
     return tf.reduce_mean(tf.reshape(tf.cast(values, each.dtype), [tf.shape(values)[0], -1]), axis=1)
 
 
-def metric_names(model: keras.Model) -> list[str]:
+def metric_names(compiled: Compiled) -> list[str]:
     """The names of the compiled metrics that are means over examples.
 
     Raises:
-        ConfigError: a name is one of the engine's.
+        ConfigError: a name is one of the engine's, or a metric is no single number.
     """
-    names = list(_all(model))
-    if taken := [name for name in names if name in RESERVED]:
+    model = compiled.model
+    if taken := [name for name in _all(model) if name in RESERVED]:
         raise ConfigError(f"a metric is named {taken[0]}, as accumtrain names something else: give it another name")
-    return list(_means(model))
+    results = model._compile_metrics.result() if _all(model) else {}
+    for name, value in results.items():
+        if isinstance(value, Mapping) or len(value.shape):
+            raise ConfigError(f"the metric {name} is no single number: choose an average, such as average='macro'")
+    return [name for name in _means(model) if _has_one_for_each(compiled, name)]
+
+
+def _has_one_for_each(compiled: Compiled, name: str) -> bool:
+    """Whether the function of a metric has a value for each example, not one for all."""
+    place, each = _means(compiled.model)[name]
+    metrics = compiled.model._compile_metrics
+
+    def values(y: Any, y_pred: Any) -> Any:
+        of_output = (metrics._flatten_y(tensors)[place] for tensors in (y, y_pred))
+        return tf.convert_to_tensor(each._fn(*of_output, **each._fn_kwargs))
+
+    traced = tf.function(values, autograph=False).get_concrete_function(compiled.targets[0], compiled.traced.outputs)
+    shape = traced.structured_outputs.shape
+    return bool(shape.rank) and shape[0] == EXAMPLES
 
 
 def build_split_metrics(compiled: Compiled, config: LossConfig) -> SplitMetrics | None:
     """The compiled metrics that are no means over examples, such as AUC; None if there are none."""
     model = compiled.model
-    others = [name for name in _all(model) if name not in _means(model)]
+    means = metric_names(compiled)
+    others = [name for name in _all(model) if name not in means]
     return CompiledMetrics(compiled, others) if others else None
 
 
@@ -91,7 +115,7 @@ def check_losses(model: keras.Model, weighted: bool) -> None:
 
 def _split(compiled: Compiled, outputs: Any) -> tuple[Any, tf.Tensor]:
     """The model's outputs, and the losses of its layers and weights."""
-    return outputs if compiled.traced.penalised else (outputs, tf.zeros((), tf.nest.flatten(outputs)[0].dtype))
+    return outputs if compiled.traced.penalised else (outputs, tf.zeros((), keras.config.floatx()))
 
 
 def _all(model: keras.Model) -> dict[str, tuple[int, keras.metrics.Metric, bool]]:

@@ -19,4 +19,6 @@ def build_model(compiled: Compiled, config: CompiledModelConfig, spec: ModelSpec
     """
     compiled.reset()
     traced = compiled.traced
-    return KerasModel(config, compiled.model, spec.variable_dtype, moving=traced.moving, penalised=traced.penalised)
+    return KerasModel(
+        config, compiled.model, spec.variable_dtype, moving=traced.moving, penalised=traced.penalised, joins_loss=True
+    )

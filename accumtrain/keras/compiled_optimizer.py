@@ -22,6 +22,8 @@ class CompiledOptimizer(Optimizer):
     variables, as job=verify has them, a new one of the same configuration does.
     """
 
+    skips_missing = True
+
     def __init__(self, model: keras.Model):
         super().__init__(None, 0.0)
         # hidden from tf.Module, which would find the weights through the optimizer
@@ -48,11 +50,12 @@ class CompiledOptimizer(Optimizer):
 
     @tf.autograph.experimental.do_not_convert
     def apply(
-        self, gradients: Sequence[tf.Tensor], rate: tf.Tensor, step: tf.Tensor, scale: tf.Tensor | float = 1.0
+        self, gradients: Sequence[tf.Tensor | None], rate: tf.Tensor, step: tf.Tensor, scale: tf.Tensor | float = 1.0
     ) -> None:
         """Makes an update. `rate` and `step` are the optimizer's own."""
         optimizer, own = self._of_model()
-        optimizer.apply([gradient * tf.cast(scale, gradient.dtype) for gradient in gradients], own)
+        scaled = [None if each is None else each * tf.cast(scale, each.dtype) for each in gradients]
+        optimizer.apply_gradients(zip(scaled, own, strict=True))  # which Keras's own fit calls
 
 
 def build_optimizer(compiled: Compiled, **arguments: Any) -> Optimizer:
@@ -64,7 +67,7 @@ def inner_optimizer(model: keras.Model) -> keras.optimizers.Optimizer:
     """The compiled optimizer, without the loss scale around it, for which the engine has its own.
 
     Raises:
-        ConfigError: it accumulates by itself.
+        ConfigError: it accumulates or scales the loss by itself.
     """
     optimizer = model.optimizer
     if isinstance(optimizer, Accumulate) or optimizer.gradient_accumulation_steps:
@@ -72,4 +75,10 @@ def inner_optimizer(model: keras.Model) -> keras.optimizers.Optimizer:
             f"the optimizer {optimizer.name} accumulates by itself, as accumtrain.fit does: compile the model with the "
             "optimizer alone, and give fit the whole batch_size"
         )
-    return optimizer.inner_optimizer if isinstance(optimizer, keras.optimizers.LossScaleOptimizer) else optimizer
+    inner = optimizer.inner_optimizer if isinstance(optimizer, keras.optimizers.LossScaleOptimizer) else optimizer
+    if inner.loss_scale_factor:
+        raise ConfigError(
+            f"the optimizer {inner.name} has loss_scale_factor={inner.loss_scale_factor}, and the engine scales the "
+            "loss itself where the precision needs it: leave it out"
+        )
+    return inner

@@ -22,6 +22,7 @@ from accumtrain.kinds.compiled import KIND, offered
 
 JOBS = ("train", "plan", "verify")
 PRECISIONS = {"float32": "float32", "mixed_bfloat16": "bfloat16", "mixed_float16": "float16", "float64": "float64"}
+PLAIN = (int, float, str, bool, type(None))  # what YAML can hold
 OF_THE_MODEL = ("model", "optim", "schedule", "loss", "data")  # groups that the compiled model decides
 
 
@@ -74,7 +75,7 @@ def fit(
     """
     _check(model, job)
     compiled = Compiled(model, take_data(model, data, validation_data, validation_split))
-    check_losses(model, weighted=len(compiled.targets) > 1)
+    check_losses(model, weighted=compiled.weighted)
     steps = ("auto" if memory_limit_mb else 1) if steps is None else steps
     values: dict[str, Any] = {
         "job": job,
@@ -87,7 +88,7 @@ def fit(
         "data": {"kind": KIND},
         **_of_model(model, memory),
     }
-    metrics, tries = metric_names(model), job == "plan" or steps == "auto"
+    metrics, tries = metric_names(compiled), job == "plan" or steps == "auto"
     with (
         written(compiled, metrics) if tries else nullcontext(Path()) as folder,
         offered(lambda: compiled, metrics, str(folder)),
@@ -128,7 +129,7 @@ def _check(model: keras.Model, job: str) -> None:
 def _of_model(model: keras.Model, memory: str) -> dict[str, Any]:
     """What the configuration says of a compiled model. A run that is continued must have the same."""
     optimizer, outer = inner_optimizer(model), model.optimizer
-    arguments = {key: value for key, value in _plain(optimizer.get_config()).items() if key != "name"}
+    arguments = {key: value for key, value in _arguments(optimizer).items() if key != "name"}
     losses = [_described(each) for each in model._compile_loss._flat_losses]
     weights = digest(f"{tuple(variable.shape)} {variable.dtype} {variable.trainable}" for variable in model.variables)
     scale = {} if outer is optimizer else {"loss_scale": _scale(outer)}
@@ -141,11 +142,25 @@ def _of_model(model: keras.Model, memory: str) -> dict[str, Any]:
     }
 
 
+def _arguments(optimizer: keras.optimizers.Optimizer) -> dict[str, Any]:
+    try:
+        return _plain(optimizer.get_config())
+    except NotImplementedError:  # of a schedule without get_config: of its kind no more than the name is known
+        return {"learning_rate": type(optimizer._learning_rate).__name__}
+
+
 def _described(compiled: Any) -> str:
-    """A loss with its arguments and its weight."""
+    """A loss with its arguments and its weight, without the name, which Keras numbers."""
     loss = compiled.loss
-    arguments = [f"{name}={value}" for name, value in getattr(loss, "_fn_kwargs", {}).items()]
-    return f"{loss.name}({', '.join(arguments)}) x {1.0 if compiled.loss_weights is None else compiled.loss_weights}"
+    values = {**vars(loss), **getattr(loss, "_fn_kwargs", {})}
+    function = getattr(loss, "fn", None)
+    shown = [
+        f"{key}={value}"
+        for key, value in values.items()
+        if isinstance(value, PLAIN) and not key.startswith("_") and key != "name"
+    ]
+    weight = 1.0 if compiled.loss_weights is None else compiled.loss_weights
+    return f"{getattr(function, '__name__', type(loss).__name__)}({', '.join(shown)}) x {weight}"
 
 
 def _scale(optimizer: keras.optimizers.LossScaleOptimizer) -> dict[str, Any]:
@@ -155,7 +170,8 @@ def _scale(optimizer: keras.optimizers.LossScaleOptimizer) -> dict[str, Any]:
 def _has_cuts(model: keras.Model) -> bool:
     """Whether the model is a graph of layers with one input and one output, which may be cut into segments."""
     graph = getattr(model, "inputs", None) and getattr(model, "outputs", None)
-    return bool(graph) and len(model.inputs) == len(model.outputs) == 1
+    own_call = type(model).call.__module__.partition(".")[0] != "keras"
+    return bool(graph) and not own_call and len(model.inputs) == len(model.outputs) == 1
 
 
 def _plain(value: Any) -> Any:
@@ -164,7 +180,7 @@ def _plain(value: Any) -> Any:
         return {str(key): _plain(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(each) for each in value]
-    return value if isinstance(value, (int, float, str, bool, type(None))) else str(value)
+    return value if isinstance(value, PLAIN) else type(value).__name__
 
 
 def _configuration(values: dict[str, Any], settings: Mapping[str, Any]) -> Config:

@@ -39,6 +39,10 @@ class OwnSplit(Split):
     """A split of the user's own, whose `read` returns inputs and targets without the weights."""
 
     def __init__(self, split: Split):
+        if type(split).weights is not Split.weights:
+            raise DataError(
+                f"{type(split).__name__} has weights of its own, which accumtrain.fit does not use: leave them"
+            )
         self.size, self.image_shape, self.channels, self._split = split.size, None, 1, split
 
     def read(self, index: tf.Tensor) -> tuple[Any, Any]:
@@ -62,7 +66,8 @@ def _arrays(model: keras.Model, data: Any, notes: list[str]) -> tuple[Any, Any]:
     x, y, *weights = data
     if weights and weights[0] is None:
         weights = []
-    arrays = tf.nest.map_structure(_array, (x, (y, *weights)))
+    # tf.data would take a list for one tensor
+    arrays = tf.nest.map_structure(_array, keras.tree.lists_to_tuples((x, (y, *weights))))
     sizes = {len(each) for each in tf.nest.flatten(arrays)}
     if len(sizes) != 1:
         raise DataError(f"the arrays hold {', '.join(map(str, sorted(sizes)))} examples: give as many of each")
@@ -98,11 +103,24 @@ def _read_all(model: keras.Model, dataset: tf.data.Dataset, notes: list[str]) ->
 
 
 def _is_batched(model: keras.Model, dataset: tf.data.Dataset) -> bool:
-    """Whether an element is a batch: its first dimension varies, or it has the rank of the model's own input."""
+    """Whether an element is a batch: its inputs have the ranks of the model's own, or all first dimensions vary.
+
+    Raises:
+        DataError: the model is not built, and the shapes leave it open.
+    """
     specs = tf.nest.flatten(dataset.element_spec)
+    if any(spec.shape.rank is None for spec in specs):
+        raise DataError("the tf.data.Dataset has elements of unknown rank: give its generator an output_signature")
     if any(spec.shape.rank == 0 for spec in specs):
         return False
+    if own := getattr(model, "inputs", None):
+        given = tf.nest.flatten(dataset.element_spec[0])
+        return sorted(spec.shape.rank for spec in given) == sorted(len(each.shape) for each in own)
     if all(spec.shape[0] is None for spec in specs):
         return True
-    ranks = [len(each.shape) for each in getattr(model, "inputs", None) or ()]
-    return bool(ranks) and specs[0].shape.rank == ranks[0]
+    if len({spec.shape[0] for spec in specs}) == 1:
+        raise DataError(
+            "the tf.data.Dataset may be batched or not, its shapes and a model that is not built leave it open: give "
+            "dataset.unbatch(), or call the model once before"
+        )
+    return False

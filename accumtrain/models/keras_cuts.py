@@ -15,6 +15,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from accumtrain.errors import ConfigError
+
 
 @dataclass(frozen=True)
 class CutPiece:
@@ -32,23 +34,28 @@ class CutPiece:
 
 
 def pieces(model: keras.Model) -> list[CutPiece]:
-    """All pieces of a functional model with one input and one output, in order from the input."""
-    operations = model.operations  # each after those that it depends on
-    uses = Counter(id(tensor) for operation in operations for tensor in _inputs(operation))
+    """All pieces of a functional model with one input and one output, in order from the input.
+
+    Raises:
+        ConfigError: a tensor has a size that is not known.
+    """
+    nodes = _nodes(model)
+    uses = Counter(id(tensor) for node in nodes for tensor in _inputs(node))
     uses[id(model.output)] += 1
     found: list[CutPiece] = []
-    awaited: set[int] = set()  # tensors that a later operation takes
+    awaited: set[int] = set()  # tensors that a later node takes
     inner = 0
-    for operation in operations:
-        for tensor in _inputs(operation):
+    for node in nodes:
+        for tensor in _inputs(node):
             uses[id(tensor)] -= 1
             if not uses[id(tensor)]:
                 awaited.remove(id(tensor))
-        outputs = keras.tree.flatten(operation.output)
-        awaited.update(id(tensor) for tensor in outputs)
+        outputs = keras.tree.flatten(node.output_tensors)
+        awaited.update(id(tensor) for tensor in outputs if uses[id(tensor)])
         inner += sum(_bytes(tensor) for tensor in outputs)
-        if len(awaited) == 1:
-            found.append(CutPiece(outputs[0], _bytes(outputs[0]), inner))
+        ends = [tensor for tensor in outputs if id(tensor) in awaited]
+        if len(awaited) == len(ends) == 1:
+            found.append(CutPiece(ends[0], _bytes(ends[0]), inner))
             inner = 0
     return found
 
@@ -94,9 +101,23 @@ def _ends(chain: Sequence[CutPiece], most: int) -> list[int] | None:
     return ends[::-1]
 
 
-def _inputs(operation: Any) -> list[Any]:
-    return [] if isinstance(operation, keras.layers.InputLayer) else keras.tree.flatten(operation.input)
+def _nodes(model: keras.Model) -> list[Any]:
+    """The calls of operations that the model is made of, each after those that it depends on.
+
+    An operation that is called twice has two of them.
+    """
+    by_depth = model._nodes_by_depth
+    return [node for depth in sorted(by_depth, reverse=True) for node in by_depth[depth]]
+
+
+def _inputs(node: Any) -> list[Any]:
+    return list(node.arguments.keras_tensors)
 
 
 def _bytes(tensor: Any) -> int:
+    if None in tensor.shape[1:]:
+        raise ConfigError(
+            f"{tensor.name} has the shape {tensor.shape}: cut points are chosen by sizes, so give keras.Input a shape "
+            "without None, or use model.memory=store"
+        )
     return math.prod(tensor.shape[1:]) * tf.as_dtype(tensor.dtype).size

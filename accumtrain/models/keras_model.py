@@ -6,6 +6,7 @@ values instead, so that they change at the commit or not at all.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
@@ -26,6 +27,7 @@ from accumtrain.models.keras_cuts import cheapest, pieces
 from accumtrain.models.spec import ModelSpec
 
 POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16", "float64": "float64"}
+SEED = "seed_generator_state"  # name of the variables of Keras's seed generators
 LEAST_SAVING = 0.1  # share of the activations; recomputing is refused if it saves less
 
 
@@ -119,6 +121,7 @@ class KerasModel(Model):
         dtype: dtype of the logits.
         moving: the layers whose moving statistics change in training; None is all.
         penalised: the output is a pair of that of the model and its losses (see KerasSegment).
+        joins_loss: see Model.
 
     Raises:
         ConfigError: memory is `recompute`, and the model has no cut points that would save memory.
@@ -132,9 +135,10 @@ class KerasModel(Model):
         *,
         moving: Sequence[keras.layers.BatchNormalization] | None = None,
         penalised: bool = False,
+        joins_loss: bool = False,
     ):
         norms = {id(layer): KerasNorm(layer) for layer in (normalisations(model) if moving is None else moving)}
-        states = [variable for variable in model.non_trainable_variables if variable.name == "seed_generator_state"]
+        states = [variable for variable in model.non_trainable_variables if variable.name == SEED]
         draws = {id(variable): draw for draw, variable in enumerate(states)}
         parts = [model] if config.memory == "store" else _parts(config.label, model)
         policies = ["recompute"] * (len(parts) - 1) + ["store"]
@@ -144,7 +148,7 @@ class KerasModel(Model):
             for part, policy, output in zip(parts, policies, dtypes, strict=True)
         ]
         super().__init__(segments, dtype)
-        self._penalised = penalised
+        self._penalised, self.joins_loss = penalised, joins_loss
         self.weights = [variable.value for variable in model.trainable_variables]
         self.normalisations = list(norms.values())
         self.state = [variable.value for variable in model.non_trainable_variables]
@@ -171,7 +175,8 @@ def called(
         Its output, the new values of its non-trainable variables, and the sum of the losses of its layers and weights.
 
     Raises:
-        ConfigError: a batch normalisation is called twice, so that its statistics are those of no batch.
+        ConfigError: a batch normalisation is called twice, so that its statistics are those of no batch; a weight or a
+            variable that is not the model's is assigned; or a loss of a layer is no scalar.
     """
     weights = [(variable, tf.convert_to_tensor(variable.value)) for variable in model.trainable_variables]
     values = [*weights, *zip(model.non_trainable_variables, state, strict=True)]
@@ -179,6 +184,12 @@ def called(
     with CountingScope(values, collect_losses=True) as scope:
         y = model(x, **arguments)
         losses = model.losses
+    _check_changes(model, scope, weights)
+    if any(each.shape.rank for each in losses):
+        raise ConfigError(
+            f"{model.name} has a layer whose add_loss gives one value for each example, which Keras adds up: "
+            "give it the mean"
+        )
     for layer in normalisations(model):
         if scope.assignments[id(layer.moving_mean)] > 1:
             raise ConfigError(
@@ -190,11 +201,27 @@ def called(
     return y, new_state, tf.add_n([tf.cast(tf.reduce_sum(each), dtype) for each in losses]) if losses else 0.0
 
 
+def _check_changes(
+    model: keras.Model, scope: keras.StatelessScope, weights: Sequence[tuple[keras.Variable, tf.Tensor]]
+) -> None:
+    for variable, value in weights:
+        if scope.state_mapping[id(variable)] is not value:
+            raise ConfigError(
+                f"{model.name} assigns its weight {variable.path} in a forward pass: train it or freeze it"
+            )
+    if scope.state_mapping.keys() - {id(variable) for variable in model.variables}:
+        raise ConfigError(
+            f"{model.name} changes a variable in a forward pass that is none of its weights, such as a metric's or "
+            "another layer's: leave that out, or make it an attribute of the layer"
+        )
+
+
 def _parts(name: str, model: keras.Model) -> list[keras.Model]:
     """The model cut into parts that share its layers."""
     if isinstance(model, keras.Sequential):
         model = model._functional
     chain = pieces(model)
+    assert chain[-1].output is model.output, "the output is what is awaited at the end"
     ends, peak = cheapest(chain)
     if peak > (1.0 - LEAST_SAVING) * sum(piece.inner for piece in chain):
         raise ConfigError(
@@ -202,7 +229,20 @@ def _parts(name: str, model: keras.Model) -> list[keras.Model]:
             "computing again would save memory; use model.memory=store"
         )
     tensors = [model.input, *(chain[end].output for end in ends)]
-    return [keras.Model(start, end) for start, end in pairwise(tensors)]
+    try:
+        parts = [keras.Model(start, end) for start, end in pairwise(tensors)]
+    except ValueError as error:
+        raise ConfigError(
+            f"{name} can't be cut into segments, as where one layer is called in several places ({error}); use a layer "
+            "for each place, or model.memory=store"
+        ) from error
+    seeds = Counter(id(variable) for part in parts for variable in part.variables if variable.name == SEED)
+    if any(count > 1 for count in seeds.values()):
+        raise ConfigError(
+            f"{name} draws from one seed generator in several places, which can't be replayed apart from each other: "
+            "give each layer its own, or use model.memory=store"
+        )
+    return parts
 
 
 def normalisations(model: keras.Model) -> list[keras.layers.BatchNormalization]:

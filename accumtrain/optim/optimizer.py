@@ -47,6 +47,7 @@ class Optimizer(tf.Module):
     """
 
     decoupled_decay = False
+    skips_missing = False  # whether `apply` gets None for a variable on which the loss does not depend, instead of 0
 
     def __init__(self, learning_rate: float | None, weight_decay: float) -> None:
         super().__init__()

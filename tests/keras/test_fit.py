@@ -66,7 +66,8 @@ def train_in_keras(model: keras.Model, data: Any, validation_data: Any, updates:
             scaled = model.optimizer.scale_loss(loss)
         gradients = tape.gradient(scaled, [variable.value for variable in model.trainable_variables])
         # dense, as Keras squares rows of a sparse one that belong to the same word one by one
-        model.optimizer.apply(list(map(tf.convert_to_tensor, gradients)), model.trainable_variables)
+        dense = [None if each is None else tf.convert_to_tensor(each) for each in gradients]
+        model.optimizer.apply_gradients(zip(dense, model.trainable_variables, strict=True))
     model.optimizer.finalize_variable_values(model.trainable_variables)
 
 
@@ -135,6 +136,96 @@ def test_losses_of_weights_and_layers_and_example_weights(memory: str, float64: 
     train_in_keras(plain, data, data, UPDATES)
     assert distance(ours, plain, start) < 1e-12
     assert summary["test"]["loss"] == pytest.approx(evaluated(plain, data)["loss"], rel=1e-6)
+
+
+class Hasty(keras.optimizers.SGD):
+    """Ten times the gradient, in the method that Keras's fit calls."""
+
+    def apply_gradients(self, grads_and_vars: Any) -> Any:
+        return super().apply_gradients([(gradient * 10.0, variable) for gradient, variable in grads_and_vars])
+
+
+def two_heads() -> keras.Model:
+    """The first output has integers, and the second no loss."""
+    inputs = keras.Input((6,))
+    hidden = keras.layers.Dense(8, "tanh")(inputs)
+    logits = keras.layers.Dense(4, name="trained")(hidden)
+    place = keras.layers.Lambda(lambda tensor: keras.ops.argmax(tensor, -1), name="best")(logits)
+    return keras.Model(
+        inputs, {"best": place, "trained": logits, "unused": keras.layers.Dense(3, name="unused")(hidden)}
+    )
+
+
+def probabilities() -> keras.Model:
+    layers = [keras.layers.Dense(8, "tanh"), keras.layers.Dense(4, "softmax")]
+    return keras.Sequential([keras.Input((6,)), *layers])
+
+
+HEADS = {"best": None, "trained": CROSS_ENTROPY, "unused": None}
+
+
+@pytest.mark.filterwarnings("ignore:Gradients do not exist")  # as Keras says of the head without a loss
+@pytest.mark.parametrize(
+    ("build", "loss", "optimizer"),
+    [
+        (probabilities, "sparse_categorical_crossentropy", lambda: keras.optimizers.SGD(0.1)),
+        (two_heads, HEADS, lambda: keras.optimizers.AdamW(1e-2, weight_decay=0.1)),
+        (mlp, CROSS_ENTROPY, lambda: Hasty(0.1)),
+    ],
+    ids=["softmax", "outputs without a loss", "own apply_gradients"],
+)
+def test_updates_of_unusual_models(build: Any, loss: Any, optimizer: Any, float64: None) -> None:
+    """Keras computes the loss of probabilities from the logits behind them; weights without a gradient stay."""
+    x, y = data_of(CASES["mlp"])
+    targets = {"best": y, "trained": y, "unused": y} if build is two_heads else y
+    ours, plain = pair(build, optimizer=optimizer, loss=loss)
+    start = [variable.numpy() for variable in plain.variables]
+    run(ours, (x, targets))
+    train_in_keras(plain, (x, targets), (x, targets), UPDATES)
+    assert distance(ours, plain, start) < 1e-12
+
+
+def reused() -> keras.Model:
+    """One activation in every place."""
+    squash = keras.layers.Activation("tanh")
+    inputs = x = keras.Input((64,))
+    for _ in range(4):
+        x = squash(keras.layers.Dense(64)(x))
+    return keras.Model(inputs, squash(keras.layers.Dense(4)(x)))
+
+
+def test_recomputation_of_layers_that_are_called_elsewhere() -> None:
+    """In another model before; but not twice in this one."""
+
+    def build() -> keras.Model:
+        squash = [keras.layers.Activation("tanh") for _ in range(4)]
+        elsewhere = keras.Input((64,))
+        for layer in squash:
+            elsewhere = layer(elsewhere)
+        inputs = x = keras.Input((64,))
+        for layer in squash:
+            x = layer(keras.layers.Dense(64)(x))
+        return keras.Model(inputs, keras.layers.Dense(4)(x))
+
+    ours, stored = pair(build, optimizer=lambda: keras.optimizers.SGD(0.1), loss="mse")
+    draw = np.random.default_rng(0)
+    data = draw.normal(size=(SIZE, 64)), draw.normal(size=(SIZE, 4))
+    run(ours, data, memory="recompute", run_name="recomputed")
+    run(stored, data, run_name="stored")
+    np.testing.assert_allclose(ours.predict(data[0], verbose=0), stored.predict(data[0], verbose=0), atol=1e-5)
+    with pytest.raises(ConfigError, match="can't be cut into segments"):
+        run(compiled(reused, loss="mse"), data, memory="recompute", run_name="twice")
+
+
+def test_lists_of_inputs_and_targets() -> None:
+    left, right = keras.Input((6,)), keras.Input((6,))
+    hidden = keras.layers.Concatenate()([left, right])
+    model = keras.Model([left, right], [keras.layers.Dense(4)(hidden), keras.layers.Dense(1)(hidden)], name="lists")
+    model.compile("adam", [CROSS_ENTROPY, "mse"])
+    x, y = data_of(CASES["mlp"])
+    summary = run(model, ([x, x], [y, x[:, :1]]))
+    expected = model.evaluate([x, x], [y, x[:, :1]], batch_size=SIZE, verbose=0, return_dict=True)
+    assert summary["test"]["loss"] == pytest.approx(expected["loss"], rel=1e-5)
 
 
 def test_a_frozen_base_called_without_training_stays_as_it_is() -> None:
@@ -212,6 +303,19 @@ def test_metrics_of_all_kinds_are_those_of_keras() -> None:
     for name, value in expected.items():
         assert summary["test"][name] == pytest.approx(value, rel=1e-5), name
     assert summary["train"].keys() == {"loss", "accuracy"}
+
+
+def distance_of_means(y_true: Any, y_pred: Any) -> Any:
+    return keras.ops.mean(keras.ops.abs(y_true - y_pred))
+
+
+def test_a_metric_of_a_whole_batch_is_measured_in_evaluations() -> None:
+    x = np.random.default_rng(3).normal(size=(SIZE, 6))
+    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)], name="scalar")
+    model.compile("adam", "mse", metrics=[distance_of_means])
+    summary = run(model, (x, x[:, :1]))
+    assert summary["train"].keys() == {"loss"}
+    assert summary["test"].keys() == {"loss", "distance_of_means"}
 
 
 def test_without_accuracy_the_lowest_loss_is_the_best() -> None:
@@ -341,6 +445,37 @@ def shared_norm() -> keras.Model:
     return keras.Model(inputs, keras.layers.Dense(4)(norm(keras.layers.Dense(6)(norm(inputs)))))
 
 
+class Assigning(keras.layers.Dense):
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
+        self.bias.assign(self.bias + 1.0)
+        return super().call(inputs)
+
+
+class Halved(keras.Sequential):
+    def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
+        return 0.5 * super().call(inputs, training=training)
+
+
+def halved() -> keras.Model:
+    return Halved([keras.Input((6,)), keras.layers.Dense(8), keras.layers.Dense(4)])
+
+
+class Drop(keras.layers.Layer):
+    def __init__(self, generator: keras.random.SeedGenerator) -> None:
+        super().__init__()
+        self.generator = generator
+
+    def call(self, inputs: Any) -> Any:
+        return keras.random.dropout(inputs, 0.5, seed=self.generator)
+
+
+def drawing() -> keras.Model:
+    """Several dropouts of one generator."""
+    generator = keras.random.SeedGenerator(1)
+    layers = [each for _ in range(5) for each in (keras.layers.Dense(64), Drop(generator))]
+    return keras.Sequential([keras.Input((6,)), *layers, keras.layers.Dense(4)])
+
+
 def masked() -> keras.Model:
     layers = [keras.layers.Embedding(20, 8, mask_zero=True), keras.layers.LSTM(8, return_sequences=True)]
     return keras.Sequential([keras.Input((7,), dtype="int32"), *layers, keras.layers.Dense(4)])
@@ -361,6 +496,16 @@ def masked() -> keras.Model:
             "reduction='sum', so that of a batch is no mean",
         ),
         (lambda: compiled(shared_norm), {}, "calls its batch normalisation batch_normalization.* twice"),
+        (
+            lambda: compiled(lambda: keras.Sequential([keras.Input((6,)), Assigning(4)])),
+            {},
+            "assigns its weight .*bias in a forward pass",
+        ),
+        (lambda: compiled(halved), {"memory": "recompute"}, "has no cut points"),
+        (lambda: compiled(drawing), {"memory": "recompute"}, "draws from one seed generator"),
+        (lambda: compiled(optimizer=keras.optimizers.SGD(loss_scale_factor=8.0)), {}, "loss_scale_factor=8.0"),
+        (lambda: compiled(metrics=[keras.metrics.SparseCategoricalAccuracy(name="step")]), {}, "named step"),
+        (lambda: compiled(metrics=[keras.metrics.F1Score()], loss="mse"), {"targets": 4}, "no single number"),
         (compiled, {"job": "bench"}, "job='bench': choose from train, plan, verify"),
         (compiled, {"memory": "reverse"}, "is not reversible"),
         (compiled, {"steps": 5}, "batch_size=32 does not divide by accum.steps=5 x 1 replica; nearest: 30, 35"),
@@ -378,8 +523,11 @@ def masked() -> keras.Model:
     ],
 )  # fmt: skip
 def test_what_is_refused(model: Callable[[], Any], arguments: dict[str, Any], message: str) -> None:
+    x, y = data_of(CASES["mlp"])
+    if columns := arguments.pop("targets", None):
+        y = np.eye(columns)[y]
     with pytest.raises(AccumtrainError, match=message):
-        run(model(), data_of(CASES["mlp"]), **arguments)
+        run(model(), (x, y), **arguments)
 
 
 def test_a_masked_loss_is_refused() -> None:
@@ -400,6 +548,7 @@ def test_a_masked_loss_is_refused() -> None:
         (tf.data.Dataset.from_tensors((np.zeros(6), 1)).repeat(), "has no end"),
         (tf.data.Dataset.from_tensors((np.zeros(6), 1)).take(0), "is empty"),
         (Numbers(), "validation_data is missing"),
+        (tf.data.Dataset.from_generator(lambda: iter(()), output_types=(tf.float32, tf.int32)), "unknown rank"),
     ],
 )  # fmt: skip
 def test_data_that_is_refused(data: Any, message: str) -> None:
