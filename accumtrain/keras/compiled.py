@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,14 +19,16 @@ import tensorflow as tf
 
 from accumtrain.data.as_given import GivenData, GivenSplit, given_data
 from accumtrain.data.source import Split
-from accumtrain.errors import ConfigError
+from accumtrain.errors import ConfigError, DataError
 from accumtrain.keras.model_copy import read_model, write_model
 from accumtrain.kinds.compiled import METRICS
 from accumtrain.kinds.sources import DataConfig
 from accumtrain.models.keras_model import called, normalisations
 
 EXAMPLES = "examples.pickle"  # in a folder for child processes
+EXAMPLES_TRACED = 7  # unlikely to be the size of anything else
 MOST_EXAMPLES = 1024  # that a child gets
+TERMINAL_STYLE = re.compile(r"\x1b\[\d*m")  # in Keras's messages
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ class Traced:
     Attributes:
         moving: the batch normalisations whose moving statistics it changes.
         penalised: whether layers or weights have losses of their own.
-        outputs: specs of what it returns for two examples, flat.
+        outputs: specs of what it returns for `EXAMPLES_TRACED` examples.
     """
 
     moving: Sequence[keras.layers.BatchNormalization]
@@ -51,14 +54,24 @@ class Compiled:
             optionally, the weight of the example.
 
     Raises:
-        ConfigError: the model is compiled in a way that can't be kept.
+        DataError: the model or the loss does not take it.
+        ConfigError: all weights are frozen.
     """
 
     def __init__(self, model: keras.Model, data: GivenData):
         self.model, self.data = model, data
         batch = first_batch(data)
-        model._symbolic_build(data_batch=(batch["image"], *batch["label"]))
         self._inputs, self.targets = batch["image"], batch["label"]
+        try:
+            model._symbolic_build(data_batch=(self._inputs, *self.targets))
+        except (ValueError, TypeError, tf.errors.InvalidArgumentError) as error:
+            raise DataError(
+                f"{model.name} or its loss does not take the data: {TERMINAL_STYLE.sub('', str(error))}"
+            ) from error
+        if not model.trainable_variables:
+            raise ConfigError(
+                f"all weights of {model.name} are frozen: set trainable=True for a layer, and compile again"
+            )
         self.weighted = any(len(split.read(tf.zeros([1], tf.int64))[1]) > 1 for split in (data.train, data.test))
         self._before: list[tuple[keras.Variable, np.ndarray]] = []
 
@@ -108,8 +121,8 @@ class Compiled:
 
 
 def first_batch(data: GivenData) -> dict[str, Any]:
-    """The first example, twice: inputs and targets as the model and the loss get them."""
-    index = tf.zeros([2], tf.int64)
+    """The first example, several times: inputs and targets as the model and the loss get them."""
+    index = tf.zeros([EXAMPLES_TRACED], tf.int64)
     inputs, targets = data.train.read(index)
     return {"image": inputs, "label": targets}
 

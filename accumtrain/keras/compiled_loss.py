@@ -10,10 +10,10 @@ import tensorflow as tf
 
 from accumtrain.engine.loss import PerExample, SplitMetrics
 from accumtrain.errors import ConfigError
-from accumtrain.keras.compiled import Compiled
+from accumtrain.keras.compiled import EXAMPLES_TRACED, Compiled
+from accumtrain.keras.loss_calls import watched
 from accumtrain.kinds.losses import LossConfig
 
-EXAMPLES = 2  # of `Compiled.targets`
 MEANS = ("mean", "sum_over_batch_size")
 RESERVED = (  # names in records and results
     *("loss", "examples", "seconds", "learning_rate", "grad_norm", "loss_scale", "skipped", "step", "epoch", "split"),
@@ -71,7 +71,7 @@ def _has_one_for_each(compiled: Compiled, name: str) -> bool:
 
     traced = tf.function(values, autograph=False).get_concrete_function(compiled.targets[0], compiled.traced.outputs)
     shape = traced.structured_outputs.shape
-    return bool(shape.rank) and shape[0] == EXAMPLES
+    return bool(shape.rank) and shape[0] == EXAMPLES_TRACED
 
 
 def build_split_metrics(compiled: Compiled, config: LossConfig) -> SplitMetrics | None:
@@ -98,19 +98,34 @@ class CompiledMetrics:
         return {name: float(results[name]) for name in self.names}
 
 
-def check_losses(model: keras.Model, weighted: bool) -> None:
-    """Raises ConfigError if the loss of a batch is not the mean of those of its micro-batches.
-
-    Args:
-        weighted: whether examples have weights.
-    """
-    for each in model._compile_loss._flat_losses:
-        reduction = getattr(each.loss, "reduction", "sum_over_batch_size")
-        if reduction not in MEANS and (weighted or reduction != "mean_with_sample_weight"):
+def check_losses(compiled: Compiled) -> None:
+    """Raises ConfigError if the loss of a batch is not the mean of those of its micro-batches."""
+    losses = [each.loss for each in compiled.model._compile_loss._flat_losses]
+    for loss in losses:
+        if loss.reduction not in MEANS and (compiled.weighted or loss.reduction != "mean_with_sample_weight"):
             raise ConfigError(
-                f"the loss {each.loss.name} has reduction={reduction!r}, so that of a batch is no mean over its "
+                f"the loss {loss.name} has reduction={loss.reduction!r}, so that of a batch is no mean over its "
                 "examples: give it reduction='sum_over_batch_size', or use accumtrain.keras.accumulate and model.fit"
             )
+
+    def values(targets: Any, outputs: Any) -> Any:
+        return compiled.model._compile_loss(targets[0], outputs, *targets[1:])
+
+    try:
+        with watched(losses) as calls:
+            tf.function(values, autograph=False).get_concrete_function(compiled.targets, compiled.traced.outputs)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    if calls.masks:
+        raise ConfigError(
+            "a loss leaves some targets out, as ignore_class does, so that of a batch is no mean over its examples: "
+            "use accumtrain.keras.accumulate and model.fit"
+        )
+    if calls.unlike_means:
+        raise ConfigError(
+            f"the loss {calls.unlike_means[0]} of a batch is not the mean of the losses of its examples: return one "
+            "value for each example, as Dice(axis=(1, 2, 3)) does"
+        )
 
 
 def _split(compiled: Compiled, outputs: Any) -> tuple[Any, tf.Tensor]:

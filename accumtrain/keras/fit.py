@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
+import tensorflow as tf
 
 from accumtrain.config.convert import from_mapping
 from accumtrain.config.schema import Config
-from accumtrain.data.fingerprint import digest
-from accumtrain.errors import ConfigError
+from accumtrain.errors import ConfigError, DataError
 from accumtrain.jobs import dispatch
 from accumtrain.keras.compiled import Compiled, written
 from accumtrain.keras.compiled_loss import check_losses, metric_names
 from accumtrain.keras.compiled_optimizer import inner_optimizer
+from accumtrain.keras.description import layers_digest, loss_text, optimizer_arguments
 from accumtrain.keras.given_examples import take_data
 from accumtrain.kinds.compiled import KIND, offered
 
 JOBS = ("train", "plan", "verify")
 PRECISIONS = {"float32": "float32", "mixed_bfloat16": "bfloat16", "mixed_float16": "float16", "float64": "float64"}
-PLAIN = (int, float, str, bool, type(None))  # what YAML can hold
+NO_REASON = ("Graph execution error", "Detected at node", "File ")  # beginnings of lines of a graph's errors
 OF_THE_MODEL = ("model", "optim", "schedule", "loss", "data")  # groups that the compiled model decides
 
 
@@ -39,7 +42,7 @@ def fit(
     validation_data: Any = None,
     validation_split: float = 0.1,
     run_name: str | None = None,
-    run_dir: str = "runs",
+    run_dir: str | os.PathLike[str] = "runs",
     seed: int = 0,
     settings: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
@@ -75,15 +78,15 @@ def fit(
     """
     _check(model, job)
     compiled = Compiled(model, take_data(model, data, validation_data, validation_split))
-    check_losses(model, weighted=compiled.weighted)
+    check_losses(compiled)
     steps = ("auto" if memory_limit_mb else 1) if steps is None else steps
     values: dict[str, Any] = {
         "job": job,
-        "batch_size": batch_size,
-        "train": {"epochs": epochs},
-        "accum": {"steps": steps},
-        "device": {"kind": KIND, "memory_limit_mb": memory_limit_mb},
-        "run": {"name": run_name or model.name, "dir": run_dir, "seed": seed},
+        "batch_size": _number(batch_size),
+        "train": {"epochs": _number(epochs)},
+        "accum": {"steps": _number(steps)},
+        "device": {"kind": KIND, "memory_limit_mb": _number(memory_limit_mb)},
+        "run": {"name": run_name or model.name, "dir": os.fspath(run_dir), "seed": _number(seed)},
         "schedule": {"kind": "constant"},
         "data": {"kind": KIND},
         **_of_model(model, memory),
@@ -94,11 +97,20 @@ def fit(
         offered(lambda: compiled, metrics, str(folder)),
         nullcontext() if job == "train" else compiled.unchanged(),
     ):
-        result = dispatch.run(_configuration(values, settings or {}))
+        try:
+            result = dispatch.run(_configuration(values, settings or {}))
+        except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError) as error:
+            raise DataError(f"the model or its loss does not take a value of the data: {_reason(error)}") from error
     if job == "train":
         inner_optimizer(model).finalize_variable_values(model.trainable_variables)  # averages, with use_ema
     assert result is not None, "one process is the chief"
     return result
+
+
+def _reason(error: tf.errors.OpError) -> str:
+    """The line of an error of a graph that says what is wrong."""
+    lines = [line.strip() for line in error.message.splitlines() if line.strip()]
+    return next((line for line in lines if line[0].isupper() and not line.startswith(NO_REASON)), lines[0])
 
 
 def _check(model: keras.Model, job: str) -> None:
@@ -129,38 +141,21 @@ def _check(model: keras.Model, job: str) -> None:
 def _of_model(model: keras.Model, memory: str) -> dict[str, Any]:
     """What the configuration says of a compiled model. A run that is continued must have the same."""
     optimizer, outer = inner_optimizer(model), model.optimizer
-    arguments = {key: value for key, value in _arguments(optimizer).items() if key != "name"}
-    losses = [_described(each) for each in model._compile_loss._flat_losses]
-    weights = digest(f"{tuple(variable.shape)} {variable.dtype} {variable.trainable}" for variable in model.variables)
+    losses = [loss_text(each) for each in model._compile_loss._flat_losses]
     scale = {} if outer is optimizer else {"loss_scale": _scale(outer)}
     return {
         "precision": PRECISIONS[model.dtype_policy.name],
-        "model": {"kind": KIND, "title": model.name, "weights": weights, "cuts": _has_cuts(model), "memory": memory},
+        "model": {
+            "kind": KIND,
+            "title": model.name,
+            "layers": layers_digest(model),
+            "cuts": _has_cuts(model),
+            "memory": memory,
+        },
         "loss": {"kind": KIND, "losses": losses},
-        "optim": {"kind": KIND, "name": type(optimizer).__name__, "args": arguments},
+        "optim": {"kind": KIND, "name": type(optimizer).__name__, "args": optimizer_arguments(optimizer)},
         **scale,
     }
-
-
-def _arguments(optimizer: keras.optimizers.Optimizer) -> dict[str, Any]:
-    try:
-        return _plain(optimizer.get_config())
-    except NotImplementedError:  # of a schedule without get_config: of its kind no more than the name is known
-        return {"learning_rate": type(optimizer._learning_rate).__name__}
-
-
-def _described(compiled: Any) -> str:
-    """A loss with its arguments and its weight, without the name, which Keras numbers."""
-    loss = compiled.loss
-    values = {**vars(loss), **getattr(loss, "_fn_kwargs", {})}
-    function = getattr(loss, "fn", None)
-    shown = [
-        f"{key}={value}"
-        for key, value in values.items()
-        if isinstance(value, PLAIN) and not key.startswith("_") and key != "name"
-    ]
-    weight = 1.0 if compiled.loss_weights is None else compiled.loss_weights
-    return f"{getattr(function, '__name__', type(loss).__name__)}({', '.join(shown)}) x {weight}"
 
 
 def _scale(optimizer: keras.optimizers.LossScaleOptimizer) -> dict[str, Any]:
@@ -174,18 +169,18 @@ def _has_cuts(model: keras.Model) -> bool:
     return bool(graph) and not own_call and len(model.inputs) == len(model.outputs) == 1
 
 
-def _plain(value: Any) -> Any:
-    """A value that YAML can hold."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
-    return value if isinstance(value, PLAIN) else type(value).__name__
+def _number(value: Any) -> Any:
+    """A number of numpy as one of Python."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _configuration(values: dict[str, Any], settings: Mapping[str, Any]) -> Config:
+    if not isinstance(settings, Mapping) or not all(isinstance(key, str) for key in settings):
+        raise ConfigError('settings must map dotted names to values, such as {"checkpoint.every": 50}')
     for key, value in settings.items():
         group, _, name = key.partition(".")
+        if group == "ema":
+            raise ConfigError(f"settings[{key!r}]: compile the model with an optimizer that has use_ema=True instead")
         if group in OF_THE_MODEL or (group in values and (not name or name in values[group])):
             raise ConfigError(f"settings[{key!r}]: the compiled model or an argument of fit decides it; leave it out")
         values = {**values, group: {**values.get(group, {}), name: value} if name else value}

@@ -13,6 +13,7 @@ from accumtrain.data.source import Split
 from accumtrain.errors import DataError
 
 CHUNK = 1024  # examples read at a time
+TEXT = "SU"  # kinds of numpy.dtype
 
 
 def take_data(model: keras.Model, data: Any, validation_data: Any, validation_split: float) -> GivenData:
@@ -25,10 +26,12 @@ def take_data(model: keras.Model, data: Any, validation_data: Any, validation_sp
     """
     notes: list[str] = []
     if validation_data is not None:
-        return given_data(_split(model, data, notes), _split(model, validation_data, notes), notes)
+        train, test = _split(model, data, notes), _split(model, validation_data, notes)
+        _check_alike(train, test)
+        return given_data(train, test, notes)
     if isinstance(data, Split):
         raise DataError("validation_data is missing: a Split can't be divided; give a second one to evaluate on")
-    if not 0 < validation_split < 1:
+    if not (isinstance(validation_split, (int, float)) and 0 < validation_split < 1):
         raise DataError(f"validation_split={validation_split}: must be above 0 and below 1, or give validation_data")
     train, test = hold_out(_arrays(model, data, notes), validation_split)
     notes.append(f"every {round(1 / validation_split)}th example is held out to evaluate on (validation_split)")
@@ -50,6 +53,17 @@ class OwnSplit(Split):
         return inputs, (targets,)
 
 
+def _check_alike(train: Split, test: Split) -> None:
+    """Raises DataError unless examples of both are of the same structure and shapes."""
+    shown = []
+    for split in (train, test):
+        inputs, (targets, *_) = split.read(tf.zeros([1], tf.int64))
+        shown.append(str(tf.nest.map_structure(lambda each: str(each.shape[1:].as_list()), (inputs, targets))))
+    of_train, of_test = (each.replace("'", "") for each in shown)
+    if of_train != of_test:
+        raise DataError(f"inputs and targets of an example have shapes {of_train}, in validation_data {of_test}")
+
+
 def _split(model: keras.Model, data: Any, notes: list[str]) -> Split:
     return OwnSplit(data) if isinstance(data, Split) else GivenSplit(*_arrays(model, data, notes))
 
@@ -68,6 +82,10 @@ def _arrays(model: keras.Model, data: Any, notes: list[str]) -> tuple[Any, Any]:
         weights = []
     # tf.data would take a list for one tensor
     arrays = tf.nest.map_structure(_array, keras.tree.lists_to_tuples((x, (y, *weights))))
+    if any(each.dtype.kind in TEXT for each in tf.nest.flatten(arrays[1])):
+        raise DataError("the targets are text: number them, as numpy.unique(y, return_inverse=True)[1] does")
+    if any(each.dtype.kind in TEXT for each in tf.nest.flatten(arrays[0])) and not _takes_text(model):
+        raise DataError(f"the inputs are text, and {model.name} takes numbers: let it begin with a TextVectorization")
     sizes = {len(each) for each in tf.nest.flatten(arrays)}
     if len(sizes) != 1:
         raise DataError(f"the arrays hold {', '.join(map(str, sorted(sizes)))} examples: give as many of each")
@@ -76,10 +94,21 @@ def _arrays(model: keras.Model, data: Any, notes: list[str]) -> tuple[Any, Any]:
     return arrays
 
 
+def _takes_text(model: keras.Model) -> bool:
+    """Whether a model has an input of text, or is not a graph of layers and may have one."""
+    inputs = getattr(model, "inputs", None)
+    return not inputs or any(each.dtype == "string" for each in inputs)
+
+
 def _array(values: Any) -> np.ndarray:
     array = np.asarray(values)
+    for kind in (bytes, str):  # as a tf.data.Dataset gives text
+        if array.dtype == object and array.size and all(isinstance(each, kind) for each in array.flat):
+            array = array.astype(kind)
     if array.ndim < 1 or array.dtype == object:
-        raise DataError(f"data holds a {type(values).__name__} where an array [examples, ...] of numbers is expected")
+        raise DataError(
+            f"data holds a {type(values).__name__} where an array [examples, ...] of numbers or text is expected"
+        )
     return array.astype(keras.config.floatx(), copy=False) if array.dtype.kind == "f" else array
 
 
@@ -89,7 +118,10 @@ def _read_all(model: keras.Model, dataset: tf.data.Dataset, notes: list[str]) ->
         raise DataError("the tf.data.Dataset has no end: leave repeat() out, `epochs` says how often it is used")
     if _is_batched(model, dataset):
         dataset = dataset.unbatch()
-    chunks = list(dataset.batch(CHUNK).as_numpy_iterator())
+    try:
+        chunks = list(dataset.batch(CHUNK).as_numpy_iterator())
+    except tf.errors.OpError as error:
+        raise DataError(f"the tf.data.Dataset can't be read, with examples of one shape: {error.message}") from error
     if not chunks:
         raise DataError("the tf.data.Dataset is empty: give at least two examples")
     arrays = tf.nest.map_structure(lambda *parts: np.concatenate(parts), *chunks)

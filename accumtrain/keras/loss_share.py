@@ -7,19 +7,20 @@ weighted by its own divisor.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-MEANS = ("mean", "sum_over_batch_size")
+from accumtrain.keras.loss_calls import LossCalls, watched
 
 
 class LossShare:
     """The weights of micro-batches' losses, by the reduction of the losses that a model is compiled with.
 
     Raises:
-        ValueError: several losses have different divisors.
+        ValueError: several losses have different divisors, or a loss has none and is no single number.
     """
 
     def __init__(self, model: keras.Model) -> None:
@@ -33,19 +34,34 @@ class LossShare:
                 "micro-batches: give all losses the same"
             )
         (self._reduction,) = reductions
+        if self._reduction in (None, "none"):
+            raise ValueError("a loss has reduction=None, and so no single number to minimise: choose one")
 
-    def of(self, part: tf.Tensor, y_pred: Any, sample_weight: Any) -> tf.Tensor:
+    def watched(self) -> AbstractContextManager[LossCalls]:
+        """In this context the loss of a micro-batch is computed."""
+        return watched([each.loss for each in self._losses])
+
+    def of(self, part: tf.Tensor, y_pred: Any, sample_weight: Any, calls: LossCalls) -> tf.Tensor:
         """The weight of a micro-batch's loss, a scalar. The weights of all micro-batches need not sum to 1.
 
         Args:
             part: its share of the examples.
             y_pred: the predictions, with the masks that Keras attaches to them.
             sample_weight: the weights of its examples, or None.
+            calls: of the losses, in this micro-batch.
 
         Raises:
-            ValueError: masks or weights differ between several losses.
+            ValueError: masks or weights differ between several losses, or a loss is no mean over examples.
         """
-        masks = [mask for mask in map(_mask, keras.tree.flatten(y_pred)) if mask is not None]
+        if calls.unlike_means:
+            raise ValueError(
+                f"the loss {calls.unlike_means[0]} of a batch is not the mean of the losses of its examples, so it "
+                "can't be joined over micro-batches: return one value for each example, as Dice(axis=(1, 2, 3)) does"
+            )
+        of_outputs = [mask for mask in map(_mask, keras.tree.flatten(y_pred)) if mask is not None]
+        masks = [*of_outputs, *calls.masks]
+        if len(of_outputs) == len(calls.masks) == 1:  # Keras joins the two
+            masks = [tf.logical_and(*masks)]
         weights = keras.tree.flatten(sample_weight) if self._reduction == "mean_with_sample_weight" else []
         divisors = [each for each in (*masks, *weights) if each is not None]
         if self._reduction == "sum" or not divisors:
@@ -61,7 +77,15 @@ class LossShare:
         """What a micro-batch adds to the loss of the batch: all of a sum, else its share.
 
         Losses of weights and of `add_loss` are part of `loss`, and a sum counts them once for the batch.
+
+        Raises:
+            ValueError: `add_loss` was given more than one number.
         """
+        if any(len(each.shape) for each in self._model.losses):
+            raise ValueError(
+                "add_loss was given a loss with several values, of which Keras takes the sum: give it their mean over "
+                "the examples"
+            )
         if self._reduction != "sum":
             return share * loss
         others = [tf.reduce_sum(tf.cast(each, loss.dtype)) for each in self._model.losses]

@@ -86,8 +86,9 @@ class BatchSums:
             with tf.GradientTape() as tape:
                 tape.watch(weights)
                 y_pred = model(x, training=True) if model._call_has_training_arg else model(x)
-                loss = model._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True)
-                share = self._share.of(part, y_pred, sample_weight)
+                with self._share.watched() as calls:
+                    loss = model._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True)
+                share = self._share.of(part, y_pred, sample_weight, calls)
                 loss = self._share.joined(tf.cast(loss, dtype), part, share)
                 scaled = model.optimizer.scale_loss(loss)
             model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)

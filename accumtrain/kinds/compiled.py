@@ -27,13 +27,13 @@ METRICS = "metrics.json"  # file of the names of the metrics, for child processe
 
 @dataclass(kw_only=True)
 class CompiledModelConfig(ModelConfig):
-    """`title` is its name, which may change. `weights` is a digest of the shapes of its weights, `cuts` is whether it
-    may have cut points.
+    """`title` is its name, which may change. `layers` is a digest of its layers and of the shapes of its weights,
+    `cuts` is whether it may have cut points.
     """
 
     kind: str = KIND
     title: str = "model"
-    weights: str = ""
+    layers: str = ""
     cuts: bool = True
 
     same_bits_in_every_graph: ClassVar[bool] = False  # the graph optimizer rewrites Keras's operations

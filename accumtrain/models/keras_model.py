@@ -98,7 +98,7 @@ class KerasSegment:
         if mode.recording:
             for norm, mean, variance in self._norms:
                 # Keras's moving average, started from zero, is (1 - momentum) times the statistics of the batch
-                share = 1.0 - norm.momentum
+                share = 1.0 - norm.momentum or 1.0  # with a momentum of 1 they stay as they are
                 mode.record(norm, new_state[mean] / share, new_state[variance] / share)
         y = tf.nest.map_structure(self._cast, y)
         return (y, penalty + tf.cast(losses, penalty.dtype)) if self.penalised else y

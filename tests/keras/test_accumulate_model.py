@@ -251,3 +251,70 @@ def test_training_that_was_killed_goes_on(tmp_path):
     with pytest.raises(SystemExit):
         run(backup(), Kill())
     assert_same(run(backup()), run(), rtol=0)
+
+
+def test_targets_that_a_loss_leaves_out_do_not_count_in_the_batch() -> None:
+    loss = LOSS(from_logits=True, ignore_class=0)
+    assert_same_fit(pair(loss=loss), X, Y)
+
+
+def test_a_loss_that_leaves_targets_out_beside_a_mask() -> None:
+    def build() -> keras.Model:
+        layers = [keras.layers.Embedding(9, 4, mask_zero=True), keras.layers.LSTM(4, return_sequences=True)]
+        return keras.Sequential([keras.Input((5,), dtype="int32"), *layers, keras.layers.Dense(3)])
+
+    words = DRAW.integers(1, 9, (40, 5)) * (np.arange(5) < DRAW.integers(1, 6, (40, 1)))
+    assert_same_fit(pair(build, loss=LOSS(from_logits=True, ignore_class=1)), words, DRAW.integers(0, 3, (40, 5)))
+
+
+class Squares(keras.losses.Loss):
+    """The mean of a whole batch."""
+
+    def call(self, y_true: Any, y_pred: Any) -> Any:
+        return keras.ops.mean(keras.ops.square(y_true - y_pred))
+
+
+class OwnCall(keras.losses.Loss):
+    def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        return keras.ops.mean(y_pred)
+
+
+def masked_mean(y_true: Any, y_pred: Any) -> Any:
+    kept = keras.ops.cast(y_true >= 0, "float32")
+    return keras.ops.sum(kept * keras.ops.square(y_true - y_pred)) / keras.ops.sum(kept)
+
+
+OWN_MEANS = [Squares(), lambda y, p: keras.ops.mean(keras.ops.abs(y - p)), keras.losses.Dice(axis=1)]
+
+
+@pytest.mark.parametrize("loss", OWN_MEANS)
+def test_own_losses_that_are_means(loss: Any) -> None:
+    assert_same_fit(pair(loss=loss), X, np.eye(3, dtype=np.float32)[Y])
+
+
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        (lambda y, p: keras.ops.sum(keras.ops.abs(y - p)), "not the mean of the losses of its examples"),
+        (masked_mean, "not the mean of the losses of its examples"),
+        (keras.losses.Tversky(), "not the mean of the losses of its examples"),
+        (Squares(reduction="sum"), "not the mean of the losses of its examples"),
+        (Squares(reduction=None), "reduction=None, and so no single number"),
+        (OwnCall(), "has a __call__ of its own"),
+    ],
+)
+def test_losses_that_are_no_means_are_refused(loss: Any, message: str) -> None:
+    split, _ = pair(loss=loss)
+    with pytest.raises(ValueError, match=message):
+        split.fit(X, np.eye(3, dtype=np.float32)[Y], verbose=0)
+
+
+def test_a_loss_of_a_layer_with_a_value_for_each_example_is_refused() -> None:
+    class Penalty(keras.layers.Layer):
+        def call(self, inputs: Any) -> Any:
+            self.add_loss(keras.ops.sum(keras.ops.square(inputs), axis=-1))
+            return inputs
+
+    split, _ = pair(lambda: model_of(Penalty()))
+    with pytest.raises(ValueError, match="give it their mean over the examples"):
+        split.fit(X, Y, verbose=0)

@@ -1,0 +1,119 @@
+"""What the losses of a compiled model do with a batch, seen while they are computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+EXAMPLES = 6  # of a batch that is made up
+MARKS = (-1.0, 255.0)  # targets that own losses often leave out
+TOLERANCE = 1e-4  # of a mean in float32
+TAKES_NOT = (ValueError, TypeError, IndexError, tf.errors.OpError)  # errors of a function given a mark
+
+
+@dataclass
+class LossCalls:
+    """Calls of losses.
+
+    Attributes:
+        masks: those that a loss put on its own values, such as `ignore_class` does.
+        unlike_means: names of the losses whose one number for a batch is not the mean of those of its examples.
+    """
+
+    masks: list[tf.Tensor] = field(default_factory=list)
+    unlike_means: list[str] = field(default_factory=list)
+
+
+@contextmanager
+def watched(losses: Sequence[keras.losses.Loss]) -> Iterator[LossCalls]:
+    """Records the calls of losses. A loss that gives one number for a batch is tried with a made-up batch.
+
+    Raises:
+        ValueError: a loss is no `keras.losses.Loss` with its `call` alone, or can't be tried.
+    """
+    calls = LossCalls()
+    for loss in losses:
+        if type(loss).__call__ is not keras.losses.Loss.__call__ or "call" in vars(loss):
+            raise ValueError(f"the loss {loss.name} has a __call__ of its own: give its class a `call`, as Keras asks")
+    for loss in losses:
+        loss.call = _watched(loss, loss.call, calls)
+    try:
+        yield calls
+    finally:
+        for loss in losses:
+            del loss.call  # the method of the class is seen again
+
+
+def _watched(loss: keras.losses.Loss, call: Callable[..., Any], calls: LossCalls) -> Callable[..., Any]:
+    def watched_call(y_true: Any, y_pred: Any) -> Any:
+        values = call(y_true, y_pred)
+        if getattr(values, "_keras_mask", None) is not None:
+            calls.masks.append(values._keras_mask)
+        one_number = len(values.shape) == 0
+        if one_number and (loss.reduction == "sum" or not _is_mean(loss, call, y_true, y_pred)):
+            calls.unlike_means.append(loss.name)
+        return values
+
+    return watched_call
+
+
+def _is_mean(loss: keras.losses.Loss, call: Callable[..., Any], y_true: Any, y_pred: Any) -> bool:
+    """Whether the loss of several examples is the mean of their losses, by a batch of made-up targets and outputs."""
+    random = np.random.default_rng(0)
+    with tf.init_scope():
+        outputs = keras.tree.map_structure(lambda like: _filled(like, random.uniform(0.1, 0.9, _shape(like))), y_pred)
+        targets = keras.tree.map_structure(lambda like: _filled(like, random.integers(0, 2, _shape(like))), y_true)
+        try:
+            same = _keeps_mean(call, targets, outputs)
+        except TAKES_NOT as error:
+            raise ValueError(
+                f"the loss {loss.name} gives one number for a batch, and whether that is a mean over its examples "
+                f"can't be tried: return one value for each example\n{error}"
+            ) from error
+        for mark in MARKS:
+            marked = keras.tree.map_structure(lambda each, mark=mark: _with_mark(each, mark), targets)
+            try:
+                same = same and _keeps_mean(call, marked, outputs)
+            except TAKES_NOT:
+                continue  # so it leaves no such targets out
+    return same
+
+
+def _keeps_mean(call: Callable[..., Any], targets: Any, outputs: Any) -> bool:
+    """Whether the value of a batch is the mean of those of its examples.
+
+    Raises:
+        ValueError: neither is finite.
+    """
+    whole = float(call(targets, outputs))
+    parts = [
+        float(
+            call(*keras.tree.map_structure(lambda tensor, place=place: tensor[place : place + 1], (targets, outputs)))
+        )
+        for place in range(EXAMPLES)
+    ]
+    mean = float(np.mean(parts))
+    if not np.isfinite([whole, mean]).any():
+        raise ValueError(f"its value is {whole}")
+    return abs(whole - mean) <= TOLERANCE * max(abs(whole), abs(mean), 1e-3)
+
+
+def _shape(like: tf.Tensor) -> list[int]:
+    return [EXAMPLES, *(3 if size is None else size for size in like.shape[1:])]
+
+
+def _filled(like: tf.Tensor, values: np.ndarray) -> tf.Tensor:
+    return tf.constant(values, like.dtype)
+
+
+def _with_mark(targets: tf.Tensor, mark: float) -> tf.Tensor:
+    """Every second target of the later examples replaced, so that examples differ in how many they keep."""
+    flat = targets.numpy().reshape(EXAMPLES, -1)
+    flat[EXAMPLES // 2 :, ::2] = mark
+    return tf.constant(flat.reshape(targets.shape), targets.dtype)

@@ -1,0 +1,133 @@
+"""accumtrain.fit: runs that are continued, job=verify, and the data it takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import accumtrain
+from accumtrain.errors import ConfigError, DataError, Preempted
+from tests.keras.cases import CASES, OPTIMIZERS, UPDATES, mlp, vectors
+from tests.keras.fit_cases import CROSS_ENTROPY, SIZE, Numbers, compiled, data_of, pair, run
+
+pytestmark = pytest.mark.usefixtures("empty_folder")
+
+
+# --- continued runs -----------------------------------------------------------------------------------------------
+
+
+def with_dropout() -> keras.Model:
+    layers = [keras.layers.Dense(16, "relu"), keras.layers.Dropout(0.5), keras.layers.BatchNormalization()]
+    return keras.Sequential([keras.Input((6,)), *layers, keras.layers.Dense(4)], name="net")
+
+
+def test_a_continued_run_has_the_same_bits() -> None:
+    whole, begun = pair(with_dropout, optimizer=OPTIMIZERS["adamw"], loss=CROSS_ENTROPY)
+    _, continued = pair(with_dropout, optimizer=OPTIMIZERS["adamw"], loss=CROSS_ENTROPY)
+    data = data_of(CASES["mlp"])
+    run(whole, data, updates=6, run_name="whole")
+    begun.name, continued.name = "begun", "continued"  # as names are in a notebook
+    run(begun, data, updates=3, run_name="parts")
+    run(continued, data, updates=6, run_name="parts")
+    same = zip(
+        [*whole.variables, *whole.optimizer.variables],
+        [*continued.variables, *continued.optimizer.variables],
+        strict=True,
+    )
+    assert [a.path for a, b in same if a.name != "seed_generator_state" and not np.array_equal(a, b)] == []
+
+
+def test_a_run_that_is_stopped_is_saved() -> None:
+    model, again = pair(with_dropout, optimizer=OPTIMIZERS["adam"], loss=CROSS_ENTROPY)
+    data = data_of(CASES["mlp"])
+    with pytest.raises(Preempted, match="its state is saved in runs/net"):
+        run(model, data, settings={"run.walltime": "0:00:01"})
+    assert run(again, data)["step"] == UPDATES
+
+
+def test_another_model_optimizer_or_data_does_not_continue_the_run() -> None:
+    model, _ = pair(mlp, optimizer=OPTIMIZERS["adam"], loss=CROSS_ENTROPY)
+    data = data_of(CASES["mlp"])
+    run(model, data, run_name="mine")
+    model.optimizer.learning_rate = 0.5
+    with pytest.raises(ConfigError, match=r"learns something else: optim.args"):
+        run(model, data, run_name="mine")
+    model.optimizer.learning_rate = 1e-2
+    model.layers[0].activation = keras.activations.sigmoid
+    with pytest.raises(ConfigError, match=r"learns something else: model.layers"):
+        run(model, data, run_name="mine")
+    model.layers[0].activation = keras.activations.tanh
+    with pytest.raises(DataError, match=r"data.train.arrays"):
+        run(model, (data[0] + 1, data[1]), run_name="mine")
+
+
+# --- verify -------------------------------------------------------------------------------------------------------
+
+
+def test_verify_checks_and_leaves_the_model_as_it_is() -> None:
+    case = CASES["cnn"]
+    model, _ = pair(case.build, optimizer=OPTIMIZERS["adam"], loss=case.losses)
+    before = [variable.numpy() for variable in model.variables]
+    result = run(model, data_of(case), job="verify")
+    assert result["passed"]
+    assert all(np.array_equal(a, b.numpy()) for a, b in zip(before, model.variables, strict=True))
+    assert int(model.optimizer.iterations.numpy()) == 0
+
+
+# --- data ---------------------------------------------------------------------------------------------------------
+
+
+def test_data_sets_and_splits() -> None:
+    x, y = data_of(CASES["mlp"])
+    dataset = tf.data.Dataset.from_tensor_slices((x.astype("float32"), y))
+    results = []
+    for data in ((x, y), dataset, dataset.batch(10), dataset.batch(32, drop_remainder=True)):
+        model, _ = pair(mlp, optimizer=OPTIMIZERS["adam"], loss=CROSS_ENTROPY)
+        accumtrain.fit(model, data, batch_size=48, run_name=f"data-{len(results)}")
+        results.append([variable.numpy() for variable in model.variables])
+    for each in results[1:]:
+        assert all(np.array_equal(a, b) for a, b in zip(results[0], each, strict=True))
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(4)], name="numbers")
+    model.compile("adam", CROSS_ENTROPY)
+    assert run(model, Numbers(), batch_size=16)["test"]["loss"] > 0
+
+
+def test_several_inputs() -> None:
+    left, right = keras.Input((6,), name="left"), keras.Input((7,), dtype="int32", name="right")
+    embedded = keras.layers.Flatten()(keras.layers.Embedding(20, 3)(right))
+    model = keras.Model(
+        {"left": left, "right": right}, keras.layers.Dense(4)(keras.layers.Concatenate()([left, embedded]))
+    )
+    model.compile("adam", CROSS_ENTROPY)
+    draw = np.random.default_rng(0)
+    x = {"left": vectors(draw, SIZE), "right": draw.integers(0, 20, (SIZE, 7))}
+    assert run(model, (x, draw.integers(0, 4, SIZE)), run_name="two")["step"] == UPDATES
+
+
+def test_text() -> None:
+    """Given as an array and as a data set."""
+    words = keras.layers.TextVectorization(output_sequence_length=4, vocabulary=["a", "b", "c"])
+    x, y = np.array(["a b", "c d", "b b b", "\u00e9"] * 8), np.arange(32) % 4
+    for data in ((x, y), tf.data.Dataset.from_tensor_slices((x, y))):
+        embedded = [words, keras.layers.Embedding(6, 4), keras.layers.Flatten(), keras.layers.Dense(4)]
+        model = keras.Sequential([keras.Input((), dtype="string"), *embedded])
+        model.compile("adam", CROSS_ENTROPY)
+        assert run(model, data, run_name=model.name)["step"] == UPDATES
+
+
+def test_numbers_and_paths_of_other_libraries(tmp_path: Path) -> None:
+    data = data_of(CASES["mlp"])
+    numbers = {"batch_size": np.int64(32), "steps": np.int32(2), "epochs": np.float32(1.0), "seed": np.uint8(3)}
+    run(compiled(), data, run_name="numpy", run_dir=tmp_path / "of_numpy", **numbers)
+    assert (tmp_path / "of_numpy" / "numpy" / "summary.json").exists()
+
+
+def test_moving_statistics_with_a_momentum_of_one_stay() -> None:
+    norm = keras.layers.BatchNormalization(momentum=1.0)
+    run(compiled(lambda: keras.Sequential([keras.Input((6,)), norm, keras.layers.Dense(4)])), data_of(CASES["mlp"]))
+    np.testing.assert_array_equal(norm.moving_mean, 0.0)
+    np.testing.assert_array_equal(norm.moving_variance, 1.0)

@@ -1,0 +1,196 @@
+"""accumtrain.fit: what it refuses, and what the message says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import accumtrain
+from accumtrain.errors import AccumtrainError, ConfigError, DataError
+from accumtrain.keras import Accumulate
+from tests.keras.cases import CASES, mlp
+from tests.keras.fit_cases import SIZE, Numbers, compiled, data_of, run
+
+pytestmark = pytest.mark.usefixtures("empty_folder")
+
+
+class OwnStep(keras.Sequential):
+    def train_step(self, data: Any) -> Any:
+        return super().train_step(data)
+
+
+def shared_norm() -> keras.Model:
+    inputs, norm = keras.Input((6,)), keras.layers.BatchNormalization()
+    return keras.Model(inputs, keras.layers.Dense(4)(norm(keras.layers.Dense(6)(norm(inputs)))))
+
+
+class Assigning(keras.layers.Dense):
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
+        self.bias.assign(self.bias + 1.0)
+        return super().call(inputs)
+
+
+class Halved(keras.Sequential):
+    def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
+        return 0.5 * super().call(inputs, training=training)
+
+
+def halved() -> keras.Model:
+    return Halved([keras.Input((6,)), keras.layers.Dense(8), keras.layers.Dense(4)])
+
+
+class Drop(keras.layers.Layer):
+    def __init__(self, generator: keras.random.SeedGenerator) -> None:
+        super().__init__()
+        self.generator = generator
+
+    def call(self, inputs: Any) -> Any:
+        return keras.random.dropout(inputs, 0.5, seed=self.generator)
+
+
+def drawing() -> keras.Model:
+    """Several dropouts of one generator."""
+    generator = keras.random.SeedGenerator(1)
+    layers = [each for _ in range(5) for each in (keras.layers.Dense(64), Drop(generator))]
+    return keras.Sequential([keras.Input((6,)), *layers, keras.layers.Dense(4)])
+
+
+def frozen() -> keras.Model:
+    model = mlp()
+    model.trainable = False
+    return compiled(lambda: model)
+
+
+IGNORING = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0)
+
+
+def sum_of_squares(y_true: Any, y_pred: Any) -> Any:
+    return keras.ops.sum(keras.ops.square(y_true - y_pred))
+
+
+def only_for_many(y_true: Any, y_pred: Any) -> Any:
+    """A mean that can't be tried with other examples than these."""
+    return keras.ops.mean(keras.ops.square(y_pred)) + 0.0 * tf.reduce_sum(tf.ensure_shape(y_true, [7, 4]))
+
+
+def masked() -> keras.Model:
+    layers = [keras.layers.Embedding(20, 8, mask_zero=True), keras.layers.LSTM(8, return_sequences=True)]
+    return keras.Sequential([keras.Input((7,), dtype="int32"), *layers, keras.layers.Dense(4)])
+
+
+@pytest.mark.parametrize(
+    ("model", "arguments", "message"),
+    [
+        (mlp, {}, "is not compiled: call model.compile"),
+        (lambda: "resnet50", {}, "model is a str: give a keras.Model"),
+        (lambda: compiled(lambda: OwnStep([keras.layers.Dense(4)])), {}, "has a train_step of its own"),
+        (frozen, {}, "all weights of .* are frozen: set trainable=True"),
+        (lambda: compiled(loss=IGNORING), {}, "leaves some targets out, as ignore_class does"),
+        (lambda: compiled(loss=sum_of_squares), {"targets": 4}, "not the mean of the losses of its examples"),
+        (lambda: compiled(loss=keras.losses.Dice()), {"targets": 4}, "not the mean of the losses of its examples"),
+        (lambda: compiled(loss=only_for_many), {"targets": 4}, "one number for a batch, and whether that is a mean"),
+        (lambda: compiled(loss=None), {}, "is compiled without a loss"),
+        (lambda: compiled(optimizer=Accumulate("adam", 4)), {}, "accumulates by itself"),
+        (lambda: compiled(optimizer=keras.optimizers.Adam(gradient_accumulation_steps=2)), {}, "accumulates by itself"),
+        (
+            lambda: compiled(loss=keras.losses.SparseCategoricalCrossentropy(reduction="sum")),
+            {},
+            "reduction='sum', so that of a batch is no mean",
+        ),
+        (lambda: compiled(shared_norm), {}, "calls its batch normalisation batch_normalization.* twice"),
+        (
+            lambda: compiled(lambda: keras.Sequential([keras.Input((6,)), Assigning(4)])),
+            {},
+            "assigns its weight .*bias in a forward pass",
+        ),
+        (lambda: compiled(halved), {"memory": "recompute"}, "has no cut points"),
+        (lambda: compiled(drawing), {"memory": "recompute"}, "draws from one seed generator"),
+        (lambda: compiled(optimizer=keras.optimizers.SGD(loss_scale_factor=8.0)), {}, "loss_scale_factor=8.0"),
+        (lambda: compiled(metrics=[keras.metrics.SparseCategoricalAccuracy(name="step")]), {}, "named step"),
+        (lambda: compiled(metrics=[keras.metrics.F1Score()], loss="mse"), {"targets": 4}, "no single number"),
+        (compiled, {"job": "bench"}, "job='bench': choose from train, plan, verify"),
+        (compiled, {"memory": "reverse"}, "is not reversible"),
+        (compiled, {"steps": 5}, "batch_size=32 does not divide by accum.steps=5 x 1 replica; nearest: 30, 35"),
+        (compiled, {"steps": 0}, "accum.steps=0"),
+        (compiled, {"batch_size": -1}, "batch_size=-1"),
+        (compiled, {"batch_size": "64"}, "batch_size='?64'?: must be a whole number"),
+        (compiled, {"epochs": 0}, "train.epochs=0"),
+        (compiled, {"memory_limit_mb": 0}, "device.memory_limit_mb=0"),
+        (compiled, {"run_name": "a/b"}, "run.name=a/b"),
+        (compiled, {"settings": {"optim.lr": 1}}, "the compiled model or an argument of fit decides it"),
+        (compiled, {"settings": {"batch_size": 1}}, "the compiled model or an argument of fit decides it"),
+        (compiled, {"settings": {"train.step": 1}}, "train.step: no such key"),
+        (compiled, {"settings": {"ema.decay": 0.9}}, "compile the model with an optimizer that has use_ema=True"),
+        (compiled, {"settings": {1: 2}}, "settings must map dotted names to values"),
+        (compiled, {"settings": {"run.on_nonfinite": "rollback"}}, "choose skip"),
+        (compiled, {"validation_data": None, "validation_split": 1}, "validation_split=1: must be above 0 and below 1"),
+        (compiled, {"validation_data": None, "validation_split": "a"}, "validation_split=a: must be above 0"),
+        (compiled, {"seed": 1.5}, "run.seed=1.5: must be a whole number"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(model: Callable[[], Any], arguments: dict[str, Any], message: str) -> None:
+    x, y = data_of(CASES["mlp"])
+    if columns := arguments.pop("targets", None):
+        y = np.eye(columns)[y]
+    with pytest.raises(AccumtrainError, match=message):
+        run(model(), (x, y), **arguments)
+
+
+def test_a_masked_loss_is_refused() -> None:
+    draw = np.random.default_rng(0)
+    with pytest.raises(ConfigError, match="have masks"):
+        run(compiled(masked), (draw.integers(0, 20, (SIZE, 7)), draw.integers(0, 4, (SIZE, 7))))
+
+
+def padded_in_batches() -> tf.data.Dataset:
+    lengths = tf.data.Dataset.from_tensor_slices([3, 3, 6, 6])
+    return lengths.map(lambda length: (tf.zeros([length]), 0)).padded_batch(2)
+
+
+def failing() -> tf.data.Dataset:
+    def examples() -> Iterator[tuple[np.ndarray, int]]:
+        yield np.zeros(6), 0
+        raise OSError("the disk is gone")
+
+    signature = (tf.TensorSpec([6]), tf.TensorSpec([], tf.int32))
+    return tf.data.Dataset.from_generator(examples, output_signature=signature)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (None, "data is a NoneType"),
+        ((np.zeros((4, 6)),), "data is a tuple: give"),
+        ((np.zeros((4, 6)), np.zeros(3, int)), "the arrays hold 3, 4 examples"),
+        ((np.zeros((0, 6)), np.zeros(0, int)), "empty"),
+        ((np.zeros((4, 6)), 1), "an array .* is expected"),
+        ((np.array([None, 1]), np.zeros(2, int)), "an array .* is expected"),
+        ((np.zeros((4, 6)), np.array(list("abcd"))), "the targets are text: number them"),
+        ((np.array(["ab", "cd"]), np.zeros(2, int)), "the inputs are text, and .* takes numbers"),
+        ((np.zeros((4, 5)), np.zeros(4, int)), "does not take the data: .* expected axis -1 of input shape to have"),
+        ((np.zeros((4, 6)), np.zeros((4, 3))), "does not take the data"),
+        ((np.zeros((4, 6)), np.zeros(4, int), np.ones((4, 2))), "does not take the data"),
+        (({"a": np.zeros((4, 6))}, np.zeros(4, int)), "does not take the data: .*structure"),
+        ((np.zeros((4, 6)), np.array([0, 1, 2, 9])), "does not take a value of the data: .*label value of 9"),
+        (padded_in_batches(), "can't be read, with examples of one shape: .*Cannot batch tensors"),
+        (failing(), "can't be read, .*the disk is gone"),
+        (tf.data.Dataset.from_tensors((np.zeros(6), 1)).repeat(), "has no end"),
+        (tf.data.Dataset.from_tensors((np.zeros(6), 1)).take(0), "is empty"),
+        (Numbers(), "validation_data is missing"),
+        (tf.data.Dataset.from_generator(lambda: iter(()), output_types=(tf.float32, tf.int32)), "unknown rank"),
+    ],
+)  # fmt: skip
+def test_data_that_is_refused(data: Any, message: str) -> None:
+    with pytest.raises(DataError, match=f"(?s){message}"):
+        accumtrain.fit(compiled(), data, batch_size=2)
+
+
+def test_validation_data_of_another_shape_is_refused() -> None:
+    data = data_of(CASES["mlp"])
+    with pytest.raises(DataError, match=r"have shapes \(\[6\], \[\]\), in validation_data \(\[5\], \[\]\)"):
+        run(compiled(), data, validation_data=(data[0][:, :5], data[1]))
