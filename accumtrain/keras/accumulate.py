@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from accumtrain.engine.all_reduce import all_reduce_sum
+from accumtrain.keras.accumulate_arguments import check_arguments, check_summable
 from accumtrain.keras.buffers import add_to, clear, new_sum
 from accumtrain.keras.float16 import computed_in_float16, needs_loss_scale
 from accumtrain.keras.replicas import already_reduced, meet
@@ -62,7 +63,9 @@ class Accumulate(keras.optimizers.LossScaleOptimizer):
         name: str | None = None,
     ) -> None:
         inner = keras.optimizers.get(optimizer)
-        _check(inner, steps, reduction, at_end, adaptive_clip)
+        check_arguments(steps, reduction, at_end, adaptive_clip)
+        if accumulates(inner):
+            raise ValueError(f"{inner.name} accumulates already: give steps to Accumulate alone")
         scaled, scale = needs_loss_scale(inner), {}
         if isinstance(inner, keras.optimizers.LossScaleOptimizer):
             scaled = True
@@ -75,7 +78,7 @@ class Accumulate(keras.optimizers.LossScaleOptimizer):
             self.__dict__.pop(attribute)
         self.steps, self.reduction, self.at_end, self.adaptive_clip = steps, reduction, at_end, adaptive_clip
         self._scaled = scaled
-        self._places: tuple[int, ...] | None = None  # of the variables that have a gradient
+        self._places: tuple[int, ...] | None = None  # of variables with a gradient; None before a micro-batch
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or "inner_optimizer" not in vars(self):
@@ -97,9 +100,7 @@ class Accumulate(keras.optimizers.LossScaleOptimizer):
         """
         if self.built:
             return
-        for variable in var_list:
-            if getattr(variable, "overwrite_with_gradient", False):
-                raise ValueError(f"{variable.path} is replaced by its gradient (float8), which can't be accumulated")
+        check_summable(var_list)
         self.micro_step = self._new_scalar("int32", 0, "micro_step", aggregation="only_first_replica")
         self._scaled = self._scaled or needs_loss_scale(self.inner_optimizer)
         if self._scaled:
@@ -138,8 +139,7 @@ class Accumulate(keras.optimizers.LossScaleOptimizer):
 
     def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, keras.Variable]]) -> keras.Variable:
         """As `apply`. Returns the number of updates."""
-        gradients, variables = zip(*grads_and_vars, strict=True)
-        self.apply(gradients, variables)
+        self.apply(*map(list, zip(*grads_and_vars, strict=True)))
         return self.iterations
 
     @tf.autograph.experimental.do_not_convert
@@ -151,10 +151,13 @@ class Accumulate(keras.optimizers.LossScaleOptimizer):
             trainable_variables: variables this optimizer was built with; None is all of them, in that order.
 
         Raises:
-            ValueError: other variables have gradients than in the micro-batches before.
+            ValueError: no variable has a gradient, other variables have one than in the micro-batches before, or
+                there are no variables yet.
         """
         if not self.built:
-            self.build(list(trainable_variables or ()))
+            if not trainable_variables:
+                raise ValueError(f"{self.name} has no variables yet: give apply() the trainable_variables")
+            self.build(list(trainable_variables))
         if trainable_variables is None:
             trainable_variables = self.inner_optimizer._trainable_variables
         given = [
@@ -163,6 +166,8 @@ class Accumulate(keras.optimizers.LossScaleOptimizer):
             if gradient is not None
         ]
         places = tuple(place for place, _ in given)
+        if not places:
+            raise ValueError("no variable has a gradient: the loss does not depend on the trainable variables")
         if self._places not in (None, places):
             raise ValueError("other variables have gradients than before: take an Accumulate for each group of them")
         self._places = places
@@ -227,10 +232,14 @@ class Accumulate(keras.optimizers.LossScaleOptimizer):
         means = [total / tf.cast(count, total.dtype) for total in sums]
         gradients = [tf.cast(mean, variable.dtype) for mean, variable in zip(means, variables, strict=True)]
         if self.adaptive_clip:
-            share = self.adaptive_clip * (self.dynamic_scale if self._scaled else 1.0)
-            gradients = [clip_by_weight(*pair, share) for pair in zip(gradients, variables, strict=True)]
-        apply = self._stateful_handle_finite_grads if self._scaled else self.inner_optimizer.apply
-        apply(gradients, variables)
+            scale = self.dynamic_scale if self._scaled else self.loss_scale_factor or 1.0
+            gradients = [
+                clip_by_weight(*pair, self.adaptive_clip * scale) for pair in zip(gradients, variables, strict=True)
+            ]
+        if self._scaled:
+            self._stateful_handle_finite_grads(gradients, variables)
+        else:
+            self.inner_optimizer.apply_gradients(zip(gradients, variables, strict=True))
 
     def _clear(self) -> None:
         for place in self._filled:
@@ -286,15 +295,8 @@ class Accumulate(keras.optimizers.LossScaleOptimizer):
             yield f"sum_{place}", buffer
 
 
-def _check(inner: Any, steps: Any, reduction: Any, at_end: Any, adaptive_clip: Any) -> None:
-    if not isinstance(inner, keras.optimizers.Optimizer):
-        raise ValueError(f"optimizer={inner!r} is not a keras.optimizers.Optimizer")
-    if isinstance(inner, Accumulate) or inner.gradient_accumulation_steps:
-        raise ValueError(f"{inner.name} accumulates already: give steps to Accumulate alone")
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise ValueError(f"steps={steps!r}: a window has a whole number of micro-batches, 1 or more")
-    for name, value, choices in (("reduction", reduction, ("mean", "sum")), ("at_end", at_end, ("keep", "flush"))):
-        if value not in choices:
-            raise ValueError(f"{name}={value!r} is not one of {', '.join(choices)}")
-    if not 0.0 <= adaptive_clip < float("inf"):
-        raise ValueError(f"adaptive_clip={adaptive_clip!r} is not a finite number of 0 or more")
+def accumulates(optimizer: keras.optimizers.Optimizer) -> bool:
+    """Whether an optimizer, or one within its loss scale, makes an update of several micro-batches by itself."""
+    if isinstance(optimizer, Accumulate) or optimizer.gradient_accumulation_steps:
+        return True
+    return isinstance(optimizer, keras.optimizers.LossScaleOptimizer) and accumulates(optimizer.inner_optimizer)

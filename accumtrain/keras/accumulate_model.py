@@ -40,6 +40,7 @@ def accumulate(
 
     Raises:
         OutOfMemoryError: with `auto`, not even a micro-batch of 1 fits.
+        RuntimeError: with `auto`, a trial failed for another reason than memory.
         ValueError: `steps` is neither `auto` nor a whole number of 1 or more, another argument is not as above, the
             model has a `train_step` of its own, or, with `auto`, can't be copied to another process.
     """
@@ -55,7 +56,8 @@ def _check(model: keras.Model, steps: Any, *of_auto: Any) -> None:
         raise ValueError(f"steps={steps!r}: data, batch_size and memory_limit_mb are for steps='auto'; leave them out")
     if steps != "auto" and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 1):
         raise ValueError(f"steps={steps!r}: a batch has a whole number of micro-batches, 1 or more, or 'auto'")
-    if type(model).train_step is not keras.Model.train_step:
+    own = vars(model).get("train_step")
+    if type(model).train_step is not keras.Model.train_step or not isinstance(own, SplitTrainStep | None):
         raise ValueError(
             f"{type(model).__name__} has a train_step of its own, which can't be split: fit with the micro-batch and "
             "compile(optimizer=Accumulate(optimizer, steps))"

@@ -12,6 +12,7 @@ import keras
 import tensorflow as tf
 
 from accumtrain.models.counting_scope import CountingScope
+from accumtrain.models.keras_model import normalisations
 
 
 class BatchStatistics:
@@ -21,11 +22,13 @@ class BatchStatistics:
         before: each moving statistic with its value, [channels].
 
     Raises:
-        ValueError: one is synchronized between several replicas, which can't meet inside a loop.
+        ValueError: one is synchronized between several replicas, which can't meet inside a loop, or has renorm=True.
     """
 
     def __init__(self, model: keras.Model) -> None:
-        self._layers = [each for each in model._flatten_layers() if isinstance(each, keras.layers.BatchNormalization)]
+        self._layers = normalisations(model)
+        if renormed := [each.name for each in self._layers if each.renorm]:
+            raise ValueError(f"{renormed[0]} has renorm=True, which can't be computed in micro-batches: leave it out")
         if tf.distribute.get_strategy().num_replicas_in_sync > 1 and any(each.synchronized for each in self._layers):
             raise ValueError("BatchNormalization(synchronized=True) can't be computed in micro-batches on replicas")
         self.before = [(v, tf.convert_to_tensor(v.value)) for each in self._layers for v in _statistics(each)]

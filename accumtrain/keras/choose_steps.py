@@ -74,7 +74,9 @@ def batch_of(data: Any, batch_size: int) -> Any:
     if data is None:
         raise ValueError("data=None: probes train on a few examples; give data=(x, y) or the data set that fit gets")
     if isinstance(data, tf.data.Dataset):
-        data = next(iter(data))
+        data = next(iter(data), None)
+        if data is None:
+            raise ValueError("the tf.data.Dataset is empty: give one with a batch")
     elif isinstance(data, keras.utils.PyDataset):
         data = data[0]
     else:

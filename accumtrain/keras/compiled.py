@@ -20,6 +20,7 @@ import tensorflow as tf
 from accumtrain.data.as_given import GivenData, GivenSplit, given_data
 from accumtrain.data.source import Split
 from accumtrain.errors import ConfigError, DataError
+from accumtrain.keras.accumulate_arguments import check_summable
 from accumtrain.keras.model_copy import read_model, write_model
 from accumtrain.kinds.compiled import METRICS
 from accumtrain.kinds.sources import DataConfig
@@ -55,23 +56,23 @@ class Compiled:
 
     Raises:
         DataError: the model or the loss does not take it.
-        ConfigError: all weights are frozen.
+        ConfigError: all weights are frozen, or one is of a float8 layer.
     """
 
     def __init__(self, model: keras.Model, data: GivenData):
         self.model, self.data = model, data
         batch = first_batch(data)
         self._inputs, self.targets = batch["image"], batch["label"]
-        try:
+        with _data_errors(model):
             model._symbolic_build(data_batch=(self._inputs, *self.targets))
-        except (ValueError, TypeError, tf.errors.InvalidArgumentError) as error:
-            raise DataError(
-                f"{model.name} or its loss does not take the data: {TERMINAL_STYLE.sub('', str(error))}"
-            ) from error
         if not model.trainable_variables:
             raise ConfigError(
                 f"all weights of {model.name} are frozen: set trainable=True for a layer, and compile again"
             )
+        try:
+            check_summable(model.trainable_variables)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
         self.weighted = any(len(split.read(tf.zeros([1], tf.int64))[1]) > 1 for split in (data.train, data.test))
         self._before: list[tuple[keras.Variable, np.ndarray]] = []
 
@@ -95,6 +96,7 @@ class Compiled:
 
         Raises:
             ConfigError: the outputs have masks.
+        DataError: the model does not take the inputs.
         """
         changed: list[int] = []
         penalised: list[bool] = []
@@ -115,9 +117,20 @@ class Compiled:
                 )
             return y
 
-        outputs = tf.function(call, autograph=False).get_concrete_function(self._inputs).structured_outputs
+        with _data_errors(self.model):
+            outputs = tf.function(call, autograph=False).get_concrete_function(self._inputs).structured_outputs
         moving = [layer for layer in normalisations(self.model) if id(layer.moving_mean) in changed]
         return Traced(moving, penalised[-1], outputs)
+
+
+@contextmanager
+def _data_errors(model: keras.Model) -> Iterator[None]:
+    """Turns what Keras raises while it builds or traces a model into DataError."""
+    try:
+        yield
+    except (ValueError, TypeError, KeyError, RuntimeError, tf.errors.InvalidArgumentError) as error:
+        reason = TERMINAL_STYLE.sub("", str(error))
+        raise DataError(f"{model.name} or its loss does not take the data: {reason}") from error
 
 
 def first_batch(data: GivenData) -> dict[str, Any]:

@@ -121,6 +121,11 @@ def check_losses(compiled: Compiled) -> None:
             "a loss leaves some targets out, as ignore_class does, so that of a batch is no mean over its examples: "
             "use accumtrain.keras.accumulate and model.fit"
         )
+    if calls.one_number and compiled.weighted:
+        raise ConfigError(
+            f"the loss {calls.one_number[0]} gives one number for a batch, so that weights of examples do not act on "
+            "it: return one value for each example"
+        )
     if calls.unlike_means:
         raise ConfigError(
             f"the loss {calls.unlike_means[0]} of a batch is not the mean of the losses of its examples: return one "

@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from accumtrain.errors import ConfigError
-from accumtrain.keras.accumulate import Accumulate
+from accumtrain.keras.accumulate import accumulates
 from accumtrain.keras.compiled import Compiled
 from accumtrain.optim.keras_adapter import WeightView
 from accumtrain.optim.optimizer import Optimizer, Parameter
@@ -70,7 +70,7 @@ def inner_optimizer(model: keras.Model) -> keras.optimizers.Optimizer:
         ConfigError: it accumulates or scales the loss by itself.
     """
     optimizer = model.optimizer
-    if isinstance(optimizer, Accumulate) or optimizer.gradient_accumulation_steps:
+    if accumulates(optimizer):
         raise ConfigError(
             f"the optimizer {optimizer.name} accumulates by itself, as accumtrain.fit does: compile the model with the "
             "optimizer alone, and give fit the whole batch_size"

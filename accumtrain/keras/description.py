@@ -32,7 +32,7 @@ def loss_text(compiled: Any) -> str:
     loss = compiled.loss
     own = {key: value for key, value in vars(loss).items() if key not in OF_LOSSES or key == "reduction"}
     values = {**own, **getattr(loss, "_fn_kwargs", {})}
-    shown = [f"{key}={value}" for key, value in values.items() if isinstance(value, PLAIN)]
+    shown = [f"{key}={_plain(value)}" for key, value in values.items()]
     function = getattr(loss, "fn", None)
     weight = 1.0 if compiled.loss_weights is None else compiled.loss_weights
     return f"{getattr(function, '__name__', type(loss).__name__)}({', '.join(shown)}) x {weight}"

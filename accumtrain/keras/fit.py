@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -60,11 +59,13 @@ def fit(
         job: `train`; or `plan`, which tries what each micro-batch takes in memory and time, or `verify`, which checks
             that accumulation and recomputation keep the gradient of this model. These two leave the model as it is.
         batch_size: examples per update.
-        steps: micro-batches per update; "auto" finds the smallest number that fits into the memory by trials in
-            child processes. None is "auto" with a memory limit, else 1.
+        epochs: passes over the data, which may be a fraction; the last update counts whole.
+        steps: micro-batches per update, which divide `batch_size`; "auto" finds the smallest number that fits into the
+            memory by trials in child processes. None is "auto" with a memory limit, else 1.
         memory: `store` keeps activations, `recompute` computes them again between cut points that are found.
         memory_limit_mb: megabytes of tensors at the peak, `data` not counted, that "auto" plans with.
-        validation_data: like `data`. None holds out every n-th example, a share of `validation_split`.
+        validation_data: like `data`. None holds out examples of `data`, evenly spaced.
+        validation_split: the share of the examples that is held out without `validation_data`.
         run_name: name of the run's folder in `run_dir`; None is that of the model.
         seed: of the order of examples, and of dropout.
         settings: other keys of the command line by their dotted names, such as {"checkpoint.every": 50}.
@@ -93,8 +94,8 @@ def fit(
     }
     metrics, tries = metric_names(compiled), job == "plan" or steps == "auto"
     with (
-        written(compiled, metrics) if tries else nullcontext(Path()) as folder,
-        offered(lambda: compiled, metrics, str(folder)),
+        written(compiled, metrics) if tries else nullcontext() as folder,
+        offered(lambda: compiled, metrics, str(folder) if folder else None),
         nullcontext() if job == "train" else compiled.unchanged(),
     ):
         try:
@@ -120,7 +121,7 @@ def _check(model: keras.Model, job: str) -> None:
         raise ConfigError(f"model is a {type(model).__name__}: give a keras.Model")
     if not model.compiled or model.optimizer is None:
         raise ConfigError(f"{model.name} is not compiled: call model.compile(optimizer, loss) first")
-    for method in ("train_step", "compute_loss", "compute_metrics"):
+    for method in ("train_step", "test_step", "compute_loss", "compute_metrics"):
         if getattr(type(model), method) is not getattr(keras.Model, method) or method in vars(model):
             raise ConfigError(
                 f"{model.name} has a {method} of its own, in whose place accumtrain.fit has its own step: use "

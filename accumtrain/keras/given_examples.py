@@ -31,11 +31,12 @@ def take_data(model: keras.Model, data: Any, validation_data: Any, validation_sp
         return given_data(train, test, notes)
     if isinstance(data, Split):
         raise DataError("validation_data is missing: a Split can't be divided; give a second one to evaluate on")
-    if not (isinstance(validation_split, (int, float)) and 0 < validation_split < 1):
+    if not (isinstance(validation_split, (int, float, np.floating)) and 0 < validation_split < 1):
         raise DataError(f"validation_split={validation_split}: must be above 0 and below 1, or give validation_data")
     train, test = hold_out(_arrays(model, data, notes), validation_split)
-    notes.append(f"every {round(1 / validation_split)}th example is held out to evaluate on (validation_split)")
-    return given_data(GivenSplit(*train), GivenSplit(*test), notes)
+    given = given_data(GivenSplit(*train), GivenSplit(*test), notes)
+    notes.append(f"{given.test.size:,} examples, evenly spaced, are held out to evaluate on (validation_split)")
+    return given
 
 
 class OwnSplit(Split):
@@ -44,7 +45,8 @@ class OwnSplit(Split):
     def __init__(self, split: Split):
         if type(split).weights is not Split.weights:
             raise DataError(
-                f"{type(split).__name__} has weights of its own, which accumtrain.fit does not use: leave them"
+                f"{type(split).__name__} has weights, which accumtrain.fit takes with the arrays only: give "
+                "(x, y, sample_weight), or a Split without `weights`"
             )
         self.size, self.image_shape, self.channels, self._split = split.size, None, 1, split
 
@@ -107,7 +109,8 @@ def _array(values: Any) -> np.ndarray:
             array = array.astype(kind)
     if array.ndim < 1 or array.dtype == object:
         raise DataError(
-            f"data holds a {type(values).__name__} where an array [examples, ...] of numbers or text is expected"
+            f"data holds a {type(values).__name__} where an array [examples, ...] of numbers or text is expected; make "
+            "a list of numbers one with numpy.array"
         )
     return array.astype(keras.config.floatx(), copy=False) if array.dtype.kind == "f" else array
 

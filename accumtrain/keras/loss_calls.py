@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,9 +13,10 @@ import numpy as np
 import tensorflow as tf
 
 EXAMPLES = 6  # of a batch that is made up
-MARKS = (-1.0, 255.0)  # targets that own losses often leave out
+MARKS = (-1.0, -100.0, 255.0, math.nan)  # targets that own losses often leave out
 TOLERANCE = 1e-4  # of a mean in float32
-TAKES_NOT = (ValueError, TypeError, IndexError, tf.errors.OpError)  # errors of a function given a mark
+CALL_ERRORS = (ValueError, TypeError, IndexError, tf.errors.OpError)  # of a function that takes no such targets
+OVER_BATCHES = (keras.losses.Dice, keras.losses.Tversky, keras.losses.Circle)  # Keras's own that may join examples
 
 
 @dataclass
@@ -23,30 +25,33 @@ class LossCalls:
 
     Attributes:
         masks: those that a loss put on its own values, such as `ignore_class` does.
-        unlike_means: names of the losses whose one number for a batch is not the mean of those of its examples.
+        one_number: names of the losses with one number for a batch.
+        unlike_means: names of the losses whose value for a batch is not the mean of those of its examples.
     """
 
     masks: list[tf.Tensor] = field(default_factory=list)
+    one_number: list[str] = field(default_factory=list)
     unlike_means: list[str] = field(default_factory=list)
 
 
 @contextmanager
 def watched(losses: Sequence[keras.losses.Loss]) -> Iterator[LossCalls]:
-    """Records the calls of losses. A loss that gives one number for a batch is tried with a made-up batch.
+    """Records the calls of losses. Those that may join examples are tried with a made-up batch.
 
     Raises:
-        ValueError: a loss is no `keras.losses.Loss` with its `call` alone, or can't be tried.
+        ValueError: a loss is no `keras.losses.Loss` with its `call` alone, or has one number and can't be tried.
     """
     calls = LossCalls()
-    for loss in losses:
+    distinct = list({id(loss): loss for loss in losses}.values())  # one may be that of several outputs
+    for loss in distinct:
         if type(loss).__call__ is not keras.losses.Loss.__call__ or "call" in vars(loss):
             raise ValueError(f"the loss {loss.name} has a __call__ of its own: give its class a `call`, as Keras asks")
-    for loss in losses:
+    for loss in distinct:
         loss.call = _watched(loss, loss.call, calls)
     try:
         yield calls
     finally:
-        for loss in losses:
+        for loss in distinct:
             del loss.call  # the method of the class is seen again
 
 
@@ -56,22 +61,33 @@ def _watched(loss: keras.losses.Loss, call: Callable[..., Any], calls: LossCalls
         if getattr(values, "_keras_mask", None) is not None:
             calls.masks.append(values._keras_mask)
         one_number = len(values.shape) == 0
-        if one_number and (loss.reduction == "sum" or not _is_mean(loss, call, y_true, y_pred)):
+        if one_number:
+            calls.one_number.append(loss.name)
+        if (one_number or _may_join_examples(loss)) and not _is_mean(loss, call, y_true, y_pred, one_number):
             calls.unlike_means.append(loss.name)
         return values
 
     return watched_call
 
 
-def _is_mean(loss: keras.losses.Loss, call: Callable[..., Any], y_true: Any, y_pred: Any) -> bool:
+def _may_join_examples(loss: keras.losses.Loss) -> bool:
+    function = getattr(loss, "fn", type(loss))
+    return isinstance(loss, OVER_BATCHES) or not str(getattr(function, "__module__", "")).startswith("keras.")
+
+
+def _is_mean(loss: keras.losses.Loss, call: Callable[..., Any], y_true: Any, y_pred: Any, one_number: bool) -> bool:
     """Whether the loss of several examples is the mean of their losses, by a batch of made-up targets and outputs."""
+    if one_number and loss.reduction == "sum":
+        return False
     random = np.random.default_rng(0)
     with tf.init_scope():
         outputs = keras.tree.map_structure(lambda like: _filled(like, random.uniform(0.1, 0.9, _shape(like))), y_pred)
         targets = keras.tree.map_structure(lambda like: _filled(like, random.integers(0, 2, _shape(like))), y_true)
         try:
             same = _keeps_mean(call, targets, outputs)
-        except TAKES_NOT as error:
+        except CALL_ERRORS as error:
+            if not one_number:
+                return True  # a value for each example, as Keras asks of a loss
             raise ValueError(
                 f"the loss {loss.name} gives one number for a batch, and whether that is a mean over its examples "
                 f"can't be tried: return one value for each example\n{error}"
@@ -80,7 +96,7 @@ def _is_mean(loss: keras.losses.Loss, call: Callable[..., Any], y_true: Any, y_p
             marked = keras.tree.map_structure(lambda each, mark=mark: _with_mark(each, mark), targets)
             try:
                 same = same and _keeps_mean(call, marked, outputs)
-            except TAKES_NOT:
+            except CALL_ERRORS:
                 continue  # so it leaves no such targets out
     return same
 
@@ -91,14 +107,12 @@ def _keeps_mean(call: Callable[..., Any], targets: Any, outputs: Any) -> bool:
     Raises:
         ValueError: neither is finite.
     """
-    whole = float(call(targets, outputs))
-    parts = [
-        float(
-            call(*keras.tree.map_structure(lambda tensor, place=place: tensor[place : place + 1], (targets, outputs)))
-        )
-        for place in range(EXAMPLES)
-    ]
-    mean = float(np.mean(parts))
+
+    def mean_of(examples: slice) -> float:
+        batch = keras.tree.map_structure(lambda tensor: tensor[examples], (targets, outputs))
+        return float(tf.reduce_mean(call(*batch)))
+
+    whole, mean = mean_of(slice(None)), float(np.mean([mean_of(slice(at, at + 1)) for at in range(EXAMPLES)]))
     if not np.isfinite([whole, mean]).any():
         raise ValueError(f"its value is {whole}")
     return abs(whole - mean) <= TOLERANCE * max(abs(whole), abs(mean), 1e-3)

@@ -8,6 +8,7 @@ weighted by its own divisor.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from functools import reduce
 from typing import Any
 
 import keras
@@ -20,13 +21,13 @@ class LossShare:
     """The weights of micro-batches' losses, by the reduction of the losses that a model is compiled with.
 
     Raises:
-        ValueError: several losses have different divisors, or a loss has none and is no single number.
+        ValueError: several losses have different reductions, or a loss has reduction=None.
     """
 
     def __init__(self, model: keras.Model) -> None:
         self._model = model
         self._losses = [] if model._compile_loss is None else model._compile_loss._flat_losses
-        reductions = {getattr(each.loss, "reduction", "mean") for each in self._losses}
+        reductions = {each.loss.reduction for each in self._losses}
         reductions = {"mean" if each == "sum_over_batch_size" else each for each in reductions} or {"mean"}
         if len(reductions) > 1:
             raise ValueError(
@@ -53,15 +54,22 @@ class LossShare:
         Raises:
             ValueError: masks or weights differ between several losses, or a loss is no mean over examples.
         """
+        if not self._losses:
+            return part
         if calls.unlike_means:
             raise ValueError(
                 f"the loss {calls.unlike_means[0]} of a batch is not the mean of the losses of its examples, so it "
                 "can't be joined over micro-batches: return one value for each example, as Dice(axis=(1, 2, 3)) does"
             )
-        of_outputs = [mask for mask in map(_mask, keras.tree.flatten(y_pred)) if mask is not None]
+        of_outputs = [mask for mask in map(_mask, self._with_losses(y_pred)) if mask is not None]
         masks = [*of_outputs, *calls.masks]
         if len(of_outputs) == len(calls.masks) == 1:  # Keras joins the two
             masks = [tf.logical_and(*masks)]
+        if calls.one_number and (masks or sample_weight is not None):
+            raise ValueError(
+                f"the loss {calls.one_number[0]} gives one number for a batch, so that weights of examples and masks "
+                "do not act on it: return one value for each example"
+            )
         weights = keras.tree.flatten(sample_weight) if self._reduction == "mean_with_sample_weight" else []
         divisors = [each for each in (*masks, *weights) if each is not None]
         if self._reduction == "sum" or not divisors:
@@ -73,8 +81,20 @@ class LossShare:
             )
         return part * tf.reduce_mean(tf.cast(divisors[0], part.dtype))
 
+    def counted(self, loss: tf.Tensor, share: tf.Tensor) -> tf.Tensor:
+        """What a loss of a micro-batch adds to that of the batch: all of a sum, else its share."""
+        return loss if self._reduction == "sum" else share * loss
+
+    def _with_losses(self, y_pred: Any) -> list[tf.Tensor]:
+        """The outputs that have losses."""
+        if not keras.tree.is_nested(y_pred):
+            return [y_pred]
+        structure = self._model._compile_loss._y_pred_build_structure
+        outputs = keras.tree.pack_sequence_as(structure, keras.tree.flatten(y_pred))
+        return [reduce(lambda inner, key: inner[key], each.path, outputs) for each in self._losses]
+
     def joined(self, loss: tf.Tensor, part: tf.Tensor, share: tf.Tensor) -> tf.Tensor:
-        """What a micro-batch adds to the loss of the batch: all of a sum, else its share.
+        """What a micro-batch adds to the total loss of the batch.
 
         Losses of weights and of `add_loss` are part of `loss`, and a sum counts them once for the batch.
 
@@ -87,7 +107,7 @@ class LossShare:
                 "the examples"
             )
         if self._reduction != "sum":
-            return share * loss
+            return self.counted(loss, share)
         others = [tf.reduce_sum(tf.cast(each, loss.dtype)) for each in self._model.losses]
         return loss - (1.0 - part) * tf.add_n(others) if others else loss
 

@@ -25,7 +25,8 @@ def apply_reduced(
 
     def update(reduced: Sequence[tf.Tensor]) -> None:
         known = iter(reduced)
-        optimizer.apply([None if each is None else next(known) for each in gradients], variables)
+        given = [None if each is None else next(known) for each in gradients]
+        optimizer.apply_gradients(zip(given, variables, strict=True))  # as Keras's own step does
 
     def update_all(run: Callable[..., Any], reduced: Any) -> None:
         with already_reduced(optimizer):

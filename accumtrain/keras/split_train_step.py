@@ -7,6 +7,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from accumtrain.keras.accumulate import accumulates
+from accumtrain.keras.accumulate_arguments import check_summable
 from accumtrain.keras.batch_statistics import BatchStatistics
 from accumtrain.keras.loss_share import LossShare
 from accumtrain.keras.replicas import apply_reduced
@@ -22,7 +24,17 @@ class SplitTrainStep:
 
     @tf.autograph.experimental.do_not_convert
     def __call__(self, data: Any) -> dict[str, tf.Tensor]:
-        """Makes the update of a batch, (x, y, sample_weight), on this replica. Returns the metrics."""
+        """Makes the update of a batch, (x, y, sample_weight), on this replica. Returns the metrics.
+
+        Raises:
+            ValueError: the update can't be that of the whole batch, for one of the reasons in docs/keras.md.
+        """
+        if accumulates(self._model.optimizer):
+            raise ValueError(
+                f"the optimizer {self._model.optimizer.name} accumulates by itself: compile the model with the "
+                "optimizer alone, or leave accumulate(model) out"
+            )
+        check_summable(self._model.trainable_variables)
         with tf.init_scope():  # in a loop nothing can be built any more
             self._model._symbolic_build(data_batch=data)
         batch = keras.utils.unpack_x_y_sample_weight(data)
@@ -59,8 +71,12 @@ class BatchSums:
         self._share, self._statistics = LossShare(model), BatchStatistics(model)
         # what a forward pass and the metrics change; the next micro-batch goes on from there
         variables = [*model.non_trainable_variables, *model.metrics_variables]
-        statistics = {id(variable) for variable, _ in self._statistics.before}
-        self._state = [variable for variable in variables if id(variable) not in statistics]
+        self._trackers = (
+            [] if model._compile_loss is None else model._compile_loss.metrics
+        )  # if there are several losses
+        self._tracked = [variable for tracker in self._trackers for variable in tracker.variables]
+        others = {id(variable) for variable in (*self._tracked, *(each for each, _ in self._statistics.before))}
+        self._state = [variable for variable in variables if id(variable) not in others]
         self._missing: set[int] = set()  # places of weights without a gradient
 
     def zeros(self) -> dict[str, Any]:
@@ -70,6 +86,7 @@ class BatchSums:
         return {
             "gradients": [tf.zeros(weight.shape, _at_least_float32(weight.dtype)) for weight in weights],
             "loss": tf.zeros((), dtype),
+            "losses": [tf.zeros((), dtype) for _ in self._trackers],
             "share": tf.zeros((), dtype),
             "state": [tf.convert_to_tensor(variable.value) for variable in self._state],
             "statistics": self._statistics.zeros(),
@@ -91,13 +108,22 @@ class BatchSums:
                 share = self._share.of(part, y_pred, sample_weight, calls)
                 loss = self._share.joined(tf.cast(loss, dtype), part, share)
                 scaled = model.optimizer.scale_loss(loss)
-            model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+            losses = [tf.cast(tracker.result(), dtype) for tracker in self._trackers]
+            shown = model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+            if more := shown.keys() - model.get_metrics_result().keys():
+                raise ValueError(
+                    f"compute_metrics of {model.name} returns {', '.join(sorted(more))}, which no metric of the model "
+                    "keeps over micro-batches: make it a keras.metrics.Metric"
+                )
         self._check(scope, weights)
         gradients = tape.gradient(scaled, weights)
         self._missing = {place for place, gradient in enumerate(gradients) if gradient is None}
         return {
             "gradients": [added(*pair) for pair in zip(totals["gradients"], gradients, strict=True)],
             "loss": totals["loss"] + loss,
+            "losses": [
+                total + self._share.counted(value, share) for total, value in zip(totals["losses"], losses, strict=True)
+            ],
             "share": totals["share"] + share,
             "state": [scope.get_current_value(variable) for variable in self._state],
             "statistics": self._statistics.add(totals["statistics"], part, scope),
@@ -114,6 +140,9 @@ class BatchSums:
         self._statistics.write(totals["statistics"])
         replicas = tf.cast(tf.distribute.get_strategy().num_replicas_in_sync, share.dtype)
         model._loss_tracker.update_state(_mean(totals["loss"], share) * replicas, sample_weight=self._examples)
+        known = self._examples if isinstance(self._examples, int) else None  # else each batch counts alike, as in Keras
+        for tracker, total in zip(self._trackers, totals["losses"], strict=True):
+            tracker.update_state(_mean(total, share), sample_weight=known)
         gradients = [
             None if place in self._missing else tf.cast(_mean(total, share), variable.dtype)
             for place, (total, variable) in enumerate(zip(totals["gradients"], model.trainable_variables, strict=True))
@@ -124,14 +153,16 @@ class BatchSums:
     def _given(self, weights: list[tf.Tensor], state: list[tf.Tensor]) -> list[tuple[keras.Variable, tf.Tensor]]:
         """Each variable with its value in a pass."""
         pairs = [*zip(self._model.trainable_variables, weights, strict=True), *zip(self._state, state, strict=True)]
-        return pairs + self._statistics.before
+        unused = [(variable, tf.zeros_like(variable.value)) for variable in self._tracked]
+        return pairs + unused + self._statistics.before
 
     def _check(self, scope: keras.StatelessScope, weights: list[tf.Tensor]) -> None:
         """Raises ValueError if the pass has assigned what a window can't undo or repeat."""
         trained = {
             id(variable): weight for variable, weight in zip(self._model.trainable_variables, weights, strict=True)
         }
-        known = {id(variable) for variable, _ in self._statistics.before} | set(map(id, self._state)) | trained.keys()
+        statistics = [variable for variable, _ in self._statistics.before]
+        known = {id(variable) for variable in (*statistics, *self._state, *self._tracked)} | trained.keys()
         if any(scope.state_mapping[key] is not weight for key, weight in trained.items()):
             raise ValueError(f"{self._model.name} assigns a trainable variable during its call, which can't be split")
         if not scope.state_mapping.keys() <= known:

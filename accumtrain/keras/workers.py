@@ -6,6 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
+MEAN = ("MEAN", tf.distribute.ReduceOp.MEAN)
+
 
 class MultiWorkerMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
     """`tf.distribute.MultiWorkerMirroredStrategy` under which a Keras 3 model can `fit`, `evaluate` and `predict`.
@@ -21,7 +23,7 @@ class MultiWorkerMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
 
         def reduced(value: Any) -> tf.Tensor:
             own = self.experimental_local_results(value)
-            if axis == 0 and reduce_op == "MEAN" and own[0].shape.rank == 0:
+            if axis == 0 and reduce_op in MEAN and own[0].shape.rank == 0:
                 return tf.reduce_mean(own, axis=0)
             return super(MultiWorkerMirroredStrategy, self).reduce(reduce_op, value, axis)
 

@@ -21,14 +21,18 @@ from accumtrain.kinds.sources import SOURCES, DataConfig
 from accumtrain.kinds.table import Kind, Table, load
 
 KIND = "compiled"
-ROOM = "accumtrain.keras"
+PACKAGE = "accumtrain.keras"
 METRICS = "metrics.json"  # file of the names of the metrics, for child processes
 
 
 @dataclass(kw_only=True)
 class CompiledModelConfig(ModelConfig):
-    """`title` is its name, which may change. `layers` is a digest of its layers and of the shapes of its weights,
-    `cuts` is whether it may have cut points.
+    """A model of the user's program.
+
+    Attributes:
+        title: its name; a continued run may have another.
+        layers: digest of its layers and of the shapes of their weights.
+        cuts: whether it may have cut points.
     """
 
     kind: str = KIND
@@ -88,13 +92,13 @@ class CurrentDeviceConfig(DeviceConfig):
 
 
 @contextmanager
-def offered(compiled: Callable[[], Any], metrics: Sequence[str], folder: str) -> Iterator[None]:
+def offered(compiled: Callable[[], Any], metrics: Sequence[str], folder: str | None) -> Iterator[None]:
     """Within this context the rows can be chosen.
 
     Args:
         compiled: returns the `accumtrain.keras.compiled.Compiled` of this process.
         metrics: names of what is measured beside the loss, on micro-batches too.
-        folder: where child processes find the model.
+        folder: where child processes find the model; None if there are none.
     """
     with ExitStack() as stack:
         for table, row in _rows(compiled, metrics, folder):
@@ -105,18 +109,18 @@ def offered(compiled: Callable[[], Any], metrics: Sequence[str], folder: str) ->
 def offer_carried(folder: str) -> None:
     """Offers the rows in a child process, from what `accumtrain.keras.compiled` has written to `folder`."""
     metrics = json.loads((Path(folder) / METRICS).read_text())
-    compiled = cache(lambda: load(f"{ROOM}.compiled:read_compiled")(Path(folder)))
+    compiled = cache(lambda: load(f"{PACKAGE}.compiled:read_compiled")(Path(folder)))
     for table, row in _rows(compiled, metrics, folder):
         table.add(row)
 
 
-def _rows(compiled: Callable[[], Any], metrics: Sequence[str], folder: str) -> Iterator[tuple[Table[Any], Any]]:
+def _rows(compiled: Callable[[], Any], metrics: Sequence[str], folder: str | None) -> Iterator[tuple[Table[Any], Any]]:
     """Each row with its table."""
 
     def build(target: str) -> Callable[..., Any]:
-        return lambda *arguments, **keywords: load(f"{ROOM}.{target}")(compiled(), *arguments, **keywords)
+        return lambda *arguments, **keywords: load(f"{PACKAGE}.{target}")(compiled(), *arguments, **keywords)
 
-    carried = ("accumtrain.kinds.compiled:offer_carried", folder)
+    carried = None if folder is None else ("accumtrain.kinds.compiled:offer_carried", folder)
     yield MODELS, Kind(CompiledModelConfig, build("compiled_model:build_model"), carried)
     measured = {name: partial(build("compiled_loss:metric"), name) for name in metrics}
     split_metrics = build("compiled_loss:build_split_metrics")

@@ -41,7 +41,7 @@ def pieces(model: keras.Model) -> list[CutPiece]:
     """
     nodes = _nodes(model)
     uses = Counter(id(tensor) for node in nodes for tensor in _inputs(node))
-    uses[id(model.output)] += 1
+    uses[id(model.outputs[0])] += 1
     found: list[CutPiece] = []
     awaited: set[int] = set()  # tensors that a later node takes
     inner = 0

@@ -191,7 +191,10 @@ def called(
             "give it the mean"
         )
     for layer in normalisations(model):
-        if scope.assignments[id(layer.moving_mean)] > 1:
+        assigned, read = scope.assignments[id(layer.moving_mean)], scope.reads[id(layer.moving_mean)]
+        if assigned and layer.renorm:
+            raise ConfigError(f"{model.name} has {layer.name}, a BatchNormalization(renorm=True): leave renorm out")
+        if assigned > 1 or (assigned and read > 1):
             raise ConfigError(
                 f"{model.name} calls its batch normalisation {layer.name} twice in a pass, and its statistics are then "
                 "those of no batch: use a layer for each place"
@@ -221,14 +224,14 @@ def _parts(name: str, model: keras.Model) -> list[keras.Model]:
     if isinstance(model, keras.Sequential):
         model = model._functional
     chain = pieces(model)
-    assert chain[-1].output is model.output, "the output is what is awaited at the end"
+    assert chain[-1].output is model.outputs[0], "the output is what is awaited at the end"
     ends, peak = cheapest(chain)
     if peak > (1.0 - LEAST_SAVING) * sum(piece.inner for piece in chain):
         raise ConfigError(
             f"{name} has no cut points (tensors through which every path goes) between which "
             "computing again would save memory; use model.memory=store"
         )
-    tensors = [model.input, *(chain[end].output for end in ends)]
+    tensors = [model.input, *(chain[end].output for end in ends[:-1]), model.output]
     try:
         parts = [keras.Model(start, end) for start, end in pairwise(tensors)]
     except ValueError as error:
@@ -246,8 +249,9 @@ def _parts(name: str, model: keras.Model) -> list[keras.Model]:
 
 
 def normalisations(model: keras.Model) -> list[keras.layers.BatchNormalization]:
-    """Its batch normalisations, those of inner models included, in a fixed order."""
-    return [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.BatchNormalization)]
+    """Its batch normalisations that are built, those of inner models included, in a fixed order."""
+    layers = [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.BatchNormalization)]
+    return [layer for layer in layers if layer.built]
 
 
 @contextmanager

@@ -222,7 +222,6 @@ def test_variables_of_nobody_are_refused():
 
     model = accumulate(model_of(Counting()), 2)
     model.compile("sgd", LOSS(from_logits=True))
-    model.layers[0]._tracker.locked_by_default = False
     with pytest.raises(ValueError, match="changes a variable that is not its own"):
         model.train_on_batch(X[:4], Y[:4])
 
@@ -284,6 +283,15 @@ def masked_mean(y_true: Any, y_pred: Any) -> Any:
     return keras.ops.sum(kept * keras.ops.square(y_true - y_pred)) / keras.ops.sum(kept)
 
 
+def ignoring(mark: float) -> Any:
+    def loss(y_true: Any, y_pred: Any) -> Any:
+        left = keras.ops.isnan(y_true) if np.isnan(mark) else y_true == mark
+        errors = keras.ops.where(left, 0.0, keras.ops.square(y_pred - keras.ops.where(left, 0.0, y_true)))
+        return keras.ops.sum(errors) / keras.ops.sum(keras.ops.cast(~left, "float32"))
+
+    return loss
+
+
 OWN_MEANS = [Squares(), lambda y, p: keras.ops.mean(keras.ops.abs(y - p)), keras.losses.Dice(axis=1)]
 
 
@@ -301,12 +309,25 @@ def test_own_losses_that_are_means(loss: Any) -> None:
         (Squares(reduction="sum"), "not the mean of the losses of its examples"),
         (Squares(reduction=None), "reduction=None, and so no single number"),
         (OwnCall(), "has a __call__ of its own"),
+        (keras.losses.Dice(axis=0), "not the mean of the losses of its examples"),
+        (
+            lambda y, p: keras.ops.mean(p - y, -1) / keras.ops.max(p),
+            "not the mean of the losses of its examples",
+        ),
+        (ignoring(-100.0), "not the mean of the losses of its examples"),
+        (ignoring(float("nan")), "not the mean of the losses of its examples"),
     ],
 )
 def test_losses_that_are_no_means_are_refused(loss: Any, message: str) -> None:
     split, _ = pair(loss=loss)
     with pytest.raises(ValueError, match=message):
         split.fit(X, np.eye(3, dtype=np.float32)[Y], verbose=0)
+
+
+def test_one_number_for_a_batch_beside_weights_is_refused() -> None:
+    split, _ = pair(loss=Squares())
+    with pytest.raises(ValueError, match="gives one number for a batch, so that weights"):
+        split.fit(X, np.eye(3, dtype=np.float32)[Y], sample_weight=WEIGHTS, verbose=0)
 
 
 def test_a_loss_of_a_layer_with_a_value_for_each_example_is_refused() -> None:
@@ -318,3 +339,70 @@ def test_a_loss_of_a_layer_with_a_value_for_each_example_is_refused() -> None:
     split, _ = pair(lambda: model_of(Penalty()))
     with pytest.raises(ValueError, match="give it their mean over the examples"):
         split.fit(X, Y, verbose=0)
+
+
+def two_outputs(*names: str) -> keras.Model:
+    inputs = keras.Input((6,))
+    hidden = keras.layers.Dense(8, activation="tanh")(inputs)
+    return keras.Model(inputs, [keras.layers.Dense(3, name=name)(hidden) for name in names])
+
+
+@pytest.mark.parametrize("reduction", ["sum_over_batch_size", "sum"])
+@pytest.mark.parametrize("batch", [16, 10])  # 10 in micro-batches of 3 and 2
+def test_one_loss_object_for_two_outputs_and_their_losses(batch, reduction):
+    loss = keras.losses.MeanSquaredError(reduction=reduction)
+    one_hot = np.eye(3, dtype=np.float32)[Y]
+    for given in (loss, [loss, keras.losses.MeanAbsoluteError(reduction=reduction)]):
+        models = pair(lambda: two_outputs("left", "right"), rate=0.001, loss=given)
+        assert_same_fit(models, X, (one_hot, one_hot + 1), batch=batch)
+
+
+@pytest.mark.filterwarnings("ignore:Gradients do not exist")  # as Keras itself says
+def test_a_mask_of_an_output_without_a_loss_does_not_count():
+    def build() -> keras.Model:
+        words = keras.Input((5,), dtype="int32")
+        embedded = keras.layers.Embedding(9, 4, mask_zero=True)(words)
+        sequence = keras.layers.LSTM(4, return_sequences=True, name="sequence")(embedded)
+        kind = keras.layers.Dense(3, name="kind")(keras.layers.LSTM(4)(embedded))
+        return keras.Model(words, {"sequence": sequence, "kind": kind})
+
+    words = DRAW.integers(1, 9, (40, 5)) * (np.arange(5) < DRAW.integers(1, 6, (40, 1)))
+    models = pair(build, loss={"kind": LOSS(from_logits=True)})
+    assert_same_fit(models, words, {"kind": Y})
+
+
+class Hasty(keras.optimizers.SGD):
+    """Updates three times as far, in the method that Keras's step calls."""
+
+    def apply_gradients(self, grads_and_vars: Any) -> Any:
+        return super().apply_gradients([(3.0 * gradient, variable) for gradient, variable in grads_and_vars])
+
+
+def test_an_optimizer_with_an_apply_gradients_of_its_own():
+    models = pair()
+    for model in models:
+        model.compile(Hasty(0.1), LOSS(from_logits=True))
+    assert_same_fit(models, X, Y)
+
+
+class MoreLogs(keras.Model):
+    def compute_metrics(self, *data: Any, **keywords: Any) -> dict[str, Any]:
+        return {**super().compute_metrics(*data, **keywords), "more": 1.0}
+
+
+def test_what_can_not_be_split_is_refused():
+    split, _ = pair(lambda: model_of(keras.layers.Dense(4), keras.layers.BatchNormalization(renorm=True)))
+    with pytest.raises(ValueError, match="renorm=True, which can't be computed in micro-batches"):
+        split.fit(X, Y, verbose=0)
+    split, _ = pair()
+    split.compile(keras.optimizers.SGD(gradient_accumulation_steps=2), "mse")
+    with pytest.raises(ValueError, match="accumulates by itself: compile the model with the optimizer alone"):
+        split.fit(X, Y, verbose=0)
+    inputs = keras.Input((6,))
+    split, _ = pair(lambda: MoreLogs(inputs, keras.layers.Dense(3)(inputs)))
+    with pytest.raises(ValueError, match="returns more, which no metric of the model keeps"):
+        split.fit(X, Y, verbose=0)
+    _, own = pair()
+    own.train_step = lambda data: {}
+    with pytest.raises(ValueError, match="has a train_step of its own"):
+        accumulate(own, 2)

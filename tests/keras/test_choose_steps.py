@@ -133,7 +133,7 @@ def test_a_model_that_is_not_compiled_is_refused():
         accumulate(keras.Sequential([keras.layers.Dense(1)]), "auto", data=(X, Y), batch_size=8)
 
 
-def test_a_model_that_can_not_be_read_is_refused(monkeypatch, tmp_path):
+def test_a_model_that_can_not_be_read_is_refused(monkeypatch):
     def measure(request: Any, folder: Path) -> Any:
         return child.check(child.Ended(2, {"message": "it can't be made again"}, ""), "a probe")
 

@@ -260,6 +260,6 @@ def test_several_inputs_and_tasks(door, tmp_path):
 
 @DOORS
 def test_the_number_of_parameters_stays(door):
-    """test_param_count.py: before and after a fit."""
+    """test_param_count.py: that of the model as it was built."""
     model = fitted(mlp, (IMAGES, LABELS), door, steps=2)
     assert model.count_params() == seeded(mlp).count_params() == 64 * 32 + 32 + 32 * 10 + 10
