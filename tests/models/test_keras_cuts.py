@@ -157,14 +157,31 @@ def peak_bytes(window):
     return tf.config.experimental.get_memory_info("CPU:0")["peak"] - static
 
 
+KINDS = ("loss", "gradient", "statistics")
+
+
+def gradients_of_application(name, memory, precision):
+    return gradients(build_model(keras_config(memory, name), ModelSpec((32, 32, 3), 10, precision, seed=1)), 32)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("precision", "bound"), [("float32", 1e-4), ("bfloat16", 0.1), ("float64", 1e-12)])
+@pytest.mark.parametrize(("precision", "bound"), [("float32", 1e-4), ("float64", 1e-12)])
 @pytest.mark.parametrize("name", ["MobileNetV3Small", "EfficientNetB0"])
 def test_recomputed_gradient_of_a_keras_application(name, precision, bound):
-    config = [keras_config(memory, name) for memory in ("store", "recompute")]
-    stored, recomputed = (gradients(build_model(c, ModelSpec((32, 32, 3), 10, precision, seed=1)), 32) for c in config)
-    for kind, expected, actual in zip(("loss", "gradient", "statistics"), stored, recomputed, strict=True):
+    stored, recomputed = (gradients_of_application(name, memory, precision) for memory in ("store", "recompute"))
+    for kind, expected, actual in zip(KINDS, stored, recomputed, strict=True):
         assert distance(actual, expected) < bound, kind
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["MobileNetV3Small", "EfficientNetB0"])
+def test_recomputation_in_bfloat16_is_closer_to_storing_than_the_precision_is_to_float32(name):
+    """Other operations are fused on both sides of a cut, so that other roundings of bfloat16 are made."""
+    stored, recomputed = (gradients_of_application(name, memory, "bfloat16") for memory in ("store", "recompute"))
+    exact = gradients_of_application(name, "store", "float32")
+    for kind, *values in zip(KINDS, stored, recomputed, exact, strict=True):
+        expected, actual, truth = values
+        assert distance(actual, expected) < 0.5 * distance(expected, truth), kind
 
 
 @pytest.mark.parametrize(
