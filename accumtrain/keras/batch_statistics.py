@@ -27,7 +27,7 @@ class BatchStatistics:
 
     def __init__(self, model: keras.Model) -> None:
         self._layers = normalisations(model)
-        if renormed := [each.name for each in self._layers if each.renorm]:
+        if renormed := [each.name for each in self._layers if getattr(each, "renorm", False)]:
             raise ValueError(f"{renormed[0]} has renorm=True, which can't be computed in micro-batches: leave it out")
         if tf.distribute.get_strategy().num_replicas_in_sync > 1 and any(each.synchronized for each in self._layers):
             raise ValueError("BatchNormalization(synchronized=True) can't be computed in micro-batches on replicas")

@@ -192,7 +192,7 @@ def called(
         )
     for layer in normalisations(model):
         assigned, read = scope.assignments[id(layer.moving_mean)], scope.reads[id(layer.moving_mean)]
-        if assigned and layer.renorm:
+        if assigned and getattr(layer, "renorm", False):  # an argument of newer versions of Keras
             raise ConfigError(f"{model.name} has {layer.name}, a BatchNormalization(renorm=True): leave renorm out")
         if assigned > 1 or (assigned and read > 1):
             raise ConfigError(
