@@ -26,10 +26,10 @@ from accumtrain.shell.overrides import for_hydra
 # before a test imports TensorFlow
 os.environ.update(environment.VARIABLES | tpu_runtime.quiet_environment(), TF_CPP_MIN_LOG_LEVEL="3")
 
-# a shell starts commands in the background with these ignored, and so would all processes of the tests
-for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+# a shell in the background, and nohup, start commands with these ignored, and so would be all processes of the tests
+for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
     if signal.getsignal(number) is signal.SIG_IGN:
-        signal.signal(number, handler)
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 TENSORFLOW_TPU = "tensorflow_tpu" in {found.name for found in importlib.metadata.distributions()}
 # by the marker of the tests that need it

@@ -156,7 +156,7 @@ class Accumulate(keras.optimizers.LossScaleOptimizer):
         """
         if not self.built:
             if not trainable_variables:
-                raise ValueError(f"{self.name} has no variables yet: give apply() the trainable_variables")
+                raise ValueError(f"{self.name} has no variables yet: give apply the trainable_variables")
             self.build(list(trainable_variables))
         if trainable_variables is None:
             trainable_variables = self.inner_optimizer._trainable_variables
@@ -177,8 +177,7 @@ class Accumulate(keras.optimizers.LossScaleOptimizer):
         meet(self._close_micro_step)
 
     def _close_micro_step(self, run: Callable[..., Any]) -> None:
-        full = tf.convert_to_tensor(self.micro_step.value) >= self.steps
-        tf.cond(full, lambda: self._commit(run), lambda: None)
+        tf.cond(tf.convert_to_tensor(self.micro_step.value) >= self.steps, lambda: self._commit(run), lambda: None)
 
     def flush(self) -> int:
         """Makes the update of a window that is not full. Call it between calls of `fit`, or in a callback.
@@ -233,9 +232,8 @@ class Accumulate(keras.optimizers.LossScaleOptimizer):
         gradients = [tf.cast(mean, variable.dtype) for mean, variable in zip(means, variables, strict=True)]
         if self.adaptive_clip:
             scale = self.dynamic_scale if self._scaled else self.loss_scale_factor or 1.0
-            gradients = [
-                clip_by_weight(*pair, self.adaptive_clip * scale) for pair in zip(gradients, variables, strict=True)
-            ]
+            limit = self.adaptive_clip * scale
+            gradients = [clip_by_weight(*pair, limit) for pair in zip(gradients, variables, strict=True)]
         if self._scaled:
             self._stateful_handle_finite_grads(gradients, variables)
         else:

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-SLOW = {"fine_tuning", "mirrored", "plan_train_compare", "reversible", "transformer"}  # take more than 10 s
+# take more than 10 s
+SLOW = {"fine_tuning", "mirrored", "plan_train_compare", "reversible", "transformer", "two_losses"}
 WITH_RUNS = {"fine_tuning", "plan_train_compare"}  # write into runs/
 ACCURACY = re.compile(r"(?:val_accuracy:|test accuracy|digit_accuracy:) (\d\.\d+)")
 

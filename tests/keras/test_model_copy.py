@@ -36,6 +36,7 @@ def python(*arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_copies_of_a_programs_own_classes_are_the_same_to_the_bit(tmp_path):
     python(copied.__file__, str(tmp_path))
     lines = [line.split() for line in python("-c", READ, str(tmp_path)).splitlines()]

@@ -48,6 +48,7 @@ def beyond(found: dict[str, float]) -> dict[str, float]:
     return {case: apart for case, apart in found.items() if not apart <= FLOAT64}
 
 
+@pytest.mark.slow
 def test_updates_are_those_of_the_big_batch():
     found = matrix("--models", "mlp", "--optimizers", "sgd", "adam", "--steps", "4", "--updates", "3")
     assert len(found) == 4
