@@ -56,10 +56,13 @@ class AccumConfig:
 
 @dataclass(kw_only=True)
 class TrainConfig:
-    """The length of a run. `steps` is a number of updates and takes precedence over `epochs`."""
+    """The length of a run. `steps` is a number of updates and takes precedence over `epochs`. After `patience`
+    evaluations in a row that are no better than the best, a run ends; null: never.
+    """
 
     epochs: Annotated[float | None, POSITIVE] = 25.0
     steps: Annotated[int | None, COUNT] = None
+    patience: Annotated[int | None, COUNT] = None
 
 
 @dataclass(kw_only=True)

@@ -72,7 +72,7 @@ class GivenData(Data):
 
     @property
     def facts(self) -> str:
-        return f"{self.train.size:,} training and {self.test.size:,} test examples"
+        return f"{self.sizes} examples"
 
     def shaped(self, batch: dict[str, Any], size: int) -> dict[str, Any]:
         def shaped(tensor: tf.Tensor) -> tf.Tensor:
@@ -81,14 +81,18 @@ class GivenData(Data):
         return {name: tf.nest.map_structure(shaped, batch[name]) for name in ("image", "label", "weight")}
 
 
-def given_data(train: Split, test: Split, notes: Sequence[str] = ()) -> GivenData:
-    """Data of two splits. What a continued run must find again are the sizes, and the content of arrays."""
-    splits = {"train": train, "test": test}
+def given_data(train: Split, val: Split, notes: Sequence[str] = ()) -> GivenData:
+    """Data of two splits, to train and to validate on.
+
+    What a continued run must find again are the sizes, and the content of arrays.
+    """
+    splits = {"train": train, "val": val}
     sizes = {f"data.{name}.examples": split.size for name, split in splits.items()}
     contents = {f"data.{name}.arrays": each.content for name, each in splits.items() if isinstance(each, GivenSplit)}
     return GivenData(
         train,
-        test,
+        None,
+        val=val,
         num_classes=0,
         image_shape=(),
         preprocess=AsGiven(),

@@ -20,6 +20,7 @@ from accumtrain.data.source import Source
 from accumtrain.errors import DataError
 from accumtrain.kinds.sources import FolderConfig
 
+_FOLDERS = {"val": ("val", "valid", "validation"), "test": ("test",)}
 _SUFFIXES = (".png", ".jpg", ".jpeg")
 _CHANNELS = 3
 _NAMED = 5  # files named in a message
@@ -49,9 +50,11 @@ class _Listing:
 class FolderSplit(EncodedSplit):
     """Image files, each with a label. Those in `bad` are never opened."""
 
+    labels: np.ndarray
+
     def __init__(self, files: list[Path], labels: list[int], bad: Mapping[Path, str], config: FolderConfig) -> None:
         super().__init__(len(files), None, _CHANNELS, config)
-        self.files, self.labels = files, labels
+        self.files, self.labels = files, np.asarray(labels)
         with tf.device("CPU"):
             self._paths = tf.constant(["" if file in bad else str(file) for file in files], tf.string)
             self._labels = tf.constant(labels, tf.int32)
@@ -68,7 +71,7 @@ class FolderSplit(EncodedSplit):
         if fault := _fault_of_image(file):
             raise UnreadableExample(str(file), fault)
         try:
-            return file.read_bytes(), self.labels[index]
+            return file.read_bytes(), int(self.labels[index])
         except OSError as error:
             raise UnreadableExample(str(file), f"can't be read: {error.strerror}") from error
 
@@ -87,48 +90,60 @@ def open_folder(config: FolderConfig, seed: int) -> Source:
         DataError: The folder can't be read or has another structure, or a file is not an image.
     """
     try:
-        train, test = _list_splits(config)
+        listings = _list_splits(config)
     except OSError as error:
         raise DataError(f"{error.filename} can't be read: {error.strerror}; give yourself the permission") from error
-    ignored = train.ignored + test.ignored
-    bad = _bad_files([*train.files, *test.files])
+    ignored = [file for each in listings.values() for file in each.ignored]
+    bad = _bad_files([file for each in listings.values() for file in each.files])
     if bad and config.on_error == "raise":
         raise DataError(
             f"{_files(list(bad))} named as an image can't be used: {_names([f'{file} {bad[file]}' for file in bad])}; "
             "replace or remove them, or set data.on_error=skip to go on without them"
         )
-    train_split, test_split = (FolderSplit(each.files, each.labels, bad, config) for each in (train, test))
+    splits = {name: FolderSplit(each.files, each.labels, bad, config) for name, each in listings.items()}
     if config.image_size is None:
-        train_split.image_shape = test_split.image_shape = train_split.inspect_first().shape
+        shape = splits["train"].inspect_first().shape
+        for split in splits.values():
+            split.image_shape = shape
     return Source(
-        train_split,
-        test_split,
-        num_classes=len(train.classes),
+        splits["train"],
+        splits.get("test"),
+        num_classes=len(listings["train"].classes),
         notes=[f"ignored {_files(ignored)} not named as PNG or JPEG: {_names(ignored)}"] if ignored else [],
-        class_names=list(train.classes),
-        fingerprint={"data.train.names": digest(train.names), "data.test.names": digest(test.names)},
+        class_names=list(listings["train"].classes),
+        val=splits.get("val"),
+        fingerprint={f"data.{name}.names": digest(each.names) for name, each in listings.items()},
     )
 
 
-def _list_splits(config: FolderConfig) -> tuple[_Listing, _Listing]:
+def _list_splits(config: FolderConfig) -> dict[str, _Listing]:
+    """The files of train, and of val or test or both."""
     root = Path(config.path).expanduser()
     if not root.is_dir():
         raise DataError(f"data.path={config.path} is not a directory: give the folder that holds the class folders")
     if (root / "train").is_dir():
-        held_out = _test_folder(root)
-        train, test = _list_classes(root / "train"), _list_classes(held_out)
-        if train.classes.keys() != test.classes.keys():
-            odd = sorted(train.classes.keys() ^ test.classes.keys())
-            raise DataError(f"{root}: train/ and {held_out.name}/ must have the same class folders; only one has {odd}")
-        return train, test
+        folders = _split_folders(root)
+        listings = {name: _list_classes(folder) for name, folder in folders.items()}
+        for name, folder in folders.items():
+            if odd := sorted(listings["train"].classes.keys() ^ listings[name].classes.keys()):
+                raise DataError(
+                    f"{root}: train/ and {folder.name}/ must have the same class folders; only one has {odd}"
+                )
+        return listings
     return _hold_out(_list_classes(root), config.test_fraction)
 
 
-def _test_folder(root: Path) -> Path:
-    for name in ("test", "val"):
-        if (root / name).is_dir():
-            return root / name
-    raise DataError(f"{root} has train/ but neither test/ nor val/: add one, or give data.path={root / 'train'}")
+def _split_folders(root: Path) -> dict[str, Path]:
+    folders = {"train": root / "train"}
+    for split, names in _FOLDERS.items():
+        found = [root / name for name in names if (root / name).is_dir()]
+        if len(found) > 1:
+            raise DataError(f"{root} has {' and '.join(f'{each.name}/' for each in found)}: keep one of them")
+        if found:
+            folders[split] = found[0]
+    if len(folders) == 1:
+        raise DataError(f"{root} has train/ but neither test/ nor val/: add one, or give data.path={root / 'train'}")
+    return folders
 
 
 def _list_classes(folder: Path) -> _Listing:
@@ -155,7 +170,7 @@ def _visible(folder: Path) -> list[Path]:
     return entries
 
 
-def _hold_out(listing: _Listing, fraction: float) -> tuple[_Listing, _Listing]:
+def _hold_out(listing: _Listing, fraction: float) -> dict[str, _Listing]:
     """Splits into training and test files. Of a class of n files, round(n * fraction) but at least one are for testing.
 
     These are the ones whose names have the smallest CRC-32, so the split is the same on every machine and for every
@@ -168,7 +183,7 @@ def _hold_out(listing: _Listing, fraction: float) -> tuple[_Listing, _Listing]:
         held = min(max(round(len(files) * fraction), 1), len(files) - 1)
         by_hash = sorted(files, key=lambda file: (zlib.crc32(file.name.encode()), file.name))
         test.classes[name], train.classes[name] = sorted(by_hash[:held]), sorted(by_hash[held:])
-    return train, test
+    return {"train": train, "test": test}
 
 
 def _bad_files(files: list[Path]) -> dict[Path, str]:

@@ -16,7 +16,7 @@ def explain_input_error(error: tf.errors.OpError, data: Data) -> DataError | Non
     """
     if isinstance(error, (tf.errors.ResourceExhaustedError, tf.errors.CancelledError)):
         return None
-    for split in (data.train, data.test):
+    for split in data.whole_splits.values():
         if isinstance(split, EncodedSplit):
             try:
                 split.inspect_recent()

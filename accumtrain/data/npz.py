@@ -16,8 +16,7 @@ from accumtrain.errors import DataError
 from accumtrain.kinds.sources import NpzConfig
 from accumtrain.process.free_memory import free_bytes
 
-# Prefixes of the names of arrays that are not for training. The first one that is present is the test split.
-_HELD_OUT = ("test_", "val_")
+_OTHERS = ("val", "test")  # splits whose arrays have names such as val_images
 _NAMED = 5
 # What zipfile and NumPy raise for content that is damaged, encrypted, of another method, or larger than the file says.
 _UNREADABLE = (
@@ -46,21 +45,20 @@ def open_npz(config: NpzConfig, seed: int) -> Source:
     with packed:
         arrays = _Arrays(file, packed)
         images, labels = arrays.read("")
-        prefixes = [prefix for prefix in _HELD_OUT if arrays.has(prefix)]
-        if prefixes:
-            test_images, test_labels = arrays.read(prefixes[0])
-            _check_shapes(file, images, test_images, config.image_size)
-        else:
+        others = {split: arrays.read(f"{split}_") for split in _OTHERS if arrays.has(f"{split}_")}
+        for other_images, _ in others.values():
+            _check_shapes(file, images, other_images, config.image_size)
+        if not others:
             test = _hold_out(file, labels, config.test_fraction)
-            images, labels, test_images, test_labels = images[~test], labels[~test], images[test], labels[test]
-    if len(prefixes) > 1:
-        arrays.notes.append(f"{file} is evaluated on its test arrays; its val arrays are not used yet")
-    num_classes = _count_classes(file, labels, test_labels)
+            images, labels, others["test"] = images[~test], labels[~test], (images[test], labels[test])
+    num_classes = _count_classes(file, labels, np.concatenate([labels for _, labels in others.values()]))
+    splits = {split: ArraySplit(*each) for split, each in others.items()}
     return Source(
         ArraySplit(images, labels),
-        ArraySplit(test_images, test_labels),
+        splits.get("test"),
         num_classes,
         arrays.notes,
+        val=splits.get("val"),
         fingerprint={"data.arrays": digest(arrays.checksums)},
     )
 

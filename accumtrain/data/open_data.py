@@ -5,6 +5,7 @@ from __future__ import annotations
 from accumtrain.data.fingerprint import fingerprint_of
 from accumtrain.data.preprocess import make_preprocess
 from accumtrain.data.source import Data, Source
+from accumtrain.data.validation import with_validation
 from accumtrain.errors import DataError
 from accumtrain.kinds.sources import SOURCES, DataConfig
 from accumtrain.kinds.table import load
@@ -20,12 +21,14 @@ def open_data(config: DataConfig, seed: int) -> Data:
     source: Source | Data = load(SOURCES[config.kind].build)(config, seed)
     if isinstance(source, Data):  # examples that need no preparation
         return source
+    source = with_validation(source, config)
     train = source.train
-    if train.white != source.test.white:
-        raise DataError(
-            f"data={config.kind}: pixels of 1.0 are {train.white} in the training split and {source.test.white} in the "
-            "test split; both splits must mean the same"
-        )
+    for name, other in (("validation", source.val), ("test", source.test)):
+        if other is not None and train.white != other.white:
+            raise DataError(
+                f"data={config.kind}: pixels of 1.0 are {train.white} in the training split and {other.white} in the "
+                f"{name} split; both splits must mean the same"
+            )
     preprocess = make_preprocess(config, channels=train.channels, white=train.white)
     size = config.image_size
     shape = train.image_shape if size is None else (size, size, train.channels)
@@ -33,6 +36,7 @@ def open_data(config: DataConfig, seed: int) -> Data:
     return Data(
         train=train,
         test=source.test,
+        val=source.val,
         num_classes=source.num_classes,
         image_shape=shape,
         preprocess=preprocess,

@@ -83,36 +83,37 @@ def train_batches(data: Data, *, batch: int, first: int, seed: int, share: Share
     Raises:
         DataError: An image can't be read (small data sets are read into memory here).
     """
-    split = resident(data.train)
+    train = data.train
 
     def address(position: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        epoch, index = example_at(first + position, split.size, seed)
-        return index, example_key(epoch, index, seed), tf.ones_like(index, tf.float32)
+        epoch, index = example_at(first + position, train.size, seed)
+        return train.in_whole(index), example_key(epoch, index, seed), tf.ones_like(index, tf.float32)
 
-    return _batches(data, split, address, _ENDLESS, batch, share, training=True)
+    return _batches(data, resident(train.whole), address, _ENDLESS, batch, share, training=True)
 
 
 def eval_batches(data: Data, *, batch: int, split: str = "test", share: Share = WHOLE) -> tf.data.Dataset:
-    """Every example of a split ("train" or "test") once, in the source's order, without augmentation.
+    """Every example of a split of `data.splits` once, in the source's order, without augmentation.
 
     The last batch is filled up with copies of the last example, of weight 0, or smaller than the others, as the data
     wants it. Elements are as in `train_batches`.
     """
-    examples = resident({"train": data.train, "test": data.test}[split])
+    examples = data.splits[split]
+    stored = resident(examples.whole)
     whole, rest = divmod(examples.size, batch)
 
     def address(position: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        index = tf.minimum(position, examples.size - 1)
+        index = examples.in_whole(tf.minimum(position, examples.size - 1))
         return index, tf.zeros_like(index, tf.uint64), tf.cast(position < examples.size, tf.float32)
 
     if data.fills_last_batch or not rest:
-        return _batches(data, examples, address, whole + bool(rest), batch, share, training=False)
+        return _batches(data, stored, address, whole + bool(rest), batch, share, training=False)
 
     def address_at_end(position: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         return address(position + whole * batch)
 
-    last = _batches(data, examples, address_at_end, 1, rest, share, training=False)
-    return _batches(data, examples, address, whole, batch, share, training=False).concatenate(last) if whole else last
+    last = _batches(data, stored, address_at_end, 1, rest, share, training=False)
+    return _batches(data, stored, address, whole, batch, share, training=False).concatenate(last) if whole else last
 
 
 def _batches(

@@ -1,4 +1,4 @@
-"""A source of examples: two splits, each of which returns images and labels by example index."""
+"""A source of examples: two or three splits, each of which returns images and labels by example index."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ import tensorflow as tf
 from accumtrain.data.bad_example import BadExample
 from accumtrain.data.preprocess import Preprocess
 
+SPLIT_WORDS = {"train": "training", "val": "validation", "test": "test"}
+
 
 class Split(ABC):
     """A fixed number of examples, addressed by index.
@@ -22,12 +24,14 @@ class Split(ABC):
         image_shape: [height, width, channels] of the stored images; None if they may differ.
         channels: 1 or 3.
         white: The value of a uint8 pixel that means 1.0.
+        labels: Integers [size] where they are known before the examples are read, else None.
     """
 
     size: int
     image_shape: tuple[int, int, int] | None
     channels: int
     white: int = 255
+    labels: np.ndarray | None = None
 
     @abstractmethod
     def read(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -46,6 +50,15 @@ class Split(ABC):
         """The examples left out so far (data.on_error=skip), each once, in the split's order."""
         return []
 
+    @property
+    def whole(self) -> Split:
+        """The split that this one is a part of, or itself."""
+        return self
+
+    def in_whole(self, index: tf.Tensor) -> tf.Tensor:
+        """The places of the examples `index`, int64 [n], in `whole`; called in graphs."""
+        return index
+
 
 class ArraySplit(Split):
     """A split of arrays in memory.
@@ -61,7 +74,7 @@ class ArraySplit(Split):
     def __init__(
         self, images: np.ndarray, labels: np.ndarray, white: int = 255, weights: np.ndarray | None = None
     ) -> None:
-        self.size = len(images)
+        self.size, self.labels = len(images), labels
         self.image_shape = images.shape[1:]
         self.channels = images.shape[-1]
         self.white = white
@@ -83,19 +96,21 @@ class Source:
 
     Attributes:
         train: The examples to train on.
-        test: The examples to evaluate on.
+        test: The examples that decide nothing; None if there are only those to validate on.
         num_classes: Labels are 0..num_classes-1.
         notes: What the user should know about the source, one line each.
         class_names: The names of the classes in order; empty if they have none.
+        val: The examples that choose the best state; None if the source has none, see data/validation.py.
         fingerprint: What a continued run must find again: plain JSON values by names that a user understands, such as
             data.train.names. It depends on the content alone, not on paths or times of change.
     """
 
     train: Split
-    test: Split
+    test: Split | None
     num_classes: int
     notes: list[str] = field(default_factory=list)
     class_names: list[str] = field(default_factory=list)
+    val: Split | None = None
     fingerprint: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -105,22 +120,24 @@ class Data:
 
     Attributes:
         train: The examples to train on.
-        test: The examples to evaluate on.
+        test: The examples that decide nothing if there are some to validate on; None if there are only those.
         num_classes: Labels are 0..num_classes-1.
         image_shape: [height, width, channels] of the images in a batch.
         preprocess: From stored images to the images in a batch.
         notes: What the user should know about the source, one line each.
         class_names: The names of the classes in order; empty if they have none.
+        val: The examples that choose the best state and when to stop; without them the test examples do.
         fingerprint: That of the source, with the classes and the number of examples of each split: plain JSON values.
     """
 
     train: Split
-    test: Split
+    test: Split | None
     num_classes: int
     image_shape: tuple[int, ...]
     preprocess: Preprocess
     notes: list[str] = field(default_factory=list)
     class_names: list[str] = field(default_factory=list)
+    val: Split | None = None
     fingerprint: Mapping[str, Any] = field(default_factory=dict)
 
     fills_last_batch: ClassVar[bool] = True  # of an evaluation, with copies of weight 0
@@ -129,7 +146,24 @@ class Data:
     def facts(self) -> str:
         """What the banner says about the data."""
         shape = " x ".join(map(str, self.image_shape))
-        return f"{self.train.size:,} training and {self.test.size:,} test images, {shape}, {self.num_classes} classes"
+        return f"{self.sizes} images, {shape}, {self.num_classes} classes"
+
+    @property
+    def splits(self) -> dict[str, Split]:
+        """The splits by name: train, and val or test or both."""
+        splits = {"train": self.train, "val": self.val, "test": self.test}
+        return {name: split for name, split in splits.items() if split is not None}
+
+    @property
+    def watched(self) -> str:
+        """The split that is evaluated while training, and chooses the best state: val, or test where there is none."""
+        return "test" if self.val is None else "val"
+
+    @property
+    def sizes(self) -> str:
+        """The number of examples of each split."""
+        counts = [f"{split.size:,} {SPLIT_WORDS[name]}" for name, split in self.splits.items()]
+        return ", ".join(counts[:-1]) + f" and {counts[-1]}"
 
     def shaped(self, batch: dict[str, Any], size: int) -> dict[str, Any]:
         """The same batch of image, label and weight, whose shapes are known: `size` examples."""
@@ -139,9 +173,17 @@ class Data:
     @property
     def skipped(self) -> list[dict[str, str]]:
         """The examples that this process has left out so far (data.on_error=skip): split, name and reason of each."""
-        splits = {"train": self.train, "test": self.test}
         return [
             {"split": name, "name": bad.name, "reason": bad.reason}
-            for name, split in splits.items()
+            for name, split in self.whole_splits.items()
             for bad in split.skipped
         ]
+
+    @property
+    def whole_splits(self) -> dict[str, Split]:
+        """The splits as they are stored: train holds the examples that are held out of it, too."""
+        stored: dict[str, Split] = {}
+        for name, split in self.splits.items():
+            if not any(split.whole is each for each in stored.values()):
+                stored[name] = split.whole
+        return stored

@@ -86,6 +86,7 @@ class DryRun:
                 self.window.ema,
                 build_means(config.loss),
                 data,
+                data.watched,
                 batch,
                 devices.strategy,
                 build_split_metrics(config.loss),

@@ -18,14 +18,16 @@ from accumtrain.engine.loss import Batch, PerExample, SplitMetrics, weighted_sum
 from accumtrain.engine.pace import Pace
 from accumtrain.engine.step import for_each
 from accumtrain.engine.window import sum_buffer
+from accumtrain.errors import DataError
 
 
 class Evaluator:
-    """Evaluates a model on the test split of its data. Create it inside the strategy's scope.
+    """Evaluates a model on a split of its data. Create it inside the strategy's scope.
 
     Args:
         ema: averages to evaluate in place of the weights, or None.
         means: functions (labels [N], logits [N, classes]) -> values [N], by name; `loss` is one of them.
+        split: name of the split.
         batch: examples per batch over all replicas.
         split_metrics: what else is measured, on one replica; None is nothing.
     """
@@ -36,14 +38,15 @@ class Evaluator:
         ema: MovingAverage | None,
         means: Mapping[str, PerExample],
         data: Data,
+        split: str,
         batch: int,
         strategy: tf.distribute.Strategy,
         split_metrics: SplitMetrics | None = None,
     ):
         self._model, self._ema, self._strategy = model, ema, strategy
         self._means, self._split_metrics = dict(means), split_metrics
-        self._batches = -(-data.test.size // batch)
-        self._dataset = distributed(strategy, lambda share: eval_batches(data, batch=batch, share=share))
+        self.split, self._batches = split, -(-data.splits[split].size // batch)
+        self._dataset = distributed(strategy, lambda share: eval_batches(data, batch=batch, split=split, share=share))
         self._dtype = model.trainable_variables[0].dtype
         self._sums = [sum_buffer([], self._dtype) for _ in [*self._means, "examples"]]
 
@@ -61,6 +64,9 @@ class Evaluator:
 
         Returns:
             loss and metrics by name, examples, seconds; None if the evaluation was abandoned.
+
+        Raises:
+            DataError: all examples are left out (data.on_error=skip).
         """
         started, pace, done = time.perf_counter(), Pace(), 0
         batches = iter(self._dataset)
@@ -75,6 +81,8 @@ class Evaluator:
                 done += count
                 report(done, self._batches)
         *sums, examples, others = self._take()
+        if not examples:
+            raise DataError(f"none of the {self.split} examples can be used: see job=check, which names them")
         return {
             **{name: total / examples for name, total in zip(self._means, sums, strict=True)},
             **others,

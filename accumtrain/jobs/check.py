@@ -10,11 +10,11 @@ from accumtrain.config.schema import Config
 from accumtrain.console import say, table
 from accumtrain.data.census import Census, take_census
 from accumtrain.data.open_data import open_data
+from accumtrain.data.source import SPLIT_WORDS
 from accumtrain.errors import DataError
 from accumtrain.progress import counting
 from accumtrain.runs.folder import result_file
 
-SPLITS = ("train", "test")
 SHOWN = 20  # classes, bad examples and duplicates that are printed; the file has all
 SIZE = "{} / {} / {}"
 
@@ -26,7 +26,7 @@ def run(config: Config) -> dict[str, Any]:
         DataError: examples are bad, or the data set can't be opened at all.
     """
     data = open_data(replace(config.data, on_error="skip"), config.run.seed)  # bad examples are listed, all of them
-    splits = {name: getattr(data, name) for name in SPLITS}
+    splits = data.whole_splits
     censuses = {}
     for name, split in splits.items():
         with counting(f"reading {name}", split.size) as report:
@@ -82,24 +82,27 @@ def _bad(censuses: dict[str, Census]) -> list[dict[str, str]]:
 
 
 def _duplicates(censuses: dict[str, Census]) -> list[dict[str, str]]:
-    """The test examples whose image is in the training split, too."""
-    train, test = (censuses[name].contents for name in SPLITS)
+    """The other examples whose image is in the training split, too."""
+    train = censuses["train"].contents
     return [
-        {"train": train[content][0], "test": name}
-        for content, names in test.items()
+        {"train": train[content][0], split: name}
+        for split, census in censuses.items()
+        if split != "train"
+        for content, names in census.contents.items()
         if content in train
         for name in names
     ]
 
 
 def _show(config: Config, result: dict[str, Any], classes: list[str]) -> None:
-    rows = [(name, *(f"{result[split]['classes'][name]:,}" for split in SPLITS)) for name in classes]
-    table(f"{config.data.label}: images of each class", ("class", *SPLITS), rows[:SHOWN])
+    splits = [name for name in SPLIT_WORDS if name in result]
+    rows = [(name, *(f"{result[split]['classes'][name]:,}" for split in splits)) for name in classes]
+    table(f"{config.data.label}: images of each class", ("class", *splits), rows[:SHOWN])
     _more(len(rows))
     table(
         "sizes, smallest / median / largest",
         ("split", "images", "width", "height", "bad"),
-        [_row(split, result[split]) for split in SPLITS],
+        [_row(split, result[split]) for split in splits],
     )
     bad, duplicates = result["bad"], result["duplicates"]
     if bad["count"]:
@@ -107,9 +110,10 @@ def _show(config: Config, result: dict[str, Any], classes: list[str]) -> None:
         for each in bad["examples"][:SHOWN]:
             say(f"  {each['name']} {each['reason']}")
         _more(bad["count"])
-    say(f"{duplicates['count']} test images are also in the training split, byte for byte")
+    others = " and ".join(splits[1:])
+    say(f"{duplicates['count']} {others} images are also in the training split, byte for byte")
     for each in duplicates["examples"][:SHOWN]:
-        say(f"  {each['test']} is {each['train']}")
+        say(f"  {each.get('test', each.get('val'))} is {each['train']}")
     _more(duplicates["count"])
 
 

@@ -1,4 +1,4 @@
-"""job=evaluate: loss and metrics of a trained run on its test split."""
+"""job=evaluate: loss and metrics of a trained run on its test split, or on its validation split if it has no other."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def run(config: Config) -> dict[str, Any] | None:
     """Evaluates the best state of a run, or the last state if there was no evaluation yet.
 
     Returns:
-        status, step, checkpoint, test (loss and metrics), examples_per_second, seconds, skipped (examples that can't be
-        read); None on a worker that is not the chief.
+        status, step, checkpoint, test or val (loss and metrics), examples_per_second, seconds, skipped (examples that
+        can't be read); None on a worker that is not the chief.
 
     Raises:
         CheckpointError: there is no trained run, or its checkpoint can't be used.
@@ -42,6 +42,7 @@ def run(config: Config) -> dict[str, Any] | None:
     devices = resolve(config.device)
     micro_batch = micro_batch_size(config.batch_size, config.accum.count, devices.replicas)
     data = open_data(config.data, config.run.seed)
+    split = "val" if data.test is None else "test"
     with devices.strategy.scope():
         model = model_for(config, data)
         ema = moving_average(config, model)
@@ -51,6 +52,7 @@ def run(config: Config) -> dict[str, Any] | None:
             ema,
             build_means(config.loss),
             data,
+            split,
             micro_batch * devices.replicas,
             devices.strategy,
             build_split_metrics(config.loss),
@@ -63,7 +65,7 @@ def run(config: Config) -> dict[str, Any] | None:
     if result is None:
         raise Preempted("evaluation stopped; run the same command again")
     means = {name: value for name, value in result.items() if name not in NO_MEANS}
-    row = ("test", f"{result['examples']}", *(f"{value:.4f}" for value in means.values()))
+    row = (split, f"{result['examples']}", *(f"{value:.4f}" for value in means.values()))
     table(f"{saved.path}", ("split", "examples", *means), [row])
     say(f"{result['examples'] / result['seconds']:.0f} examples/s on {devices.description}")
     if data.skipped:
@@ -74,7 +76,7 @@ def run(config: Config) -> dict[str, Any] | None:
         "status": "completed",
         "step": saved.step,
         "checkpoint": saved.prefix,
-        "test": means,
+        split: means,
         "examples_per_second": result["examples"] / result["seconds"],
         "seconds": result["seconds"],
         "skipped": data.skipped,

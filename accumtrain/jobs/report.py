@@ -65,7 +65,7 @@ class _Reported:
 
 def _rank(run: _Reported) -> tuple[float, float]:
     """Smaller is better: the highest accuracy first, and of equal ones, or without any, the lowest loss."""
-    accuracy, loss = (_number(run.summary, "test", name) for name in ("accuracy", "loss"))
+    accuracy, loss = (_number(run.summary, "best", name) for name in ("accuracy", "loss"))
     return -(accuracy or 0.0), math.inf if loss is None else loss
 
 

@@ -86,15 +86,9 @@ class Session:
         self.global_micro_batch = self.micro_batch * devices.replicas
         with devices.strategy.scope():
             self.step = Step(window, devices.strategy, xla=devices.xla, eager=config.debug.eager)
-            self.evaluator = Evaluator(
-                window.model,
-                window.ema,
-                build_means(config.loss),
-                data,
-                self.global_micro_batch,
-                devices.strategy,
-                build_split_metrics(config.loss),
-            )
+            self.evaluator = self._evaluator(data.watched)
+            both = data.val is not None and data.test is not None
+            self.tester = self._evaluator("test") if both else None  # at the end, of the best state
         self.alone = devices.workers == 1
         self.checkpoints = Checkpoints(
             run.checkpoints,
@@ -113,6 +107,18 @@ class Session:
         self.meter, self.interrupt = Meter(), Interrupt()
         self.walltime = Walltime(config.run.walltime_seconds)
         self.watchdog = Watchdog(config.run.hang_timeout, run.path)
+
+    def _evaluator(self, split: str) -> Evaluator:
+        return Evaluator(
+            self.window.model,
+            self.window.ema,
+            build_means(self.config.loss),
+            self.data,
+            split,
+            self.global_micro_batch,
+            self.devices.strategy,
+            build_split_metrics(self.config.loss),
+        )
 
     def _facts(self) -> dict[str, Any]:
         """What the manifest of a checkpoint says of this run."""
@@ -172,7 +178,7 @@ class Session:
             "status": status,
             "step": self.done,
             "epoch": round(self.done * self.config.batch_size / self.data.train.size, 4),
-            **results(self.window, self.logbook, self.checkpoints),
+            **results(self.window, self.logbook, self.checkpoints, self.data.watched),
             **speed_and_memory(self.window, self.logbook, self.meter),
             **batch_sizes(self.config, self.micro_batch, self.devices.replicas),
             "recovery": self.recovery.counts,

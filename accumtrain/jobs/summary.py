@@ -31,14 +31,18 @@ def speed_and_memory(window: Window, logbook: Logbook, meter: Meter) -> dict[str
     }
 
 
-def results(window: Window, logbook: Logbook, checkpoints: Checkpoints) -> dict[str, Any]:
-    """The part of the summary that is learned."""
+def results(window: Window, logbook: Logbook, checkpoints: Checkpoints, watched: str) -> dict[str, Any]:
+    """The part of the summary that is learned.
+
+    Args:
+        watched: name of the split that chooses the best state.
+    """
     return {
         "params": window.model.params,
         "optimizer_state_bytes": tensor_bytes(window.optimizer.state),
-        "train": logbook.last("train"),
-        "test": logbook.last("test"),
+        **{split: logbook.last(split) for split in dict.fromkeys(("train", watched, "test"))},
         "best": checkpoints.best,
+        "best_on": watched,
         "checkpoints": _waiting(checkpoints.pauses),
     }
 
@@ -55,9 +59,13 @@ def batch_sizes(config: Config, micro_batch: int, replicas: int) -> dict[str, An
 
 def show_closing(summary: dict[str, Any], run: Run) -> None:
     """Prints the table at the end of a run."""
-    splits = {split: summary[split] for split in ("train", "test", "best") if summary.get(split) is not None}
+    watched = summary["best_on"]
+    titles = {"train": "train", watched: watched, "best": f"best on {watched}"}
+    if watched != "test":
+        titles["test"] = "test, of the best"
+    splits = {title: summary[split] for split, title in titles.items() if summary.get(split) is not None}
     means = list(dict.fromkeys(name for values in splits.values() for name in values))
-    rows = [(split, *(_number(values.get(name)) for name in means)) for split, values in splits.items()]
+    rows = [(title, *(_number(values.get(name)) for name in means)) for title, values in splits.items()]
     speed = summary["examples_per_second"]
     table(f"{run.path.name}: {summary['step']} updates", ("", *means), rows)
     say(

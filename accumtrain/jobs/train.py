@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NoReturn
 
 import tensorflow as tf
 
 from accumtrain.config.schema import Config
 from accumtrain.console import say
-from accumtrain.engine.checkpoint import ACCURACY
+from accumtrain.engine.all_reduce import same_on_all_replicas
+from accumtrain.engine.checkpoint import ACCURACY, restore_model
+from accumtrain.engine.evaluator import Evaluator
 from accumtrain.engine.loss_scale import SMALLEST
 from accumtrain.engine.nonfinite import describe_state, describe_window
 from accumtrain.errors import DivergedError, Preempted
@@ -39,9 +42,8 @@ class Training(Session):
 
     def run(self) -> dict[str, Any] | None:
         show_opening(self.config, self.run_folder, self.data, self.devices, self.window, self.total, self.micro_batch)
-        finished = self.done >= self.total and self.logbook.tested(self.done)
-        if finished and (summary := self._summary_of_the_end()):
-            say(f"nothing left to do: all {self.done} updates are made (train.epochs or train.steps sets how many)")
+        if self._nothing_left() and (summary := self._summary_of_the_end()):
+            say(self._why_finished())
             show_closing(summary, self.run_folder)
             return summary if self.devices.chief else None
         self.run_folder.save_config(self.config)
@@ -53,11 +55,11 @@ class Training(Session):
         self.meter.start()
         with self.watchdog, self.interrupt, self.checkpoints, self._progress() as self.progress:
             self._evaluate_if_due()  # if the run was stopped during an evaluation
-            if self.done < self.total:
+            if not self._finished():
                 self.watchdog.beat("tracing the first update")
                 self.step.trace(batches)
             self.checkpoints.save()  # of update 0, during the first micro-steps: so saving is known to be possible
-            while self.done < self.total:
+            while not self._finished():
                 before = self.done
                 most = self.due.next(self.done) - self.done if self.alone and not self.step.eager else 1
                 count = self.updates_pace.next(most)
@@ -73,8 +75,12 @@ class Training(Session):
                 self._evaluate_if_due()
                 if self.due.checkpoint(self.done):
                     self.checkpoints.save()
-                if update["stop"] and self.done < self.total:
+                if update["stop"] and not self._finished():
                     self._stop()
+            self.checkpoints.save()
+            if self.done < self.total:
+                self.progress.event(self._why_finished())
+            self._test_best()
 
         # ---- close -----------------------------------------------------------------------------------------------
         self.note_skipped()
@@ -84,6 +90,29 @@ class Training(Session):
         draw_curves({self.run_folder.path.name: self.logbook.records}, self.run_folder.path / "results.png")
         show_closing(summary, self.run_folder)
         return summary
+
+    def _finished(self) -> bool:
+        """Whether all updates are made, or the last evaluations were no better than one before (train.patience)."""
+        patience = self.config.train.patience
+        return self.done >= self.total or (patience is not None and self._evaluations_since_best() >= patience)
+
+    def _nothing_left(self) -> bool:
+        tested = self.tester is None or self.logbook.evaluated(self.done, "test")
+        return self._finished() and self.logbook.evaluated(self.done, self.data.watched) and tested
+
+    def _evaluations_since_best(self) -> int:
+        found = self.logbook.evaluations(self.data.watched)
+        losses = [math.inf if each["loss"] is None else each["loss"] for each in found]
+        ranks = [(each.get(ACCURACY) or 0.0, -loss) for each, loss in zip(found, losses, strict=True)]
+        return len(ranks) - 1 - ranks.index(max(ranks)) if ranks else 0
+
+    def _why_finished(self) -> str:
+        if self.done < self.total:
+            return (
+                f"stopping early after update {self.done}: {self.config.train.patience} evaluations in a row were no "
+                "better than the best (train.patience)"
+            )
+        return f"nothing left to do: all {self.done} updates are made (train.epochs or train.steps sets how many)"
 
     def _summary_of_the_end(self) -> dict[str, Any] | None:
         """The summary that was written after the last update; None if the run was stopped before it was."""
@@ -143,19 +172,40 @@ class Training(Session):
     # ---- evaluation ----------------------------------------------------------------------------------------------
 
     def _evaluate_if_due(self) -> None:
-        if not self.due.evaluation(self.done) or self.logbook.tested(self.done):
+        if not self.due.evaluation(self.done) or self.logbook.evaluated(self.done, self.data.watched):
             return
         self.checkpoints.wait()  # averages take the place of the weights that it writes
-        result = self.evaluator(stop=lambda: self._asked_to_stop() and self.alone, report=self._evaluating)
-        if result is None:
-            self._stop()
-        self.note_skipped()
+        result = self._evaluate(self.evaluator)
         best = self.checkpoints.save_if_best(result["loss"], result.get(ACCURACY))
         if best and self.resumed:
             self.checkpoints.wait()  # this update may be saved as not yet tested, and is not tested again once noted
-        self.logbook.test(self.done, result)
-        means = ", ".join(f"test {name} {result[name]:.4f}" for name in self.evaluator.names)
-        self.progress.event(f"update {self.done}: {means}{' (best)' if best else ''}")
+        self.logbook.evaluation(self.done, self.data.watched, result)
+        self.progress.event(f"update {self.done}: {self._means(self.data.watched, result)}{' (best)' if best else ''}")
+
+    def _test_best(self) -> None:
+        """Evaluates the best state on the test split, once, at the end."""
+        if self.tester is None or self.logbook.evaluated(self.done, "test"):
+            return
+        self.checkpoints.wait()
+        if not self.alone:
+            same_on_all_replicas(self.devices.strategy, self.done)  # the chief has written what the others read
+        best = restore_model(self.run_folder.checkpoints, self.window.model, self.window.ema)
+        try:
+            result = self._evaluate(self.tester)
+        finally:
+            self.checkpoints.restore()
+        self.logbook.evaluation(self.done, "test", result)
+        self.progress.event(f"the best state, of update {best.step}: {self._means('test', result)}")
+
+    def _evaluate(self, evaluator: Evaluator) -> dict[str, float]:
+        result = evaluator(stop=lambda: self._asked_to_stop() and self.alone, report=self._evaluating)
+        if result is None:
+            self._stop()
+        self.note_skipped()
+        return result
+
+    def _means(self, split: str, result: dict[str, float]) -> str:
+        return ", ".join(f"{split} {name} {result[name]:.4f}" for name in self.evaluator.names)
 
     def _evaluating(self, done: int, batches: int) -> None:
         self.watchdog.beat(f"evaluation after update {self.done}, batch {done} of {batches}")

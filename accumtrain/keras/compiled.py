@@ -73,7 +73,7 @@ class Compiled:
             check_summable(model.trainable_variables)
         except ValueError as error:
             raise ConfigError(str(error)) from error
-        self.weighted = any(len(split.read(tf.zeros([1], tf.int64))[1]) > 1 for split in (data.train, data.test))
+        self.weighted = any(len(split.read(tf.zeros([1], tf.int64))[1]) > 1 for split in data.splits.values())
         self._before: list[tuple[keras.Variable, np.ndarray]] = []
 
     @contextmanager
@@ -162,9 +162,7 @@ def written(compiled: Compiled, metrics: Sequence[str]) -> Iterator[Path]:
         except ValueError as error:
             raise ConfigError(f"{error}\nOr give `steps` as a number: nothing is tried out then") from error
         (folder / METRICS).write_text(json.dumps(list(metrics)))
-        examples = {
-            name: _some(split) for name, split in (("train", compiled.data.train), ("test", compiled.data.test))
-        }
+        examples = {name: _some(split) for name, split in compiled.data.splits.items()}
         (folder / EXAMPLES).write_bytes(pickle.dumps(examples))
         yield folder
 
@@ -172,8 +170,8 @@ def written(compiled: Compiled, metrics: Sequence[str]) -> Iterator[Path]:
 def read_compiled(folder: Path) -> Compiled:
     """What `written` has written."""
     examples = pickle.loads((folder / EXAMPLES).read_bytes())
-    train, test = (GivenSplit(*examples[name]) for name in ("train", "test"))
-    return Compiled(read_model(folder), given_data(train, test))
+    splits = {name: GivenSplit(*arrays) for name, arrays in examples.items()}
+    return Compiled(read_model(folder), given_data(splits["train"], splits["val"]))
 
 
 def _some(split: Split) -> Any:

@@ -34,9 +34,9 @@ def take_data(model: keras.Model, data: Any, validation_data: Any, validation_sp
     if not (isinstance(validation_split, (int, float, np.floating)) and 0 < validation_split < 1):
         raise DataError(f"validation_split={validation_split}: must be above 0 and below 1, or give validation_data")
     train, test = hold_out(_arrays(model, data, notes), validation_split)
-    given = given_data(GivenSplit(*train), GivenSplit(*test), notes)
-    notes.append(f"{given.test.size:,} examples, evenly spaced, are held out to evaluate on (validation_split)")
-    return given
+    val_split = GivenSplit(*test)
+    notes.append(f"{val_split.size:,} examples, evenly spaced, are held out to evaluate on (validation_split)")
+    return given_data(GivenSplit(*train), val_split, notes)
 
 
 class OwnSplit(Split):

@@ -49,8 +49,17 @@ class Job:
 
 
 BY_ACCURACY = (("test.accuracy", -1), ("test.loss", 1))
+BY_BEST = (("best.accuracy", -1), ("best.loss", 1))
 TESTED: dict[str, Column] = {
     "step": ("step", "d"),
+    "test accuracy": ("test.accuracy", ".4f"),
+    "test loss": ("test.loss", ".4f"),
+    "examples/s": ("examples_per_second", ",.0f"),
+    "seconds": ("seconds", format_seconds),
+}
+TRAINED: dict[str, Column] = {
+    "step": ("step", "d"),
+    "best": ("best.accuracy", ".4f"),
     "test accuracy": ("test.accuracy", ".4f"),
     "test loss": ("test.loss", ".4f"),
     "examples/s": ("examples_per_second", ",.0f"),
@@ -79,8 +88,8 @@ JOBS.add(
         probed=True,
         shared_by_workers=True,
         preemptible=True,
-        ranking=BY_ACCURACY,
-        columns=TESTED,
+        ranking=BY_BEST,
+        columns=TRAINED,
     ),
     Job(
         "evaluate",

@@ -17,7 +17,7 @@ Records = Sequence[Mapping[str, Any]]
 
 
 def draw_curves(runs: Mapping[str, Records], path: Path) -> None:
-    """Draws loss and metrics against updates, side by side: training thin, test bold, a colour per run.
+    """Draws loss and metrics against updates, side by side: training thin, evaluations bold, a colour per run.
 
     Args:
         runs: name -> metric records, as metrics.jsonl holds them. Values that are no numbers are left out.
@@ -36,7 +36,7 @@ def draw_curves(runs: Mapping[str, Records], path: Path) -> None:
     axes = grid[0]
     for axis, name in zip(axes, names, strict=True):
         for colour, (run, records) in enumerate(runs.items()):
-            for split, style in (("train", {"lw": 0.8, "alpha": 0.5}), ("test", {"lw": 2, "marker": "."})):
+            for split, style in (("train", {"lw": 0.8, "alpha": 0.5}), (_watched(records), {"lw": 2, "marker": "."})):
                 points = [(r["step"], r[name]) for r in records if r["split"] == split and _is_point(r, name)]
                 if points:
                     label = f"{run} {split}".replace("$", r"\$")  # between two of them stands a formula
@@ -53,9 +53,14 @@ def draw_curves(runs: Mapping[str, Records], path: Path) -> None:
         pyplot.close(figure)
 
 
+def _watched(records: Records) -> str:
+    """The split that was evaluated while training."""
+    return "val" if any(record["split"] == "val" for record in records) else "test"
+
+
 def _drawn(runs: Iterable[Records]) -> list[str]:
     """Loss and at most MOST_METRICS metrics: what evaluations have measured."""
-    tested = [record for records in runs for record in records if record["split"] == "test"]
+    tested = [record for records in runs for record in records if record["split"] != "train"]
     found = dict.fromkeys(name for record in tested for name in record if name not in NO_METRICS)
     return ["loss", *list(found)[:MOST_METRICS]]
 

@@ -69,20 +69,24 @@ class Logbook:
         values = {name: update[name] for name in (*self._means, *BESIDE_MEANS) if name in update}
         self._write("train", step, values | speed)
 
-    def test(self, step: int, result: Mapping[str, float]) -> None:
+    def evaluation(self, step: int, split: str, result: Mapping[str, float]) -> None:
         """Logs an evaluation: loss, metrics, examples and its speed."""
         self.longest = max(self.longest, result["seconds"])
         speed = {"examples_per_second": result["examples"] / result["seconds"]}
-        self._write("test", step, {name: result[name] for name in (*self._means, "examples")} | speed)
+        self._write(split, step, {name: result[name] for name in (*self._means, "examples")} | speed)
 
     def forget_after(self, step: int) -> None:
         """Deletes the records after update `step`, to which the run goes back."""
         self._run.truncate(step)
         self.records = self._run.records()
 
-    def tested(self, step: int) -> bool:
-        """Whether the state after `step` updates has been evaluated."""
-        return any(record["split"] == "test" and record["step"] == step for record in self.records)
+    def evaluated(self, step: int, split: str) -> bool:
+        """Whether an evaluation on a split was logged after `step` updates."""
+        return any(record["split"] == split and record["step"] == step for record in self.records)
+
+    def evaluations(self, split: str) -> list[dict[str, Any]]:
+        """The records of all evaluations on a split, in order."""
+        return [record for record in self.records if record["split"] == split]
 
     def last(self, split: str) -> dict[str, float] | None:
         """Loss and metrics of the last record of a split; None without a record."""

@@ -1,0 +1,37 @@
+"""The examples to validate on: those that choose the best state and when to stop, so that the test examples don't."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from accumtrain.data.part import hold_out
+from accumtrain.data.source import Source
+from accumtrain.errors import ConfigError, DataError
+from accumtrain.kinds.sources import DataConfig
+
+
+def with_validation(source: Source, config: DataConfig) -> Source:
+    """The source with a validation split: its own, or `data.val_fraction` of the training examples.
+
+    Raises:
+        ConfigError: the source has one of its own, and `data.val_fraction` asks for another.
+        DataError: the share of the training examples is not one example, or all of them.
+    """
+    if source.val is not None:
+        if config.val_fraction is not None:
+            raise ConfigError(
+                f"data.val_fraction={config.val_fraction}: the data has {source.val.size:,} validation examples of its "
+                "own; leave it out"
+            )
+        return source
+    fraction = config.val_share
+    if not fraction:
+        return source
+    train, val = hold_out(source.train, fraction)
+    if not (train.size and val.size):
+        raise DataError(
+            f"data.val_fraction={fraction} of {source.train.size:,} training examples leaves {train.size:,} to train "
+            f"and {val.size:,} to validate on: choose another share, or 0 to validate on the test examples"
+        )
+    note = f"{val.size:,} training examples are held out to validate on (data.val_fraction={fraction:g})"
+    return replace(source, train=train, val=val, notes=[*source.notes, note])
