@@ -18,7 +18,7 @@ def with_validation(source: Source, config: DataConfig) -> Source:
         DataError: the share of the training examples is not one example, or all of them.
     """
     if source.val is not None:
-        if config.val_fraction is not None:
+        if config.val_fraction:
             raise ConfigError(
                 f"data.val_fraction={config.val_fraction}: the data has {source.val.size:,} validation examples of its "
                 "own; leave it out"

@@ -53,7 +53,9 @@ def make_folder(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def folder_config() -> Callable[..., FolderConfig]:
-    return lambda path, **changes: FolderConfig(**{**PLAIN, **changes}, path=str(path), test_fraction=0.2)
+    return lambda path, **changes: FolderConfig(
+        **{**PLAIN, "val_fraction": 0.0, **changes}, path=str(path), test_fraction=0.2
+    )
 
 
 def example(features: dict[str, bytes | int]) -> bytes:

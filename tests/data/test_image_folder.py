@@ -35,13 +35,24 @@ def test_class_folders_are_split_by_fraction(make_folder: MakeFolder, folder_con
     assert numbers(again, "test") == test
 
 
-@pytest.mark.parametrize("second", ["test", "val"])
-def test_train_and_test_folders(make_folder: MakeFolder, folder_config: MakeConfig, second: str) -> None:
+@pytest.mark.parametrize(
+    ("second", "split"), [("test", "test"), ("val", "val"), ("valid", "val"), ("validation", "val")]
+)
+def test_folders_of_splits(make_folder: MakeFolder, folder_config: MakeConfig, second: str, split: str) -> None:
     root = make_folder("photos/train").parent
     make_folder(f"photos/{second}", count=2)
     data = open_data(folder_config(root), seed=0)
+    assert data.splits.keys() == {"train", split}
     assert numbers(data, "train") == {number: number // 5 for number in range(10)}
-    assert numbers(data, "test") == {number: number // 2 for number in range(4)}
+    assert numbers(data, split) == {number: number // 2 for number in range(4)}
+
+
+def test_two_folders_of_one_split_are_refused(make_folder: MakeFolder, folder_config: MakeConfig) -> None:
+    root = make_folder("photos/train").parent
+    make_folder("photos/val")
+    make_folder("photos/valid")
+    with pytest.raises(DataError, match="has val/ and valid/: keep one of them"):
+        open_data(folder_config(root), seed=0)
 
 
 def test_jpeg_capital_suffix_and_grey(make_folder: MakeFolder, folder_config: MakeConfig) -> None:

@@ -34,7 +34,7 @@ def write(tmp_path: Path) -> Callable[..., NpzConfig]:
 
     def save(arrays: dict[str, Any], **keys: Any) -> NpzConfig:
         np.savez(tmp_path / "mine.npz", **arrays)
-        return NpzConfig(path=str(tmp_path / "mine.npz"), **{"mean": [0.0], "std": [1.0], **keys})
+        return NpzConfig(path=str(tmp_path / "mine.npz"), **{"mean": [0.0], "std": [1.0], "val_fraction": 0.0, **keys})
 
     return save
 
@@ -70,18 +70,12 @@ def test_grey_images_need_no_axis_of_channels(write: Callable[..., NpzConfig]) -
     np.testing.assert_array_equal(whole(data, "train")[0], IMAGES[..., :1] / np.float32(255))
 
 
-@pytest.mark.parametrize(
-    ("arrays", "expected"), [(TEST, [0, 1, 2, 3]), (VAL, [4, 5, 6]), ({**VAL, **TEST}, [0, 1, 2, 3])]
-)
-def test_test_arrays_come_before_val_arrays(
-    write: Callable[..., NpzConfig], arrays: dict[str, np.ndarray], expected: list[int]
-) -> None:
+@pytest.mark.parametrize("arrays", [TEST, VAL, {**VAL, **TEST}], ids=["test", "val", "val and test"])
+def test_arrays_of_other_splits(write: Callable[..., NpzConfig], arrays: dict[str, np.ndarray]) -> None:
     data = open_data(write({**MINE, **arrays}), seed=0)
-    assert numbers(data, "train") == list(range(20))
-    assert numbers(data, "test") == expected
-    assert [note.partition("mine.npz")[2] for note in data.notes] == (
-        [" is evaluated on its test arrays; its val arrays are not used yet"] if len(arrays) == 4 else []
-    )
+    expected = {"train": list(range(20)), "val": [4, 5, 6], "test": [0, 1, 2, 3]}
+    assert {"train"} | {name.partition("_")[0] for name in arrays} == data.splits.keys()
+    assert {split: numbers(data, split) for split in data.splits} == {name: expected[name] for name in data.splits}
 
 
 @pytest.mark.parametrize(
