@@ -38,4 +38,4 @@ summary = accumtrain.fit(
     memory_limit_mb=60,  # ... as fit into so much memory of tensors
 )
 micro_batches = f"{summary['accum_steps']} micro-batches of {summary['micro_batch_size']}"
-print(f"{micro_batches}, test accuracy {summary['test']['accuracy']:.3f}")
+print(f"{micro_batches}, val accuracy {summary['val']['accuracy']:.3f}")

@@ -59,7 +59,8 @@ TESTED: dict[str, Column] = {
 }
 TRAINED: dict[str, Column] = {
     "step": ("step", "d"),
-    "best": ("best.accuracy", ".4f"),
+    "best accuracy": ("best.accuracy", ".4f"),
+    "best loss": ("best.loss", ".4f"),
     "test accuracy": ("test.accuracy", ".4f"),
     "test loss": ("test.loss", ".4f"),
     "examples/s": ("examples_per_second", ",.0f"),

@@ -153,7 +153,7 @@ def test_all_of_it_is_checked(name, tmp_path):
     assert json.loads((tmp_path / "one" / "check.json").read_text()) == result
     assert result["status"] == "completed"
     assert result["duplicates"]["count"] == result["bad"]["count"] == 0
-    data = open_data(config.data, config.run.seed)
+    data = open_data(replace(config.data, val_fraction=0.0), config.run.seed)  # all of train, with what is held out
     for split in ("train", "test"):
         labels = taken(eval_batches(data, batch=1, split=split))["label"]
         counts = np.bincount(labels, minlength=data.num_classes).tolist()

@@ -15,7 +15,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 # take more than 10 s
 SLOW = {"fine_tuning", "mirrored", "plan_train_compare", "reversible", "transformer", "two_losses"}
 WITH_RUNS = {"fine_tuning", "plan_train_compare"}  # write into runs/
-ACCURACY = re.compile(r"(?:val_accuracy:|test accuracy|digit_accuracy:) (\d\.\d+)")
+ACCURACY = re.compile(r"(?:val_accuracy:|val accuracy|digit_accuracy:) (\d\.\d+)")
 
 
 @pytest.mark.parametrize(

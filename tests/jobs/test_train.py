@@ -163,6 +163,29 @@ def test_files_of_a_run(whole):
     assert list((whole / "tensorboard/train").glob("events*"))
 
 
+def test_the_best_is_chosen_on_validation_and_tested_once(config, tmp_path, capsys):
+    summary = run(config("validated", "data.val_fraction=0.25"))
+    records = metrics(tmp_path / "validated")
+    validated = [r for r in records if r["split"] == "val"]
+    (tested,) = [r for r in records if r["split"] == "test"]
+    best = max(validated, key=lambda r: (r["accuracy"], -r["loss"]))
+    assert [r["step"] for r in validated] == [2, 4, 6]
+    assert {r["examples"] for r in validated} == {12}
+    assert summary["best_on"] == "val"
+    assert summary["best"] == {name: best[name] for name in ("loss", "accuracy")}
+    assert f"the best state, of update {best['step']}: test loss" in capsys.readouterr().out
+    assert summary["test"] == {name: tested[name] for name in ("loss", "accuracy")}
+    assert run(config("validated", "data.val_fraction=0.25", "job=evaluate"))["test"] == summary["test"]
+
+
+def test_patience_ends_a_run_and_the_same_command_changes_nothing(config, tmp_path, capsys):
+    overrides = ("patient", "optim.lr=1e-30", "train.patience=1", "model.norm=group")  # nothing is learned
+    summary = run(config(*overrides))
+    assert (summary["status"], summary["step"]) == ("completed", 4)
+    assert "stopping early after update 4: 1 evaluations in a row" in capsys.readouterr().out
+    assert run(config(*overrides))["step"] == 4
+
+
 def test_evaluate_gives_the_accuracy_training_gave(config, whole, tmp_path):
     result = run(config("whole", "job=evaluate"))
     logged = {r["step"]: r for r in metrics(whole) if r["split"] == "test"}

@@ -93,7 +93,7 @@ def test_losses_of_weights_and_layers_and_example_weights(memory: str, float64: 
     summary = run(ours, data, memory=memory)
     train_in_keras(plain, data, data, UPDATES)
     assert distance(ours, plain, start) < 1e-12
-    assert summary["test"]["loss"] == pytest.approx(evaluated(plain, data)["loss"], rel=1e-6)
+    assert summary["val"]["loss"] == pytest.approx(evaluated(plain, data)["loss"], rel=1e-6)
 
 
 class Hasty(keras.optimizers.SGD):
@@ -183,7 +183,7 @@ def test_lists_of_inputs_and_targets() -> None:
     x, y = data_of(CASES["mlp"])
     summary = run(model, ([x, x], [y, x[:, :1]]))
     expected = model.evaluate([x, x], [y, x[:, :1]], batch_size=SIZE, verbose=0, return_dict=True)
-    assert summary["test"]["loss"] == pytest.approx(expected["loss"], rel=1e-5)
+    assert summary["val"]["loss"] == pytest.approx(expected["loss"], rel=1e-5)
 
 
 def test_a_frozen_base_called_without_training_stays_as_it_is() -> None:
@@ -260,9 +260,9 @@ def test_metrics_of_all_kinds_are_those_of_keras() -> None:
     model.compile("adam", "binary_crossentropy", metrics=["accuracy", keras.metrics.AUC()], weighted_metrics=["mae"])
     summary = run(model, data, batch_size=20, steps=1)
     expected = evaluated(model, data)
-    assert summary["test"].keys() == expected.keys()
+    assert summary["val"].keys() == expected.keys()
     for name, value in expected.items():
-        assert summary["test"][name] == pytest.approx(value, rel=1e-5), name
+        assert summary["val"][name] == pytest.approx(value, rel=1e-5), name
     assert summary["train"].keys() == {"loss", "accuracy"}
 
 
@@ -276,7 +276,7 @@ def test_a_metric_of_a_whole_batch_is_measured_in_evaluations() -> None:
     model.compile("adam", "mse", metrics=[distance_of_means])
     summary = run(model, (x, x[:, :1]))
     assert summary["train"].keys() == {"loss"}
-    assert summary["test"].keys() == {"loss", "distance_of_means"}
+    assert summary["val"].keys() == {"loss", "distance_of_means"}
 
 
 def test_without_accuracy_the_lowest_loss_is_the_best() -> None:
@@ -285,7 +285,7 @@ def test_without_accuracy_the_lowest_loss_is_the_best() -> None:
     model.compile(keras.optimizers.SGD(0.05), "mse", metrics=["mae"])
     summary = run(model, (x, x[:, :1]), updates=6, settings={"eval.every": 2})
     tested = [json.loads(line) for line in Path("runs/regression/metrics.jsonl").read_text().splitlines()]
-    losses = [each["loss"] for each in tested if each["split"] == "test"]
+    losses = [each["loss"] for each in tested if each["split"] == "val"]
     assert len(losses) == 3
     assert summary["best"] == {"loss": pytest.approx(min(losses))}
     assert (Path("runs/regression") / "results.png").exists()

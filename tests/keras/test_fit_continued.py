@@ -96,7 +96,7 @@ def test_data_sets_and_splits() -> None:
     summary = run(model, Numbers(), batch_size=16)
     x, y = Numbers().read(tf.range(64))
     expected = model.evaluate(x, y, verbose=0)
-    assert summary["test"]["loss"] == pytest.approx(expected, rel=1e-5)
+    assert summary["val"]["loss"] == pytest.approx(expected, rel=1e-5)
 
 
 def test_several_inputs() -> None:
