@@ -151,7 +151,7 @@ class PredictConfig:
     """What job=predict looks at, and where its answers go.
 
     `input`: an image, a folder that is searched for images, or a glob.
-    `output`: a folder for predictions.csv and predictions.jsonl, or a file of one of these kinds; null: the run's folder.
+    `output`: a folder for predictions.csv and predictions.jsonl, or one such file; null: the run's folder.
     `top`: how many classes are told of each image, the most probable first.
     """
 

@@ -14,7 +14,9 @@ from accumtrain.exports.names_in_zip import append_names
 def write_keras(exported: Exported, path: Path) -> None:
     """Writes the file of a Keras model. The names of the classes are in the archive that a .keras file is."""
     height, width, channels = exported.shape
-    mean, std = (np.resize(np.array(each, float), channels) for each in (exported.preprocess.mean, exported.preprocess.std))
+    mean, std = (
+        np.resize(np.array(each, float), channels) for each in (exported.preprocess.mean, exported.preprocess.std)
+    )
     (segment,) = exported.model.segments
     images = keras.Input((None, None, channels), dtype="uint8", name=IMAGES)
     pixels = keras.layers.Rescaling(1 / exported.preprocess.white)(images)

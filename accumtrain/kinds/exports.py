@@ -21,6 +21,7 @@ class Format:
         suffix: how the name of the file ends; "" is a folder.
         packages: modules that accumtrain does not bring along. The extra `accumtrain[name]` installs them.
         model_kinds: the kinds of models that the format can hold; empty: all.
+        cuts: whether it has operations that cut a window out of images of any size.
     """
 
     name: str
@@ -28,12 +29,13 @@ class Format:
     suffix: str = ""
     packages: tuple[str, ...] = ()
     model_kinds: tuple[str, ...] = ()
+    cuts: bool = True
 
 
 FORMATS: Table[Format] = Table("export.format")
 FORMATS.add(
     Format("savedmodel", "accumtrain.exports.saved_model:write_saved_model"),
-    Format("keras", "accumtrain.exports.keras_file:write_keras", ".keras", model_kinds=("keras",)),
+    Format("keras", "accumtrain.exports.keras_file:write_keras", ".keras", model_kinds=("keras",), cuts=False),
     Format("tflite", "accumtrain.exports.tflite_file:write_tflite", ".tflite"),
     Format("onnx", "accumtrain.exports.onnx_file:write_onnx", ".onnx", packages=("tf2onnx", "onnxruntime")),
 )
@@ -47,6 +49,11 @@ def check_export(config: Any) -> None:
         raise ConfigError(
             f"export.format={row.name}: {model.label} is made of TensorFlow operations, not of Keras layers, so a Keras "
             "file of it would not load without accumtrain; export.format=savedmodel loads in Keras, too"
+        )
+    if config.data.augment == "inception" and not row.cuts:
+        raise ConfigError(
+            f"export.format={row.name}: data.augment=inception looks at the middle of an image, which no layer of Keras "
+            "cuts out of images of any size; choose export.format=savedmodel"
         )
     if missing := [name for name in row.packages if find_spec(name) is None]:
         raise ConfigError(

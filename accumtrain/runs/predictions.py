@@ -53,7 +53,9 @@ def _csv(answers: Sequence[Answer], top: int) -> str:
 
 def _jsonl(answers: Sequence[Answer]) -> str:
     """Objects {"file": ..., "class": ..., "probability": ..., "top": [{"class": ..., "probability": ...}, ...]}."""
-    objects = ({"file": answer.file, **_object(answer.top[0]), "top": [*map(_object, answer.top)]} for answer in answers)
+    objects = (
+        {"file": answer.file, **_object(answer.top[0]), "top": [*map(_object, answer.top)]} for answer in answers
+    )
     return "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in objects)
 
 
