@@ -9,17 +9,18 @@ import numpy as np
 
 from accumtrain.exports.exported import IMAGES, PROBABILITIES, Exported
 from accumtrain.exports.names_in_zip import append_names
+from accumtrain.models.keras_model import KerasSegment
 
 
 def write_keras(exported: Exported, path: Path) -> None:
     """Writes the file of a Keras model. The names of the classes are in the archive that a .keras file is."""
     height, width, channels = exported.shape
-    mean, std = (
-        np.resize(np.array(each, float), channels) for each in (exported.preprocess.mean, exported.preprocess.std)
-    )
+    prepare = exported.preprocess
+    mean, std = (np.resize(np.array(values, float), channels) for values in (prepare.mean, prepare.std))
     (segment,) = exported.model.segments
+    assert isinstance(segment, KerasSegment)
     images = keras.Input((None, None, channels), dtype="uint8", name=IMAGES)
-    pixels = keras.layers.Rescaling(1 / exported.preprocess.white)(images)
+    pixels = keras.layers.Rescaling(1 / prepare.white)(images)
     pixels = keras.layers.Resizing(height, width, antialias=True)(pixels)
     logits = segment.model(keras.layers.Rescaling((1 / std).tolist(), (-mean / std).tolist())(pixels))
     outputs = keras.layers.Softmax(name=PROBABILITIES)(logits)

@@ -30,12 +30,11 @@ def largest_difference(exported: Exported, path: Path) -> float:
     images = {f"size_{place}": _images(exported.shape, size) for place, size in enumerate(SIZES)}
     with tempfile.TemporaryDirectory() as folder:
         inputs, outputs = Path(folder, "inputs.npz"), Path(folder, "outputs.npz")
-        np.savez(inputs, **images)
+        np.savez(inputs, allow_pickle=False, **images)
         command = [sys.executable, str(PROGRAM), str(path.absolute()), str(inputs), str(outputs)]
-        # on the CPU, as this process holds the memory of other devices
         environment = {
             **os.environ,
-            "CUDA_VISIBLE_DEVICES": "-1",
+            "CUDA_VISIBLE_DEVICES": "-1",  # this process holds the memory of GPUs
             "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
         }
         done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)

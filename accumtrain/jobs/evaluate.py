@@ -44,9 +44,8 @@ def run(config: Config) -> dict[str, Any] | None:
     with devices.strategy.scope():
         model = model_for(config, data)
         ema = moving_average(config, model)
-        saved = restore_model(
-            folder_of(config) / CHECKPOINTS, model, ema, partial(check_evaluates, config, data.fingerprint)
-        )
+        accept = partial(check_evaluates, config, data.fingerprint)
+        saved = restore_model(folder_of(config) / CHECKPOINTS, model, ema, accept)
         evaluator = Evaluator(
             model,
             ema,

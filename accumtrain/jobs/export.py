@@ -60,8 +60,8 @@ def run(config: Config) -> dict[str, Any]:
         difference = largest_difference(exported, unfinished)
         if not difference <= BOUND:
             raise VerificationError(
-                f"export.format={row.name}: probabilities differ by {difference:.1e} from those of the run, by more than "
-                f"{BOUND:g}; nothing is kept: choose another format"
+                f"export.format={row.name}: probabilities differ by {difference:.1e} from those of the run, more "
+                f"than {BOUND:g}; nothing is kept: choose another format"
             )
     result = {
         "status": "completed",
@@ -86,7 +86,7 @@ def _show(config: Config, result: dict[str, Any]) -> None:
         ("model", f"{config.model.label}, {result['checkpoint'].rpartition('/')[0]}"),
         ("input", f"uint8 [images, height, width, {channels}], pixels 0..255, any size; resized to {height} x {width}"),
         ("output", f"float32 [images, {len(names)}], probabilities of {shown}"),
-        ("difference", f"{result['largest_difference']:.1e} at most from job=predict, loaded without accumtrain"),
+        ("difference", f"{result['largest_difference']:.1e} at most from accumtrain's own, when loaded without it"),
         ("file", f"{result['file']}, {format_bytes(result['bytes'])}"),
     ]
     banner(f"exported as {result['format']}", rows)
@@ -110,9 +110,8 @@ def _path(config: Config) -> Path:
     path = own if config.export.output is None else Path(config.export.output).expanduser()
     replaces = path.is_file() if suffix else (path / "saved_model.pb").is_file()
     if os.path.lexists(path) and not replaces:
-        raise ConfigError(
-            f"export.output={path}: is there and no {config.export.format}; move it away or name another place"
-        )
+        kind = config.export.format
+        raise ConfigError(f"export.output={path}: is there and no {kind}; move it away, or name another place")
     return path
 
 

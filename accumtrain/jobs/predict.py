@@ -64,7 +64,8 @@ def run(config: Config) -> dict[str, Any]:
         for file in written:
             write_answers(file, answers, top)
     if named.ignored:
-        say(f"ignored {len(named.ignored)} files not named as images: {', '.join(map(str, named.ignored[:NAMED]))}")
+        some = ", ".join(map(str, named.ignored[:NAMED])) + (", ..." if len(named.ignored) > NAMED else "")
+        say(f"{len(named.ignored)} in the folder are not named as images and are ignored: {some}")
     _show(f"{len(answers)} images by {saved.path}", answers)
     say(f"all of them in {' and '.join(map(str, written))}")
 

@@ -54,7 +54,8 @@ def trained_model(config: Config, images: Images, fingerprint: Mapping[str, Any]
     spec = ModelSpec(images.shape, len(images.class_names), config.precision, config.run.seed)
     model = build_model(config.model, spec)
     ema = moving_average(config, model)
-    saved = restore_model(folder_of(config) / CHECKPOINTS, model, ema, partial(check_evaluates, config, fingerprint))
+    accept = partial(check_evaluates, config, fingerprint)
+    saved = restore_model(folder_of(config) / CHECKPOINTS, model, ema, accept)
     if ema is not None:
         for average, weight in zip(ema.averages, ema.weights, strict=True):
             weight.assign(average)

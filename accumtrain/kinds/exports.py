@@ -47,13 +47,13 @@ def check_export(config: Any) -> None:
     row, model, output = FORMATS[config.export.format], config.model, config.export.output
     if row.model_kinds and model.kind not in row.model_kinds:
         raise ConfigError(
-            f"export.format={row.name}: {model.label} is made of TensorFlow operations, not of Keras layers, so a Keras "
-            "file of it would not load without accumtrain; export.format=savedmodel loads in Keras, too"
+            f"export.format={row.name}: {model.label} is made of TensorFlow operations, not of Keras layers, so a "
+            "Keras file of it would not load without accumtrain; choose savedmodel, which Keras loads, too"
         )
     if config.data.augment == "inception" and not row.cuts:
         raise ConfigError(
-            f"export.format={row.name}: data.augment=inception looks at the middle of an image, which no layer of Keras "
-            "cuts out of images of any size; choose export.format=savedmodel"
+            f"export.format={row.name}: data.augment=inception looks at the middle of an image, which no "
+            "Keras layer cuts out of images of any size; choose export.format=savedmodel"
         )
     if missing := [name for name in row.packages if find_spec(name) is None]:
         raise ConfigError(

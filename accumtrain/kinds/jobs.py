@@ -20,8 +20,8 @@ class Job:
         run: a function from the configuration to the job's result, or "module:function". It returns None on a worker
             that is not the chief.
         file: name of the file of the result, in the run's folder.
-        check: a function of the configuration that raises an AccumtrainError if the job can't begin, or "module:function".
-            It imports no TensorFlow.
+        check: a function of the configuration that raises an AccumtrainError if the job can't begin, or
+            "module:function"; without TensorFlow.
         compares_runs: the job compares runs, so it writes into run.dir instead of the folder of one run.
         needs_a_run: the folder must hold a trained run.
         continues_run_config: its configuration is that of the run, changed by the overrides of its command only.

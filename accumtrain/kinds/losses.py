@@ -46,6 +46,4 @@ LOSSES.add(LossKind(CrossEntropyConfig, "accumtrain.engine.loss:build_cross_entr
 def check_tells_classes(loss: str, job: str) -> None:
     """Raises ConfigError if a model trained with this loss does not tell classes apart."""
     if "accuracy" not in LOSSES[loss].metrics:
-        raise ConfigError(
-            f"job={job}: is for models that tell classes apart; loss={loss} has no accuracy, so it does not"
-        )
+        raise ConfigError(f"job={job}: takes a model that tells classes apart; loss={loss} has no accuracy")

@@ -35,11 +35,9 @@ def read_images(folder: Path) -> Images | None:
     if not file.exists():
         return None
     content = read_json(file)
-    shape, names = content.get("shape"), content.get("class_names")
+    shape, names = content.get("shape", []), content.get("class_names", [])
     if not (_all(int, shape) and len(shape) == 3 and min(shape) > 0 and _all(str, names) and len(names) > 1):
-        raise CheckpointError(
-            f"{file} is damaged: it holds no shape and class names; delete it, the data has them, too"
-        )
+        raise CheckpointError(f"{file} is damaged: it holds no shape and class names; delete it, the data has them")
     return Images(tuple(shape), names)
 
 

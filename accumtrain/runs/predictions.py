@@ -53,9 +53,8 @@ def _csv(answers: Sequence[Answer], top: int) -> str:
 
 def _jsonl(answers: Sequence[Answer]) -> str:
     """Objects {"file": ..., "class": ..., "probability": ..., "top": [{"class": ..., "probability": ...}, ...]}."""
-    objects = (
-        {"file": answer.file, **_object(answer.top[0]), "top": [*map(_object, answer.top)]} for answer in answers
-    )
+    tops = [[_object(pair) for pair in answer.top] for answer in answers]
+    objects = ({"file": answer.file, **top[0], "top": top} for answer, top in zip(answers, tops, strict=True))
     return "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in objects)
 
 
