@@ -25,7 +25,7 @@ MODELS = {
     "revnet": RevNetConfig(units=[1, 1], filters=[8, 8, 16]),
     "MobileNet": KerasModelConfig(name="MobileNet", args={"alpha": 0.25}),
 }
-FAST = {("savedmodel", "revnet"), ("keras", "MobileNet")}  # a process with TensorFlow for each takes its time
+FAST = {("keras", "MobileNet")}  # a process with TensorFlow for each takes its time
 CASES = [
     pytest.param(
         row.name,
