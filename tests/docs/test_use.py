@@ -18,10 +18,9 @@ from PIL import Image
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "use.md").read_text()
-COMMANDS = [
-    line for block in re.findall(r"^```\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE) for line in block.splitlines()
-]
-(PROGRAM,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+COMMANDS = [line for language, block in BLOCKS if not language for line in block.splitlines()]
+(PROGRAM,) = [block for language, block in BLOCKS if language == "python"]
 COLOURS = {"bees": (230, 200, 20), "skies": (30, 80, 230)}
 
 
