@@ -11,6 +11,7 @@ from accumtrain.config.schema import Config
 from accumtrain.data.local_files import IMAGE_SUFFIXES, check_name
 from accumtrain.errors import ConfigError, DataError
 from accumtrain.kinds.losses import check_tells_classes
+from accumtrain.runs.predictions import CSV, JSONL
 
 
 @dataclass
@@ -22,11 +23,14 @@ class NamedImages:
 
 
 def check_predict(config: Config) -> None:
-    """Raises ConfigError without predict.input or if the model tells no classes, DataError if there is no such file."""
+    """Raises ConfigError for a mistake in the keys of job=predict, and DataError if predict.input is not there."""
     check_tells_classes(config.loss.kind, config.job)
     if config.predict.input is None:
         raise ConfigError("predict.input=null: say which images, predict.input=<file, folder or glob>")
     _places(config.predict.input)
+    output = Path(config.predict.output or "")
+    if output.suffix not in ("", CSV, JSONL) and not output.expanduser().is_dir():
+        raise ConfigError(f"predict.output={output}: ends in neither {CSV} nor {JSONL}; name such a file, or a folder")
 
 
 def named_images(text: str) -> NamedImages:

@@ -8,6 +8,8 @@ import math
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -161,6 +163,28 @@ def test_bad_files_are_named_and_the_others_answered(here, command):
     assert "warning: 4 of 7 images can't be used" in answer.err
 
 
+@pytest.mark.parametrize("text", ['{"shape": [9, 10], "class_names": ["a", "b"]}', '{"shape": [9, 10, 3]}', "{"])
+def test_damaged_images_json(text, here, command):
+    (here / "runs/plain/images.json").write_text(text)
+    answer = command("job=predict", "run.name=plain", "predict.input=new")
+    assert answer.code == CheckpointError.exit_code
+    assert "runs/plain/images.json is damaged" in answer.err
+
+
+@pytest.mark.slow
+def test_several_replicas_answer_in_the_same_order(here, command):
+    for number in range(7):
+        (here / "new" / f"{number}.png").write_bytes(png(number % 3, number))
+    arguments = ("job=predict", "run.name=plain", "predict.input=new")
+    assert command(*arguments, "predict.output=one.jsonl").code == 0
+    mirrored = ("predict.output=two.jsonl", "device=mirrored", "device.virtual=2")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-m", "accumtrain", *arguments, *mirrored], env=environment, check=True)
+    one, two = lines(here / "one.jsonl"), lines(here / "two.jsonl")
+    assert [each["file"] for each in one] == [each["file"] for each in two]
+    assert [each["probability"] for each in two] == pytest.approx([each["probability"] for each in one], abs=1e-6)
+
+
 def test_none_that_can_be_used(here, command):
     (here / "new/text.jpg").write_text("hello")
     answer = command("job=predict", "run.name=plain", "predict.input=new/text.jpg")
@@ -177,7 +201,8 @@ def test_none_that_can_be_used(here, command):
         ("predict.input='no*.png'", DataError.exit_code, "no such file or folder"),
         ("predict.input=runs/plain/tensorboard", DataError.exit_code, "holds no image"),
         ("predict.top=0", ConfigError.exit_code, "predict.top=0: must be at least 1"),
-        ("predict.output=new/sub/0.PNG", ConfigError.exit_code, "can't be used"),
+        ("predict.output=mine.txt", ConfigError.exit_code, "mine.txt: ends in neither .csv nor .jsonl"),
+        ("predict.output=new/sub/0.PNG/mine.csv", ConfigError.exit_code, "can't be used"),
         ("run.name=nobody", CheckpointError.exit_code, "train first"),
         ("model=resnet20", ConfigError.exit_code, "the run in runs/plain has learned with"),
     ],
