@@ -55,11 +55,12 @@ def test_the_page(start, tmp_path):
     for command in commands:
         if "export.format=onnx" in command and find_spec("tf2onnx") is None:
             continue
-        done = start(command)
-        done.communicate()
+        with start(command) as done:
+            done.communicate()
         assert done.returncode == 0, command
     assert (tmp_path / "answers.csv").read_text().startswith("file,class,probability\nnew/0.jpg,")
-    assert start(["python", "-c", f"{PROGRAM}\nassert names == {sorted(COLOURS)}"]).wait() == 0
+    with start(["python", "-c", f"{PROGRAM}\nassert names == {sorted(COLOURS)}"]) as done:
+        assert done.wait() == 0
 
     (tmp_path / "serving.py").write_text((ROOT / "examples" / "serving.py").read_text())
     assert len((tmp_path / "serving.py").read_text().splitlines()) < 60
