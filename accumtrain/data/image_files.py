@@ -10,7 +10,7 @@ from accumtrain.data.image_folder import FolderSplit, bad_files
 from accumtrain.data.preprocess import Preprocess, make_preprocess
 from accumtrain.data.source import Data
 from accumtrain.kinds.sources import DataConfig, FolderConfig
-from accumtrain.runs.images import Images
+from accumtrain.runs.trained_on import Images
 
 WHITE = 255  # of the pixels of a file
 

@@ -27,7 +27,7 @@ from accumtrain.models.spec import ModelSpec
 from accumtrain.process.environment import held_back_stderr
 from accumtrain.runs.files import disk_errors
 from accumtrain.runs.folder import folder_of, make_folder
-from accumtrain.runs.images import Images
+from accumtrain.runs.trained_on import Images
 
 BOUND = 1e-3  # of the difference between probabilities
 SHOWN = 10  # class names that are printed

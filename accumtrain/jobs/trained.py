@@ -17,7 +17,7 @@ from accumtrain.models.build_model import build_model
 from accumtrain.models.spec import ModelSpec
 from accumtrain.runs.checkpoint_store import Saved
 from accumtrain.runs.folder import CHECKPOINTS, folder_of
-from accumtrain.runs.images import Images, read_images
+from accumtrain.runs.trained_on import Images, read_images
 
 
 def images_of(data: Data) -> Images:

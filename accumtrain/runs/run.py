@@ -25,8 +25,8 @@ from accumtrain.errors import CheckpointError, ConfigError, DataError
 from accumtrain.runs.files import disk_errors, open_regular, plain, read_json, read_text, write_atomic
 from accumtrain.runs.folder import CHECKPOINTS, QUARANTINE, folder_of, make_folder
 from accumtrain.runs.identity import differences, learned_values
-from accumtrain.runs.images import Images, write_images
 from accumtrain.runs.lock import Lock
+from accumtrain.runs.trained_on import Images, write_images
 
 FORCE = "force"  # value of run.resume
 
