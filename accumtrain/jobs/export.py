@@ -126,7 +126,9 @@ def _replacing(path: Path) -> Iterator[Path]:
             _remove(path)
             unfinished.replace(path)
     except tf.errors.OpError as error:
-        raise CheckpointError(f"{path} can't be written: {error.message.splitlines()[0]}") from error
+        full = "No space left on device" in error.message
+        reason = "no space left on the device" if full else error.message.splitlines()[0]
+        raise CheckpointError(f"{path} can't be written: {reason}; mend that and run the same command again") from error
     finally:
         _remove(unfinished)
 
