@@ -54,7 +54,7 @@ class OutOfMemoryError(AccumtrainError):
 
 
 class VerificationError(AccumtrainError):
-    """job=verify completed, and at least one check exceeded its bound."""
+    """job=verify or job=export measured more than a bound allows."""
 
     exit_code = 7
 

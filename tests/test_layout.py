@@ -21,7 +21,7 @@ LAYERS = [  # from the top; the members of a layer do not import each other
     {"shell"},
     {"keras"},
     {"jobs"},
-    {"planning"},
+    {"planning", "exports"},
     {"engine"},
     {"models", "optim", "data", "devices"},
     {"backprop"},
@@ -41,6 +41,7 @@ LIGHT = {
         f"planning.{name}"
         for name in ("advice", "auto_steps", "plan_file", "probe", "probed_plan", "search", "tpu_plan")
     ),
+    "data.named_images",
     *(f"jobs.{name}" for name in ("dispatch", "plan", "report")),
 }
 HEAVY = {"tensorflow", "keras", "numpy", "matplotlib"}

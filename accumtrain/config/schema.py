@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 from accumtrain.kinds.devices import AutoConfig, DeviceConfig
+from accumtrain.kinds.exports import FORMATS
 from accumtrain.kinds.losses import CrossEntropyConfig, LossConfig
 from accumtrain.kinds.models import ModelConfig, RevNetConfig
 from accumtrain.kinds.optimizers import AdafactorConfig, OptimConfig
@@ -17,6 +18,7 @@ from accumtrain.kinds.values import (
     NOT_NEGATIVE,
     POSITIVE,
     Duration,
+    NotEmpty,
     OneOf,
     Range,
     Word,
@@ -148,6 +150,28 @@ class ReportConfig:
 
 
 @dataclass(kw_only=True)
+class PredictConfig:
+    """What job=predict looks at, and where its answers go.
+
+    `input`: an image, a folder that is searched for images, or a glob.
+    `output`: a folder for predictions.csv and predictions.jsonl, or one such file; null: the run's folder.
+    `top`: how many classes are told of each image, the most probable first.
+    """
+
+    input: Annotated[str | None, NotEmpty("say which images, predict.input=<file, folder or glob>")] = None
+    output: Annotated[str | None, NotEmpty("leave it out to write into the run's folder")] = None
+    top: Annotated[int, COUNT] = 3
+
+
+@dataclass(kw_only=True)
+class ExportConfig:
+    """What job=export writes. `output`: the file, or the folder of a savedmodel; null: one in the run's folder."""
+
+    format: Annotated[str, OneOf(tuple(FORMATS.names))] = "savedmodel"
+    output: Annotated[str | None, NotEmpty("leave it out to write into the run's folder")] = None
+
+
+@dataclass(kw_only=True)
 class DebugConfig:
     """`eager`: micro-steps run without graphs, slowly, so that a debugger and prints work inside layers."""
 
@@ -177,6 +201,8 @@ class Config:
     run: RunConfig = field(default_factory=RunConfig)
     bench: BenchConfig = field(default_factory=BenchConfig)
     report: ReportConfig = field(default_factory=ReportConfig)
+    predict: PredictConfig = field(default_factory=PredictConfig)
+    export: ExportConfig = field(default_factory=ExportConfig)
     debug: DebugConfig = field(default_factory=DebugConfig)
 
     def with_accum_steps(self, steps: int) -> Config:

@@ -52,7 +52,7 @@ class AsGiven(Preprocess):
     """No preparation."""
 
     augment: str = "none"
-    image_size: int | None = None
+    image_size: int | tuple[int, int] | None = None
     mean: list[float] = field(default_factory=list)
     std: list[float] = field(default_factory=list)
     white: int = 255

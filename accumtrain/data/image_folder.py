@@ -15,13 +15,12 @@ from accumtrain.data.bad_example import UnreadableExample
 from accumtrain.data.encoded import EncodedSplit
 from accumtrain.data.fingerprint import digest
 from accumtrain.data.images import JPEG, PNG
-from accumtrain.data.local_files import check_name, fault_of
+from accumtrain.data.local_files import IMAGE_SUFFIXES, check_name, fault_of
 from accumtrain.data.source import Source
 from accumtrain.errors import DataError
 from accumtrain.kinds.sources import FolderConfig
 
 _FOLDERS = {"val": ("val", "valid", "validation"), "test": ("test",)}
-_SUFFIXES = (".png", ".jpg", ".jpeg")
 _CHANNELS = 3
 _NAMED = 5  # files named in a message
 
@@ -94,7 +93,7 @@ def open_folder(config: FolderConfig, seed: int) -> Source:
     except OSError as error:
         raise DataError(f"{error.filename} can't be read: {error.strerror}; give yourself the permission") from error
     ignored = [file for each in listings.values() for file in each.ignored]
-    bad = _bad_files([file for each in listings.values() for file in each.files])
+    bad = bad_files([file for each in listings.values() for file in each.files])
     if bad and config.on_error == "raise":
         raise DataError(
             f"{_files(list(bad))} named as an image can't be used: {_names([f'{file} {bad[file]}' for file in bad])}; "
@@ -153,8 +152,8 @@ def _list_classes(folder: Path) -> _Listing:
             listing.ignored.append(entry)
             continue
         inside = _visible(entry)
-        files = [file for file in inside if file.suffix.lower() in _SUFFIXES]
-        listing.ignored += [file for file in inside if file.suffix.lower() not in _SUFFIXES]
+        files = [file for file in inside if file.suffix.lower() in IMAGE_SUFFIXES]
+        listing.ignored += [file for file in inside if file.suffix.lower() not in IMAGE_SUFFIXES]
         if not files:
             raise DataError(f"class folder {entry} holds no PNG or JPEG file: add some, or remove the folder")
         listing.classes[entry.name] = files
@@ -186,7 +185,7 @@ def _hold_out(listing: _Listing, fraction: float) -> dict[str, _Listing]:
     return {"train": train, "test": test}
 
 
-def _bad_files(files: list[Path]) -> dict[Path, str]:
+def bad_files(files: list[Path]) -> dict[Path, str]:
     """What is wrong with the files that are no images, as far as their first bytes tell."""
     with ThreadPoolExecutor(16) as pool:
         faults = zip(files, pool.map(_fault_of_image, files), strict=True)

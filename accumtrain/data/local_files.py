@@ -8,6 +8,8 @@ from pathlib import Path
 
 from accumtrain.errors import DataError
 
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg")  # of the files in a folder that count as images
+
 
 def fault_of(file: Path) -> str | None:
     """What is wrong with a file, to be read after its name; None if it can be opened. Reading a FIFO would hang."""

@@ -20,10 +20,13 @@ from accumtrain.kinds.sources import DataConfig
 
 @dataclass(frozen=True)
 class Preprocess:
-    """`augment`: a value of data.augment. `image_size`: None keeps the stored size. `white`: the pixel value of 1.0."""
+    """`augment`: a value of data.augment. `white`: the pixel value of 1.0.
+
+    `image_size`: the side of square images, or height and width; None keeps the stored size.
+    """
 
     augment: str
-    image_size: int | None
+    image_size: int | tuple[int, int] | None
     mean: list[float]
     std: list[float]
     white: int
@@ -71,7 +74,8 @@ class Preprocess:
 
     def _resize(self, images: tf.Tensor, *, antialias: bool = True) -> tf.Tensor:
         """Resizes to float32 0..1. Images of the final size keep their pixels, so resizing twice does no harm."""
-        resized = tf.image.resize(images, [self.image_size, self.image_size], antialias=antialias)
+        size = self.image_size if isinstance(self.image_size, tuple) else (self.image_size, self.image_size)
+        resized = tf.image.resize(images, size, antialias=antialias)
         return resized / self.white if images.dtype == tf.uint8 else resized
 
 

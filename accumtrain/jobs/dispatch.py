@@ -29,6 +29,8 @@ def run(config: Config) -> dict[str, Any] | None:
     """
     check(config)
     job, result, finished = JOBS[config.job], None, False
+    if job.check is not None:
+        load(job.check)(config)
     with StopSignals():
         try:
             with open_folder(config):

@@ -10,7 +10,6 @@ from accumtrain.config.arithmetic import micro_batch_size
 from accumtrain.config.schema import Config
 from accumtrain.console import say, table, warn
 from accumtrain.data.open_data import open_data
-from accumtrain.data.source import Data
 from accumtrain.devices.resolve import resolve
 from accumtrain.engine.build_window import model_for, moving_average
 from accumtrain.engine.checkpoint import restore_model
@@ -46,7 +45,8 @@ def run(config: Config) -> dict[str, Any] | None:
     with devices.strategy.scope():
         model = model_for(config, data)
         ema = moving_average(config, model)
-        saved = restore_model(folder_of(config) / CHECKPOINTS, model, ema, partial(check_evaluates, config, data))
+        accept = partial(check_evaluates, config, data.fingerprint)
+        saved = restore_model(folder_of(config) / CHECKPOINTS, model, ema, accept)
         evaluator = Evaluator(
             model,
             ema,
@@ -83,13 +83,16 @@ def run(config: Config) -> dict[str, Any] | None:
     }
 
 
-def check_evaluates(config: Config, data: Data, manifest: Mapping[str, Any]) -> None:
+def check_evaluates(config: Config, fingerprint: Mapping[str, Any], manifest: Mapping[str, Any]) -> None:
     """Compares what the checkpoint's manifest says of model, images and classes with this configuration.
+
+    Args:
+        fingerprint: that of the data, as far as it is known.
 
     Raises:
         CheckpointError: this configuration would measure another model, or feed it other images.
     """
-    now = learned_values(config) | dict(data.fingerprint)
+    now = learned_values(config) | dict(fingerprint)
     trained = {**manifest.get("learned", {}), **manifest.get("data", {})}
     measured = {key: value for key, value in trained.items() if key == CLASSES or key.startswith(MEASURED)}
     if changed := differences(measured, now):

@@ -18,6 +18,7 @@ from accumtrain.errors import DivergedError, Preempted
 from accumtrain.jobs.opening import show_opening
 from accumtrain.jobs.session import SKIPPED, Session
 from accumtrain.jobs.summary import show_closing
+from accumtrain.jobs.trained import images_of
 from accumtrain.progress import Progress
 from accumtrain.runs.curves import draw_curves
 
@@ -47,6 +48,8 @@ class Training(Session):
             show_closing(summary, self.run_folder)
             return summary if self.devices.chief else None
         self.run_folder.save_config(self.config)
+        if self.data.num_classes:  # examples that reach the model as they are given have none that is known here
+            self.run_folder.save_images(images_of(self.data))
         if self.resumed:
             say(f"continuing after update {self.done} of {self.total}")
 

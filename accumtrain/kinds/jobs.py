@@ -20,6 +20,8 @@ class Job:
         run: a function from the configuration to the job's result, or "module:function". It returns None on a worker
             that is not the chief.
         file: name of the file of the result, in the run's folder.
+        check: a function of the configuration that raises an AccumtrainError if the job can't begin, or
+            "module:function"; without TensorFlow.
         compares_runs: the job compares runs, so it writes into run.dir instead of the folder of one run.
         needs_a_run: the folder must hold a trained run.
         continues_run_config: its configuration is that of the run, changed by the overrides of its command only.
@@ -36,6 +38,7 @@ class Job:
     name: str
     run: str | Callable[..., Any]
     file: str
+    check: str | Callable[..., None] | None = None
     compares_runs: bool = False
     needs_a_run: bool = False
     continues_run_config: bool = False
@@ -79,6 +82,13 @@ COUNTED: dict[str, Column] = {
     "bad": ("bad.count", ",d"),
     "in both": ("duplicates.count", ",d"),
 }
+PREDICTED: dict[str, Column] = {"step": ("step", "d"), "images": ("images", ",d"), "bad": ("bad.count", ",d")}
+EXPORTED: dict[str, Column] = {
+    "step": ("step", "d"),
+    "format": ("format", "s"),
+    "size": ("bytes", format_bytes),
+    "difference": ("largest_difference", ".1e"),
+}
 
 JOBS: Table[Job] = Table("job")
 JOBS.add(
@@ -115,5 +125,26 @@ JOBS.add(
         columns=MEASURED,
     ),
     Job("check", "accumtrain.jobs.check:run", "check.json", columns=COUNTED),
+    Job(
+        "predict",
+        "accumtrain.jobs.predict:run",
+        "predict.json",
+        check="accumtrain.data.named_images:check_predict",
+        needs_a_run=True,
+        continues_run_config=True,
+        preemptible=True,
+        without_effect=("model.memory", "optim"),
+        columns=PREDICTED,
+    ),
+    Job(
+        "export",
+        "accumtrain.jobs.export:run",
+        "export.json",
+        check="accumtrain.kinds.exports:check_export",
+        needs_a_run=True,
+        continues_run_config=True,
+        without_effect=("model.memory", "optim"),
+        columns=EXPORTED,
+    ),
     Job("report", "accumtrain.jobs.report:run", "report.json", compares_runs=True),
 )

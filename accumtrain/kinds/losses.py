@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from accumtrain.errors import ConfigError
 from accumtrain.kinds.table import Choice, Kind, Table
 
 
@@ -40,3 +41,9 @@ class LossKind(Kind[LossConfig]):
 
 LOSSES: Table[LossKind] = Table("loss.kind")
 LOSSES.add(LossKind(CrossEntropyConfig, "accumtrain.engine.loss:build_cross_entropy"))
+
+
+def check_tells_classes(loss: str, job: str) -> None:
+    """Raises ConfigError if a model trained with this loss does not tell classes apart."""
+    if "accuracy" not in LOSSES[loss].metrics:
+        raise ConfigError(f"job={job}: takes a model that tells classes apart; loss={loss} has no accuracy")

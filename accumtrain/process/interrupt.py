@@ -13,7 +13,7 @@ from accumtrain.errors import Preempted
 
 # Ctrl-C, a scheduler, a terminal that closes, SLURM's --signal=USR1@60, Ctrl-\
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGQUIT)
-NOTICE = b"\nstopping: the state of the last update is being saved (once more to stop at once)\n"
+NOTICE = b"\nstopping: what is done is being saved (once more to stop at once)\n"
 
 
 def end_on_signals() -> None:

@@ -1,4 +1,4 @@
-"""A run on disk: its lock, config.yaml, metrics.jsonl and summary.json.
+"""A run on disk: its lock, config.yaml, images.json, metrics.jsonl and summary.json.
 
 Files are replaced as a whole or not at all, and metrics.jsonl only ever holds whole lines, so a run can be stopped
 at any moment and continued. No TensorFlow here.
@@ -26,6 +26,7 @@ from accumtrain.runs.files import disk_errors, open_regular, plain, read_json, r
 from accumtrain.runs.folder import CHECKPOINTS, QUARANTINE, folder_of, make_folder
 from accumtrain.runs.identity import differences, learned_values
 from accumtrain.runs.lock import Lock
+from accumtrain.runs.trained_on import Images, write_images
 
 FORCE = "force"  # value of run.resume
 
@@ -64,6 +65,10 @@ class Run:
     def save_config(self, config: Config) -> None:
         """Writes config.yaml."""
         write_atomic(self.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(to_mapping(config))))
+
+    def save_images(self, images: Images) -> None:
+        """Writes images.json."""
+        write_images(self.path, images)
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Appends one line to metrics.jsonl. Numbers may be NumPy scalars; non-finite ones become null."""
@@ -186,6 +191,9 @@ class Bystander(Run):
         return self
 
     def save_config(self, config: Config) -> None:
+        pass
+
+    def save_images(self, images: Images) -> None:
         pass
 
     def log(self, record: Mapping[str, Any]) -> None:

@@ -7,6 +7,7 @@ defaults are too large for a test of seconds, gets a line.
 from __future__ import annotations
 
 from dataclasses import MISSING, fields
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,6 +30,7 @@ from accumtrain.kinds.sources import DigitsConfig, FolderConfig, NpzConfig, Synt
 
 PLAIN: dict[str, Any] = {"mean": [0.0], "std": [1.0]}
 IMAGE_SIZES = {"keras": 64}  # of models that need more than SIZE pixels
+IMAGE = Path(__file__).parents[2] / "docs" / "scaling.png"
 SIZE = 9  # odd: halved, its maps leave a rest
 EXAMPLES: dict[str, dict[str, Any]] = {
     "model": {
@@ -76,6 +78,8 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "plan": ("batch_size=2", "accum.steps=1"),
         "bench": ("bench.updates=2", "bench.seconds=0"),
         "report": (),
+        "predict": (f"predict.input={IMAGE}",),
+        "export": (),
     },
 }
 

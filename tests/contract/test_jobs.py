@@ -101,7 +101,7 @@ def test_the_folder_is_there_before_any_work(name, command, fake, compose, tmp_p
         trained(compose("run.dir=new/runs", "run.name=one"))
     seen = fake(name, lambda config: None if job_folder(config).is_dir() else {"no": "folder"})
     before = set(tmp_path.rglob("*"))
-    assert command(f"job={name}", "run.dir=new/runs", "run.name=one").code == 0
+    assert command(f"job={name}", "run.dir=new/runs", "run.name=one", *example_of("job", name)).code == 0
     assert len(seen) == 1
     assert not result_file(config).exists(), "a job without a result writes none"
     assert set(tmp_path.rglob("*")) == before, "what stays empty is removed, and nothing else"
@@ -112,7 +112,7 @@ def test_the_folder_is_there_before_any_work(name, command, fake, compose, tmp_p
 def test_a_folder_that_cannot_be_made_is_a_mistake(name, run_dir, command, fake, tmp_path):
     (tmp_path / "file").write_text("mine")
     seen = fake(name, lambda config: {})
-    answer = command(f"job={name}", f"run.dir={run_dir}", "run.name=one")
+    answer = command(f"job={name}", f"run.dir={run_dir}", "run.name=one", *example_of("job", name))
     assert answer.code == ConfigError.exit_code
     assert answer.err.startswith(f"error: the run's folder {run_dir}")
     assert answer.err.count("\n") == 1
@@ -126,7 +126,7 @@ def test_a_job_without_the_run_it_needs_leaves_nothing_behind(name, there, comma
     for folder in there:
         (tmp_path / folder).mkdir()
     seen = fake(name, lambda config: {})
-    answer = command(f"job={name}", "run.name=one")
+    answer = command(f"job={name}", "run.name=one", *example_of("job", name))
     assert answer.code == CheckpointError.exit_code
     assert "train first, with the same run.name" in answer.err
     assert seen == []
@@ -140,7 +140,7 @@ def test_what_a_job_found_before_it_failed_is_written(name, command, fake, compo
 
     trained(compose("run.name=one", f"run.dir={tmp_path}/runs"))
     fake(name, fail)
-    assert command(f"job={name}", "run.name=one").code == DivergedError.exit_code
+    assert command(f"job={name}", "run.name=one", *example_of("job", name)).code == DivergedError.exit_code
     (file,) = tmp_path.rglob(JOBS[name].file)
     assert json.loads(file.read_text()) == {"status": "diverged"}
 
@@ -179,7 +179,8 @@ def test_a_second_sweep_reads_nothing_of_the_first(name, command, fake, compose,
     for seed in (0, 1):
         trained(compose(f"run.seed={seed}", f"run.dir={tmp_path}/runs", f"run.name=revnet38-digits-run.seed-{seed}"))
     fake(name, lambda config: {"step": config.run.seed})
-    assert command("-m", f"job={name}", "run.seed=0,1").code == 0
+    arguments = (f"job={name}", "run.seed=0,1", *example_of("job", name))
+    assert command("-m", *arguments).code == 0
 
     def second(config):
         if config.run.seed == 0:
@@ -187,6 +188,6 @@ def test_a_second_sweep_reads_nothing_of_the_first(name, command, fake, compose,
         return {"step": 2}
 
     fake(name, second)
-    assert command("-m", f"job={name}", "run.seed=0,1").code == DataError.exit_code
+    assert command("-m", *arguments).code == DataError.exit_code
     records = json.loads((tmp_path / "runs" / "sweep.json").read_text())
     assert [record["summary"] for record in records] == [{"step": 2}, {}]

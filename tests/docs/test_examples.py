@@ -14,6 +14,7 @@ import pytest
 EXAMPLES = Path(__file__).parents[2] / "examples"
 # take more than 10 s
 SLOW = {"fine_tuning", "mirrored", "plan_train_compare", "reversible", "transformer", "two_losses"}
+SERVERS = {"serving"}  # of what a run leaves: run by test_use.py
 WITH_RUNS = {"fine_tuning", "plan_train_compare"}  # write into runs/
 ACCURACY = re.compile(r"(?:val_accuracy:|val accuracy|digit_accuracy:) (\d\.\d+)")
 
@@ -23,6 +24,7 @@ ACCURACY = re.compile(r"(?:val_accuracy:|val accuracy|digit_accuracy:) (\d\.\d+)
     [
         pytest.param(file, id=file.stem, marks=pytest.mark.slow if file.stem in SLOW else ())
         for file in sorted([*EXAMPLES.glob("*.py"), *EXAMPLES.glob("*.ipynb")])
+        if file.stem not in SERVERS
     ],
 )
 def test_example_learns(program, tmp_path):
@@ -45,4 +47,4 @@ def code_of(notebook):
 
 
 def test_the_named_ones_are_there():
-    assert {file.stem for file in EXAMPLES.iterdir()} >= SLOW | WITH_RUNS
+    assert {file.stem for file in EXAMPLES.iterdir()} >= SLOW | WITH_RUNS | SERVERS

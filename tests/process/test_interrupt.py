@@ -91,9 +91,7 @@ def test_in_an_interrupt_a_signal_only_asks(name, capfd):
             send(signal.Signals[name])
             assert interrupt.requested
         assert Interrupt().requested
-    assert capfd.readouterr().err == (
-        "\nstopping: the state of the last update is being saved (once more to stop at once)\n"
-    )
+    assert capfd.readouterr().err == ("\nstopping: what is done is being saved (once more to stop at once)\n")
 
 
 def test_after_an_interrupt_a_signal_raises_again():

@@ -1,0 +1,24 @@
+"""export.format=savedmodel: a folder for TensorFlow, TensorFlow Serving and Keras's TFSMLayer."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+
+import tensorflow as tf
+
+from accumtrain.exports.exported import CLASS_NAMES, Exported
+
+
+def write_saved_model(exported: Exported, path: Path) -> None:
+    """Writes the folder. The names of the classes are in its assets/class_names.json."""
+    module = tf.Module()
+    module.model, module.serve = exported.model, exported.function()
+    with tempfile.TemporaryDirectory() as folder:
+        names = Path(folder, CLASS_NAMES)
+        names.write_text(json.dumps(exported.class_names))
+        module.class_names = tf.saved_model.Asset(str(names))
+        # gradients are no part of an inference, and those of reversible models would be large
+        options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
+        tf.saved_model.save(module, str(path), signatures=module.serve, options=options)

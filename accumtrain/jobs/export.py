@@ -1,0 +1,144 @@
+"""job=export: the best state of a run as a file that computes without accumtrain."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from accumtrain.backprop.model import Model
+from accumtrain.config.schema import Config
+from accumtrain.console import banner, format_bytes, say
+from accumtrain.data.image_files import preprocess_any_size
+from accumtrain.errors import CheckpointError, ConfigError, VerificationError
+from accumtrain.exports.exported import Exported
+from accumtrain.exports.round_trip import largest_difference
+from accumtrain.jobs.trained import trained_images, trained_model
+from accumtrain.kinds.exports import FORMATS
+from accumtrain.kinds.table import load
+from accumtrain.models.build_model import build_model
+from accumtrain.models.spec import ModelSpec
+from accumtrain.process.environment import held_back_stderr
+from accumtrain.runs.files import disk_errors
+from accumtrain.runs.folder import folder_of, make_folder
+from accumtrain.runs.trained_on import Images
+
+BOUND = 1e-3  # of the difference between probabilities
+SHOWN = 10  # class names that are printed
+FLOAT32 = "float32"  # what exports compute in
+
+
+def run(config: Config) -> dict[str, Any]:
+    """Writes the export, loads it in a process without accumtrain, and compares their probabilities.
+
+    Returns:
+        status, step, checkpoint, format, file, bytes, class_names, input (shape and dtype), largest_difference.
+
+    Raises:
+        ConfigError: the format can't hold this model, or the place for the file is taken.
+        CheckpointError: there is no trained run, or the file can't be written.
+        VerificationError: the file does not compute what the run does; it is removed.
+    """
+    images, fingerprint = trained_images(config)
+    config = replace(config, model=replace(config.model, memory="store"))  # an inference keeps nothing
+    model, saved = trained_model(config, images, fingerprint)
+    preprocess = preprocess_any_size(config.data, images)
+    model = _in_float32(config, images, model)
+    exported = Exported(config.model.label, model, preprocess, images.shape, images.class_names)
+    path, row = _path(config), FORMATS[config.export.format]
+    with _replacing(path) as unfinished:
+        with held_back_stderr():
+            load(row.write)(exported, unfinished)
+        size = _bytes(unfinished)
+        say(f"written, {format_bytes(size)}; now loaded in a process without accumtrain")
+        difference = largest_difference(exported, unfinished)
+        if not difference <= BOUND:
+            raise VerificationError(
+                f"export.format={row.name}: probabilities differ by {difference:.1e} from those of the run, more "
+                f"than {BOUND:g}; nothing is kept: choose another format"
+            )
+    result = {
+        "status": "completed",
+        "step": saved.step,
+        "checkpoint": saved.prefix,
+        "format": row.name,
+        "file": str(path),
+        "bytes": size,
+        "input": {"dtype": "uint8", "shape": [None, None, None, images.shape[-1]], "resized_to": images.shape[:2]},
+        "class_names": images.class_names,
+        "largest_difference": difference,
+    }
+    _show(config, result)
+    return result
+
+
+def _show(config: Config, result: dict[str, Any]) -> None:
+    names, (*_, channels) = result["class_names"], result["input"]["shape"]
+    height, width = result["input"]["resized_to"]
+    shown = ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+    rows = [
+        ("model", f"{config.model.label}, {result['checkpoint'].rpartition('/')[0]}"),
+        ("input", f"uint8 [images, height, width, {channels}], pixels 0..255, any size; resized to {height} x {width}"),
+        ("output", f"float32 [images, {len(names)}], probabilities of {shown}"),
+        ("difference", f"{result['largest_difference']:.1e} at most from accumtrain's own, when loaded without it"),
+        ("file", f"{result['file']}, {format_bytes(result['bytes'])}"),
+    ]
+    banner(f"exported as {result['format']}", rows)
+
+
+def _in_float32(config: Config, images: Images, model: Model) -> Model:
+    """The model with its weights in float32, which all formats compute in."""
+    if config.precision == FLOAT32:
+        return model
+    say(f"precision={config.precision}: the export computes in {FLOAT32}")
+    copy = build_model(config.model, ModelSpec(images.shape, len(images.class_names), FLOAT32, config.run.seed))
+    for new, old in zip(copy.variables, model.variables, strict=True):
+        new.assign(tf.cast(old, new.dtype))
+    return copy
+
+
+def _path(config: Config) -> Path:
+    """Where the export goes. Raises ConfigError if something else is there."""
+    folder, suffix = folder_of(config), FORMATS[config.export.format].suffix
+    own = folder / (f"{folder.name}{suffix}" if suffix else "savedmodel")
+    path = own if config.export.output is None else Path(config.export.output).expanduser()
+    replaces = path.is_file() if suffix else (path / "saved_model.pb").is_file()
+    if os.path.lexists(path) and not replaces:
+        kind = config.export.format
+        raise ConfigError(f"export.output={path}: is there and no {kind}; move it away, or name another place")
+    return path
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """Yields a place beside `path` for what takes its place in the end. After an error nothing of it is left."""
+    make_folder(path.parent)
+    unfinished = path.with_name(f".{os.getpid()}.{path.name}")
+    try:
+        with disk_errors(path):
+            yield unfinished
+            _remove(path)
+            unfinished.replace(path)
+    except tf.errors.OpError as error:
+        full = "No space left on device" in error.message
+        reason = "no space left on the device" if full else error.message.splitlines()[0]
+        raise CheckpointError(f"{path} can't be written: {reason}; mend that and run the same command again") from error
+    finally:
+        _remove(unfinished)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _bytes(path: Path) -> int:
+    return sum(each.stat().st_size for each in [path, *path.rglob("*")] if each.is_file())

@@ -1,0 +1,62 @@
+"""The model of a trained run in its best state, and what it was trained on, without its data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from accumtrain.backprop.model import Model
+from accumtrain.config.schema import Config
+from accumtrain.data.open_data import open_data
+from accumtrain.data.source import Data
+from accumtrain.engine.build_window import moving_average
+from accumtrain.engine.checkpoint import restore_model
+from accumtrain.jobs.evaluate import check_evaluates
+from accumtrain.models.build_model import build_model
+from accumtrain.models.spec import ModelSpec
+from accumtrain.runs.checkpoint_store import Saved
+from accumtrain.runs.folder import CHECKPOINTS, folder_of
+from accumtrain.runs.trained_on import Images, read_images
+
+
+def images_of(data: Data) -> Images:
+    """What is noted of the images of a data set."""
+    return Images(tuple(data.image_shape), data.class_names or [str(label) for label in range(data.num_classes)])
+
+
+def trained_images(config: Config) -> tuple[Images, Mapping[str, Any]]:
+    """What the run was trained on, and the fingerprint of its data if that had to be opened.
+
+    It has to be for a run of earlier versions, which has not noted its images.
+
+    Raises:
+        AccumtrainError: the file of a run is damaged, or the data can't be opened.
+    """
+    images = read_images(folder_of(config))
+    if images is not None:
+        return images, {}
+    data = open_data(config.data, config.run.seed)
+    return images_of(data), data.fingerprint
+
+
+def trained_model(config: Config, images: Images, fingerprint: Mapping[str, Any]) -> tuple[Model, Saved]:
+    """The model with the weights of the best state, or of the last one if there was no evaluation yet.
+
+    With ema.decay these are the averages. Call it inside the strategy's scope.
+
+    Args:
+        images, fingerprint: what `trained_images` returned.
+
+    Raises:
+        CheckpointError: no checkpoint is whole, or it is that of another model.
+    """
+    spec = ModelSpec(images.shape, len(images.class_names), config.precision, config.run.seed)
+    model = build_model(config.model, spec)
+    ema = moving_average(config, model)
+    accept = partial(check_evaluates, config, fingerprint)
+    saved = restore_model(folder_of(config) / CHECKPOINTS, model, ema, accept)
+    if ema is not None:
+        for average, weight in zip(ema.averages, ema.weights, strict=True):
+            weight.assign(average)
+    return model, saved
