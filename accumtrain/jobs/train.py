@@ -6,17 +6,21 @@ from typing import Any, NoReturn
 
 import tensorflow as tf
 
+from accumtrain.config.convert import flat, to_mapping
 from accumtrain.config.schema import Config
 from accumtrain.console import say
 from accumtrain.engine.checkpoint import ACCURACY
 from accumtrain.engine.loss_scale import SMALLEST
 from accumtrain.engine.nonfinite import describe_state, describe_window
 from accumtrain.errors import DivergedError, Preempted
+from accumtrain.jobs.first_images import first_images
 from accumtrain.jobs.opening import show_opening
 from accumtrain.jobs.session import SKIPPED, Session
 from accumtrain.jobs.summary import show_closing
 from accumtrain.progress import Progress
 from accumtrain.runs.curves import draw_curves
+from accumtrain.runs.events import Events
+from accumtrain.runs.tracker import open_service
 
 RESERVE = 10.0  # seconds of run.walltime that are left for the last checkpoint and the end of the process
 
@@ -45,6 +49,8 @@ class Training(Session):
             show_closing(summary, self.run_folder)
             return summary if self.devices.chief else None
         self.run_folder.save_config(self.config)
+        if self.devices.chief:
+            self._open_trackers()
         if self.resumed:
             say(f"continuing after update {self.done} of {self.total}")
 
@@ -84,6 +90,16 @@ class Training(Session):
         draw_curves({self.run_folder.path.name: self.logbook.records}, self.run_folder.path / "results.png")
         show_closing(summary, self.run_folder)
         return summary
+
+    def _open_trackers(self) -> None:
+        folder = self.run_folder.path
+        events = Events(folder / "tensorboard", dict(flat(to_mapping(self.config))))
+        self.logbook.trackers = [events]
+        self.logbook.trackers += open_service(self.config, folder)
+        if self.done == 0 and self.config.log.images:
+            events.images(
+                "first images, augmented", first_images(self.data, self.config.log.images, self.recovery.seed)
+            )
 
     def _summary_of_the_end(self) -> dict[str, Any] | None:
         """The summary that was written after the last update; None if the run was stopped before it was."""

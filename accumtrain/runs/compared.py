@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from accumtrain.config.convert import flat
 from accumtrain.console import warn
 from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.kinds.jobs import JOBS
@@ -132,16 +133,7 @@ def _summary(path: Path) -> dict[str, Any]:
 def _config(path: Path) -> dict[str, Any]:
     file = path / "config.yaml"
     try:
-        return dict(_flat(read_config(file))) if file.exists() else {}
+        return dict(flat(read_config(file))) if file.exists() else {}
     except CheckpointError as error:
         warn(f"{path.name} is compared without its configuration: {error}")
         return {}
-
-
-def _flat(values: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in values.items():
-        key = f"{where}.{name}" if where else str(name)
-        if isinstance(value, Mapping) and value:
-            yield from _flat(value, key)
-        else:
-            yield key, value

@@ -51,7 +51,7 @@ def test_text_of_a_run_stays_text(text, tmp_path):
 def test_of_long_curves_the_peaks_stay(tmp_path):
     records = [record(step, loss=1 + step % 7) for step in range(10_000)]
     records[1234]["loss"], records[5678]["loss"], records[77]["loss"] = 99.0, 0.001, float("nan")
-    page, data = written(tmp_path, compared("long", records))
+    _, data = written(tmp_path, compared("long", records))
     curve = data["runs"][0]["curves"]["train"]
     assert len(curve["loss"]) == len(curve["step"]) <= MOST_POINTS
     assert (curve["step"][0], curve["step"][-1]) == (0, 9999)
@@ -60,7 +60,8 @@ def test_of_long_curves_the_peaks_stay(tmp_path):
 
 
 def test_values_that_are_no_numbers_are_left_out(tmp_path):
-    records = [record(1, loss=None), record(2, loss=10**400, accuracy="high"), record("first"), record(3, loss=0.5)]
+    records = [record(1, loss=None), record(2, loss=10**400, accuracy="high"), record(3, loss=0.5)]
+    records.append(record(4) | {"step": "last"})
     _, data = written(tmp_path, compared("odd", records, SUMMARY | {"memory_by_kind": {"weights": "much"}, "test": 3}))
     assert data["runs"][0]["curves"]["train"] == {"step": [3], "epoch": [0.3], "seconds": [1.0], "loss": [0.5]}
     assert data["kinds"] == []
