@@ -86,9 +86,11 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> 
     for block in _blocks(widths, console.width):
         shown = Table(box=box.SIMPLE_HEAD)
         for place in block:
-            side = "right" if numeric[place] else "left"
             shown.add_column(
-                Text(columns[place]), justify=side, min_width=min(widths[place] - 2, longest), overflow="fold"
+                Text(columns[place]),
+                justify="right" if numeric[place] else "left",
+                min_width=min(widths[place] - 2, longest),
+                overflow="fold",
             )
         for row in rows:
             shown.add_row(*(Text(row[place]) for place in block))

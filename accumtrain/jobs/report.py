@@ -36,7 +36,7 @@ def run(config: Config) -> dict[str, Any]:
     ranked = read_ranked([directory / name for name in names])
     if not ranked:
         raise CheckpointError(f"none of the {len(names)} runs can be read; put back copies of their files")
-    table(f"{len(ranked)} runs in {directory}, best first", COLUMNS, [_row(each) for each in ranked])
+    table(f"runs in {directory}, best first", COLUMNS, [_row(each) for each in ranked])
     page, picture = directory / "report.html", directory / "report.png"
     write_page(ranked, page)
     draw_curves({each.name: each.records for each in ranked}, picture)

@@ -96,8 +96,8 @@ def draw(trials: Sequence[Trial], limit_mb: int | None, path: Path) -> None:
         axis.axhline(limit_mb, color="black", ls="--", lw=1, label="limit")
     drawn = [trial for trial in trials if trial.peak_bytes]
     peaks = [trial.peak_bytes / 2**20 for trial in drawn if trial.peak_bytes]
-    scale_axis(axis.xaxis, [trial.micro_batch for trial in drawn], base=2)
-    scale_axis(axis.yaxis, [*peaks, *([] if limit_mb is None else [limit_mb])], base=2)
+    scale_axis(axis, "x", [trial.micro_batch for trial in drawn], base=2)
+    scale_axis(axis, "y", [*peaks, *([] if limit_mb is None else [limit_mb])], base=2)
     if drawn:
         axis.set_xticks(sorted({trial.micro_batch for trial in drawn}))
     axis.set_xlabel("micro-batch")

@@ -10,8 +10,8 @@ STEPS = {2: (1,), 10: (1, 2, 5)}  # multiples of the powers of a base that get a
 MANY_POWERS = 3  # in a range of so many, powers alone get a number
 
 
-def scale_axis(axis: Any, values: Sequence[float], base: int) -> None:
-    """Makes a matplotlib axis (`axes.xaxis` or `axes.yaxis`) logarithmic if `values` span a power of `base`.
+def scale_axis(axes: Any, letter: str, values: Sequence[float], base: int) -> None:
+    """Makes the axis `letter` (x or y) of matplotlib's `axes` logarithmic if `values` span a power of `base`.
 
     Otherwise, and with values of zero or less, it stays linear.
     """
@@ -19,7 +19,8 @@ def scale_axis(axis: Any, values: Sequence[float], base: int) -> None:
         return
     from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
-    axis._set_axes_scale("log", base=base)
+    getattr(axes, f"set_{letter}scale")("log", base=base)
+    axis = getattr(axes, f"{letter}axis")
     powers = math.log(max(values), base) - math.log(min(values), base)
     axis.set_major_locator(LogLocator(base=base, subs=STEPS[base] if powers < MANY_POWERS else (1,)))
     axis.set_major_formatter(StrMethodFormatter("{x:g}"))

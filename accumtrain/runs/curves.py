@@ -55,7 +55,7 @@ def draw_curves(runs: Mapping[str, Records], path: Path) -> None:
         axes.set_ylabel(name)
         axes.grid(alpha=0.3)
         if name == "loss":
-            scale_axis(axes.yaxis, drawn, base=10)
+            scale_axis(axes, "y", drawn, base=10)
     handles = [pyplot.Line2D([], [], **style) for style, _ in legend]
     figure.legend(handles, [text for _, text in legend], loc="outside right upper", fontsize="small", frameon=False)
     try:

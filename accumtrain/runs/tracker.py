@@ -102,4 +102,4 @@ def identifier(folder: Path, service: str, make: Callable[[], str]) -> str:
 
 
 def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
+    return next(iter(str(error).splitlines()), type(error).__name__)[:200]
