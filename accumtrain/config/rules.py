@@ -40,7 +40,8 @@ def check(config: Config) -> None:
     config.model.check_precision(config.precision)
     _check_workers(config)
     _check_run_name(config.run.name)
-    _check_tracker(config.log.tracker)
+    if config.job == "train":
+        _check_tracker(config.log.tracker)
     if config.accum.is_auto and config.accum.reduction == "sum":
         raise ConfigError(
             "accum.reduction=sum: accum.steps decides what is learned, so it can't be auto; give a number"

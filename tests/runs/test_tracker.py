@@ -69,6 +69,7 @@ def test_a_service_that_is_not_installed_is_refused_before_anything_else(name, c
     monkeypatch.setattr("accumtrain.config.rules.find_spec", lambda package: None)
     with pytest.raises(ConfigError, match=rf"log.tracker={name}: .* pip install 'accumtrain\[{name}\]'"):
         compose(f"log.tracker={name}")
+    assert compose(f"log.tracker={name}", "job=evaluate").log.tracker == name, "which sends nothing"
 
 
 def test_an_unknown_service(compose):
