@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from contextvars import ContextVar
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
+
+PROSE = 36  # characters from which on a cell is prose, which may take several lines
+BEFORE_A_WORD = re.compile(r"(?<=-)(?=[A-Za-z_])")  # of a run's name, whose keys and numbers stay together
 
 _silent: ContextVar[bool] = ContextVar("silent", default=False)
 
@@ -60,18 +65,64 @@ def fail(text: str) -> None:
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Prints a table with a header row. All cells are text; columns of numbers are right-aligned."""
+    """Prints a table with a header row. All cells are text; columns of numbers are right-aligned.
+
+    On a terminal too narrow for it the columns stand in several tables one below the other, whose rows are numbered, so
+    that no word is cut. A name longer than a line takes several.
+    """
     console = stdout()
     numeric = [all(_is_number(row[place]) for row in rows) for place in range(len(columns))]
     if not console.is_terminal:
         console.print(Text(_plain_table(title, columns, rows, numeric)), soft_wrap=True)
         return
-    shown = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD)
-    for name, right in zip(columns, numeric, strict=True):
-        shown.add_column(Text(name), justify="right" if right else "left")
-    for row in rows:
-        shown.add_row(*map(Text, row))
-    console.print(shown)
+    longest = console.width - 2 * len(f" # {len(rows)}")  # of a name that has a line for itself
+    rows = [[broken(cell, longest) for cell in row] for row in rows]
+    widths = [_width(column) for column in zip(columns, *rows, strict=True)]
+    if sum(widths) > console.width:
+        columns, numeric = ("#", *columns), [True, *numeric]
+        rows = [(str(number), *row) for number, row in enumerate(rows, start=1)]
+        widths = [_width(("#", str(len(rows)))), *widths]
+    console.print(Text(title, style="italic"))
+    for block in _blocks(widths, console.width):
+        shown = Table(box=box.SIMPLE_HEAD)
+        for place in block:
+            shown.add_column(
+                Text(columns[place]),
+                justify="right" if numeric[place] else "left",
+                min_width=min(widths[place] - 2, longest),
+                overflow="fold",
+            )
+        for row in rows:
+            shown.add_row(*(Text(row[place]) for place in block))
+        console.print(shown)
+
+
+def broken(name: str, width: int) -> str:
+    """A name in lines of at most `width` characters, broken before its words; a longer word is left to itself."""
+    lines = [""]
+    for word in BEFORE_A_WORD.split(name):
+        if lines[-1] and cell_len(lines[-1]) + cell_len(word) > width:
+            lines.append("")
+        lines[-1] += word
+    return "\n".join(lines)
+
+
+def _width(cells: Sequence[str]) -> int:
+    """Characters that a column takes at least, with the space at both sides. Only prose may wrap, between words."""
+    lines = [line for cell in cells for line in cell.split("\n")]
+    return 2 + max(min(cell_len(line), max(PROSE, *map(cell_len, line.split() or [""]))) for line in lines)
+
+
+def _blocks(widths: Sequence[int], width: int) -> list[list[int]]:
+    """The places of the columns of each table, each as wide as fits, and the first column in all of them."""
+    if not widths:
+        return []
+    blocks = [[0]]
+    for place in range(1, len(widths)):
+        if len(blocks[-1]) > 1 and sum(widths[each] for each in (*blocks[-1], place)) > width:
+            blocks.append([0])
+        blocks[-1].append(place)
+    return blocks
 
 
 def _plain_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[bool]) -> str:

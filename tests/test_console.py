@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from accumtrain.console import banner, fail, format_bytes, format_count, format_seconds, say, table, warn
@@ -59,3 +61,39 @@ def test_on_a_terminal_there_are_frames(capsys, terminal):
 )
 def test_formats(shown, expected):
     assert shown == expected
+
+
+NAMES = [
+    f"lenet5-digits-accum.steps-{4 * n}-batch_size-{256 * n}-optim-adafactor-optim.lr-0.0{n}" for n in range(1, 17)
+]
+COLUMNS = ["run", "status", "updates", "test accuracy", "test loss", "examples/s", "activations", "resident"]
+
+
+def shown_at(width, columns, rows, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(width))
+    table("runs", columns, rows)
+    return re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 300])
+def test_a_table_cuts_no_word(width, capsys, terminal, monkeypatch):
+    rows = [(name, "completed", "180", "0.9876", "0.1234", "1,234", "123.4 MB", "812.0 MB") for name in NAMES]
+    out = shown_at(width, COLUMNS, rows, capsys, monkeypatch)
+    assert "…" not in out
+    assert max(map(len, out.splitlines())) <= width
+    words = {word for row in (COLUMNS, *rows) for cell in row[0 if row is COLUMNS else 1 :] for word in cell.split()}
+    assert words <= set(out.split())
+    assert all(part in out for name in NAMES for part in re.split(r"(?<=-)(?=[a-z])", name))
+
+
+def test_a_narrow_table_is_stacked_and_numbered(capsys, terminal, monkeypatch):
+    rows = [(name, "completed", *["123456789"] * 6) for name in NAMES[:2]]
+    out = shown_at(80, COLUMNS, rows, capsys, monkeypatch)
+    assert len([line for line in out.splitlines() if line.split()[:1] == ["#"]]) > 1
+    assert [line.split()[0] for line in out.splitlines() if "completed" in line] == ["1", "2"]
+
+
+def test_prose_wraps_between_words(capsys, terminal, monkeypatch):
+    out = shown_at(60, ["check", "result"], [("one word after the other " * 4, "holds")], capsys, monkeypatch)
+    assert "#" not in out
+    assert {"one", "word", "after", "the", "other", "holds"} <= set(out.split())

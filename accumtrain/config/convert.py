@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import UnionType
 from typing import Any
 
@@ -44,6 +44,16 @@ def to_mapping(config: Config) -> dict[str, Any]:
     """
     mapping: dict[str, Any] = expressions(dataclasses.asdict(config))
     return mapping
+
+
+def flat(values: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted key and value of everything in nested dictionaries. An empty one is a value."""
+    for name, value in values.items():
+        key = f"{where}.{name}" if where else str(name)
+        if isinstance(value, Mapping) and value:
+            yield from flat(value, key)
+        else:
+            yield key, value
 
 
 def known_keys() -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Any
 
 from accumtrain.config.arithmetic import micro_batch_size
@@ -17,6 +18,7 @@ from accumtrain.errors import ConfigError
 from accumtrain.kinds.groups import GROUPS
 from accumtrain.kinds.jobs import JOBS
 from accumtrain.kinds.table import Choice
+from accumtrain.kinds.trackers import NONE, TRACKERS
 from accumtrain.kinds.values import Constraint, check_size, constraints_of, show, suggest
 
 RUN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@-]{0,199}")
@@ -38,6 +40,8 @@ def check(config: Config) -> None:
     config.model.check_precision(config.precision)
     _check_workers(config)
     _check_run_name(config.run.name)
+    if config.job == "train":
+        _check_tracker(config.log.tracker)
     if config.accum.is_auto and config.accum.reduction == "sum":
         raise ConfigError(
             "accum.reduction=sum: accum.steps decides what is learned, so it can't be auto; give a number"
@@ -87,6 +91,14 @@ def _check_workers(config: Config) -> None:
         raise ConfigError(
             f"{key}={value}: is tried out in processes of its own, which can't join the workers; "
             "find accum.steps by job=plan with batch_size divided by the number of workers, and give the number"
+        )
+
+
+def _check_tracker(name: str) -> None:
+    if name != NONE and find_spec(TRACKERS[name].package) is None:
+        raise ConfigError(
+            f"log.tracker={name}: the package {TRACKERS[name].package} is not installed; "
+            f"pip install 'accumtrain[{TRACKERS[name].extra}]'"
         )
 
 

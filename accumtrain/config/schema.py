@@ -12,6 +12,7 @@ from accumtrain.kinds.models import ModelConfig, RevNetConfig
 from accumtrain.kinds.optimizers import AdafactorConfig, OptimConfig
 from accumtrain.kinds.schedules import CosineConfig, ScheduleConfig
 from accumtrain.kinds.sources import DataConfig, DigitsConfig
+from accumtrain.kinds.trackers import NONE, TRACKERS
 from accumtrain.kinds.values import (
     COUNT,
     FRACTION,
@@ -87,9 +88,15 @@ class CheckpointConfig:
 
 @dataclass(kw_only=True)
 class LogConfig:
-    """A record of the metrics after `every` updates."""
+    """A record of the metrics after `every` updates.
+
+    `images`: the first images of the run, as augmented, that TensorBoard shows; 0: none.
+    `tracker`: a service that gets the records as well: none, mlflow or wandb.
+    """
 
     every: Annotated[int, COUNT] = 10
+    images: Annotated[int, Range(0, 64)] = 4
+    tracker: Annotated[str, OneOf((NONE, *TRACKERS.names))] = NONE
 
 
 @dataclass(kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +35,6 @@ from accumtrain.process.interrupt import Interrupt
 from accumtrain.process.walltime import Walltime
 from accumtrain.process.watchdog import Watchdog
 from accumtrain.runs.due import Due
-from accumtrain.runs.events import Events
 from accumtrain.runs.files import read_json, write_json
 from accumtrain.runs.identity import learned_values
 from accumtrain.runs.logbook import Logbook
@@ -66,14 +65,14 @@ class Session:
             total = total_steps(config, data.train.size)
             with devices.watch, in_user_words(config, data, devices.replicas, devices.workers):
                 window = build_window(config, data, total, devices.strategy)
-                with Events(run.path / "tensorboard") if devices.chief else nullcontext() as events:
-                    yield cls(config, run, events, data, devices, window, total)
+                session = cls(config, run, data, devices, window, total)
+                with closing(session.logbook):
+                    yield session
 
     def __init__(
         self,
         config: Config,
         run: Run,
-        events: Events | None,
         data: Data,
         devices: Devices,
         window: Window,
@@ -101,7 +100,7 @@ class Session:
         self.resumed = self.restore()
         self._check_workers_agree()
         run.truncate(self.done)
-        self.logbook = Logbook(run, events, config.batch_size, data.train.size, self.evaluator.names)
+        self.logbook = Logbook(run, config.batch_size, data.train.size, self.evaluator.names)
         self.due = Due(config, total, data.train.size)
         self.micro_steps_pace, self.updates_pace = Pace(), Pace(WORTH_TOGETHER)
         self.meter, self.interrupt = Meter(), Interrupt()
@@ -174,7 +173,7 @@ class Session:
         """The summary; None on a worker that is not the chief."""
         if not self.devices.chief:
             return None
-        return {
+        summary = {
             "status": status,
             "step": self.done,
             "epoch": round(self.done * self.config.batch_size / self.data.train.size, 4),
@@ -186,6 +185,8 @@ class Session:
             "data": dict(self.data.fingerprint),
             "provenance": provenance(self.devices.description),
         }
+        self.logbook.finish(summary)
+        return summary
 
 
 def run_folder(config: Config) -> Run:

@@ -12,6 +12,13 @@ from accumtrain.kinds.table import Table
 Column = tuple[str, "str | Callable[[Any], str]"]  # dotted key of the result; format spec or function to show the value
 
 
+def cell(value: Any, form: str | Callable[[Any], str]) -> str:
+    """`value` as a table shows it; "-" for None."""
+    if value is None:
+        return "-"
+    return format(value, form) if isinstance(form, str) else form(value)
+
+
 @dataclass(frozen=True)
 class Job:
     """A row of the jobs.
@@ -54,7 +61,7 @@ class Job:
 BY_ACCURACY = (("test.accuracy", -1), ("test.loss", 1))
 BY_BEST = (("best.accuracy", -1), ("best.loss", 1))
 TESTED: dict[str, Column] = {
-    "step": ("step", "d"),
+    "updates": ("step", ",.0f"),
     "test accuracy": ("test.accuracy", ".4f"),
     "test loss": ("test.loss", ".4f"),
     "examples/s": ("examples_per_second", ",.0f"),

@@ -13,6 +13,7 @@ from accumtrain.planning.auto_steps import COLUMNS, ProbeFunction, budget, ladde
 from accumtrain.planning.plan_file import plan_result, title
 from accumtrain.planning.probe import Trial, probe
 from accumtrain.planning.search import line_through
+from accumtrain.runs.axis_scale import scale_axis
 from accumtrain.runs.folder import folder_of, result_file
 
 PROBES = 6  # largest number for each policy
@@ -93,10 +94,12 @@ def draw(trials: Sequence[Trial], limit_mb: int | None, path: Path) -> None:
             axis.plot(*zip(*points, strict=True), marker="o", label=memory)
     if limit_mb is not None:
         axis.axhline(limit_mb, color="black", ls="--", lw=1, label="limit")
-    axis.set_xscale("log", base=2)
-    axis.set_yscale("log", base=2)
-    for scale in (axis.xaxis, axis.yaxis):
-        scale.set_major_formatter("{x:g}")
+    drawn = [trial for trial in trials if trial.peak_bytes]
+    peaks = [trial.peak_bytes / 2**20 for trial in drawn if trial.peak_bytes]
+    scale_axis(axis, "x", [trial.micro_batch for trial in drawn], base=2)
+    scale_axis(axis, "y", [*peaks, *([] if limit_mb is None else [limit_mb])], base=2)
+    if drawn:
+        axis.set_xticks(sorted({trial.micro_batch for trial in drawn}))
     axis.set_xlabel("micro-batch")
     axis.set_ylabel("tensors at the peak, MB")
     axis.grid(alpha=0.3)

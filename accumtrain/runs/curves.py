@@ -8,19 +8,31 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from accumtrain.console import broken
+from accumtrain.runs.axis_scale import scale_axis
 from accumtrain.runs.files import disk_errors
+from accumtrain.runs.labels import labels
 
+TRAIN = "train"  # the split of the updates themselves; others are evaluated
 NO_METRICS = ("step", "epoch", "split", "loss", "examples", "examples_per_second", "seconds")  # of an evaluation
 MOST_METRICS = 3
+COLOURS = 10
+NAMED = 2 * COLOURS  # runs with a colour and a name: solid, then dashed
+OTHERS = "0.75"  # the grey of the other runs
+NAME_WIDTH = 44  # characters of a line of the legend
+LEGEND_INCHES = 0.08  # of a character
 
 Records = Sequence[Mapping[str, Any]]
 
 
 def draw_curves(runs: Mapping[str, Records], path: Path) -> None:
-    """Draws loss and metrics against updates, side by side: training thin, evaluations bold, a colour per run.
+    """Draws loss and metrics against updates, side by side: training thin, evaluations bold.
+
+    The first NAMED runs have a colour and stand in a legend beside the axes, the others are grey. Of more than COLOURS
+    runs that were evaluated only the evaluations are drawn.
 
     Args:
-        runs: name -> metric records, as metrics.jsonl holds them. Values that are no numbers are left out.
+        runs: name -> metric records, as metrics.jsonl holds them, best first. Values that are no numbers are left out.
         path: the PNG file, which is replaced as a whole; a link of this name is replaced, not followed.
 
     Raises:
@@ -31,38 +43,75 @@ def draw_curves(runs: Mapping[str, Records], path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    names = _drawn(runs.values())
-    figure, grid = pyplot.subplots(1, len(names), figsize=(5.5 * len(names), 4), layout="constrained", squeeze=False)
-    axes = grid[0]
-    for axis, name in zip(axes, names, strict=True):
-        for colour, (run, records) in enumerate(runs.items()):
-            for split, style in (("train", {"lw": 0.8, "alpha": 0.5}), (_watched(records), {"lw": 2, "marker": "."})):
-                points = [(r["step"], r[name]) for r in records if r["split"] == split and _is_point(r, name)]
-                if points:
-                    label = f"{run} {split}".replace("$", r"\$")  # between two of them stands a formula
-                    axis.plot(*zip(*points, strict=True), color=f"C{colour % 10}", label=label, **style)
-        axis.set_xlabel("update")
-        axis.set_ylabel(name)
-        axis.grid(alpha=0.3)
-    axes[0].set_yscale("log")
-    if axes[-1].get_legend_handles_labels()[0]:
-        axes[-1].legend(fontsize="small")
+    runs = _few_curves(runs)
+    names = measured(runs.values())[: 1 + MOST_METRICS]
+    legend = _legend(runs)
+    lines = sum(1 + text.count("\n") for _, text in legend)
+    size = (5.5 * len(names) + 1 + LEGEND_INCHES * NAME_WIDTH, max(4, 0.19 * lines + 0.5))
+    figure, grid = pyplot.subplots(1, len(names), figsize=size, layout="constrained", squeeze=False)
+    for axes, name in zip(grid[0], names, strict=True):
+        drawn = [value for run in reversed(list(enumerate(runs.values()))) for value in _draw(axes, name, *run)]
+        axes.set_xlabel("update")
+        axes.set_ylabel(name)
+        axes.grid(alpha=0.3)
+        if name == "loss":
+            scale_axis(axes, "y", drawn, base=10)
+    handles = [pyplot.Line2D([], [], **style) for style, _ in legend]
+    figure.legend(handles, [text for _, text in legend], loc="outside right upper", fontsize="small", frameon=False)
     try:
         _save(figure, path)
     finally:
         pyplot.close(figure)
 
 
-def _watched(records: Records) -> str:
-    """The split that was evaluated while training."""
-    return "val" if any(record["split"] == "val" for record in records) else "test"
+def measured(runs: Iterable[Records]) -> list[str]:
+    """Loss and the metrics that evaluations have measured, of all runs."""
+    evaluated = (record for records in runs for record in records if record["split"] != TRAIN)
+    found = dict.fromkeys(name for record in evaluated for name in record if name not in NO_METRICS)
+    return ["loss", *found]
 
 
-def _drawn(runs: Iterable[Records]) -> list[str]:
-    """Loss and at most MOST_METRICS metrics: what evaluations have measured."""
-    tested = [record for records in runs for record in records if record["split"] != "train"]
-    found = dict.fromkeys(name for record in tested for name in record if name not in NO_METRICS)
-    return ["loss", *list(found)[:MOST_METRICS]]
+def _few_curves(runs: Mapping[str, Records]) -> Mapping[str, Records]:
+    """The records to draw: of many runs those of evaluations, if there are any."""
+    evaluated = {name: [record for record in records if record["split"] != TRAIN] for name, records in runs.items()}
+    return evaluated if len(runs) > COLOURS and any(evaluated.values()) else runs
+
+
+def _draw(axes: Any, name: str, place: int, records: Records) -> list[float]:
+    """Draws the curves of a metric of the run at `place`. Returns their values."""
+    drawn = []
+    for split in dict.fromkeys(str(record["split"]) for record in records):
+        points = [(r["step"], r[name]) for r in records if str(r["split"]) == split and _is_point(r, name)]
+        if points:
+            axes.plot(*zip(*points, strict=True), **_style(place), **_weight(split))
+            drawn += [value for _, value in points]
+    return drawn
+
+
+def _style(place: int) -> dict[str, Any]:
+    if place >= NAMED:
+        return {"color": OTHERS, "ls": "-"}
+    return {"color": f"C{place % COLOURS}", "ls": "-" if place < COLOURS else "--"}
+
+
+def _weight(split: str) -> dict[str, Any]:
+    return {"lw": 0.8, "alpha": 0.5} if split == TRAIN else {"lw": 1.8, "marker": ".", "ms": 5}
+
+
+def _legend(runs: Mapping[str, Records]) -> list[tuple[dict[str, Any], str]]:
+    """Style and text of each entry: the splits of one run, or the names of several."""
+    if len(runs) == 1:
+        (records,) = runs.values()
+        return [(_style(0) | _weight(split), split) for split in dict.fromkeys(str(r["split"]) for r in records)]
+    beginning, short = labels(list(runs))
+    title = [({"lw": 0}, _text(f"{beginning}..."))] if beginning else []
+    named = [(_style(place) | {"lw": 2}, _text(label)) for place, label in enumerate(short[:NAMED])]
+    others = [(_style(NAMED) | {"lw": 2}, f"{len(runs) - NAMED} others")] if len(runs) > NAMED else []
+    return [*title, *named, *others]
+
+
+def _text(name: str) -> str:
+    return broken(name, NAME_WIDTH).replace("$", r"\$")  # between two of them stands a formula
 
 
 def _is_point(record: Mapping[str, Any], name: str) -> bool:

@@ -1,4 +1,4 @@
-"""The metrics of a run while it trains: metrics.jsonl, TensorBoard, and the time behind examples per second."""
+"""The metrics of a run while it trains: metrics.jsonl, trackers, and the time behind examples per second."""
 
 from __future__ import annotations
 
@@ -8,25 +8,28 @@ from contextlib import contextmanager
 from typing import Any
 
 from accumtrain.process import environment
-from accumtrain.runs.events import Events
 from accumtrain.runs.run import Run
+from accumtrain.runs.tracker import Tracker
 
 BESIDE_MEANS = ("learning_rate", "grad_norm", "loss_scale", "skipped")  # of an update
 
 
 class Logbook:
-    """Writes each record to metrics.jsonl and TensorBoard, and remembers them for the summary.
+    """Writes each record to metrics.jsonl and the trackers, and remembers them for the summary.
 
     Args:
         run: the run's folder; its metrics end with the restored update.
-        events: None writes no TensorBoard events.
         batch_size: examples per update.
         train_examples: examples per epoch.
         means: names of the loss and the metrics.
+
+    Attributes:
+        trackers: what gets the records and the summary, too; none until a session adds them.
     """
 
-    def __init__(self, run: Run, events: Events | None, batch_size: int, train_examples: int, means: Sequence[str]):
-        self._run, self._events, self._means = run, events, means
+    def __init__(self, run: Run, batch_size: int, train_examples: int, means: Sequence[str]):
+        self._run, self._means = run, means
+        self.trackers: list[Tracker] = []
         self._batch_size, self._train_examples = batch_size, train_examples
         self.records: list[dict[str, Any]] = run.records()
         self._seconds_before = max((record["seconds"] for record in self.records), default=0.0)
@@ -88,6 +91,16 @@ class Logbook:
         """The records of all evaluations on a split, in order."""
         return [record for record in self.records if record["split"] == split]
 
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Hands the summary to the trackers, at the end of the session."""
+        for tracker in self.trackers:
+            tracker.finish(summary)
+
+    def close(self) -> None:
+        """Ends the trackers."""
+        for tracker in self.trackers:
+            tracker.close()
+
     def last(self, split: str) -> dict[str, float] | None:
         """Loss and metrics of the last record of a split; None without a record."""
         for record in reversed(self.records):
@@ -100,5 +113,5 @@ class Logbook:
         record = {"step": step, "epoch": epoch, "split": split, **values, "seconds": round(self.seconds, 3)}
         self.records.append(record)
         self._run.log(record)
-        if self._events is not None:
-            self._events.write(record)
+        for tracker in self.trackers:
+            tracker.log(record)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from accumtrain.config.schema import Config
-from accumtrain.console import table
+from accumtrain.console import say, table
 from accumtrain.errors import ConfigError
-from accumtrain.kinds.jobs import JOBS, Column
+from accumtrain.kinds.jobs import JOBS, Column, cell
+from accumtrain.runs.compared import read_ranked
 from accumtrain.runs.files import write_json
 from accumtrain.runs.folder import result_file
+from accumtrain.runs.report_page import write_page
 from accumtrain.shell.job_outcome import JobOutcome
 
 
@@ -28,7 +30,11 @@ def check_distinct(configs: Sequence[Config]) -> None:
 
 
 def report(outcomes: Sequence[JobOutcome], run_dir: Path) -> None:
-    """Prints a table of the jobs, best first, and writes them to sweep.json in `run_dir`."""
+    """Prints a table of the jobs, best first, and writes them to sweep.json and report.html in `run_dir`.
+
+    Raises:
+        CheckpointError: a file can't be written.
+    """
     ranked = sorted(outcomes, key=lambda outcome: outcome.rank)
     swept = _swept_keys(outcomes)
     columns: dict[str, Column] = {}
@@ -38,6 +44,15 @@ def report(outcomes: Sequence[JobOutcome], run_dir: Path) -> None:
     table(f"{len(ranked)} runs, best first", [*swept, "status", *columns], rows)
     if run_dir.is_dir():  # else no run began
         write_json(run_dir / "sweep.json", [_record(each) for each in ranked])
+        _write_page(ranked, run_dir / "report.html")
+
+
+def _write_page(outcomes: Sequence[JobOutcome], page: Path) -> None:
+    """Compares the trainings among the jobs on a page, if there are any."""
+    folders = dict.fromkeys(Path(outcome.path) for outcome in outcomes if outcome.path is not None)
+    if ranked := read_ranked([folder for folder in folders if (folder / JOBS["train"].file).is_file()]):
+        write_page(ranked, page)
+        say(f"{page} compares the runs for a browser")
 
 
 def _record(outcome: JobOutcome) -> dict[str, Any]:
@@ -70,11 +85,5 @@ def _values(outcome: JobOutcome) -> dict[str, str]:
 
 def _row(outcome: JobOutcome, swept: Sequence[str], columns: Iterable[Column]) -> list[str]:
     values = _values(outcome)
-    measured = (_cell(outcome.value(key), form) for key, form in columns)
+    measured = (cell(outcome.value(key), form) for key, form in columns)
     return [*(values.get(key, "-") for key in swept), outcome.status, *measured]
-
-
-def _cell(value: Any, form: str | Callable[[Any], str]) -> str:
-    if value is None:
-        return "-"
-    return format(value, form) if isinstance(form, str) else form(value)

@@ -12,13 +12,12 @@ import pytest
 from accumtrain.errors import CheckpointError, ConfigError, DataError, DivergedError
 from accumtrain.jobs import bench
 from accumtrain.jobs.dispatch import run
-from accumtrain.kinds.jobs import JOBS
+from accumtrain.kinds.jobs import JOBS, cell
 from accumtrain.planning import probed_plan
 from accumtrain.planning.probe import Trial
 from accumtrain.runs.files import plain
 from accumtrain.runs.folder import CHECKPOINTS, folder_of, job_folder, result_file
 from accumtrain.shell.job_outcome import JobOutcome
-from accumtrain.shell.sweep_table import _cell
 from tests.contract.examples import example_of
 
 SMALL = (
@@ -87,7 +86,7 @@ def test_the_result_is_written_and_returned(name, done):
 def test_the_table_of_a_sweep_finds_its_columns(name, done):
     outcome = JobOutcome([], name, str(result_file(done[name][0])), None, 0)
     for title, (key, form) in JOBS[name].columns.items():
-        assert _cell(outcome.value(key), form) != "-", f"{title}: {JOBS[name].file} has nothing at {key}"
+        assert cell(outcome.value(key), form) != "-", f"{title}: {JOBS[name].file} has nothing at {key}"
     assert all(isinstance(outcome.value(key), float) for key, _ in JOBS[name].ranking)
 
 

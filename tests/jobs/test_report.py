@@ -45,6 +45,13 @@ def test_all_runs_best_first(compose, runs, capsys):
     assert "8 = 4 x 2 x 1" in out
     assert "2.0 MB" in out
     assert (runs / "report.png").read_bytes().startswith(b"\x89PNG")
+    assert "good" in (runs / "report.html").read_text()
+
+
+def test_a_damaged_configuration_is_named_and_not_compared(compose, runs, capsys):
+    (runs / "good" / "config.yaml").write_text("model: [")
+    assert len(run(compose("job=report", f"run.dir={runs}"))["runs"]) == 2
+    assert "good is compared without its configuration" in capsys.readouterr().err
 
 
 def test_chosen_runs_only(compose, runs):

@@ -167,7 +167,13 @@ def test_own_config_that_is_no_yaml(command, tmp_path):
 
 
 def summary(accuracy: float | None, loss: float = 0.5) -> dict[str, Any]:
-    return {"step": 7, "test": {"accuracy": accuracy, "loss": loss}, "examples_per_second": 1234.5, "seconds": 61.0}
+    return {
+        "status": "completed",
+        "step": 7,
+        "test": {"accuracy": accuracy, "loss": loss},
+        "examples_per_second": 1234.5,
+        "seconds": 61.0,
+    }
 
 
 def checkpoint(config) -> None:
@@ -179,7 +185,8 @@ def checkpoint(config) -> None:
 
 def rows_of(out: str) -> list[list[str]]:
     """The rows of the table that closes a sweep."""
-    return [line.split() for line in out[out.index("best first") :].splitlines()[2:]]
+    lines = out[out.index("best first") :].splitlines()[2:]
+    return [line.split() for line in lines if not line.endswith(" for a browser")]
 
 
 def test_sweep_ranks_its_runs(command, fake_job, tmp_path):
@@ -199,6 +206,7 @@ def test_sweep_ranks_its_runs(command, fake_job, tmp_path):
     assert [row["summary"]["test"]["accuracy"] for row in rows] == [0.95, 0.8, 0.8]
     assert rows[0]["path"] == "runs/revnet38-digits-batch_size-64-train.epochs-2"
     assert sorted(each.name for each in tmp_path.iterdir()) == ["runs"], "nothing of Hydra's"
+    assert "batch_size-64" in (tmp_path / "runs" / "report.html").read_text()
 
 
 def test_sweep_of_benchmarks_ranks_them_by_speed(command, fake_job):
