@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from accumtrain.data.bad_example import BadExample
+from accumtrain.data.mix import Mix
 from accumtrain.data.preprocess import Preprocess
 
 
@@ -22,12 +23,14 @@ class Split(ABC):
         image_shape: [height, width, channels] of the stored images; None if they may differ.
         channels: 1 or 3.
         white: The value of a uint8 pixel that means 1.0.
+        known_labels: All labels, int32 [size], once labels.py has read them.
     """
 
     size: int
     image_shape: tuple[int, int, int] | None
     channels: int
     white: int = 255
+    known_labels: np.ndarray | None = None
 
     @abstractmethod
     def read(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -112,6 +115,8 @@ class Data:
         notes: What the user should know about the source, one line each.
         class_names: The names of the classes in order; empty if they have none.
         fingerprint: That of the source, with the classes and the number of examples of each split: plain JSON values.
+        mix: How training images are mixed with others.
+        balanced: Whether every class appears equally often in the training stream.
     """
 
     train: Split
@@ -122,6 +127,8 @@ class Data:
     notes: list[str] = field(default_factory=list)
     class_names: list[str] = field(default_factory=list)
     fingerprint: Mapping[str, Any] = field(default_factory=dict)
+    mix: Mix = field(default_factory=Mix)
+    balanced: bool = False
 
     fills_last_batch: ClassVar[bool] = True  # of an evaluation, with copies of weight 0
 
