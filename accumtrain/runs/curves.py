@@ -48,7 +48,7 @@ def draw_curves(runs: Mapping[str, Records], path: Path) -> None:
     if axes[-1].get_legend_handles_labels()[0]:
         axes[-1].legend(fontsize="small")
     try:
-        _save(figure, path)
+        save_figure(figure, path)
     finally:
         pyplot.close(figure)
 
@@ -65,7 +65,8 @@ def _is_point(record: Mapping[str, Any], name: str) -> bool:
     return all(isinstance(value, int | float) and abs(value) <= sys.float_info.max for value in values)
 
 
-def _save(figure: Any, path: Path) -> None:
+def save_figure(figure: Any, path: Path) -> None:
+    """Writes a PNG file, which is replaced as a whole. Raises CheckpointError if that fails; it is unchanged then."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     with disk_errors(path):
         unfinished.unlink(missing_ok=True)

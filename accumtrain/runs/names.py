@@ -30,7 +30,7 @@ def run_name(config: Config, overrides: Sequence[str]) -> str:
     shown = {
         key: value
         for key, value in sorted(values.items())
-        if key not in in_base | NOT_IN_NAMES and not key.startswith(("log.", "bench.", "hydra"))
+        if key not in in_base | NOT_IN_NAMES and not key.startswith(("log.", "bench.", "range_test.", "hydra"))
     }
     exact = "-".join([base, *(f"{key}-{value}" for key, value in shown.items())])
     name = re.sub(r"[^A-Za-z0-9._-]+", "_", exact).strip("._-")
