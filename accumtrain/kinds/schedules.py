@@ -71,7 +71,7 @@ class RsqrtConfig(ScheduleConfig):
 
 @dataclass(kw_only=True)
 class InverseTimeConfig(ScheduleConfig):
-    """1 / (1 + decay * step / timescale) after `step` updates; with `staircase` step / timescale is rounded down."""
+    """1 / (1 + decay * n / timescale), n updates after the warm-up; `staircase` rounds n / timescale down."""
 
     kind: str = "inverse_time"
     decay: Annotated[float, POSITIVE] = 1.0

@@ -6,7 +6,7 @@ Every schedule rises linearly to 1 at update t = warmup (as t / warmup, so no up
     cosine        half a cosine: 1 at update max(warmup, 1), `final` at the last update of the run
     step          factor^k for k boundaries <= step, so the first b updates are before the boundary b
     rsqrt         sqrt(timescale / max(t, timescale))
-    inverse_time  1 / (1 + decay * step / timescale)
+    inverse_time  1 / (1 + decay * n / timescale), n updates after the first whole rate
 
 one_cycle (Smith & Topin 2018, arXiv:1708.07120) has a rise of its own, and no warm-up.
 """
@@ -74,10 +74,12 @@ def rsqrt_schedule(timescale: int = 10000, *, warmup: int = 0) -> Schedule:
 def inverse_time_schedule(
     timescale: int = 10000, *, decay: float = 1.0, staircase: bool = False, warmup: int = 0
 ) -> Schedule:
-    """The factor is 1 / (1 + decay * step / timescale), of whole timescales only with `staircase`."""
+    """The factor is 1 / (1 + decay * t / timescale), t updates after the peak; `staircase` rounds t / timescale down."""
+    peak = max(warmup, 1)
 
     def factor(step: tf.Tensor) -> tf.Tensor:
-        passed = tf.cast(step // timescale, tf.float32) if staircase else tf.cast(step, tf.float32) / timescale
+        t = tf.maximum(step + 1 - peak, 0)
+        passed = tf.cast(t // timescale, tf.float32) if staircase else tf.cast(t, tf.float32) / timescale
         return 1.0 / (1.0 + decay * passed)
 
     return _with_warmup(factor, warmup)
@@ -147,9 +149,7 @@ def build_rsqrt(config: RsqrtConfig, total_steps: int) -> Schedule:
 
 
 def build_inverse_time(config: InverseTimeConfig, total_steps: int) -> Schedule:
-    return inverse_time_schedule(
-        config.timescale, decay=config.decay, staircase=config.staircase, warmup=config.warmup
-    )
+    return inverse_time_schedule(config.timescale, decay=config.decay, staircase=config.staircase, warmup=config.warmup)
 
 
 def build_one_cycle(config: OneCycleConfig, total_steps: int) -> Schedule:

@@ -102,7 +102,9 @@ def test_one_cycle_is_two_half_cosines(total, rise):
     expected = []
     for step in range(total):
         peak = rise * total - 1
-        one, other, progress = (start, 1, step / peak) if step <= peak else (1, final, (step - peak) / (total - 1 - peak))
+        one, other, progress = (
+            (start, 1, step / peak) if step <= peak else (1, final, (step - peak) / (total - 1 - peak))
+        )
         expected.append(other + (one - other) / 2 * (1 + math.cos(math.pi * progress)))
     values = factors(OneCycleConfig(rise=rise, start=start, final=final), total=total, steps=total)
     np.testing.assert_allclose(values, expected, rtol=1e-5, atol=1e-7)
