@@ -46,6 +46,6 @@ class DropPath:
 
 
 def drop_paths(rate: float, count: int) -> Iterator[DropPath | None]:
-    """One for each of `count` residual functions in order; the rate rises linearly to `rate`. None for each if it is 0."""
+    """One for each of `count` residual functions; the rate rises linearly to `rate`. None for each if that is 0."""
     for number in range(count):
         yield DropPath(rate * (number + 1) / count, number) if rate else None

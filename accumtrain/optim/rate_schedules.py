@@ -74,7 +74,7 @@ def rsqrt_schedule(timescale: int = 10000, *, warmup: int = 0) -> Schedule:
 def inverse_time_schedule(
     timescale: int = 10000, *, decay: float = 1.0, staircase: bool = False, warmup: int = 0
 ) -> Schedule:
-    """The factor is 1 / (1 + decay * t / timescale), t updates after the peak; `staircase` rounds t / timescale down."""
+    """1 / (1 + decay * t / timescale), t updates after the first whole rate; `staircase` rounds t / timescale down."""
     peak = max(warmup, 1)
 
     def factor(step: tf.Tensor) -> tf.Tensor:

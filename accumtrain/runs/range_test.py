@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,7 +67,7 @@ def suggestion(test: RangeTest) -> Suggestion:
             "the loss did not fall while the rate rose: lower range_test.low, or raise range_test.updates so that the "
             "rate rises more slowly",
         )
-    steepest = max(zip(falling, falling[1:], strict=False), key=lambda pair: pair[0].smoothed - pair[1].smoothed)[1]
+    steepest = max(itertools.pairwise(falling), key=lambda pair: pair[0].smoothed - pair[1].smoothed)[1]
     tenth = lowest.rate / BELOW_LOWEST
     places = f"the loss falls fastest at {steepest.rate:.2g} and is lowest at {lowest.rate:.2g}"
     if steepest.rate < tenth:

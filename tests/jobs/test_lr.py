@@ -81,5 +81,5 @@ def test_a_loss_that_does_not_fall_suggests_nothing(losses, tmp_path):
 
 def test_a_picture_that_cannot_be_written_says_so(tmp_path):
     test = tested(np.linspace(2.3, 0.5, 30))
-    with pytest.raises(CheckpointError, match="lr.png"):
+    with pytest.raises(CheckpointError, match=r"lr\.png"):
         draw_range_test(test, suggestion(test), "title", tmp_path / "nothing" / "lr.png")

@@ -119,7 +119,7 @@ def test_one_cycle_of_a_short_run_has_no_rate_of_zero(total, rise):
 
 
 def test_one_cycle_has_no_warmup():
-    with pytest.raises(ConfigError, match="schedule.warmup=5: schedule=one_cycle has a rise of its own"):
+    with pytest.raises(ConfigError, match=r"schedule\.warmup=5: schedule=one_cycle has a rise of its own"):
         OneCycleConfig(warmup=5).check()
 
 
