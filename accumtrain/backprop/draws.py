@@ -17,14 +17,15 @@ def example_draws(seed: tf.Tensor, place: tf.Tensor, parts: int, batch: int | tf
 
     Args:
         seed: of the run and update, int32 [2].
-        place: which micro-batch of the window it is, over all replicas, int32 [].
+        place: which micro-batch of the window it is, over all replicas, int32 []; those beyond `parts` draw anew.
         parts: number of micro-batches in the window, over all replicas.
         batch: number of examples of the micro-batch.
     """
     examples = (place * batch + tf.range(batch)) % (parts * batch)
 
     def draw(number: int) -> tf.Tensor:
-        of_layer = tf.random.experimental.stateless_fold_in(seed, number)
+        fold_in = tf.random.experimental.stateless_fold_in
+        of_layer = fold_in(fold_in(seed, number), place // parts)
         return tf.gather(tf.random.stateless_uniform([parts * batch], of_layer), examples)
 
     return draw

@@ -20,13 +20,14 @@ COLOUR = {"mean": [0.4, 0.5, 0.6], "std": [0.2, 0.3, 0.4]}
 SIZES = {"train_examples": 21, "test_examples": 10}
 
 
-STRONG = {"jitter": 0.4, "randaugment": 2, "erasing": 0.5, "mixup": 0.4, "cutmix": 1.0}
+STRONG = {"jitter": 0.4, "randaugment": 1, "erasing": 0.5, "mixup": 0.4, "cutmix": 1.0}
 
 
 @pytest.fixture(
     params=[
         *("array resized and shifted", "generated crop_flip", "generated inception", "files inception"),
-        *("generated strong", "files strong and balanced"),
+        "generated strong",
+        pytest.param("files strong and balanced", marks=pytest.mark.slow),
     ]
 )
 def data(request: pytest.FixtureRequest, make_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Data:

@@ -41,7 +41,9 @@ def norm(arrays):
 
 def relative_difference(config, optim, precision, micro_steps, updates=5, batch=32):
     batches = [examples(batch, SHAPE, seed) for seed in range(updates)]
-    whole, split = (window_for(config, optim, SHAPE, precision=precision) for _ in range(2))
+    whole, split = (
+        window_for(config, optim, SHAPE, precision=precision, micro_steps=steps) for steps in (1, micro_steps)
+    )
     start = weights(whole)
     train(whole, batches, 1)
     train(split, batches, micro_steps)

@@ -20,7 +20,7 @@ def config(compose, tmp_path):
     return lambda *more: compose(*SMALL, f"run.dir={tmp_path}", *more)
 
 
-def tested(losses) -> RangeTest:
+def raised(losses) -> RangeTest:
     test = RangeTest()
     for number, loss in enumerate(losses):
         if not test.diverged:
@@ -54,24 +54,24 @@ def test_a_rate_that_the_optimizer_computes_is_refused(config):
 
 
 def test_it_ends_where_the_loss_diverges():
-    test = tested([*np.linspace(2.3, 0.5, 30), *(0.5 * 3.0 ** np.arange(20))])
+    test = raised([*np.linspace(2.3, 0.5, 30), *(0.5 * 3.0 ** np.arange(20))])
     assert test.diverged
     assert 30 < len(test.points) < 40
-    assert tested([2.3, 2.2, math.nan, 2.0]).diverged
-    assert len(tested([2.3, 2.2, math.inf, 2.0]).points) == 2
+    assert raised([2.3, 2.2, math.nan, 2.0]).diverged
+    assert len(raised([2.3, 2.2, math.inf, 2.0]).points) == 2
 
 
 def test_the_smaller_of_the_two_rates_is_suggested():
-    fast = suggestion(tested([2.0] * 10 + [1.0] * 1 + [0.8] * 30 + [0.79] * 20))
+    fast = suggestion(raised([2.0] * 10 + [1.0] * 1 + [0.8] * 30 + [0.79] * 20))
     assert fast.rate == pytest.approx(fast.steepest.rate, rel=0.05)
     assert "the first is the smaller" in fast.reason
-    late = tested([2.0] * 30 + [1.0] * 3 + [30.0] * 5)
+    late = raised([2.0] * 30 + [1.0] * 3 + [30.0] * 5)
     assert suggestion(late).rate == pytest.approx(late.lowest.rate / 10, rel=0.05)
 
 
 @pytest.mark.parametrize("losses", [[], [2.0], [2.0, 2.1, 2.2, 9.0, 30.0], [math.nan]])
 def test_a_loss_that_does_not_fall_suggests_nothing(losses, tmp_path):
-    test = tested(losses)
+    test = raised(losses)
     found = suggestion(test)
     assert found.rate is None
     assert "range_test.low" in found.reason
@@ -80,6 +80,6 @@ def test_a_loss_that_does_not_fall_suggests_nothing(losses, tmp_path):
 
 
 def test_a_picture_that_cannot_be_written_says_so(tmp_path):
-    test = tested(np.linspace(2.3, 0.5, 30))
+    test = raised(np.linspace(2.3, 0.5, 30))
     with pytest.raises(CheckpointError, match=r"lr\.png"):
         draw_range_test(test, suggestion(test), "title", tmp_path / "nothing" / "lr.png")

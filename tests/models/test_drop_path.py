@@ -29,6 +29,7 @@ def test_draws_do_not_depend_on_how_a_window_is_split(parts: int) -> None:
     split = [draws(place, parts, 8 // parts)(5) for place in range(parts)]
     np.testing.assert_array_equal(whole, tf.concat(split, 0))
     assert not np.array_equal(whole, draws()(6)), "each number is another draw"
+    assert not np.array_equal(whole, draws(place=1)(5)), "more micro-batches than were declared do not repeat them"
 
 
 def test_rates_rise_linearly_and_none_is_none() -> None:
