@@ -6,6 +6,8 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
+from accumtrain.backprop.draws import Draws
+
 
 class MovingStatistics(Protocol):
     """What the window needs of a batch normalisation layer, ours or Keras's. The moving statistics are [channels]."""
@@ -25,11 +27,14 @@ class Mode:
         statistics: layer -> (mean [C], biased variance [C]) of this micro-batch.
         replaying: whether this pass computes an earlier, recorded pass again.
         seed: int32 [2], different for every micro-batch of every replica; for layers that draw random numbers.
+        draws: random numbers of each example, which do not depend on how a window is split; None if there are none.
         saved: layer -> tensors that its replay may use instead of computing them again.
     """
 
-    def __init__(self, training: bool, recording: bool = False, seed: tf.Tensor | None = None):
-        self.training, self.recording, self.seed = training, recording, seed
+    def __init__(
+        self, training: bool, recording: bool = False, seed: tf.Tensor | None = None, draws: Draws | None = None
+    ):
+        self.training, self.recording, self.seed, self.draws = training, recording, seed, draws
         self.replaying = False
         self.statistics: dict[MovingStatistics, tuple[tf.Tensor, tf.Tensor]] = {}
         self.saved: dict[tf.Module, Any] = {}
@@ -46,7 +51,7 @@ class Mode:
 
     def replay(self) -> Mode:
         """The mode for computing the same pass again."""
-        mode = Mode(self.training, recording=False, seed=self.seed)
+        mode = Mode(self.training, recording=False, seed=self.seed, draws=self.draws)
         mode.replaying, mode.saved = True, self.saved
         return mode
 

@@ -34,6 +34,11 @@ def check(config: Config) -> None:
         constraint.check(key, value)
     if config.train.epochs is None and config.train.steps is None:
         raise ConfigError("train.epochs=null and train.steps=null: one must be set; for example train.epochs=20")
+    if config.range_test.low >= config.range_test.high:
+        raise ConfigError(
+            f"range_test.low={show(config.range_test.low)} and range_test.high={show(config.range_test.high)}: the "
+            "rate rises from low to high; give a lower range_test.low"
+        )
     for group in GROUPS:
         choice: Choice = getattr(config, group)
         choice.check()

@@ -150,6 +150,15 @@ class BenchConfig:
 
 
 @dataclass(kw_only=True)
+class RangeTestConfig:
+    """For job=lr: the rate rises from `low` to `high` over `updates` updates."""
+
+    updates: Annotated[int, Range(2)] = 100
+    low: Annotated[float, POSITIVE] = 1e-6
+    high: Annotated[float, POSITIVE] = 10.0
+
+
+@dataclass(kw_only=True)
 class ReportConfig:
     """`runs`: names of the runs that job=report compares; empty: all in run.dir."""
 
@@ -207,6 +216,7 @@ class Config:
     loss_scale: LossScaleConfig = field(default_factory=LossScaleConfig)
     run: RunConfig = field(default_factory=RunConfig)
     bench: BenchConfig = field(default_factory=BenchConfig)
+    range_test: RangeTestConfig = field(default_factory=RangeTestConfig)
     report: ReportConfig = field(default_factory=ReportConfig)
     predict: PredictConfig = field(default_factory=PredictConfig)
     export: ExportConfig = field(default_factory=ExportConfig)

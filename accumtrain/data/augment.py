@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import tensorflow as tf
 
 from accumtrain.data.stream import random_below, random_uniform
 
 # The number of each draw from one key.
 _ROW, _COLUMN, _MIRROR, _WINDOW, _ORDER, _BRIGHTNESS, _SATURATION, _HUE, _CONTRAST = range(9)
+_ERASED, _AREA, _ASPECT, _TOP, _LEFT = range(24, 29)  # mix.py has those before, randaugment.py those behind
+_ERASED_SIDES = np.sqrt(np.linspace(0.02, 1 / 3, 1024))  # of a square of this area
+_ERASED_STRETCHES = np.sqrt(np.geomspace(0.3, 1 / 0.3, 1024))  # of this aspect
 
 
 def random_crop(images: tf.Tensor, key: tf.Tensor, *, padding: int, flip: bool) -> tf.Tensor:
@@ -86,6 +90,50 @@ def random_colour(image: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
         lambda: tint(tf.image.adjust_contrast(image, contrast)),
     )
     return tf.clip_by_value(image, 0.0, 1.0)
+
+
+def jitter(image: tf.Tensor, key: tf.Tensor, strength: float) -> tf.Tensor:
+    """Multiplies brightness, contrast and saturation by 1 - strength to 1 + strength each.
+
+    Args:
+        image: float32 [height, width, channels], 0..1; with one channel, saturation is left alone.
+        key: uint64 [].
+    """
+    low, high = 1.0 - strength, 1.0 + strength
+    image = tf.clip_by_value(image * random_uniform(low, high, key, _BRIGHTNESS), 0.0, 1.0)
+    image = tf.clip_by_value(tf.image.adjust_contrast(image, random_uniform(low, high, key, _CONTRAST)), 0.0, 1.0)
+    if image.shape[-1] == 3:
+        image = tf.image.adjust_saturation(image, random_uniform(low, high, key, _SATURATION))
+    return tf.clip_by_value(image, 0.0, 1.0)
+
+
+def random_erasing(images: tf.Tensor, key: tf.Tensor, probability: float) -> tf.Tensor:
+    """Sets a rectangle of 2 to 33 % of the area and aspect 0.3 to 3.3 to 0, the mean of normalised images.
+
+    Zhong et al. 2017, arXiv:1708.04896, with its ranges. A rectangle longer than the image is cut to its length.
+
+    Args:
+        images: float32 [n, height, width, channels].
+        key: uint64 [n].
+    """
+    _, height, width, _ = images.shape
+    side, stretch = _one_of(_ERASED_SIDES, key, _AREA), _one_of(_ERASED_STRETCHES, key, _ASPECT)
+
+    def along(size: int, share: tf.Tensor, draw: int) -> tf.Tensor:
+        length = tf.clip_by_value(tf.cast(size * share + 0.5, tf.int64), 1, size)
+        first = random_below(size - length + 1, key, draw)
+        place = tf.range(size, dtype=tf.int64)[None]
+        return (place >= first[:, None]) & (place < (first + length)[:, None])
+
+    rows, columns = along(height, side * stretch, _TOP), along(width, side / stretch, _LEFT)
+    drawn = random_uniform(0.0, 1.0, key, _ERASED) < probability
+    erased = drawn[:, None, None] & rows[:, :, None] & columns[:, None, :]
+    return tf.where(erased[..., None], 0.0, images)
+
+
+def _one_of(levels: np.ndarray, key: tf.Tensor, draw: int) -> tf.Tensor:
+    """One of the levels, float32 [n]. Roots and powers in a graph may depend on the size of the batch."""
+    return tf.gather(tf.constant(levels, tf.float32), random_below(len(levels), key, draw))
 
 
 def _coin(key: tf.Tensor, draw: int) -> tf.Tensor:

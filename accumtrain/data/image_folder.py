@@ -49,11 +49,9 @@ class _Listing:
 class FolderSplit(EncodedSplit):
     """Image files, each with a label. Those in `bad` are never opened."""
 
-    labels: np.ndarray
-
     def __init__(self, files: list[Path], labels: list[int], bad: Mapping[Path, str], config: FolderConfig) -> None:
         super().__init__(len(files), None, _CHANNELS, config)
-        self.files, self.labels = files, np.asarray(labels)
+        self.files, self.labels, self.known_labels = files, labels, np.asarray(labels)
         with tf.device("CPU"):
             self._paths = tf.constant(["" if file in bad else str(file) for file in files], tf.string)
             self._labels = tf.constant(labels, tf.int32)
@@ -70,7 +68,7 @@ class FolderSplit(EncodedSplit):
         if fault := _fault_of_image(file):
             raise UnreadableExample(str(file), fault)
         try:
-            return file.read_bytes(), int(self.labels[index])
+            return file.read_bytes(), self.labels[index]
         except OSError as error:
             raise UnreadableExample(str(file), f"can't be read: {error.strerror}") from error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from accumtrain.data.fingerprint import fingerprint_of
+from accumtrain.data.mix import Mix
 from accumtrain.data.preprocess import make_preprocess
 from accumtrain.data.source import Data, Source
 from accumtrain.data.validation import with_validation
@@ -43,4 +44,6 @@ def open_data(config: DataConfig, seed: int) -> Data:
         notes=source.notes,
         class_names=source.class_names,
         fingerprint=fingerprint_of(source),
+        mix=Mix(config.mixup, config.cutmix),
+        balanced=config.sampling == "balanced",
     )

@@ -21,7 +21,7 @@ class Part(Split):
     def __init__(self, whole: Split, chosen: np.ndarray) -> None:
         self.size, self.image_shape = len(chosen), whole.image_shape
         self.channels, self.white = whole.channels, whole.white
-        self.labels = None if whole.labels is None else whole.labels[chosen]
+        self.known_labels = None if whole.known_labels is None else whole.known_labels[chosen]
         self._whole = whole
         with tf.device("CPU"):
             self._indices = tf.constant(chosen, tf.int64)
@@ -47,7 +47,7 @@ def hold_out(split: Split, fraction: float) -> tuple[Part, Part]:
     examples are read, they are drawn from all examples.
     """
     draw = np.random.default_rng(_SEED)
-    labels = np.zeros(split.size, np.int64) if split.labels is None else split.labels
+    labels = np.zeros(split.size, np.int64) if split.known_labels is None else split.known_labels
     held = np.zeros(split.size, bool)
     for label in np.unique(labels):
         members = np.flatnonzero(labels == label)

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
 
+from accumtrain.data.balanced import balanced_order
 from accumtrain.data.encoded import EncodedSplit
+from accumtrain.data.labels import labels_of
 from accumtrain.data.preprocess import Preprocess
 from accumtrain.data.resident import resident
 from accumtrain.data.skipping import map_or_skip
@@ -24,6 +27,7 @@ _CHUNK = 64
 # Number of finished batches held ready. It is fixed, as these batches take memory.
 _PREFETCH = 2
 _ENDLESS = 2**40  # batches
+_OTHER_STREAM = 2**40  # added to a seed for the stream that is mixed in; the seeds of runs are below it
 
 # These graphs have no Python control flow on tensors. Without AutoGraph they take half as long to build.
 do_not_convert = tf.autograph.experimental.do_not_convert
@@ -78,18 +82,39 @@ def train_batches(data: Data, *, batch: int, first: int, seed: int, share: Share
 
     Returns:
         Elements {"image": float32 [n, height, width, channels], "label": int32 [n], "weight": float32 [n]} with
-        n = batch / (share.count * share.replicas). Weights are 1, or 0 for examples that are left out.
+        n = batch / (share.count * share.replicas). Weights are 1, or 0 for examples that are left out. If the data is
+        mixed, also "other_label" and "share" (see mix.py).
 
     Raises:
         DataError: An image can't be read (small data sets are read into memory here).
     """
     train = data.train
 
-    def address(position: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        epoch, index = example_at(first + position, train.size, seed)
-        return train.in_whole(index), example_key(epoch, index, seed), tf.ones_like(index, tf.float32)
+    def stream(seed: int, *, keyed: bool = False) -> tf.data.Dataset:
+        order = _order(data, seed)
 
-    return _batches(data, resident(train.whole), address, _ENDLESS, batch, share, training=True)
+        def address(position: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+            epoch, index = order(first + position)
+            return train.in_whole(index), example_key(epoch, index, seed), tf.ones_like(index, tf.float32)
+
+        return _batches(data, resident(train.whole), address, _ENDLESS, batch, share, training=True, keyed=keyed)
+
+    if not data.mix.on:
+        return stream(seed)
+
+    @do_not_convert
+    def mix(own: dict[str, tf.Tensor], other: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        return data.mix(own.pop("key"), own, other)
+
+    both = tf.data.Dataset.zip((stream(seed, keyed=True), stream(seed + _OTHER_STREAM)))
+    return both.map(mix, tf.data.AUTOTUNE).prefetch(_PREFETCH).with_options(_options())
+
+
+def _order(data: Data, seed: int) -> Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
+    """The function from positions to epochs and example indices, each int64 [n]."""
+    if data.balanced:
+        return balanced_order(labels_of(data.train), seed)
+    return partial(example_at, size=data.train.size, seed=seed)
 
 
 def eval_batches(data: Data, *, batch: int, split: str = "test", share: Share = WHOLE) -> tf.data.Dataset:
@@ -117,10 +142,18 @@ def eval_batches(data: Data, *, batch: int, split: str = "test", share: Share = 
 
 
 def _batches(
-    data: Data, split: Split, address_of: _AddressOf, count: int, batch: int, share: Share, *, training: bool
+    data: Data,
+    split: Split,
+    address_of: _AddressOf,
+    count: int,
+    batch: int,
+    share: Share,
+    *,
+    training: bool,
+    keyed: bool = False,
 ) -> tf.data.Dataset:
-    """`count` batches, the first at position 0."""
-    by_example = isinstance(split, EncodedSplit) or data.preprocess.by_example
+    """`count` batches, the first at position 0. With `keyed` they also hold the keys of the examples."""
+    by_example = isinstance(split, EncodedSplit) or data.preprocess.by_example(training)
     size = share.rows(batch) // share.replicas  # examples per element
     stride, end = _CHUNK if by_example else size, count * share.rows(batch)
 
@@ -138,7 +171,8 @@ def _batches(
     @do_not_convert
     def finish(examples: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         image = data.preprocess.batch(examples["image"], examples["key"], training=training)
-        return data.shaped({**examples, "image": image}, size)
+        shaped = data.shaped({**examples, "image": image}, size)
+        return shaped | {"key": examples["key"]} if keyed else shaped
 
     starts = tf.data.Dataset.range(0, end, stride)
     if by_example:

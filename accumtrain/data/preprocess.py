@@ -14,15 +14,15 @@ import tensorflow as tf
 
 from accumtrain.data import augment
 from accumtrain.data.images import central_window, cut, decode, decode_window
+from accumtrain.data.randaugment import randaugment
 from accumtrain.errors import ConfigError
 from accumtrain.kinds.sources import DataConfig
 
 
 @dataclass(frozen=True)
 class Preprocess:
-    """`augment`: a value of data.augment. `white`: the pixel value of 1.0.
-
-    `image_size`: the side of square images, or height and width; None keeps the stored size.
+    """`image_size`: the side of square images, or height and width; None keeps the stored size. `white`: the pixel
+    value of 1.0. The others are as in DataConfig.
     """
 
     augment: str
@@ -30,11 +30,18 @@ class Preprocess:
     mean: list[float]
     std: list[float]
     white: int
+    jitter: float = 0.0
+    randaugment: int = 0
+    magnitude: float = 0.0
+    erasing: float = 0.0
+
+    def by_example(self, training: bool) -> bool:
+        """Whether images must pass through `example` even if they need no decoding."""
+        return self.augment == "inception" or (training and self._changes_each)
 
     @property
-    def by_example(self) -> bool:
-        """Whether images must pass through `example` even if they need no decoding."""
-        return self.augment == "inception"
+    def _changes_each(self) -> bool:
+        return self.jitter > 0 or self.randaugment > 0
 
     def example(self, image: tf.Tensor, key: tf.Tensor, *, channels: int, training: bool) -> tf.Tensor:
         """Prepares one image: an encoded string [], or pixels [height, width, channels].
@@ -44,13 +51,24 @@ class Preprocess:
             float32 0..1.
         """
         encoded = image.dtype == tf.string
-        if self.by_example:
+        if self.augment == "inception":
             window_of = partial(augment.random_window, key=key) if training else central_window
             image = decode_window(image, channels, window_of) if encoded else cut(image, window_of)
             image = self._resize(image, antialias=False)
-            return augment.random_colour(augment.random_flip(image, key), key) if training else image
-        image = decode(image, channels) if encoded else image
-        return image if self.image_size is None else self._resize(image)
+            image = augment.random_colour(augment.random_flip(image, key), key) if training else image
+        else:
+            image = decode(image, channels) if encoded else image
+            image = image if self.image_size is None else self._resize(image)
+        return self._changed(image, key, channels) if training and self._changes_each else image
+
+    def _changed(self, image: tf.Tensor, key: tf.Tensor, channels: int) -> tf.Tensor:
+        """The image, float32 0..1, after colour jitter and RandAugment."""
+        if image.dtype == tf.uint8:
+            image = tf.cast(image, tf.float32) / self.white
+        if self.jitter:
+            image = augment.jitter(image, key, self.jitter)
+        fill = np.resize(np.array(self.mean, np.float32), channels)
+        return randaugment(image, key, self.randaugment, self.magnitude / 10, fill)
 
     def batch(self, images: tf.Tensor, key: tf.Tensor, *, training: bool) -> tf.Tensor:
         """Prepares images [n, height, width, channels] with keys uint64 [n]: normalised float32 of the final size."""
@@ -63,7 +81,7 @@ class Preprocess:
         images = self._normalise(images)
         if training and self.augment == "crop_flip":  # after it: the padding is the mean, as in He et al.
             images = augment.random_crop(images, key, padding=4, flip=True)
-        return images
+        return augment.random_erasing(images, key, self.erasing) if training and self.erasing else images
 
     def _normalise(self, images: tf.Tensor) -> tf.Tensor:
         """(x - mean) / std on whole rows of pixels, as kernels are slow with an operand of only three numbers."""
@@ -88,4 +106,14 @@ def make_preprocess(config: DataConfig, *, channels: int, white: int) -> Preproc
             )
     if config.augment == "inception" and config.image_size is None:
         raise ConfigError("data.augment=inception crops to a size: set data.image_size, for example to 224")
-    return Preprocess(config.augment, config.image_size, list(config.mean), list(config.std), white)
+    return Preprocess(
+        augment=config.augment,
+        image_size=config.image_size,
+        mean=list(config.mean),
+        std=list(config.std),
+        white=white,
+        jitter=config.jitter,
+        randaugment=config.randaugment,
+        magnitude=config.magnitude,
+        erasing=config.erasing,
+    )

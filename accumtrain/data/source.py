@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from accumtrain.data.bad_example import BadExample
+from accumtrain.data.mix import Mix
 from accumtrain.data.preprocess import Preprocess
 
 SPLIT_WORDS = {"train": "training", "val": "validation", "test": "test"}
@@ -24,14 +25,14 @@ class Split(ABC):
         image_shape: [height, width, channels] of the stored images; None if they may differ.
         channels: 1 or 3.
         white: The value of a uint8 pixel that means 1.0.
-        labels: Integers [size] where they are known before the examples are read, else None.
+        known_labels: All labels, integers [size], where they are known; labels.py reads them.
     """
 
     size: int
     image_shape: tuple[int, int, int] | None
     channels: int
     white: int = 255
-    labels: np.ndarray | None = None
+    known_labels: np.ndarray | None = None
 
     @abstractmethod
     def read(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -74,7 +75,7 @@ class ArraySplit(Split):
     def __init__(
         self, images: np.ndarray, labels: np.ndarray, white: int = 255, weights: np.ndarray | None = None
     ) -> None:
-        self.size, self.labels = len(images), labels
+        self.size, self.known_labels = len(images), labels
         self.image_shape = images.shape[1:]
         self.channels = images.shape[-1]
         self.white = white
@@ -128,6 +129,8 @@ class Data:
         class_names: The names of the classes in order; empty if they have none.
         val: The examples that choose the best state and when to stop; without them the test examples do.
         fingerprint: That of the source, with the classes and the number of examples of each split: plain JSON values.
+        mix: How training images are mixed with others.
+        balanced: Whether every class appears equally often in the training stream.
     """
 
     train: Split
@@ -139,6 +142,8 @@ class Data:
     class_names: list[str] = field(default_factory=list)
     val: Split | None = None
     fingerprint: Mapping[str, Any] = field(default_factory=dict)
+    mix: Mix = field(default_factory=Mix)
+    balanced: bool = False
 
     fills_last_batch: ClassVar[bool] = True  # of an evaluation, with copies of weight 0
 

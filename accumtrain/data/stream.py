@@ -22,7 +22,7 @@ _MASK = (1 << 64) - 1
 _ROUNDS = 8
 
 # What a key is for: the first part of the hash, so that keys for different purposes differ.
-ORDER, AUGMENT, PATTERN, NOISE = range(4)
+ORDER, AUGMENT, PATTERN, NOISE, CLASS_ORDER = range(5)
 
 
 def hash64(*parts: int | tf.Tensor) -> tf.Tensor:
@@ -43,7 +43,7 @@ def random64(key: tf.Tensor, number: int | tf.Tensor) -> tf.Tensor:
     return _mix(key + _uint64(number + 1) * _uint64(_GAMMA))
 
 
-def random_below(bound: int, key: tf.Tensor, number: int | tf.Tensor) -> tf.Tensor:
+def random_below(bound: int | tf.Tensor, key: tf.Tensor, number: int | tf.Tensor) -> tf.Tensor:
     """Uniform int64 in [0, bound) from output `number`. The bias is below bound / 2^63."""
     return tf.cast(tf.bitwise.right_shift(random64(key, number), _uint64(1)), tf.int64) % bound
 
@@ -64,13 +64,15 @@ def example_key(epoch: tf.Tensor, index: tf.Tensor, seed: int) -> tf.Tensor:
     return hash64(AUGMENT, seed, epoch, index)
 
 
-def permute(place: tf.Tensor, size: int, key: tf.Tensor) -> tf.Tensor:
+def permute(place: tf.Tensor, size: int | tf.Tensor, key: tf.Tensor) -> tf.Tensor:
     """A pseudorandom permutation of 0..size-1 for each key, evaluated at `place`: int64 [n], uint64 [n] -> int64 [n].
+
+    `size` is a number, or one for each key, int64 [n].
 
     It is a Feistel network on a grid of about sqrt(size) x sqrt(size) cells. A value that falls on one of the few cells
     beyond `size` is enciphered again (Black & Rogaway 2002, "Ciphers with arbitrary finite domains").
     """
-    columns = math.isqrt(size - 1) + 1
+    columns = _root(size - 1) + 1
     rows = -(-size // columns)
 
     def encipher(cell: tf.Tensor, outside: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -84,6 +86,13 @@ def permute(place: tf.Tensor, size: int, key: tf.Tensor) -> tf.Tensor:
     everywhere = tf.ones_like(place, tf.bool)
     cell, _ = tf.while_loop(lambda _, outside: tf.reduce_any(outside), encipher, (place, everywhere))
     return cell
+
+
+def _root(number: int | tf.Tensor) -> int | tf.Tensor:
+    """The square root, rounded down; a tensor holds numbers below 2^52."""
+    if isinstance(number, int):
+        return math.isqrt(number)
+    return tf.cast(tf.sqrt(tf.cast(number, tf.float64)), tf.int64)
 
 
 def _uint64(value: int | tf.Tensor) -> tf.Tensor:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import tensorflow as tf
 
 from accumtrain.backprop.model import Model
 from accumtrain.config.schema import Config
+from accumtrain.data.labels import class_counts
 from accumtrain.data.source import Data
 from accumtrain.engine.ema import MovingAverage
 from accumtrain.engine.loss import build_loss, build_metrics
@@ -43,14 +46,15 @@ def build_window(config: Config, data: Data, total_steps: int, strategy: tf.dist
     """Builds all state of a run, at update 0.
 
     Raises:
-        ConfigError: the model can't be built for the images of this data, or the optimizer is unknown.
+        ConfigError: the model can't be built for the images of this data, the optimizer is unknown, or the loss does
+            not fit the classes.
     """
     with strategy.scope():
         model = model_for(config, data)
         return Window(
             model,
             build_optimizer(config.optim),
-            loss=build_loss(config.loss),
+            loss=build_loss(config.loss.for_training(partial(class_counts, data.train, data.num_classes))),
             metrics=build_metrics(config.loss),
             schedule=build_schedule(config.schedule, total_steps),
             clip_norm=config.optim.clip_norm,

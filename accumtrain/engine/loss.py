@@ -11,7 +11,9 @@ from accumtrain.kinds.losses import LOSSES, CrossEntropyConfig, LossConfig
 from accumtrain.kinds.table import load
 
 PerExample = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
-Batch = Mapping[str, tf.Tensor]  # image [N, H, W, C], label [N]; optional weight float32 [N], 1 for all if absent
+# image [N, H, W, C], label [N]; optional weight float32 [N], 1 for all if absent; optional other_label [N] and share
+# float32 [N], the part of `label` in a target of both
+Batch = Mapping[str, tf.Tensor]
 
 
 class SplitMetrics(Protocol):
@@ -51,8 +53,8 @@ def build_metrics(config: LossConfig) -> dict[str, PerExample]:
 
 
 def build_means(config: LossConfig) -> dict[str, PerExample]:
-    """The loss, by the name `loss`, and the metrics."""
-    return {"loss": build_loss(config), **build_metrics(config)}
+    """What evaluations measure: the loss, by the name `loss`, and the metrics."""
+    return {"loss": build_loss(config.for_evaluation), **build_metrics(config)}
 
 
 def build_split_metrics(config: LossConfig) -> SplitMetrics | None:
@@ -63,13 +65,37 @@ def build_split_metrics(config: LossConfig) -> SplitMetrics | None:
 
 
 def build_cross_entropy(config: CrossEntropyConfig) -> PerExample:
-    return cross_entropy
+    """Class weights, if there are any, must be a list."""
+    smoothing, class_weights = config.label_smoothing, config.class_weights
+
+    def loss(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+        values = cross_entropy(labels, logits)
+        if smoothing:
+            of_all_classes = tf.reduce_logsumexp(logits, axis=-1) - tf.reduce_mean(logits, axis=-1)
+            values = (1.0 - smoothing) * values + smoothing * of_all_classes
+        if class_weights is not None:
+            values *= tf.gather(tf.constant(class_weights, logits.dtype), _class_index(labels))
+        return values
+
+    return loss
 
 
 def weighted_sums(functions: Iterable[PerExample], logits: tf.Tensor, batch: Batch) -> list[tf.Tensor]:
-    """The sum of each function over the examples of a batch, weighted by example: scalars in its own dtype."""
-    values = [function(batch["label"], logits) for function in functions]
+    """The sum of each function over the examples of a batch, weighted by example: scalars in its own dtype.
+
+    An example with two labels has the mean of the values for each, weighted by its share. Cross-entropy is linear in
+    the target, so this is its value for the mixed target; accuracy counts a label for as much as the image shows of it.
+    """
+    values = [_value(function, logits, batch) for function in functions]
     return [tf.reduce_sum(tf.cast(weights(batch), value.dtype) * value) for value in values]
+
+
+def _value(function: PerExample, logits: tf.Tensor, batch: Batch) -> tf.Tensor:
+    value = function(batch["label"], logits)
+    if "share" not in batch:
+        return value
+    share = tf.cast(batch["share"], value.dtype)
+    return share * value + (1.0 - share) * function(batch["other_label"], logits)
 
 
 def weights(batch: Batch) -> tf.Tensor:

@@ -21,6 +21,7 @@ from accumtrain.engine.all_reduce import all_reduce_sum
 from accumtrain.engine.ema import MovingAverage
 from accumtrain.engine.loss import Batch, PerExample, accuracy, cross_entropy, weighted_sums, weights
 from accumtrain.engine.loss_scale import LossScale
+from accumtrain.engine.micro_mode import micro_mode
 from accumtrain.engine.moving_statistics import MovingStatisticsBuffer
 from accumtrain.optim.adaptive_clip import clip_by_weight
 from accumtrain.optim.optimizer import Optimizer, in_sequence
@@ -135,7 +136,7 @@ class Window(tf.Module):
         Args:
             batch: image [N, H, W, C], label [N] of an integer dtype, optional weight [N].
         """
-        mode = Mode(training=True, recording=True, seed=self._micro_seed())
+        mode = self._mode(batch)
         sums = []
 
         def loss(logits: tf.Tensor) -> tf.Tensor:
@@ -156,13 +157,12 @@ class Window(tf.Module):
         # an embedding's gradient, tf.IndexedSlices, becomes dense
         return [buffer.assign_add(tf.cast(tf.convert_to_tensor(each), buffer.dtype)) for buffer, each in known]
 
-    def _micro_seed(self) -> tf.Tensor:
-        """The seed of this micro-step, int32 [2]: a function of run, update, and micro-step over all replicas."""
-        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+    def _mode(self, batch: Batch) -> Mode:
+        """The mode of this micro-step: its random numbers are functions of run, update and place in the window."""
         replicas = tf.distribute.get_strategy().num_replicas_in_sync
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
         place = tf.cast(self.micro_step, tf.int32) * replicas + tf.cast(replica, tf.int32)
-        seed = tf.random.experimental.stateless_fold_in(tf.constant([self.seed, 0]), tf.cast(self.step, tf.int32))
-        return tf.random.experimental.stateless_fold_in(seed, place)
+        return micro_mode(self.seed, tf.cast(self.step, tf.int32), place, self.micro_steps * replicas, batch)
 
     def ask_to_stop(self, strategy: tf.distribute.Strategy) -> None:
         """Makes the next commit return stop=True on all workers. Call it outside replica context."""

@@ -47,6 +47,6 @@ class Exported:
     def _prepared(self, images: tf.Tensor) -> tf.Tensor:
         """As `Preprocess.example` and `batch` prepare test images, without an operation of tf.image."""
         height, width, _ = self.shape
-        pixels = resize(tf.cast(images, tf.float32), height, width, central=self.preprocess.by_example)
+        pixels = resize(tf.cast(images, tf.float32), height, width, central=self.preprocess.by_example(training=False))
         mean, std = (tf.constant(values, tf.float32) for values in (self.preprocess.mean, self.preprocess.std))
         return (pixels / self.preprocess.white - mean) / std

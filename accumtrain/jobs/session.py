@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from accumtrain.config.arithmetic import micro_batch_size, total_steps
+from accumtrain.config.convert import flat, to_mapping
 from accumtrain.config.schema import Config
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import Share, distributed, train_batches
@@ -27,6 +28,7 @@ from accumtrain.engine.pace import WORTH_TOGETHER, Pace
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
 from accumtrain.errors import CheckpointError
+from accumtrain.jobs.first_images import first_images
 from accumtrain.jobs.recovery import Recovery, warn_of_rate_jump
 from accumtrain.jobs.summary import batch_sizes, results, speed_and_memory
 from accumtrain.planning.auto_steps import with_accum_steps_resolved
@@ -35,11 +37,13 @@ from accumtrain.process.interrupt import Interrupt
 from accumtrain.process.walltime import Walltime
 from accumtrain.process.watchdog import Watchdog
 from accumtrain.runs.due import Due
+from accumtrain.runs.events import Events
 from accumtrain.runs.files import read_json, write_json
 from accumtrain.runs.identity import learned_values
 from accumtrain.runs.logbook import Logbook
 from accumtrain.runs.provenance import provenance
 from accumtrain.runs.run import Bystander, Run
+from accumtrain.runs.tracker import open_service
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -159,6 +163,17 @@ class Session:
         """Number of windows taken from the stream: one for each update, and those that were skipped."""
         scale = self.window.loss_scale
         return self.done + self.recovery.skipped + (0 if scale is None else int(scale.skipped.numpy()))
+
+    def open_trackers(self) -> None:
+        """Opens what the metrics are written to beside metrics.jsonl: TensorBoard and the service of log.tracker."""
+        folder = self.run_folder.path
+        events = Events(folder / "tensorboard", dict(flat(to_mapping(self.config))))
+        self.logbook.trackers = [events]
+        self.logbook.trackers += open_service(self.config, folder)
+        if self.done == 0 and self.config.log.images:
+            events.images(
+                "first images, augmented", first_images(self.data, self.config.log.images, self.recovery.seed)
+            )
 
     def note_skipped(self) -> None:
         """Adds the examples that data.on_error=skip has left out to SKIPPED."""

@@ -6,7 +6,6 @@ from typing import Any, NoReturn
 
 import tensorflow as tf
 
-from accumtrain.config.convert import flat, to_mapping
 from accumtrain.config.schema import Config
 from accumtrain.console import say
 from accumtrain.engine.all_reduce import same_on_all_replicas
@@ -15,7 +14,6 @@ from accumtrain.engine.evaluator import Evaluator
 from accumtrain.engine.loss_scale import SMALLEST
 from accumtrain.engine.nonfinite import describe_state, describe_window
 from accumtrain.errors import DivergedError, Preempted
-from accumtrain.jobs.first_images import first_images
 from accumtrain.jobs.opening import show_opening
 from accumtrain.jobs.patience import evaluations_since_best
 from accumtrain.jobs.session import SKIPPED, Session
@@ -23,8 +21,6 @@ from accumtrain.jobs.summary import show_closing
 from accumtrain.jobs.trained import images_of
 from accumtrain.progress import Progress
 from accumtrain.runs.curves import draw_curves
-from accumtrain.runs.events import Events
-from accumtrain.runs.tracker import open_service
 
 RESERVE = 10.0  # seconds of run.walltime that are left for the last checkpoint and the end of the process
 
@@ -55,7 +51,7 @@ class Training(Session):
         if self.data.num_classes:  # examples that reach the model as they are given have none that is known here
             self.run_folder.save_images(images_of(self.data))
         if self.devices.chief:
-            self._open_trackers()
+            self.open_trackers()
         if self.resumed:
             say(f"continuing after update {self.done} of {self.total}")
 
@@ -103,8 +99,9 @@ class Training(Session):
     def _finished(self) -> bool:
         """Whether all updates are made, or the last evaluations were no better than one before (train.patience)."""
         patience = self.config.train.patience
-        since_best = evaluations_since_best(self.logbook.evaluations(self.data.watched))
-        return self.done >= self.total or (patience is not None and since_best >= patience)
+        if self.done >= self.total or patience is None:
+            return self.done >= self.total
+        return evaluations_since_best(self.logbook.evaluations(self.data.watched)) >= patience
 
     def _nothing_left(self) -> bool:
         tested = self.tester is None or self.logbook.evaluated(self.done, "test")
@@ -117,16 +114,6 @@ class Training(Session):
                 "better than the best (train.patience)"
             )
         return f"nothing left to do: all {self.done} updates are made (train.epochs or train.steps sets how many)"
-
-    def _open_trackers(self) -> None:
-        folder = self.run_folder.path
-        events = Events(folder / "tensorboard", dict(flat(to_mapping(self.config))))
-        self.logbook.trackers = [events]
-        self.logbook.trackers += open_service(self.config, folder)
-        if self.done == 0 and self.config.log.images:
-            events.images(
-                "first images, augmented", first_images(self.data, self.config.log.images, self.recovery.seed)
-            )
 
     def _summary_of_the_end(self) -> dict[str, Any] | None:
         """The summary that was written after the last update; None if the run was stopped before it was."""

@@ -83,6 +83,12 @@ MEASURED: dict[str, Column] = {
     "of a matrix product": ("share_of_matmul", ".0%"),
     "first update": ("seconds_to_first_update.total", format_seconds),
 }
+RATES: dict[str, Column] = {
+    "suggested rate": ("suggested", ".3g"),
+    "lowest loss at": ("lowest.rate", ".3g"),
+    "lowest loss": ("lowest.loss", ".4f"),
+    "updates": ("updates", "d"),
+}
 COUNTED: dict[str, Column] = {
     "training images": ("train.examples", ",d"),
     "test images": ("test.examples", ",d"),
@@ -131,6 +137,7 @@ JOBS.add(
         ranking=(("images_per_second.median", -1),),
         columns=MEASURED,
     ),
+    Job("lr", "accumtrain.jobs.lr:run", "lr.json", probed=True, columns=RATES),
     Job("check", "accumtrain.jobs.check:run", "check.json", columns=COUNTED),
     Job(
         "predict",

@@ -3,23 +3,72 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any
 
 from accumtrain.errors import ConfigError
 from accumtrain.kinds.table import Choice, Kind, Table
+from accumtrain.kinds.values import FRACTION, Word, show
+
+BALANCED = "balanced"
 
 
 @dataclass(kw_only=True)
 class LossConfig(Choice):
     """Base class of the keys of a loss. It has no keys of its own."""
 
+    def for_training(self, class_counts: Callable[[], list[int]]) -> LossConfig:
+        """The loss that is minimised. `class_counts` returns the number of training examples of each class."""
+        return self
+
+    @property
+    def for_evaluation(self) -> LossConfig:
+        """The loss that evaluations measure."""
+        return self
+
 
 @dataclass(kw_only=True)
 class CrossEntropyConfig(LossConfig):
-    """-log softmax(logits)[label]."""
+    """-log softmax(logits)[label]. Evaluations measure it without smoothing and weights.
+
+    `label_smoothing`: share of the target that is spread evenly over all classes.
+    `class_weights`: factor on the loss of the examples of each class, null for 1; balanced gives all classes the same
+    sum, so examples / (classes * examples of the class).
+    """
 
     kind: str = "cross_entropy"
+    label_smoothing: Annotated[float, FRACTION] = 0.0
+    class_weights: Annotated[
+        list[float] | str | None, Word(BALANCED, "must be balanced, or a list with a weight for each class")
+    ] = None
+
+    def check(self) -> None:
+        if not isinstance(self.class_weights, list):
+            return
+        if any(weight < 0 for weight in self.class_weights) or not any(self.class_weights):
+            raise ConfigError(
+                f"loss.class_weights={show(self.class_weights)}: must hold a weight of at least 0 for each class, and "
+                "one above 0; for example [1,1,5]"
+            )
+
+    def for_training(self, class_counts: Callable[[], list[int]]) -> CrossEntropyConfig:
+        """Raises ConfigError if there is not a weight for each class."""
+        if self.class_weights is None:
+            return self
+        counts = class_counts()
+        if self.class_weights == BALANCED:
+            found = sum(count > 0 for count in counts)
+            return replace(self, class_weights=[sum(counts) / (found * count) if count else 0.0 for count in counts])
+        if len(self.class_weights) != len(counts):
+            raise ConfigError(
+                f"loss.class_weights={show(self.class_weights)}: holds {len(self.class_weights)} weights, the data has "
+                f"{len(counts)} classes; give one for each, in their order, or loss.class_weights=balanced"
+            )
+        return self
+
+    @property
+    def for_evaluation(self) -> CrossEntropyConfig:
+        return replace(self, label_smoothing=0.0, class_weights=None)
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,10 @@ from typing import Annotated, Any, ClassVar
 
 from accumtrain.errors import ConfigError
 from accumtrain.kinds.table import Choice, Kind, Table, required
-from accumtrain.kinds.values import OneOf, Range, show
+from accumtrain.kinds.values import FRACTION, OneOf, Range, show
 
 STORE, RECOMPUTE, REVERSE = "store", "recompute", "reverse"
+NORM_MOMENTUM = 0.9
 MEMORIES = (STORE, RECOMPUTE, REVERSE)  # each takes less memory than the one before
 
 
@@ -73,11 +74,16 @@ class LeNetConfig(ModelConfig):
 class ResNetConfig(ModelConfig):
     """Pre-activation residual network (He et al. 2016, arXiv:1603.05027).
 
+    `norm_momentum`: what an update keeps of the moving statistics of batch norm.
+    `drop_path`: probability that an example leaves out the last residual function in training; it rises linearly from
+    the first on (stochastic depth, Huang et al. 2016, arXiv:1603.09382).
     `filters` holds the channels of the stem and of each stage; a bottleneck unit has 4 times as many outputs.
     """
 
     kind: str = "resnet"
     norm: Annotated[str, OneOf(("batch", "group"))] = "batch"
+    norm_momentum: Annotated[float, FRACTION] = NORM_MOMENTUM
+    drop_path: Annotated[float, FRACTION] = 0.0
     stem: Annotated[str, OneOf(("cifar", "imagenet"))] = "cifar"
     bottleneck: bool = False
     units: list[int] = field(default_factory=lambda: [3, 3, 3])
@@ -103,6 +109,11 @@ class ResNetConfig(ModelConfig):
             )
         if min(filters) < 1:
             raise ConfigError(f"model.filters={show(filters)}: every number must be at least 1")
+        if self.norm != "batch" and self.norm_momentum != NORM_MOMENTUM:
+            raise ConfigError(
+                f"model.norm_momentum={self.norm_momentum}: model.norm={self.norm} has no moving statistics; leave it "
+                "out, or use model.norm=batch"
+            )
 
     def check_precision(self, precision: str) -> None:
         if precision == "float64" and self.norm == "batch":

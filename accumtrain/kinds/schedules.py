@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from accumtrain.errors import ConfigError
 from accumtrain.kinds.table import Choice, Kind, Table, required
@@ -12,9 +12,21 @@ from accumtrain.kinds.values import COUNT, FRACTION, NOT_NEGATIVE, POSITIVE, sho
 
 @dataclass(kw_only=True)
 class ScheduleConfig(Choice):
-    """Keys of every schedule. `warmup`: number of updates over which the factor rises linearly to 1."""
+    """Keys of every schedule. `warmup`: number of updates over which the factor rises linearly to 1.
+
+    Attributes:
+        rises: the schedule has a rise of its own, so it can't have a warm-up before.
+    """
 
     warmup: Annotated[int, NOT_NEGATIVE] = 0
+
+    rises: ClassVar[bool] = False
+
+    def check(self) -> None:
+        if self.rises and self.warmup:
+            raise ConfigError(
+                f"schedule.warmup={self.warmup}: schedule={self.kind} has a rise of its own; leave the warm-up out"
+            )
 
 
 @dataclass(kw_only=True)
@@ -41,6 +53,7 @@ class StepConfig(ScheduleConfig):
     factor: Annotated[float, POSITIVE] = 0.1
 
     def check(self) -> None:
+        super().check()
         if any(boundary < 1 for boundary in self.boundaries) or self.boundaries != sorted(set(self.boundaries)):
             raise ConfigError(
                 f"schedule.boundaries={show(self.boundaries)}: must be increasing numbers of updates, each at least 1; "
@@ -56,10 +69,34 @@ class RsqrtConfig(ScheduleConfig):
     timescale: Annotated[int, COUNT] = 10000
 
 
+@dataclass(kw_only=True)
+class InverseTimeConfig(ScheduleConfig):
+    """1 / (1 + decay * n / timescale), n updates after the warm-up; `staircase` rounds n / timescale down."""
+
+    kind: str = "inverse_time"
+    decay: Annotated[float, POSITIVE] = 1.0
+    timescale: Annotated[int, COUNT] = 10000
+    staircase: bool = False
+
+
+@dataclass(kw_only=True)
+class OneCycleConfig(ScheduleConfig):
+    """Half a cosine up from `start` to 1 in the share `rise` of the run, and another down to `final` at its end."""
+
+    kind: str = "one_cycle"
+    rise: Annotated[float, FRACTION] = 0.3
+    start: Annotated[float, FRACTION] = 0.04
+    final: Annotated[float, FRACTION] = 4e-6
+
+    rises: ClassVar[bool] = True
+
+
 SCHEDULES: Table[Kind[ScheduleConfig]] = Table("schedule.kind")
 SCHEDULES.add(
     Kind(ConstantConfig, "accumtrain.optim.rate_schedules:build_constant"),
     Kind(CosineConfig, "accumtrain.optim.rate_schedules:build_cosine"),
     Kind(StepConfig, "accumtrain.optim.rate_schedules:build_step"),
     Kind(RsqrtConfig, "accumtrain.optim.rate_schedules:build_rsqrt"),
+    Kind(InverseTimeConfig, "accumtrain.optim.rate_schedules:build_inverse_time"),
+    Kind(OneCycleConfig, "accumtrain.optim.rate_schedules:build_one_cycle"),
 )

@@ -8,9 +8,10 @@ from typing import Annotated, ClassVar
 
 from accumtrain.errors import ConfigError
 from accumtrain.kinds.table import Choice, Kind, Table, required
-from accumtrain.kinds.values import COUNT, NotEmpty, OneOf, Range, show
+from accumtrain.kinds.values import COUNT, FRACTION, SHARE, NotEmpty, OneOf, Range, show
 
 CLASSES = Range(2)
+MIX_ALPHA = Range(0, 100)
 PATH = NotEmpty("say where the data is, data.path=<value>")
 
 
@@ -23,9 +24,23 @@ class DataConfig(Choice):
     not decoded. With `on_error` skip, examples that can't be read or decoded are left out. `val_fraction` of the
     training examples are held out to validate on; null holds out none if the source has a validation split of its own,
     else 0.1 of images of the user's own, and none of data sets with a known protocol, which validate on their test.
+
+    Training images are changed by `augment` and by what follows, of which 0 turns each off:
+    `jitter`: brightness, contrast and saturation are multiplied by 1 - jitter to 1 + jitter.
+    `randaugment`: number of operations that are drawn for each image, of strength `magnitude`, 0 to 10.
+    `erasing`: probability that a rectangle of the image is erased.
+    `mixup`, `cutmix`: alpha of the share that another training image has, Beta(alpha, alpha). With both, one is drawn.
+    `sampling`: each epoch is a shuffled pass over all examples, or every class appears equally often.
     """
 
     augment: Annotated[str, OneOf(("none", "shift", "crop_flip", "inception"))] = "none"
+    jitter: Annotated[float, FRACTION] = 0.0
+    randaugment: Annotated[int, Range(0, 17)] = 0
+    magnitude: Annotated[float, Range(0, 10, closed=True)] = 9.0
+    erasing: Annotated[float, SHARE] = 0.0
+    mixup: Annotated[float, MIX_ALPHA] = 0.0
+    cutmix: Annotated[float, MIX_ALPHA] = 0.0
+    sampling: Annotated[str, OneOf(("shuffled", "balanced"))] = "shuffled"
     image_size: Annotated[int | None, COUNT] = None
     max_pixels: Annotated[int, COUNT] = 89_478_485
     mean: list[float] = field(default_factory=lambda: [0.5])

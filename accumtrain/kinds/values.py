@@ -25,21 +25,26 @@ class Constraint(Protocol):
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers with low <= value < high; with `above`, low < value < high. Values that are not numbers pass."""
+    """Numbers with low <= value < high; with `above`, low < value; with `closed`, value <= high. Other values pass."""
 
     low: float
     high: float = math.inf
     above: bool = False
+    closed: bool = False
 
     def check(self, key: str, value: Any) -> None:
         if isinstance(value, bool) or not isinstance(value, int | float):
             return
-        if not ((self.low < value if self.above else self.low <= value) and value < self.high):
+        low = self.low < value if self.above else self.low <= value
+        high = value <= self.high if self.closed else value < self.high
+        if not (low and high):
             raise ConfigError(f"{key}={show(value)}: {self}")
 
     def __str__(self) -> str:
         low = f"must be {'above' if self.above else 'at least'} {self.low:g}"
-        return low if self.high == math.inf else f"{low} and below {self.high:.10g}"
+        if self.high == math.inf:
+            return low
+        return f"{low} and {'at most' if self.closed else 'below'} {self.high:.10g}"
 
 
 @dataclass(frozen=True)
@@ -89,6 +94,7 @@ POSITIVE = Range(0, above=True)
 NOT_NEGATIVE = Range(0)
 COUNT = Range(1)
 FRACTION = Range(0, 1)
+SHARE = Range(0, 1, closed=True)
 SMALLEST, LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127  # normal numbers of float32
 DURATION = re.compile(r"(?:(?P<days>[0-9]{1,6})-)?([0-9]{1,9})(?::([0-9]{1,6}))?(?::(?P<third>[0-9]{1,6}))?")
 

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from accumtrain.backprop.mode import Mode
+from accumtrain.backprop.model import Model
 from accumtrain.backprop.order import after
-from accumtrain.backprop.pullback import Gradients, Pullback, chain_pullback
+from accumtrain.backprop.pullback import Gradients, Module, Pullback, chain_pullback
+from accumtrain.models.drop_path import DropPath
 from accumtrain.models.layers import NORMS, Conv, Initializer
 
 
@@ -42,6 +44,7 @@ class Residual(tf.Module):
         keep_activations: a replay keeps the outputs of norm and ReLU; False computes them again for their gradient.
         store_inner_conv: the forward pass keeps the output of the last convolution but one for the replay. In a
             bottleneck this halves the work of the replay for a quarter of the unit's channels.
+        drop_path: leaves it out for some examples; None for none.
         compute_dtype: dtype of the convolutions; None is that of the input.
     """
 
@@ -54,6 +57,7 @@ class Residual(tf.Module):
         *,
         stride: int = 1,
         bottleneck: bool,
+        drop_path: DropPath | None = None,
         preactivated: bool = True,
         keep_activations: bool = True,
         store_inner_conv: bool = False,
@@ -61,7 +65,7 @@ class Residual(tf.Module):
     ):
         super().__init__()
         self.keep_activations, self.store_inner_conv = keep_activations, store_inner_conv
-        self.compute_dtype = compute_dtype
+        self.drop_path, self.compute_dtype = drop_path, compute_dtype
         inner = outputs // 4 if bottleneck else outputs
         sizes = (1, 3, 1) if bottleneck else (3, 3)
         widths = (inputs, *[inner] * (len(sizes) - 1), outputs)
@@ -79,8 +83,8 @@ class Residual(tf.Module):
         return chain_pullback(self._layers, x, mode)
 
     @property
-    def _layers(self) -> list[_NormReLUConv]:
-        return [
+    def _layers(self) -> list[Module]:
+        layers: list[Module] = [
             _NormReLUConv(
                 activation,
                 conv,
@@ -90,6 +94,7 @@ class Residual(tf.Module):
             )
             for activation, conv in zip(self.activations, self.convs, strict=True)
         ]
+        return layers if self.drop_path is None else [*layers, self.drop_path]
 
 
 @dataclass(frozen=True)
@@ -198,3 +203,10 @@ class Stem(tf.Module):
         if self.pooled:  # commutes with ReLU, which then has a quarter of the values to rectify
             x = tf.nn.max_pool2d(x, 3, 2, "SAME")
         return tf.nn.relu(x)
+
+
+def with_norm_momentum(model: Model, momentum: float) -> Model:
+    """The model, after the momentum of its batch normalisations is set."""
+    for norm in model.norms:
+        norm.momentum = momentum
+    return model

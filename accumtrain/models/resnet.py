@@ -9,7 +9,8 @@ from accumtrain.backprop.model import Model
 from accumtrain.backprop.pullback import Gradients, Pullback, pullback
 from accumtrain.backprop.segments import Chain, Segment
 from accumtrain.kinds.models import ResNetConfig
-from accumtrain.models.blocks import Residual, Stem, shortcut
+from accumtrain.models.blocks import Residual, Stem, shortcut, with_norm_momentum
+from accumtrain.models.drop_path import drop_paths
 from accumtrain.models.head import Head
 from accumtrain.models.spec import ModelSpec
 
@@ -45,6 +46,7 @@ def build_resnet(config: ResNetConfig, spec: ModelSpec) -> Model:
     segments: list[Segment] = [
         Chain(config.memory, [Stem(init, config.norm, config.stem, spec.channels, stem_filters)]),
     ]
+    drop_path = drop_paths(config.drop_path, sum(config.units))
     for stage, units in enumerate(config.units):
         inputs, outputs = widths[stage], widths[stage + 1]
         for unit in range(units):
@@ -57,9 +59,10 @@ def build_resnet(config: ResNetConfig, spec: ModelSpec) -> Model:
                 stride=stride,
                 bottleneck=config.bottleneck,
                 preactivated=stage > 0 or unit > 0,
+                drop_path=next(drop_path),
             )
             skip = shortcut(init, inputs, outputs, stride, config.bottleneck)
             segments.append(Chain(config.memory, [Unit(residual, skip)]))
             inputs = outputs
     segments.append(Chain("store", [Head(init, config.norm, widths[-1], spec.num_classes)]))
-    return Model(segments, spec.compute_dtype)
+    return with_norm_momentum(Model(segments, spec.compute_dtype), config.norm_momentum)

@@ -17,7 +17,8 @@ from accumtrain.backprop.order import after
 from accumtrain.backprop.pullback import Gradients, Pullback
 from accumtrain.backprop.segments import Chain, Coupling, Segment, Stage
 from accumtrain.kinds.models import RevNetConfig
-from accumtrain.models.blocks import Residual, Stem, shortcut
+from accumtrain.models.blocks import Residual, Stem, shortcut, with_norm_momentum
+from accumtrain.models.drop_path import drop_paths
 from accumtrain.models.head import Head
 from accumtrain.models.spec import ModelSpec
 
@@ -75,6 +76,8 @@ def build_revnet(config: RevNetConfig, spec: ModelSpec) -> Model:
     if config.memory == "reverse":
         stored = count_stored_inner_convs(config.units, widths[1:], config.bottleneck)
 
+    drop_path = drop_paths(config.drop_path, 2 * sum(config.units))  # of F and G of each unit
+
     def on_grid(function: Callable[[tf.Tensor, Mode], tf.Tensor], dtype: tf.DType) -> OnGrid:
         return OnGrid(function, config.snap_bits, dtype)
 
@@ -95,6 +98,7 @@ def build_revnet(config: RevNetConfig, spec: ModelSpec) -> Model:
                 preactivated=preactivated,
                 keep_activations=not first_stage,
                 store_inner_conv=units_to_end <= stored[stage],
+                drop_path=next(drop_path),
                 compute_dtype=compute_dtype,
             )
 
@@ -121,7 +125,7 @@ def build_revnet(config: RevNetConfig, spec: ModelSpec) -> Model:
         else:
             segments.append(Stage(config.memory, units))
     segments.append(Chain("store", [Join(compute_dtype), Head(init, config.norm, 2 * widths[-1], spec.num_classes)]))
-    return Model(segments, compute_dtype)
+    return with_norm_momentum(Model(segments, compute_dtype), config.norm_momentum)
 
 
 def count_stored_inner_convs(units: Sequence[int], widths: Sequence[int], bottleneck: bool) -> list[int]:

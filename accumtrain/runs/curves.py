@@ -59,7 +59,7 @@ def draw_curves(runs: Mapping[str, Records], path: Path) -> None:
     handles = [pyplot.Line2D([], [], **style) for style, _ in legend]
     figure.legend(handles, [text for _, text in legend], loc="outside right upper", fontsize="small", frameon=False)
     try:
-        _save(figure, path)
+        save_figure(figure, path)
     finally:
         pyplot.close(figure)
 
@@ -119,7 +119,8 @@ def _is_point(record: Mapping[str, Any], name: str) -> bool:
     return all(isinstance(value, int | float) and abs(value) <= sys.float_info.max for value in values)
 
 
-def _save(figure: Any, path: Path) -> None:
+def save_figure(figure: Any, path: Path) -> None:
+    """Writes a PNG file, which is replaced as a whole. Raises CheckpointError if that fails; it is unchanged then."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     with disk_errors(path):
         unfinished.unlink(missing_ok=True)

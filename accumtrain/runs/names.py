@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from accumtrain.config.schema import Config
 
+NOT_OF_A_RUN = ("log.", "bench.", "predict.", "export.", "range_test.", "hydra")  # beginnings of keys
 LONGEST_NAME = 100  # characters of a derived name, without its hash
 NOT_IN_NAMES = {
     *("job", "report.runs", "device.workers", "device.index"),
@@ -30,7 +31,7 @@ def run_name(config: Config, overrides: Sequence[str]) -> str:
     shown = {
         key: value
         for key, value in sorted(values.items())
-        if key not in in_base | NOT_IN_NAMES and not key.startswith(("log.", "bench.", "predict.", "export.", "hydra"))
+        if key not in in_base | NOT_IN_NAMES and not key.startswith(NOT_OF_A_RUN)
     }
     exact = "-".join([base, *(f"{key}-{value}" for key, value in shown.items())])
     name = re.sub(r"[^A-Za-z0-9._-]+", "_", exact).strip("._-")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -51,9 +52,22 @@ def test_residual_models_have_the_depth_of_their_name(label, compose):
 @pytest.mark.parametrize("file", sorted(CONF_DIR.glob("experiment/*.yaml")), ids=lambda file: file.stem)
 def test_experiment_names_its_model_and_its_command(file: Path, compose):
     config = compose(f"experiment={file.stem}")
-    assert file.stem.endswith(config.model.label)
-    assert f"accumtrain experiment={file.stem}" in file.read_text()
-    assert config.train.steps == 10 * config.schedule.boundaries[0] // 5 or config.train.steps == 600_000
+    assert file.stem.startswith(f"{config.data.label.removesuffix('2012')}_{config.model.label}")
+    assert f"accumtrain experiment={file.stem}\n" in file.read_text()
+    assert re.search(r"Published: .*\d %|Published: no", file.read_text())
+    assert re.search(r"^# (Not run|Run) here", file.read_text(), re.MULTILINE)
+    if config.schedule.kind == "step":
+        assert config.train.steps == 10 * config.schedule.boundaries[0] // 5 or config.train.steps == 600_000
+
+
+@pytest.mark.parametrize("file", sorted(CONF_DIR.glob("recipe/*.yaml")), ids=lambda file: file.stem)
+def test_recipe_says_what_it_is_for_and_goes_with_an_experiment(file: Path, compose):
+    assert re.match(r"# @package _global_\n# For .*\.", file.read_text())
+    recipe = compose(f"recipe={file.stem}")
+    both = compose(f"recipe={file.stem}", "experiment=cifar10_revnet38")
+    assert recipe.loss == both.loss != compose().loss
+    assert (both.data.name, both.batch_size) == ("cifar10", 100)
+    assert both.data.randaugment == recipe.data.randaugment
 
 
 def test_every_key_of_the_schema_has_a_value_in_conf():
@@ -164,6 +178,24 @@ MISTAKES = [
     ("data.std=[0.0]", "data.std=[0.0]: must be above 0"),
     ("data.mean=[]", "data.mean=[]: must hold one number, or one per channel"),
     ("data.mean=[0.1,0.2,0.3] data.std=[1,1]", "differ in length"),
+    ("data.mixup=-1", "data.mixup=-1.0: must be at least 0 and below 100"),
+    ("data.cutmix=nan", "data.cutmix=nan: must be a finite number"),
+    ("data.erasing=1.5", "data.erasing=1.5: must be at least 0 and at most 1"),
+    ("data.magnitude=11", "data.magnitude=11.0: must be at least 0 and at most 10"),
+    ("data.randaugment=1.5", "data.randaugment=1.5: must be a whole number"),
+    ("data.sampling=balance", "data.sampling=balance: no such choice; did you mean balanced?"),
+    ("loss.label_smoothing=1", "loss.label_smoothing=1.0: must be at least 0 and below 1"),
+    ("loss.class_weights=[1,-1]", "loss.class_weights=[1.0,-1.0]: must hold a weight of at least 0 for each class"),
+    ("loss.class_weights=[]", "loss.class_weights=[]: must hold a weight"),
+    ("loss.class_weights=equal", "loss.class_weights=equal: must be balanced, or a list with a weight for each class"),
+    ("model.drop_path=1", "model.drop_path=1.0: must be at least 0 and below 1"),
+    ("model=lenet5 recipe=strong", "model.drop_path: the chosen model has no such key, it belongs to kind resnet or"),
+    (
+        "model.norm=group model.norm_momentum=0.99",
+        "model.norm_momentum=0.99: model.norm=group has no moving statistics",
+    ),
+    ("schedule=one_cycle schedule.warmup=5", "schedule.warmup=5: schedule=one_cycle has a rise of its own"),
+    ("range_test.low=1 range_test.high=0.1", "range_test.low=1.0 and range_test.high=0.1: the rate rises"),
     ("data.augment=flip", "data.augment=flip: no such choice"),
     ("data=folder data.path=x data.test_fraction=1", "data.test_fraction=1.0: must be above 0 and below 1"),
     ("data=folder data.path=''", "data.path is empty"),

@@ -25,7 +25,7 @@ from accumtrain.kinds.jobs import JOBS
 from accumtrain.kinds.losses import CrossEntropyConfig
 from accumtrain.kinds.models import KerasModelConfig, LeNetConfig, ResNetConfig, RevNetConfig
 from accumtrain.kinds.optimizers import AdafactorConfig, AdamConfig, AdamWConfig, KerasOptimConfig, SgdConfig
-from accumtrain.kinds.schedules import ConstantConfig, CosineConfig, RsqrtConfig, StepConfig
+from accumtrain.kinds.schedules import ConstantConfig, CosineConfig, InverseTimeConfig, RsqrtConfig, StepConfig
 from accumtrain.kinds.sources import DigitsConfig, FolderConfig, NpzConfig, SyntheticConfig, TfdsConfig, TfrecordConfig
 
 PLAIN: dict[str, Any] = {"mean": [0.0], "std": [1.0]}
@@ -51,6 +51,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "cosine": CosineConfig(warmup=2, final=0.1),
         "step": StepConfig(warmup=2, boundaries=[3, 5]),
         "rsqrt": RsqrtConfig(warmup=2, timescale=3),
+        "inverse_time": InverseTimeConfig(warmup=2, timescale=3),
     },
     "loss": {"cross_entropy": CrossEntropyConfig()},
     "data": {  # their files: written by sources.py, relative to the working directory
@@ -77,6 +78,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "verify": (),
         "plan": ("batch_size=2", "accum.steps=1"),
         "bench": ("bench.updates=2", "bench.seconds=0"),
+        "lr": ("range_test.updates=30",),
         "report": (),
         "predict": (f"predict.input={IMAGE}",),
         "export": (),

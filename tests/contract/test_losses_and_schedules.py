@@ -62,9 +62,10 @@ def test_a_schedule_is_finite_and_above_nothing_until_the_end(name):
     assert np.isfinite(values).all()
     assert (values[: TOTAL - 1] > 0).all()
     assert (values >= 0).all()
-    assert values[0] == 1.0
+    assert values.max() <= 1.0
+    assert values[0] == 1.0 or SCHEDULES[name].config.rises
 
 
-@of_every_schedule
+@pytest.mark.parametrize("name", [row.name for row in SCHEDULES if not row.config.rises])
 def test_a_warmup_rises_to_the_whole_rate(name):
     np.testing.assert_allclose(factors(name, warmup=WARMUP)[:WARMUP], (np.arange(WARMUP) + 1) / WARMUP, rtol=1e-6)

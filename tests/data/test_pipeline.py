@@ -20,7 +20,16 @@ COLOUR = {"mean": [0.4, 0.5, 0.6], "std": [0.2, 0.3, 0.4]}
 SIZES = {"train_examples": 21, "test_examples": 10}
 
 
-@pytest.fixture(params=["array resized and shifted", "generated crop_flip", "generated inception", "files inception"])
+STRONG = {"jitter": 0.4, "randaugment": 1, "erasing": 0.5, "mixup": 0.4, "cutmix": 1.0}
+
+
+@pytest.fixture(
+    params=[
+        *("array resized and shifted", "generated crop_flip", "generated inception", "files inception"),
+        "generated strong",
+        pytest.param("files strong and balanced", marks=pytest.mark.slow),
+    ]
+)
 def data(request: pytest.FixtureRequest, make_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Data:
     monkeypatch.setattr(pipeline, "_CHUNK", 7)
     match request.param:
@@ -30,6 +39,11 @@ def data(request: pytest.FixtureRequest, make_folder: Callable[..., Path], monke
             config = SyntheticConfig(augment="crop_flip", image_size=10, **COLOUR, channels=3, num_classes=4, **SIZES)
         case "generated inception":
             config = SyntheticConfig(augment="inception", image_size=10, **GREY, channels=1, num_classes=4, **SIZES)
+        case "generated strong":
+            config = SyntheticConfig(augment="crop_flip", image_size=9, **GREY, channels=1, **SIZES, **STRONG)
+        case "files strong and balanced":
+            path = make_folder(count=10, height=9, width=14)
+            config = FolderConfig(image_size=8, sampling="balanced", **COLOUR, path=str(path), **STRONG)
         case _:
             path = make_folder(count=10, height=9, width=14)
             config = FolderConfig(augment="inception", image_size=8, **COLOUR, path=str(path), test_fraction=0.3)
@@ -48,12 +62,14 @@ def assert_same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> None:
 
 
 def test_elements_have_static_shapes(data: Data) -> None:
-    for batches in (train_batches(data, batch=4, first=0, seed=0), eval_batches(data, batch=4)):
-        assert batches.element_spec == {
-            "image": tf.TensorSpec([4, *data.image_shape], tf.float32),
-            "label": tf.TensorSpec([4], tf.int32),
-            "weight": tf.TensorSpec([4], tf.float32),
-        }
+    specs = {
+        "image": tf.TensorSpec([4, *data.image_shape], tf.float32),
+        "label": tf.TensorSpec([4], tf.int32),
+        "weight": tf.TensorSpec([4], tf.float32),
+    }
+    mixed = {"other_label": tf.TensorSpec([4], tf.int32), "share": tf.TensorSpec([4], tf.float32)}
+    assert eval_batches(data, batch=4).element_spec == specs
+    assert train_batches(data, batch=4, first=0, seed=0).element_spec == (specs | mixed if data.mix.on else specs)
 
 
 def test_stream_can_be_entered_anywhere(data: Data) -> None:

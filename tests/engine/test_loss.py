@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.engine.loss import accuracy, cross_entropy, weighted_sums
+from accumtrain.engine.loss import accuracy, build_cross_entropy, build_means, cross_entropy, weighted_sums
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
+from accumtrain.errors import ConfigError
+from accumtrain.kinds.losses import CrossEntropyConfig
 from accumtrain.kinds.models import LeNetConfig
 from accumtrain.models.build_model import build_model
 from accumtrain.models.spec import ModelSpec
@@ -96,3 +99,43 @@ def test_no_window_without_micro_steps_or_variables():
     frozen.segments = []
     with pytest.raises(ValueError, match="no trainable variable"):
         Window(frozen, SGD(0.1))
+
+
+def of(**keys):
+    return build_cross_entropy(CrossEntropyConfig(**keys))
+
+
+def test_smoothing_is_that_of_keras():
+    keras_loss = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=0.2, reduction="none")
+    expected = keras_loss(tf.one_hot(LABELS, 3), LOGITS)
+    np.testing.assert_allclose(of(label_smoothing=0.2)(tf.constant(LABELS), LOGITS), expected, rtol=1e-6)
+
+
+def test_class_weights_multiply_the_loss_and_not_the_accuracy():
+    batch = {"label": tf.constant(LABELS)}
+    plain = cross_entropy(tf.constant(LABELS), LOGITS).numpy()
+    loss, right = weighted_sums([of(class_weights=[1.0, 0.0, 5.0]), accuracy], LOGITS, batch)
+    assert float(loss) == pytest.approx(plain @ [1, 0, 5])
+    assert float(right) == 2.0
+
+
+def test_two_labels_are_a_mixed_target():
+    share = np.array([0.3, 1.0, 0.0], np.float32)
+    batch = {"label": tf.constant(LABELS), "other_label": tf.constant([1, 2, 0]), "share": tf.constant(share)}
+    target = share[:, None] * tf.one_hot(LABELS, 3) + (1 - share)[:, None] * tf.one_hot([1, 2, 0], 3)
+    loss, right = weighted_sums([cross_entropy, accuracy], LOGITS, batch)
+    assert float(loss) == pytest.approx(float(tf.reduce_sum(tf.nn.softmax_cross_entropy_with_logits(target, LOGITS))))
+    assert float(right) == pytest.approx(0.3 + 1.0 + 0.0)
+
+
+def test_balanced_weights_give_every_class_the_same_sum():
+    config = CrossEntropyConfig(class_weights="balanced").for_training(lambda: [10, 30, 0, 60])
+    assert np.multiply(config.class_weights, [10, 30, 0, 60]) == pytest.approx([100 / 3, 100 / 3, 0, 100 / 3])
+    assert CrossEntropyConfig().for_training(lambda: pytest.fail("nothing to count")) == CrossEntropyConfig()
+    with pytest.raises(ConfigError, match="holds 2 weights, the data has 3 classes; give one for each"):
+        CrossEntropyConfig(class_weights=[1.0, 2.0]).for_training(lambda: [1, 2, 3])
+
+
+def test_evaluations_measure_the_plain_loss():
+    means = build_means(CrossEntropyConfig(label_smoothing=0.3, class_weights="balanced"))
+    assert np.array_equal(means["loss"](tf.constant(LABELS), LOGITS), cross_entropy(tf.constant(LABELS), LOGITS))

@@ -1,5 +1,7 @@
 """The window's contract: accum.steps changes memory, never what is learned; an update is a transaction."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -39,7 +41,9 @@ def norm(arrays):
 
 def relative_difference(config, optim, precision, micro_steps, updates=5, batch=32):
     batches = [examples(batch, SHAPE, seed) for seed in range(updates)]
-    whole, split = (window_for(config, optim, SHAPE, precision=precision) for _ in range(2))
+    whole, split = (
+        window_for(config, optim, SHAPE, precision=precision, micro_steps=steps) for steps in (1, micro_steps)
+    )
     start = weights(whole)
     train(whole, batches, 1)
     train(split, batches, micro_steps)
@@ -57,6 +61,11 @@ SHALLOW = {"revnet18": revnet38("group", units=(2, 2)), "resnet10": resnet20("gr
 )
 def test_accumulation_equals_the_whole_batch(model, optim):
     assert relative_difference(SHALLOW[model], OPTIMIZERS[optim], "float64", 4) <= 1e-12
+
+
+def test_accumulation_leaves_out_the_same_examples_as_the_whole_batch():
+    dropping = dataclasses.replace(resnet20("group", units=(1, 1)), drop_path=0.5)
+    assert relative_difference(dropping, SGD, "float64", 4, updates=3) <= 1e-12
 
 
 @pytest.mark.parametrize("model", SHALLOW)

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import math
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.kinds.schedules import ConstantConfig, CosineConfig, RsqrtConfig, ScheduleConfig, StepConfig
-from accumtrain.optim.rate_schedules import build_schedule
+from accumtrain.errors import ConfigError
+from accumtrain.kinds.schedules import (
+    ConstantConfig,
+    CosineConfig,
+    InverseTimeConfig,
+    OneCycleConfig,
+    RsqrtConfig,
+    ScheduleConfig,
+    StepConfig,
+)
+from accumtrain.optim.rate_schedules import build_schedule, exponential_schedule
 
 TOTAL = 100
 
@@ -76,3 +86,44 @@ def test_long_runs_keep_their_resolution():
     schedule = build_schedule(CosineConfig(warmup=0, final=0.0), 1_000_000)
     middle = float(schedule(tf.constant(500_000, tf.int64)))
     assert middle == pytest.approx(0.5 + 0.5 * math.cos(math.pi * 500_000 / 999_999), abs=1e-6)
+
+
+@pytest.mark.parametrize("staircase", [False, True])
+def test_inverse_time_is_that_of_keras(staircase):
+    decay = keras.optimizers.schedules.InverseTimeDecay(1.0, decay_steps=7, decay_rate=0.6, staircase=staircase)
+    values = factors(InverseTimeConfig(timescale=7, decay=0.6, staircase=staircase))
+    np.testing.assert_allclose(values, [float(decay(step)) for step in range(TOTAL)], rtol=1e-6)
+
+
+@pytest.mark.parametrize(("total", "rise"), [(100, 0.3), (100, 0.25), (10, 0.5), (7, 0.37)])
+def test_one_cycle_is_two_half_cosines(total, rise):
+    """The formula of Smith & Topin's schedule as it is usual: annealed by cosines, the peak at update rise * total."""
+    start, final = 0.04, 4e-6
+    expected = []
+    for step in range(total):
+        peak = rise * total - 1
+        one, other, progress = (
+            (start, 1, step / peak) if step <= peak else (1, final, (step - peak) / (total - 1 - peak))
+        )
+        expected.append(other + (one - other) / 2 * (1 + math.cos(math.pi * progress)))
+    values = factors(OneCycleConfig(rise=rise, start=start, final=final), total=total, steps=total)
+    np.testing.assert_allclose(values, expected, rtol=1e-5, atol=1e-7)
+    assert values[-1] == pytest.approx(final, abs=1e-7)
+
+
+@pytest.mark.parametrize(("total", "rise"), [(1, 0.3), (2, 0.3), (5, 0.0), (5, 0.3)])
+def test_one_cycle_of_a_short_run_has_no_rate_of_zero(total, rise):
+    values = factors(OneCycleConfig(rise=rise), total=total, steps=total)
+    assert (values > 0).all()
+    assert values.max() <= 1.0
+
+
+def test_one_cycle_has_no_warmup():
+    with pytest.raises(ConfigError, match=r"schedule\.warmup=5: schedule=one_cycle has a rise of its own"):
+        OneCycleConfig(warmup=5).check()
+
+
+def test_an_exponential_rise_meets_both_ends():
+    schedule = exponential_schedule(1e-6, 10.0, 50)
+    values = np.array([float(schedule(tf.constant(step, tf.int64))) for step in range(50)])
+    np.testing.assert_allclose(values, np.geomspace(1e-6, 10.0, 50), rtol=1e-4)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 import numpy as np
 import tensorflow as tf
 
+from accumtrain.backprop.draws import example_draws
 from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.model import Model
 from accumtrain.backprop.pullback import Streams
@@ -110,7 +111,8 @@ def check_reversal(model: Model, batch: Batch, snap_bits: int) -> list[Result]:
 @tf.function(autograph=False, reduce_retracing=True)
 def _invert_stages(model: Model, images: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """The largest reconstruction error and the largest stream of all stages, scalars."""
-    mode = Mode(training=True)
+    draws = example_draws(tf.constant([0, 0]), tf.constant(0), 1, tf.shape(images)[0])
+    mode = Mode(training=True, draws=draws)
     errors, sizes = [], []
     x: Streams = tf.cast(images, model.compute_dtype)
     for segment in model.segments:

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.model import Model
 from accumtrain.engine.graph_optimizer import FUSION_ONLY, CompiledFunction
 from accumtrain.engine.loss import Batch, PerExample, weighted_sums, weights
+from accumtrain.engine.micro_mode import micro_mode
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,12 @@ class Reference:
     Args:
         loss: (labels [N], logits [N, classes]) -> losses [N].
         seed: the run's seed; random layers draw the same numbers as in the same micro-step of update 0.
+        micro_steps: number of micro-steps in a window.
     """
 
-    def __init__(self, model: Model, loss: PerExample, strategy: tf.distribute.Strategy, seed: int):
-        self._model, self._loss, self._strategy, self._seed = model, loss, strategy, seed
+    def __init__(self, model: Model, loss: PerExample, strategy: tf.distribute.Strategy, seed: int, micro_steps: int):
+        self._model, self._loss, self._strategy = model, loss, strategy
+        self._seed, self._micro_steps = seed, micro_steps
         # with the options of Step, as others give other bits
         self._run = CompiledFunction(self._differentiate_on_all, FUSION_ONLY)
 
@@ -62,17 +64,13 @@ class Reference:
         return self._strategy.run(self._differentiate, args=(batches.get_next(), micro_step))
 
     def _differentiate(self, batch: Batch, micro_step: tf.Tensor) -> Any:
-        mode = Mode(training=True, recording=True, seed=self._micro_seed(micro_step))
+        replicas = self._strategy.num_replicas_in_sync
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        place = micro_step * replicas + tf.cast(replica, tf.int32)
+        mode = micro_mode(self._seed, tf.constant(0), place, self._micro_steps * replicas, batch)
         variables = list(self._model.trainable_variables)
         with tf.GradientTape() as tape:
             (loss,) = weighted_sums([self._loss], self._model(batch["image"], mode), batch)
         gradients = tape.gradient(loss, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         statistics = [mode.statistics[norm] for norm in self._model.norms]
         return loss, tf.reduce_sum(weights(batch)), gradients, statistics
-
-    def _micro_seed(self, micro_step: tf.Tensor) -> tf.Tensor:
-        """The seed of `Window` in this micro-step of update 0, int32 [2]."""
-        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-        place = micro_step * self._strategy.num_replicas_in_sync + tf.cast(replica, tf.int32)
-        fold_in = tf.random.experimental.stateless_fold_in
-        return fold_in(fold_in(tf.constant([self._seed, 0]), tf.constant(0)), place)

@@ -1,0 +1,165 @@
+"""RandAugment (Cubuk et al. 2019, arXiv:1909.13719): some of 14 operations, drawn for each image, all of one strength.
+
+Each function takes an image, float32 [height, width, channels] of 0..1, and a strength of 0..1, which the table at the
+end turns into its own unit, with the ranges of torchvision. Which operations and signs are drawn depends on the key of
+the image alone (see stream.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import tensorflow as tf
+
+from accumtrain.data.stream import random_below
+
+_FIRST = 32  # number of the first draw from a key; augment.py and mix.py have those before
+_GREYS = 255
+
+Operation = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]  # image, and strength with a random sign, float32 []
+
+
+def randaugment(image: tf.Tensor, key: tf.Tensor, count: int, strength: float, fill: np.ndarray) -> tf.Tensor:
+    """Applies `count` operations, one after the other, each drawn from all.
+
+    Args:
+        image: float32 [height, width, channels], 0..1.
+        key: uint64 [].
+        strength: 0..1; the paper's magnitude / 10.
+        fill: float32 [channels], the colour of what comes from outside of the image.
+    """
+    operations = _operations(fill)
+    for number in range(count):
+        drawn = tf.cast(random_below(len(operations), key, _FIRST + 2 * number), tf.int32)
+        sign = tf.cast(2 * random_below(2, key, _FIRST + 2 * number + 1) - 1, tf.float32)
+        branches = [partial(operation, image, sign * strength) for operation in operations]
+        changed = tf.switch_case(drawn, branches)
+        image = tf.ensure_shape(tf.clip_by_value(changed, 0.0, 1.0), image.shape)
+    return image
+
+
+# --- geometry -------------------------------------------------------------------------------------------------------
+
+
+def _warp(matrix: Callable[..., tuple], fill: np.ndarray, image: tf.Tensor, strength: tf.Tensor) -> tf.Tensor:
+    """Moves pixels about the centre of the image, with bilinear interpolation.
+
+    `matrix` is a function of strength, height and width. It returns the rows of the 2 x 3 matrix from a place (x, y, 1)
+    in the result to the place in the image from which the pixel is taken.
+    """
+    height, width = (tf.cast(size, tf.float32) for size in tf.unstack(tf.shape(image)[:2]))
+    (a, b, c), (d, e, f) = matrix(strength, height, width)
+    x, y = (width - 1) / 2, (height - 1) / 2
+    transform = tf.stack([a, b, c + x - a * x - b * y, d, e, f + y - d * x - e * y, 0.0, 0.0])
+    moved = tf.raw_ops.ImageProjectiveTransformV3(
+        images=(image - fill)[None],
+        transforms=transform[None],
+        output_shape=tf.shape(image)[:2],
+        fill_value=0.0,
+        interpolation="BILINEAR",
+        fill_mode="CONSTANT",
+    )
+    return moved[0] + fill
+
+
+def _rotation(strength: tf.Tensor, height: tf.Tensor, width: tf.Tensor) -> tuple:
+    angle = strength * math.radians(30)
+    return (tf.cos(angle), -tf.sin(angle), 0.0), (tf.sin(angle), tf.cos(angle), 0.0)
+
+
+def _shear_x(strength: tf.Tensor, height: tf.Tensor, width: tf.Tensor) -> tuple:
+    return (1.0, 0.3 * strength, 0.0), (0.0, 1.0, 0.0)
+
+
+def _shear_y(strength: tf.Tensor, height: tf.Tensor, width: tf.Tensor) -> tuple:
+    return (1.0, 0.0, 0.0), (0.3 * strength, 1.0, 0.0)
+
+
+def _shift_x(strength: tf.Tensor, height: tf.Tensor, width: tf.Tensor) -> tuple:
+    return (1.0, 0.0, 150 / 331 * strength * width), (0.0, 1.0, 0.0)
+
+
+def _shift_y(strength: tf.Tensor, height: tf.Tensor, width: tf.Tensor) -> tuple:
+    return (1.0, 0.0, 0.0), (0.0, 1.0, 150 / 331 * strength * height)
+
+
+# --- colours --------------------------------------------------------------------------------------------------------
+
+
+def _blend(other: Callable[[tf.Tensor], tf.Tensor], image: tf.Tensor, strength: tf.Tensor) -> tf.Tensor:
+    """Moves the image away from a poorer version of it, or towards that if the strength is negative."""
+    poorer = other(image)
+    return poorer + (1.0 + 0.9 * strength) * (image - poorer)
+
+
+def _grey(image: tf.Tensor) -> tf.Tensor:
+    return tf.image.rgb_to_grayscale(image) if image.shape[-1] == 3 else image
+
+
+def _mean_grey(image: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_mean(_grey(image))
+
+
+def _smooth(image: tf.Tensor) -> tf.Tensor:
+    """A 3 x 3 mean in which the middle counts 5 times; the border stays as it is."""
+    kernel = np.ones([3, 3], np.float32)
+    kernel[1, 1] = 5
+    kernel = np.tile((kernel / kernel.sum())[..., None, None], [1, 1, image.shape[-1], 1])
+    blurred = tf.nn.depthwise_conv2d(image[None], kernel, [1, 1, 1, 1], "SAME")[0]
+    rows, columns = tf.unstack(tf.shape(image)[:2])
+    row, column = tf.range(rows)[:, None, None], tf.range(columns)[None, :, None]
+    inner = (row > 0) & (row < rows - 1) & (column > 0) & (column < columns - 1)
+    return tf.where(inner, blurred, image)
+
+
+def _posterize(image: tf.Tensor, strength: tf.Tensor) -> tf.Tensor:
+    """Keeps 8 to 4 bits."""
+    dropped = tf.cast(tf.round(4.0 * tf.abs(strength)), tf.int32)
+    kept = tf.bitwise.left_shift(tf.bitwise.right_shift(_levels(image), dropped), dropped)
+    return tf.cast(kept, tf.float32) / _GREYS
+
+
+def _solarize(image: tf.Tensor, strength: tf.Tensor) -> tf.Tensor:
+    """Inverts what is brighter than a threshold of 1 to 0."""
+    return tf.where(image >= 1.0 - tf.abs(strength), 1.0 - image, image)
+
+
+def _stretch(image: tf.Tensor, strength: tf.Tensor) -> tf.Tensor:
+    """Stretches each channel to 0..1."""
+    low, high = (reduce(image, axis=[0, 1]) for reduce in (tf.reduce_min, tf.reduce_max))
+    return tf.where(high > low, (image - low) / tf.maximum(high - low, 1e-6), image)
+
+
+def _equalize(image: tf.Tensor, strength: tf.Tensor) -> tf.Tensor:
+    """Equalises the histogram of each channel, of 256 levels, by the rule of PIL.ImageOps.equalize."""
+
+    def equalized(levels: tf.Tensor) -> tf.Tensor:
+        histogram = tf.math.bincount(tf.reshape(levels, [-1]), minlength=_GREYS + 1, maxlength=_GREYS + 1)
+        last = histogram[tf.reduce_max(levels)]
+        step = (tf.reduce_sum(histogram) - last) // _GREYS
+        table = (tf.cumsum(histogram, exclusive=True) + step // 2) // tf.maximum(step, 1)
+        return tf.where(step > 0, tf.gather(tf.minimum(table, _GREYS), levels), levels)
+
+    channels = [equalized(levels) for levels in tf.unstack(_levels(image), axis=-1)]
+    return tf.cast(tf.stack(channels, axis=-1), tf.float32) / _GREYS
+
+
+def _levels(image: tf.Tensor) -> tf.Tensor:
+    return tf.cast(tf.round(image * _GREYS), tf.int32)
+
+
+def _same(image: tf.Tensor, strength: tf.Tensor) -> tf.Tensor:
+    return tf.identity(image)
+
+
+def _operations(fill: np.ndarray) -> list[Operation]:
+    matrices = (_rotation, _shear_x, _shear_y, _shift_x, _shift_y)
+    others = (tf.zeros_like, _mean_grey, _grey, _smooth)  # brightness, contrast, colour, sharpness
+    return [
+        *(partial(_warp, matrix, fill) for matrix in matrices),
+        *(partial(_blend, other) for other in others),
+        *(_posterize, _solarize, _stretch, _equalize, _same),
+    ]

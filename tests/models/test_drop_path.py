@@ -1,0 +1,95 @@
+"""Stochastic depth: who is left out, how it is scaled, and that replays leave out the same."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from accumtrain.backprop import tape
+from accumtrain.backprop.draws import example_draws
+from accumtrain.backprop.mode import Mode
+from accumtrain.models.build_model import build_model
+from accumtrain.models.drop_path import DropPath, drop_paths
+from accumtrain.models.spec import ModelSpec
+from tests.engine.small import CLASSES, bottleneck_revnet, examples, resnet20, revnet38
+
+SEED = tf.constant([7, 1])
+
+
+def draws(place: int = 0, parts: int = 1, batch: int = 8):
+    return example_draws(SEED, tf.constant(place), parts, batch)
+
+
+@pytest.mark.parametrize("parts", [2, 4, 8])
+def test_draws_do_not_depend_on_how_a_window_is_split(parts: int) -> None:
+    whole = draws()(5)
+    split = [draws(place, parts, 8 // parts)(5) for place in range(parts)]
+    np.testing.assert_array_equal(whole, tf.concat(split, 0))
+    assert not np.array_equal(whole, draws()(6)), "each number is another draw"
+    assert not np.array_equal(whole, draws(place=1)(5)), "more micro-batches than were declared do not repeat them"
+
+
+def test_rates_rise_linearly_and_none_is_none() -> None:
+    assert [path.rate for path in drop_paths(0.4, 4)] == pytest.approx([0.1, 0.2, 0.3, 0.4])
+    assert [*drop_paths(0.0, 3)] == [None] * 3
+
+
+def test_an_example_is_left_out_as_a_whole_and_the_mean_is_kept() -> None:
+    path, mode = DropPath(0.25, 3), Mode(training=True, draws=draws(batch=4000))
+    y = path(tf.ones([4000, 2, 2, 3]), mode).numpy()
+    assert set(np.unique(y)) == {0.0, np.float32(1 / 0.75)}
+    assert (y == y[:, :1, :1, :1]).all()
+    assert y.mean() == pytest.approx(1.0, abs=0.05)
+    np.testing.assert_array_equal(path(tf.ones([2, 1, 1, 1]), Mode(training=False)), np.ones([2, 1, 1, 1]))
+
+
+def test_a_pass_without_draws_is_refused() -> None:
+    with pytest.raises(ValueError, match="draws"):
+        DropPath(0.25, 3)(tf.ones([2, 1, 1, 1]), Mode(training=True))
+
+
+def gradients(config, shape, precision):
+    model = build_model(config, ModelSpec(shape, CLASSES, precision, seed=1))
+    data, found = examples(8, shape), {}
+
+    def emit(gradients):
+        found.update({variable.ref(): gradient for variable, gradient in gradients})
+        return [gradient.op for _, gradient in gradients]
+
+    def loss(logits):
+        return tf.reduce_sum(tf.nn.sparse_softmax_cross_entropy_with_logits(data["label"], logits))
+
+    @tf.function(autograph=False)
+    def run():
+        value, _ = tape.gradient(model, data["image"], loss, Mode(training=True, recording=True, draws=draws()), emit)
+        return [value, *(found[variable.ref()] for variable in model.trainable_variables)]
+
+    return [tensor.numpy() for tensor in run()]
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("config", "memory", "shape"),
+    [
+        (revnet38(units=(2, 2)), "reverse", (8, 8, 3)),
+        pytest.param(revnet38(), "recompute", (16, 16, 3), marks=pytest.mark.slow),
+        pytest.param(bottleneck_revnet(), "reverse", (64, 64, 3), marks=pytest.mark.slow),
+        (resnet20(units=(2, 2)), "recompute", (8, 8, 3)),
+    ],
+    ids=["revnet", "revnet-recompute", "bottleneck", "resnet"],
+)
+def test_a_replay_leaves_out_the_same(config, memory, shape, precision) -> None:
+    dropping = dataclasses.replace(config, drop_path=0.5)
+    stored = gradients(dataclasses.replace(dropping, memory="store"), shape, precision)
+    other = gradients(dataclasses.replace(dropping, memory=memory), shape, precision)
+    assert all(np.array_equal(a, b) for a, b in zip(stored, other, strict=True))
+    plain = gradients(dataclasses.replace(config, memory=memory), shape, precision)
+    assert not np.array_equal(plain[0], other[0]), "something was left out"
+
+
+def test_norm_momentum_is_that_of_every_norm() -> None:
+    model = build_model(dataclasses.replace(revnet38(units=(1, 1)), norm_momentum=0.99), ModelSpec((8, 8, 3), CLASSES))
+    assert {norm.momentum for norm in model.norms} == {0.99}
