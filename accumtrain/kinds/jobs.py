@@ -20,11 +20,11 @@ class Job:
         run: a function from the configuration to the job's result, or "module:function". It returns None on a worker
             that is not the chief.
         file: name of the file of the result, in the run's folder.
-        compares_runs: the job compares runs, so it writes into run.dir instead of the folder of one run.
+        compares_runs: the job looks at runs from outside, so it writes into run.dir instead of the folder of one run.
         needs_a_run: the folder must hold a trained run.
         continues_run_config: its configuration is that of the run, changed by the overrides of its command only.
         probed: a probe may check before the job starts that it fits into the memory.
-        in_children: child processes do the work; this process does not import TensorFlow.
+        in_children: child processes do the work, or none is needed; this process does not import TensorFlow.
         shared_by_workers: several workers can run the job together.
         preemptible: the same command continues the job after a signal, so this ends it with exit code 75.
         without_effect: keys that do not change how much memory the job takes.
@@ -105,5 +105,6 @@ JOBS.add(
         columns=MEASURED,
     ),
     Job("check", "accumtrain.jobs.check:run", "check.json", columns=COUNTED),
+    Job("info", "accumtrain.jobs.info:run", "info.json", compares_runs=True, in_children=True),
     Job("report", "accumtrain.jobs.report:run", "report.json", compares_runs=True),
 )

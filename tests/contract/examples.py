@@ -76,6 +76,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "plan": ("batch_size=2", "accum.steps=1"),
         "bench": ("bench.updates=2", "bench.seconds=0"),
         "report": (),
+        "info": (),
     },
 }
 
