@@ -24,6 +24,8 @@ Examples
   accumtrain job=verify model=revnet104                 prove exactness on this machine
   accumtrain job=bench model=resnet50 data=synthetic data.image_size=224
   accumtrain job=evaluate run.name=revnet38-digits      evaluate what a run has learned
+  accumtrain job=info                                   this machine: versions, devices, what a GPU or TPU lacks
+  accumtrain job=info run.name=revnet38-digits          where a run came from, and whether its checkpoints are whole
 
 Every key with its value: accumtrain --cfg job. The same command again continues a run.
 Completion by TAB: eval "$(accumtrain --shell-completion install=bash)"
