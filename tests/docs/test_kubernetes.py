@@ -1,7 +1,7 @@
 """The manifests of examples/kubernetes and the Dockerfile: fields that exist, and workers that find each other.
 
-They were also held against the whole schemas of JobSet 0.9 and of Kubeflow's training operator 1.9; the shapes below are
-the parts of these that are used.
+They were also held against the whole schemas of JobSet 0.9 and of Kubeflow's training operator 1.9; the shapes below
+are the parts of these that are used.
 """
 
 from __future__ import annotations

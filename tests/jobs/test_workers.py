@@ -106,12 +106,11 @@ def test_workers_that_do_not_share_the_folder_of_the_run(tmp_path, alone):
 def test_all_workers_take_the_accum_steps_of_the_one_with_the_least_memory(tmp_path):
     addresses = ",".join(f"localhost:{port}" for port in free_ports(2))
     images = ("data=synthetic", "data.image_size=64", "data.train_examples=64", "data.test_examples=8")
-    together = ("device=multiworker", f"device.workers=[{addresses}]", "run.name=auto", "train.steps=2", *SMALL, *images)
+    together = ("device=multiworker", f"device.workers=[{addresses}]", *SMALL, *images)
+    auto = ("accum.steps=auto", "run.name=auto", "train.steps=2")
     limits = (1000, 14)  # MB
     processes = [
-        in_folder(
-            tmp_path, *PROGRAM, *together, "accum.steps=auto", f"device.index={index}", f"device.memory_limit_mb={limit}"
-        )
+        in_folder(tmp_path, *PROGRAM, *together, *auto, f"device.index={index}", f"device.memory_limit_mb={limit}")
         for index, limit in enumerate(limits)
     ]
     ended = [(*process.communicate(timeout=500), process.returncode) for process in processes]
