@@ -118,8 +118,8 @@ def _show_run(folder: Path, found: Mapping[str, Any]) -> None:
     if changed:
         table("values that are not the defaults", ("key", "default", "here"), changed)
     if found["checkpoints"]:
-        rows = [_checkpoint_row(folder, each) for each in found["checkpoints"]]
-        table("checkpoints", ("checkpoint", "size", "written (UTC)", "state"), rows)
+        checkpoints = [_checkpoint_row(folder, each) for each in found["checkpoints"]]
+        table("checkpoints", ("checkpoint", "size", "written (UTC)", "state"), checkpoints)
     else:
         say("no checkpoint")
     for each in found["checkpoints"]:
