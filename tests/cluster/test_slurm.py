@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "examples" / "slurm"
 PROGRAM = Path(sys.executable).with_name("accumtrain")
 SMALL = ("model=lenet5", "optim=sgd", "optim.lr=0.01", "batch_size=32", "eval.every=1000")
-PATIENCE = 300  # seconds for what the cluster is waited for
+PATIENCE = 600  # seconds for what the cluster is waited for; it lets two minutes pass before a requeued job starts
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT")
 
 
@@ -59,12 +59,6 @@ def ended(job: str) -> tuple[str, str]:
     wait_for(lambda: state_of(job)["JobState"] in ENDED, f"the end of job {job}")
     state = state_of(job)
     return state["JobState"], state["ExitCode"]
-
-
-def idle() -> bool:
-    """Whether no node works, or cleans up after a job."""
-    shown = subprocess.run(["sinfo", "--noheader", "--format=%T"], capture_output=True, text=True, check=True).stdout
-    return shown.split() == ["idle"]
 
 
 def log(job: str) -> str:
@@ -106,8 +100,6 @@ def test_a_signal_requeues_the_job_and_the_run_continues_to_the_bit(script):
     subprocess.run(["scancel", "--signal=USR1", job], check=True)  # as --signal does before the time is over
     wait_for(lambda: state_of(job)["JobState"] == "PENDING", "the requeued job")
     assert "run the same command again to continue" in log(job)
-    wait_for(idle, "the end of the job on both nodes")  # SLURM itself lets two minutes pass
-    subprocess.run(["scontrol", "update", f"JobId={job}", "StartTime=now"], check=True)
     assert ended(job) == ("COMPLETED", "0:0"), log(job)
     assert state_of(job)["Restarts"] == "1"
     assert re.search(r"continuing after update \d+ of 600", log(job))
