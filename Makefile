@@ -11,7 +11,7 @@ TPU_COMPILE := .venv-tpu-compile
 AUDIT := .venv-audit
 PIP := -m pip install --quiet --disable-pip-version-check --progress-bar off
 
-.PHONY: help train sweep workers tpu tpu-compile test test-slow test-tpu torture bench bench-full audit lock clean
+.PHONY: help train sweep workers tpu tpu-compile test test-slow test-tpu slurm torture bench bench-full audit lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -43,6 +43,9 @@ test-slow: $(READY) ## the tests that take minutes; ARGS go to pytest
 
 test-tpu: $(TPU)/.ready ## the fast tests, on the CPU, in the environment of make tpu; ARGS go to pytest
 	$(TPU)/bin/pytest $(ARGS)
+
+slurm: $(READY) ## training and sweeps on a SLURM of two nodes, made of this machine (root, Linux); ARGS go to pytest
+	tests/cluster/with_slurm $(BIN)/pytest -m slurm tests/cluster $(ARGS)
 
 torture: $(READY) ## kill trainings at random moments: make torture ARGS="--stops 1000 --workers 2"
 	@PYTHONPATH=. $(BIN)/python tests/faults/torture.py $(ARGS)

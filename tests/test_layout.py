@@ -42,7 +42,7 @@ LIGHT = {
         for name in ("advice", "auto_steps", "plan_file", "probe", "probed_plan", "search", "tpu_plan")
     ),
     "data.named_images",
-    *(f"jobs.{name}" for name in ("dispatch", "plan", "report")),
+    *(f"jobs.{name}" for name in ("dispatch", "info", "plan", "report")),
 }
 HEAVY = {"tensorflow", "keras", "numpy", "matplotlib"}
 TARGET = re.compile(r"accumtrain(\.\w+)+:\w+")  # "module:attribute"

@@ -90,13 +90,6 @@ def _check_workers(config: Config) -> None:
         raise ConfigError(
             f"run.on_nonfinite=rollback: works in one process, not with device={kind}; choose skip or stop"
         )
-    if config.accum.is_auto or config.device.memory_limit_mb is not None:
-        limit = ("device.memory_limit_mb", config.device.memory_limit_mb)
-        key, value = ("accum.steps", config.accum.steps) if config.accum.is_auto else limit
-        raise ConfigError(
-            f"{key}={value}: is tried out in processes of its own, which can't join the workers; "
-            "find accum.steps by job=plan with batch_size divided by the number of workers, and give the number"
-        )
 
 
 def _check_tracker(name: str) -> None:

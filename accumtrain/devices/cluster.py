@@ -12,7 +12,9 @@ import tensorflow as tf
 from accumtrain.errors import ConfigError
 from accumtrain.kinds.devices import DeviceConfig
 
-SLURM_PORT = 8888  # of the first task on a node; the next tasks have the next ports
+FIRST_PORT = 8888  # under SLURM
+PORTS_OF_A_STEP = 64  # on a node: the first task has the first of them, the next tasks the next
+PORT_RANGES = 256  # all of them end below the ports that Linux gives to outgoing connections
 MOST_TASKS_OF_A_NODE = 1024
 
 
@@ -68,7 +70,7 @@ def _of_slurm() -> Cluster:
     try:
         # only for hosts and ports: SLURM decides which GPUs a task sees (--gpus-per-task)
         resolver = tf.distribute.cluster_resolver.SlurmClusterResolver(
-            port_base=SLURM_PORT, gpus_per_node=MOST_TASKS_OF_A_NODE, gpus_per_task=1, auto_set_gpu=False
+            port_base=_slurm_port(), gpus_per_node=MOST_TASKS_OF_A_NODE, gpus_per_task=1, auto_set_gpu=False
         )
         return Cluster(tuple(resolver.cluster_spec().job_tasks("worker")), int(resolver.task_id))
     except (RuntimeError, ValueError, KeyError, OSError) as error:
@@ -76,6 +78,12 @@ def _of_slurm() -> Cluster:
             f"device=multiworker: SLURM's variables are not understood ({error}); start it with srun, one task for "
             "each worker, or name the workers with device.workers and device.index"
         ) from error
+
+
+def _slurm_port() -> int:
+    """Jobs, and steps of one job, may share a node: consecutive ones have ports of their own."""
+    number = int(os.environ.get("SLURM_JOB_ID", 0)) + int(os.environ.get("SLURM_STEP_ID", 0))
+    return FIRST_PORT + PORTS_OF_A_STEP * (number % PORT_RANGES)
 
 
 def _checked(cluster: Cluster, source: str) -> Cluster:

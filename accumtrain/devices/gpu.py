@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import tensorflow as tf
 
 from accumtrain.devices.cpu import resolve_cpu
@@ -11,6 +9,7 @@ from accumtrain.devices.found import Devices, make_devices
 from accumtrain.devices.once import set_once
 from accumtrain.errors import ConfigError
 from accumtrain.kinds.devices import DeviceConfig
+from accumtrain.process.cuda import INSTALL, has_gpu_node
 
 
 def resolve_gpu(config: DeviceConfig) -> Devices:
@@ -43,11 +42,11 @@ def require_gpus(kind: str) -> list[tf.config.PhysicalDevice]:
     gpus = tf.config.list_physical_devices("GPU")
     if gpus:
         return gpus
-    if any(Path("/dev").glob("nvidia[0-9]*")):
+    if has_gpu_node():
         raise ConfigError(
             f"device={kind}: this machine has a GPU, but TensorFlow {tf.__version__} can't use it; check that "
             "nvidia-smi shows it, and install CUDA's libraries beside TensorFlow: "
-            f"pip install 'tensorflow[and-cuda]=={tf.__version__}'"
+            f"{INSTALL}; accumtrain job=info says what is missing"
         )
     raise ConfigError(f"device={kind}: this machine shows no NVIDIA GPU (there is no /dev/nvidia0); use device=cpu")
 

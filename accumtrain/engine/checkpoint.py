@@ -24,8 +24,8 @@ from accumtrain.engine.ema import MovingAverage
 from accumtrain.engine.window import Window
 from accumtrain.errors import CheckpointError
 from accumtrain.runs.checkpoint_store import CheckpointStore, DamagedError, Saved
+from accumtrain.runs.folder import BEST
 
-BEST = "best"
 ACCURACY = "accuracy"  # the metric that decides which state is the best; without it the loss does
 NICENESS = 19  # of the thread that writes: it has the processors when training leaves them
 # Seconds. If training waits longer than this for a checkpoint, other programs use the processors, and the thread that

@@ -12,13 +12,14 @@ import tensorflow as tf
 from accumtrain.config.arithmetic import micro_batch_size, total_steps
 from accumtrain.config.convert import flat, to_mapping
 from accumtrain.config.schema import Config
+from accumtrain.console import say
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import Share, distributed, train_batches
 from accumtrain.data.source import Data
 from accumtrain.devices.cluster import find_cluster
 from accumtrain.devices.found import Devices
 from accumtrain.devices.resolve import resolve
-from accumtrain.engine.all_reduce import same_on_all_replicas
+from accumtrain.engine.all_reduce import same_on_all_replicas, values_of_workers
 from accumtrain.engine.build_window import build_window
 from accumtrain.engine.checkpoint import Checkpoints
 from accumtrain.engine.evaluator import Evaluator
@@ -33,6 +34,7 @@ from accumtrain.jobs.recovery import Recovery, warn_of_rate_jump
 from accumtrain.jobs.summary import batch_sizes, results, speed_and_memory
 from accumtrain.planning.auto_steps import with_accum_steps_resolved
 from accumtrain.planning.tensorflow_errors import in_user_words
+from accumtrain.planning.worker_share import own_share
 from accumtrain.process.interrupt import Interrupt
 from accumtrain.process.walltime import Walltime
 from accumtrain.process.watchdog import Watchdog
@@ -63,11 +65,12 @@ class Session:
             AccumtrainError: the folder, the data, the devices or a checkpoint can't be used.
         """
         with run_folder(config) as run:
-            config = with_accum_steps_resolved(config)
+            steps = with_accum_steps_resolved(own_share(config)).accum.count
             devices = resolve(config.device)
             data = open_data(config.data, config.run.seed)
             total = total_steps(config, data.train.size)
             with devices.watch, in_user_words(config, data, devices.replicas, devices.workers):
+                config = _with_steps_for_all(config, devices, steps)
                 window = build_window(config, data, total, devices.strategy)
                 session = cls(config, run, data, devices, window, total)
                 with closing(session.logbook):
@@ -202,6 +205,20 @@ class Session:
         }
         self.logbook.finish(summary)
         return summary
+
+
+def _with_steps_for_all(config: Config, devices: Devices, steps: int) -> Config:
+    """`config` with accum.steps=auto replaced by the number of the worker with the least memory.
+
+    Args:
+        steps: what this worker has found.
+    """
+    if not config.accum.is_auto:
+        return config
+    found = values_of_workers(devices, steps)
+    if min(found) < max(found):
+        say(f"accum.steps={max(found)}, which worker {found.index(max(found))} needs")
+    return config.with_accum_steps(max(found))
 
 
 def run_folder(config: Config) -> Run:

@@ -29,11 +29,11 @@ class Job:
         file: name of the file of the result, in the run's folder.
         check: a function of the configuration that raises an AccumtrainError if the job can't begin, or
             "module:function"; without TensorFlow.
-        compares_runs: the job compares runs, so it writes into run.dir instead of the folder of one run.
+        compares_runs: the job looks at runs from outside, so it writes into run.dir instead of the folder of one run.
         needs_a_run: the folder must hold a trained run.
         continues_run_config: its configuration is that of the run, changed by the overrides of its command only.
         probed: a probe may check before the job starts that it fits into the memory.
-        in_children: child processes do the work; this process does not import TensorFlow.
+        in_children: child processes do the work, or none is needed; this process does not import TensorFlow.
         shared_by_workers: several workers can run the job together.
         preemptible: the same command continues the job after a signal, so this ends it with exit code 75.
         without_effect: keys that do not change how much memory the job takes.
@@ -160,5 +160,6 @@ JOBS.add(
         without_effect=("model.memory", "optim"),
         columns=EXPORTED,
     ),
+    Job("info", "accumtrain.jobs.info:run", "info.json", compares_runs=True, in_children=True),
     Job("report", "accumtrain.jobs.report:run", "report.json", compares_runs=True),
 )

@@ -15,12 +15,12 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from pathlib import Path
 
 from accumtrain.errors import ConfigError
 from accumtrain.kinds.devices import DEVICES, DeviceConfig
 from accumtrain.kinds.table import load
 from accumtrain.process import tpu_runtime
+from accumtrain.process.cuda import has_gpu_node
 
 ALLOCATOR = "TF_CPU_ALLOCATOR_USE_BFC"
 VARIABLES = {
@@ -150,7 +150,7 @@ def _without_keras() -> Iterator[None]:
 
 
 def _on_one_cpu(device: DeviceConfig) -> bool:
-    return device.one_cpu_without_gpu and (device.virtual or 1) == 1 and not any(Path("/dev").glob("nvidia[0-9]*"))
+    return device.one_cpu_without_gpu and (device.virtual or 1) == 1 and not has_gpu_node()
 
 
 @contextmanager

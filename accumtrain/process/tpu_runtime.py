@@ -24,23 +24,26 @@ if sys.argv[1] != "local":
 
 def present() -> bool:
     """Whether this machine has libtpu and a TPU chip."""
-    return _library() and bool(_chips())
+    return missing_here() is None
+
+
+def missing_here() -> str | None:
+    """What this machine lacks for a TPU of its own, with the remedy; None if nothing is seen to be missing."""
+    if not _library():
+        return "no TPU runtime (libtpu) is installed here; run `make tpu` on a Cloud TPU VM"
+    if not _chips():
+        return (
+            "libtpu is installed, but this machine has no TPU chip (no /dev/accel0, no /dev/vfio/0); run on a Cloud "
+            "TPU VM"
+        )
+    return None
 
 
 def check(device: DeviceConfig) -> None:
     """Raises ConfigError if the TPU at device.tpu (null: this machine's) can't be used from here."""
     address = device.tpu or LOCAL
-    if address == LOCAL:
-        if not _library():
-            raise ConfigError(
-                "device=tpu: no TPU runtime (libtpu) is installed here; run `make tpu` on a Cloud TPU VM, or name a "
-                "TPU with device.tpu=<name or address>"
-            )
-        if not _chips():
-            raise ConfigError(
-                "device=tpu: libtpu is installed, but this machine has no TPU chip (no /dev/accel0, no /dev/vfio/0); "
-                "run on a Cloud TPU VM, or name a TPU with device.tpu=<name or address>"
-            )
+    if address == LOCAL and (missing := missing_here()):
+        raise ConfigError(f"device=tpu: {missing}, or name a TPU with device.tpu=<name or address>")
     _try_in_a_child(address)
 
 

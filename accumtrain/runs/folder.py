@@ -12,6 +12,7 @@ from accumtrain.kinds.jobs import JOBS
 from accumtrain.runs.names import run_name
 
 CHECKPOINTS = "checkpoints"  # of a run, within its folder
+BEST = "best"  # the checkpoints of the best state, within their folder
 QUARANTINE = "quarantine"  # of damaged checkpoints, within their folder
 
 

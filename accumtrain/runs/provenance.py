@@ -41,19 +41,29 @@ def provenance(device: str) -> dict[str, Any]:
     """
     started = datetime.fromtimestamp(job_started(), timezone.utc)
     return {
-        "versions": {
-            "accumtrain": __version__,
-            "python": platform.python_version(),
-            **{name: _version(name) for name in PACKAGES},
-        },
+        "versions": versions(),
         "git": _git(),
         "command": list(sys.argv),
         "started": started.isoformat(timespec="seconds"),
         "host": socket.gethostname(),
-        "platform": platform.platform(),
-        "cpu": _cpu(),
+        "platform": platform_name(),
+        "cpu": cpu(),
         "device": device,
     }
+
+
+def versions() -> dict[str, str | None]:
+    """The version of each piece of software that decides what a run computes; None for one that has none."""
+    return {
+        "accumtrain": __version__,
+        "python": platform.python_version(),
+        **{name: _version(name) for name in PACKAGES},
+    }
+
+
+def platform_name() -> str:
+    """System, kernel, machine and C library, such as Linux-6.1.0-x86_64-with-glibc2.36."""
+    return platform.platform()
 
 
 def _version(package: str) -> str | None:
@@ -79,7 +89,8 @@ def _git() -> dict[str, Any] | None:
     return {"commit": described.removesuffix(DIRTY), "dirty": described.endswith(DIRTY)}
 
 
-def _cpu() -> dict[str, Any]:
+def cpu() -> dict[str, Any]:
+    """Model of the processor, and its instruction sets among INSTRUCTIONS."""
     facts = dict(_cpu_facts())
     known = set(facts.get("flags", facts.get("Features", "")).split())
     return {

@@ -22,6 +22,7 @@ from accumtrain.config.convert import from_mapping
 from accumtrain.config.interpolation import FromEnvironment, expressions, resolved
 from accumtrain.config.schema import Config
 from accumtrain.errors import ConfigError
+from accumtrain.kinds.jobs import JOBS
 from accumtrain.kinds.sources import DataConfig
 from accumtrain.runs.identity import learned_values
 from accumtrain.runs.names import run_name
@@ -126,7 +127,7 @@ def plain_values(composed: DictConfig) -> dict[str, Any]:
 
 
 def read_config(values: Mapping[str, Any], overrides: Sequence[str]) -> Config:
-    """The checked configuration. Without run.name it gets a name derived from its overrides.
+    """The checked configuration. Without run.name it gets a name derived from its overrides, if its job works on a run.
 
     Raises:
         ConfigError: a value breaks a rule, or is read from the environment although it must be written down.
@@ -134,6 +135,8 @@ def read_config(values: Mapping[str, Any], overrides: Sequence[str]) -> Config:
     """
     config = from_mapping(with_values_of_run(values, overrides))
     _check_written_down(config)
+    if JOBS[config.job].compares_runs:
+        return config
     named = replace(config, data=_unread(config.data))  # a name is made of expressions, not of what they stand for
     return replace(config, run=replace(config.run, name=run_name(named, overrides)))
 

@@ -115,7 +115,6 @@ MISTAKES = [
     ("batch_size=100 accum.steps=8", "batch_size=100 does not divide by accum.steps=8 x 1 replica; nearest: 96, 104"),
     ("device=mirrored device.virtual=3", "accum.steps=4 x 3 replicas; nearest: 60, 72"),
     ("device=multiworker device.workers=[a:1,b:1] device.virtual=3 device.index=0", "x 6 replicas; nearest: 48, 72"),
-    ("device=multiworker accum.steps=auto", "accum.steps=auto: is tried out in processes of its own"),
     ("device=multiworker job=verify", "device=multiworker: job=verify runs in one process; train and evaluate do not"),
     ("device=multiworker run.on_nonfinite=rollback", "run.on_nonfinite=rollback: works in one process"),
     ("device.workers=[a:1]", "device.workers=[a:1]: only device=multiworker has workers"),

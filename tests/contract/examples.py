@@ -82,6 +82,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "report": (),
         "predict": (f"predict.input={IMAGE}",),
         "export": (),
+        "info": (),
     },
 }
 

@@ -12,7 +12,7 @@ HOSTS = ["host0:2222", "host1:2222", "host2:2222"]
 
 @pytest.fixture
 def device(compose, monkeypatch):
-    for name in ("TF_CONFIG", "SLURM_PROCID"):
+    for name in ("TF_CONFIG", "SLURM_PROCID", "SLURM_JOB_ID", "SLURM_STEP_ID"):
         monkeypatch.delenv(name, raising=False)
 
     def of(*overrides):
@@ -60,6 +60,24 @@ def test_named_by_slurm(device, monkeypatch):
     monkeypatch.delenv("SLURM_STEP_NODELIST")
     with pytest.raises(ConfigError, match="SLURM's variables are not understood"):
         find_cluster(device())
+
+
+def test_jobs_and_steps_that_share_a_node_have_ports_of_their_own(device, monkeypatch):
+    variables = {"PROCID": "0", "STEP_NUM_TASKS": "1", "STEP_NODELIST": "node7", "STEP_TASKS_PER_NODE": "1"}
+    for name, value in variables.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+
+    def port(job, step):
+        monkeypatch.setenv("SLURM_JOB_ID", str(job))
+        monkeypatch.setenv("SLURM_STEP_ID", str(step))
+        ((address,), _) = vars(find_cluster(device())).values()
+        return int(address.partition(":")[2])
+
+    assert port(41, 0) == port(41, 0), "every task of a step finds the same"
+    assert len({port(41, 0), port(42, 0), port(41, 1) + 1, port(67108864, 0) + 1}) == 4
+    assert all(1024 < port(job, 0) < 32768 - 64 for job in range(300))
+    with pytest.raises(ConfigError, match="SLURM's variables are not understood"):
+        port("x", 0)
 
 
 def test_named_by_nobody(device):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -99,6 +100,26 @@ def test_workers_that_do_not_share_the_folder_of_the_run(tmp_path, alone):
     assert "read the state after update 2" in errors[0]
     assert "read the state after update 0" in errors[1]
     assert all("run.dir must be a folder that all workers share" in error for error in errors)
+
+
+@pytest.mark.slow
+def test_all_workers_take_the_accum_steps_of_the_one_with_the_least_memory(tmp_path):
+    addresses = ",".join(f"localhost:{port}" for port in free_ports(2))
+    images = ("data=synthetic", "data.image_size=64", "data.train_examples=64", "data.test_examples=8")
+    together = ("device=multiworker", f"device.workers=[{addresses}]", *SMALL, *images)
+    auto = ("accum.steps=auto", "run.name=auto", "train.steps=2")
+    limits = (1000, 14)  # MB
+    processes = [
+        in_folder(tmp_path, *PROGRAM, *together, *auto, f"device.index={index}", f"device.memory_limit_mb={limit}")
+        for index, limit in enumerate(limits)
+    ]
+    ended = [(*process.communicate(timeout=500), process.returncode) for process in processes]
+    assert [code for *_, code in ended] == [0, 0], ended
+    (out, _, _), (silent, _, _) = ended
+    assert silent == ""
+    assert "accum.steps=1: micro-batch 16" in out, "what the chief has found"
+    (needed,) = re.findall(r"accum.steps=(\d+), which worker 1 needs", out)
+    assert json.loads((tmp_path / "runs" / "auto" / "summary.json").read_text())["accum_steps"] == int(needed) > 1
 
 
 @pytest.mark.slow

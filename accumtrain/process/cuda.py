@@ -1,0 +1,110 @@
+"""What a machine has and lacks to compute on an NVIDIA GPU, found without TensorFlow, which takes seconds to import."""
+
+from __future__ import annotations
+
+import csv
+import ctypes
+import importlib.metadata
+import importlib.util
+import re
+import runpy
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+INSTALL = "pip install 'accumtrain[gpu]'"
+BUILD_INFO = "python/platform/build_info.py"  # in TensorFlow's package: a file that imports nothing of it
+EXTRA = "and-cuda"  # of tensorflow: CUDA's libraries
+CUDNN = "libcudnn.so.{}"
+QUERY = ("name", "memory.total", "compute_cap", "driver_version")
+PATIENCE = 5  # seconds for the driver's answer
+MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """An NVIDIA GPU, as its driver describes it.
+
+    Attributes:
+        memory: bytes.
+        capability: compute capability: 80 for 8.0.
+    """
+
+    name: str
+    memory: int
+    capability: int
+    driver: str
+
+
+def cuda_build() -> Mapping[str, Any]:
+    """How the installed TensorFlow was built: is_cuda_build, cuda_version, cudnn_version, cuda_compute_capabilities."""
+    spec = importlib.util.find_spec("tensorflow")
+    file = Path(spec.origin).parent / BUILD_INFO if spec and spec.origin else None
+    return runpy.run_path(str(file))["build_info"] if file and file.exists() else {"is_cuda_build": False}
+
+
+def find_gpus() -> list[Gpu]:
+    """The GPUs that the driver's own program lists; none if there is no driver, or it does not answer."""
+    command = ["nvidia-smi", f"--query-gpu={','.join(QUERY)}", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=PATIENCE, check=True, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.SubprocessError):
+        return []
+    gpus = []
+    for row in csv.reader(done.stdout.splitlines(), skipinitialspace=True):
+        with suppress(ValueError):  # a driver that does not know the question answers in words
+            name, memory, capability, driver = row
+            gpus.append(Gpu(name, int(memory) * MIB, int(capability.replace(".", "")), driver))
+    return gpus
+
+
+def has_gpu_node() -> bool:
+    """Whether this machine shows an NVIDIA GPU, with or without a driver that works."""
+    return any(Path("/dev").glob("nvidia[0-9]*"))
+
+
+def missing_for_gpu(build: Mapping[str, Any], gpus: Sequence[Gpu]) -> str | None:
+    """What is missing to train on a GPU, with the remedy; None if nothing is seen to be missing."""
+    if not gpus and not has_gpu_node():
+        return f"this machine shows no NVIDIA GPU; on one that has: {INSTALL}"
+    if not gpus:
+        return "the GPU's driver does not answer nvidia-smi: install NVIDIA's driver, 525 or newer"
+    if not build["is_cuda_build"]:
+        return f"the TensorFlow that is installed is built without CUDA: {INSTALL} in a new environment"
+    capabilities = [int(name.rpartition("_")[2]) for name in build["cuda_compute_capabilities"]]
+    for gpu in gpus:
+        if not min(capabilities) <= gpu.capability <= max(capabilities):
+            return (
+                f"{gpu.name} has compute capability {_dotted(gpu.capability)}, and this TensorFlow is built for "
+                f"{_dotted(min(capabilities))} to {_dotted(max(capabilities))} (up to Hopper, without Blackwell): use "
+                "device=cpu, or a TensorFlow that is built for it"
+            )
+    if (absent := _absent_libraries()) and not _loads(CUDNN.format(build["cudnn_version"])):
+        return f"CUDA's libraries are not installed ({', '.join(absent[:3])}, ...): {INSTALL}"
+    return None
+
+
+def _dotted(capability: int) -> str:
+    return f"{capability // 10}.{capability % 10}"
+
+
+def _absent_libraries() -> list[str]:
+    """The packages with CUDA's libraries that tensorflow[and-cuda] asks for, and that are not installed."""
+    needs = importlib.metadata.requires("tensorflow") or []
+    names = [match[0] for need in needs if EXTRA in need and (match := re.match(r"[\w-]+", need))]
+    installed = {found.name.replace("_", "-").lower() for found in importlib.metadata.distributions() if found.name}
+    return [name for name in names if name not in installed]
+
+
+def _loads(library: str) -> bool:
+    """Whether the dynamic linker finds the library, as where the system, not pip, has installed CUDA."""
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,73 @@
+"""Where a run came from and what is left of it: its files, read by somebody else. No TensorFlow here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, TypeVar
+
+from accumtrain.config.changed import changed_from_defaults
+from accumtrain.errors import CheckpointError
+from accumtrain.runs.checkpoint_store import REASON, CheckpointStore, DamagedError, Saved
+from accumtrain.runs.folder import BEST, CHECKPOINTS, QUARANTINE
+from accumtrain.runs.run import read_config, read_summary
+
+WHOLE = "whole"
+OF_SUMMARY = ("status", "step", "train", "test", "best", "provenance")
+
+Content = TypeVar("Content")
+
+
+def origin(folder: Path) -> dict[str, Any]:
+    """What the folder of a run tells of it. What can't be read is named in `unreadable`; nothing is changed.
+
+    Returns:
+        status, step, train, test, best, provenance: as in summary.json; None before there is one.
+        changed: default and value of each key of config.yaml, but run.name, that differs from its default.
+        checkpoints: step, path, bytes, written (ISO 8601, UTC) and state ("whole", or what is wrong) of each, newest
+            first, then the best one.
+        quarantine: path and reason of each damaged checkpoint that was moved away.
+        unreadable: messages about files that are damaged.
+    """
+    unreadable: list[str] = []
+
+    def readable(read: Callable[[], Content | None]) -> Content | None:
+        try:
+            return read()
+        except CheckpointError as error:
+            unreadable.append(str(error))
+            return None
+
+    summary: Mapping[str, Any] = readable(lambda: read_summary(folder)) or {}
+    config = folder / "config.yaml"
+    values = readable(lambda: read_config(config) if config.exists() else None) or {}
+    checkpoints = folder / CHECKPOINTS
+    stores = (CheckpointStore(checkpoints), CheckpointStore(checkpoints / BEST))
+    found = [saved for store in stores for saved in readable(store.newest_first) or []]
+    return {
+        **{key: summary.get(key) for key in OF_SUMMARY},
+        "changed": {key: list(pair) for key, pair in changed_from_defaults(values).items() if key != "run.name"},
+        "checkpoints": [_described(saved) for saved in found],
+        "quarantine": list(_quarantined(checkpoints)),
+        "unreadable": unreadable,
+    }
+
+
+def _described(saved: Saved) -> dict[str, Any]:
+    try:
+        state = WHOLE if saved.check() else "of an earlier version, without checksums"
+        written = datetime.fromtimestamp(saved.written, timezone.utc).isoformat(timespec="seconds")
+    except (DamagedError, CheckpointError, OSError) as error:
+        state, written = f"damaged: {error}" if isinstance(error, DamagedError) else str(error), None
+    return {"step": saved.step, "path": str(saved.path), "bytes": _size(saved), "written": written, "state": state}
+
+
+def _size(saved: Saved) -> int:
+    files = saved.path.iterdir() if saved.is_folder else saved.path.parent.glob(f"{saved.path.name}.*")
+    return sum(file.lstat().st_size for file in files)
+
+
+def _quarantined(checkpoints: Path) -> Iterator[dict[str, Any]]:
+    for reason in sorted((checkpoints / QUARANTINE).glob(f"*/{REASON}")):
+        yield {"path": str(reason.parent), "reason": reason.read_text(errors="replace").strip()}
