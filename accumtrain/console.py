@@ -54,6 +54,12 @@ def say(text: str) -> None:
     stdout().print(Text(text), soft_wrap=True)
 
 
+def say_at_once(text: str) -> None:
+    """Prints a line about what takes a while, if stdout is a terminal."""
+    if (console := stdout()).is_terminal:
+        console.print(Text(text, style="dim"))
+
+
 def warn(text: str) -> None:
     """Prints a warning on stderr: something works, but not as the user may expect."""
     _err().print(Text.assemble(("warning: ", "yellow"), text), soft_wrap=True)

@@ -15,7 +15,7 @@ def with_validation(source: Source, config: DataConfig) -> Source:
 
     Raises:
         ConfigError: the source has one of its own, and `data.val_fraction` asks for another.
-        DataError: the share of the training examples is not one example, or all of them.
+        DataError: no class has two training examples.
     """
     if source.val is not None:
         if config.val_fraction:
@@ -28,10 +28,10 @@ def with_validation(source: Source, config: DataConfig) -> Source:
     if not fraction:
         return source
     train, val = hold_out(source.train, fraction)
-    if not (train.size and val.size):
+    if not val.size:
         raise DataError(
-            f"data.val_fraction={fraction} of {source.train.size:,} training examples leaves {train.size:,} to train "
-            f"and {val.size:,} to validate on: choose another share, or 0 to validate on the test examples"
+            f"data.val_fraction={fraction:g}: no class has the two training examples that it takes to train and to "
+            "validate on; add some, or set data.val_fraction=0 to validate on the test examples"
         )
     note = f"{val.size:,} training examples are held out to validate on (data.val_fraction={fraction:g})"
     return replace(source, train=train, val=val, notes=[*source.notes, note])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from accumtrain.config.rules import check
 from accumtrain.config.schema import Config
+from accumtrain.console import say_at_once
 from accumtrain.errors import AccumtrainError, Preempted
 from accumtrain.kinds.jobs import JOBS, Job
 from accumtrain.kinds.table import load
@@ -48,6 +50,8 @@ def _run_job(config: Config, job: Job) -> dict[str, Any] | None:
     """Runs the job and writes its result, or what its error has left of it."""
     try:
         if not job.in_children:
+            if "tensorflow" not in sys.modules:
+                say_at_once("loading TensorFlow ...")
             environment.prepare(config.device, probed=job.probed)
         result: dict[str, Any] | None = load(job.run)(config)
     except AccumtrainError as error:

@@ -41,5 +41,17 @@ def show_opening(
         ("run", str(run.path)),
     ]
     banner(f"accumtrain {config.model.label}", rows)
-    for note in data.notes:
+    for note in [*data.notes, *_too_small(config, data)]:
         say(note)
+
+
+def _too_small(config: Config, data: Data) -> list[str]:
+    """What to say if the model halves images more often than they can be halved."""
+    side = min(data.image_shape[:2], default=0)
+    if not side or side >> config.model.halvings:
+        return []
+    return [
+        f"{config.model.label} halves images {config.model.halvings} times, and {config.data.label} has "
+        f"{' x '.join(map(str, data.image_shape[:2]))} pixels: it is made for larger ones, such as "
+        "data=folder data.path=photos data.image_size=224"
+    ]

@@ -173,7 +173,7 @@ class Session:
         events = Events(folder / "tensorboard", dict(flat(to_mapping(self.config))))
         self.logbook.trackers = [events]
         self.logbook.trackers += open_service(self.config, folder)
-        if self.done == 0 and self.config.log.images:
+        if self.done == 0 and self.config.log.images and self.data.image_shape:
             events.images(
                 "first images, augmented", first_images(self.data, self.config.log.images, self.recovery.seed)
             )

@@ -38,6 +38,11 @@ class ModelConfig(Choice):
         return None
 
     @property
+    def halvings(self) -> int:
+        """How often the model halves height and width, as far as it is known; 0 for models that take any size."""
+        return 0
+
+    @property
     def facts(self) -> list[str]:
         """What the banner says about the model."""
         return [f"memory={self.memory}"]
@@ -92,6 +97,10 @@ class ResNetConfig(ModelConfig):
     @property
     def label(self) -> str:
         return f"resnet{(3 if self.bottleneck else 2) * sum(self.units) + 2}"
+
+    @property
+    def halvings(self) -> int:
+        return len(self.units) - 1 + (2 if self.stem == "imagenet" else 0)
 
     @property
     def facts(self) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 from accumtrain.console import broken
 from accumtrain.runs.axis_scale import scale_axis
 from accumtrain.runs.files import disk_errors
-from accumtrain.runs.labels import labels
+from accumtrain.runs.short_names import labels
 
 TRAIN = "train"  # the split of the updates themselves; others are evaluated
 NO_METRICS = ("step", "epoch", "split", "loss", "examples", "examples_per_second", "seconds")  # of an evaluation

@@ -14,7 +14,7 @@ from accumtrain.runs.compared import ComparedRun, differing_keys, is_number
 from accumtrain.runs.curves import measured
 from accumtrain.runs.extremes import extremes
 from accumtrain.runs.files import write_atomic
-from accumtrain.runs.labels import labels
+from accumtrain.runs.short_names import labels
 
 PARTS = Path(__file__).with_suffix("")  # the folder beside this file
 AXES = ("step", "epoch", "seconds")  # of a record

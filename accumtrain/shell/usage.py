@@ -26,8 +26,8 @@ Examples
   accumtrain job=evaluate run.name=revnet38-digits      evaluate what a run has learned
   accumtrain job=predict run.name=cats predict.input=new    what is in new images
   accumtrain job=export run.name=cats export.format=tflite  a file for other programs
-  accumtrain job=info                                   this machine: versions, devices, what a GPU or TPU lacks
-  accumtrain job=info run.name=revnet38-digits          where a run came from, and whether its checkpoints are whole
+  accumtrain job=info                                   this machine: versions, devices, what is missing
+  accumtrain job=info run.name=revnet38-digits          where a run came from, and its checkpoints
 
 Every key with its value: accumtrain --cfg job. The same command again continues a run.
 Completion by TAB: eval "$(accumtrain --shell-completion install=bash)"

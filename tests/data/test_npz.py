@@ -248,7 +248,15 @@ def test_trained_from_the_command_line(
     write: Callable[..., NpzConfig], command: Callable[..., Any], tmp_path: Path
 ) -> None:
     write({**MINE, "images": IMAGES / 255})
-    arguments = ("data=npz", "data.path=mine.npz", "model=lenet5", "batch_size=8", "accum.steps=2", "train.steps=2")
+    arguments = (
+        "data=npz",
+        "data.path=mine.npz",
+        "model=lenet5",
+        "batch_size=8",
+        "accum.steps=2",
+        "train.steps=2",
+        "data.val_fraction=0",
+    )
     answer = command(*arguments, "run.name=mine")
     assert answer.code == 0, answer.err
     assert "mine: 17 training and 3 test images, 6 x 8 x 3, 3 classes" in answer.out

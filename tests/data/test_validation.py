@@ -75,6 +75,13 @@ def test_a_split_of_its_own_is_taken(mine: Callable[..., NpzConfig]) -> None:
         open_data(mine(own, val_fraction=0.2), seed=0)
 
 
-def test_a_share_without_an_example_is_refused(mine: Callable[..., NpzConfig]) -> None:
-    with pytest.raises(DataError, match="leaves 32 to train and 0 to validate on: choose another share, or 0"):
-        open_data(mine(val_fraction=0.01), seed=0)
+def test_a_class_has_one_validation_example_at_least(mine: Callable[..., NpzConfig]) -> None:
+    data = open_data(mine(val_fraction=0.01), seed=0)
+    assert np.bincount(LABELS[numbers(data, "val")]).tolist() == [1, 1, 1, 1]
+
+
+def test_one_example_of_each_class_is_too_few(tmp_path: Path) -> None:
+    arrays = {"images": IMAGES[:4], "labels": LABELS[:4], "test_images": IMAGES[:4], "test_labels": LABELS[:4]}
+    np.savez(tmp_path / "four.npz", **arrays)
+    with pytest.raises(DataError, match="no class has the two training examples"):
+        open_data(NpzConfig(path=str(tmp_path / "four.npz"), **PLAIN), seed=0)

@@ -17,7 +17,7 @@ from accumtrain import progress
 from accumtrain.errors import DataError
 from accumtrain.jobs import check
 
-ARGUMENTS = ("job=check", "run.name=one", "data=folder", "data.path=photos")
+ARGUMENTS = ("job=check", "run.name=one", "data=folder", "data.path=photos", "data.val_fraction=0")
 
 
 def png(number: int, side: int = 6) -> bytes:

@@ -26,7 +26,7 @@ SUMMARY = {
 def runs(tmp_path):
     for name, accuracy in (("good", 0.9), ("poor", 0.3)):
         (tmp_path / name).mkdir()
-        summary = SUMMARY | {"test": {"loss": 0.5, "accuracy": accuracy}}
+        summary = SUMMARY | {split: {"loss": 0.5, "accuracy": accuracy} for split in ("test", "best")}
         (tmp_path / name / "summary.json").write_text(json.dumps(summary))
         records = [
             {"step": s, "split": split, "loss": 1 / s, "accuracy": accuracy, "seconds": 1.0}
@@ -68,11 +68,11 @@ def test_a_run_that_is_not_there(compose, runs, tmp_path_factory):
 @pytest.mark.parametrize(
     "summary",
     [
-        SUMMARY | {"test": {"loss": None, "accuracy": None}, "examples_per_second": None},
-        SUMMARY | {"test": None, "memory": {}, "seconds": None},
+        SUMMARY | {"best": {"loss": None, "accuracy": None}, "examples_per_second": None},
+        SUMMARY | {"test": None, "best": None, "memory": {}, "seconds": None},
         {"status": "completed", "step": 1},
-        SUMMARY | {"seconds": math.nan, "examples_per_second": 10**400, "test": {"loss": math.inf, "accuracy": 0.0}},
-        SUMMARY | {"memory": "much", "batch_size": [8], "test": "good"},
+        SUMMARY | {"seconds": math.nan, "examples_per_second": 10**400, "best": {"loss": math.inf, "accuracy": 0.0}},
+        SUMMARY | {"memory": "much", "batch_size": [8], "best": "good"},
     ],
 )
 def test_a_value_that_is_not_there_is_a_dash(summary, compose, runs, capsys):

@@ -33,7 +33,15 @@ def make_photos(folder):
 
 def overrides(photos, runs):
     return (
-        *("model=lenet5", "data=folder", f"data.path={photos}", "data.image_size=16", "batch_size=4", "accum.steps=2"),
+        *(
+            "model=lenet5",
+            "data=folder",
+            f"data.path={photos}",
+            "data.val_fraction=0",
+            "data.image_size=16",
+            "batch_size=4",
+            "accum.steps=2",
+        ),
         *("train.steps=2", "checkpoint.every=1", "log.every=1", f"run.dir={runs}", "run.name=one"),
     )
 

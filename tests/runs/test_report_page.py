@@ -10,8 +10,8 @@ import pytest
 from accumtrain.errors import CheckpointError
 from accumtrain.runs.compared import ComparedRun, differing_keys
 from accumtrain.runs.extremes import extremes
-from accumtrain.runs.labels import labels
 from accumtrain.runs.report_page import MOST_POINTS, write_page
+from accumtrain.runs.short_names import labels
 
 SUMMARY = {"status": "completed", "step": 4, "test": {"loss": 0.5, "accuracy": 0.75}}
 

@@ -171,6 +171,7 @@ def summary(accuracy: float | None, loss: float = 0.5) -> dict[str, Any]:
         "status": "completed",
         "step": 7,
         "test": {"accuracy": accuracy, "loss": loss},
+        "best": {"accuracy": accuracy, "loss": loss},
         "examples_per_second": 1234.5,
         "seconds": 61.0,
     }
@@ -198,9 +199,9 @@ def test_sweep_ranks_its_runs(command, fake_job, tmp_path):
         f"revnet38-digits-batch_size-{size}-train.epochs-2" for size in (32, 128, 64)
     ]
     assert rows_of(answer.out) == [
-        ["64", "completed", "7", "0.9500", "64.0000", "1,234", "1:01"],
-        ["32", "completed", "7", "0.8000", "32.0000", "1,234", "1:01"],
-        ["128", "completed", "7", "0.8000", "128.0000", "1,234", "1:01"],
+        ["64", "completed", "7", *(["0.9500", "64.0000"] * 2), "1,234", "1:01"],
+        ["32", "completed", "7", *(["0.8000", "32.0000"] * 2), "1,234", "1:01"],
+        ["128", "completed", "7", *(["0.8000", "128.0000"] * 2), "1,234", "1:01"],
     ]
     rows = json.loads((tmp_path / "runs" / "sweep.json").read_text())
     assert [row["summary"]["test"]["accuracy"] for row in rows] == [0.95, 0.8, 0.8]
@@ -284,7 +285,7 @@ def test_refused_run_in_a_sweep_has_no_numbers(command, fake_job):
 
     fake_job(job)
     answer = command("-m", "batch_size=32,64")
-    assert rows_of(answer.out)[1] == ["64", "ConfigError", "-", "-", "-", "-", "-"]
+    assert rows_of(answer.out)[1] == ["64", "ConfigError", *("-" * 7)]
 
 
 def test_a_sweeper_gets_the_test_accuracy_of_each_job(command, fake_job, monkeypatch):

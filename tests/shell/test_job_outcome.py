@@ -11,7 +11,7 @@ import pytest
 from accumtrain.runs.files import write_json
 from accumtrain.shell.job_outcome import JobOutcome, begun
 
-TEST = {"test": {"accuracy": 0.75, "loss": 1.5}}
+TEST = {name: {"accuracy": 0.75, "loss": 1.5} for name in ("test", "best")}
 
 
 @pytest.fixture
@@ -78,5 +78,5 @@ def test_a_result_of_an_earlier_command_is_not_that_of_the_job(compose, tmp_path
     before = begun(config, ["batch_size=32"])
     write_json(file, TEST)
     assert before.value("test.loss") == 1.5
-    assert (before.value("test.top5"), before.value("best.loss")) == (None, None)
+    assert (before.value("test.top5"), before.value("val.loss")) == (None, None)
     assert (before.job, before.path, before.overrides) == ("train", str(file.parent), ["batch_size=32"])
