@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from accumtrain.data.fingerprint import digest
+from accumtrain.data.part import held_out_of
 from accumtrain.data.preprocess import Preprocess
 from accumtrain.data.source import Data, Split
 from accumtrain.errors import DataError
@@ -110,7 +111,7 @@ def hold_out(examples: Any, share: float) -> tuple[Any, Any]:
     size = len(tf.nest.flatten(examples)[0])
     if size < 2:
         raise DataError(f"the data holds {size} example(s): it takes two, to train and to test, or validation_data")
-    held = min(max(round(size * share), 1), size - 1)
+    held = held_out_of(size, share)
     test = np.zeros(size, bool)
     test[np.arange(held) * size // held] = True
     train_part, test_part = (

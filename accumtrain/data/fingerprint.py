@@ -13,10 +13,9 @@ _HEX_DIGITS = 16
 
 def fingerprint_of(source: Source) -> dict[str, Any]:
     """The fingerprint of an opened source: what it says of itself, its classes and the sizes of its splits."""
-    splits = {"train": source.train, "val": source.val, "test": source.test}
     return {
         "data.classes": source.class_names or source.num_classes,
-        **{f"data.{name}.examples": split.size for name, split in splits.items() if split is not None},
+        **{f"data.{name}.examples": split.size for name, split in source.splits.items()},
         **source.fingerprint,
     }
 

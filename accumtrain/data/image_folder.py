@@ -16,6 +16,7 @@ from accumtrain.data.encoded import EncodedSplit
 from accumtrain.data.fingerprint import digest
 from accumtrain.data.images import JPEG, PNG
 from accumtrain.data.local_files import IMAGE_SUFFIXES, check_name, fault_of
+from accumtrain.data.part import held_out_of
 from accumtrain.data.source import Source
 from accumtrain.errors import DataError
 from accumtrain.kinds.sources import FolderConfig
@@ -177,7 +178,7 @@ def _hold_out(listing: _Listing, fraction: float) -> dict[str, _Listing]:
     for name, files in listing.classes.items():
         if len(files) < 2:
             raise DataError(f"class {name} has a single image, {files[0]}: it takes two to train and to test")
-        held = min(max(round(len(files) * fraction), 1), len(files) - 1)
+        held = held_out_of(len(files), fraction)
         by_hash = sorted(files, key=lambda file: (zlib.crc32(file.name.encode()), file.name))
         test.classes[name], train.classes[name] = sorted(by_hash[:held]), sorted(by_hash[held:])
     return {"train": train, "test": test}

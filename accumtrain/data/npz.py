@@ -11,6 +11,7 @@ import numpy as np
 
 from accumtrain.console import format_bytes
 from accumtrain.data.fingerprint import digest
+from accumtrain.data.part import held_out_of
 from accumtrain.data.source import ArraySplit, Source
 from accumtrain.errors import DataError
 from accumtrain.kinds.sources import NpzConfig
@@ -178,7 +179,7 @@ def _hold_out(file: Path, labels: np.ndarray, fraction: float) -> np.ndarray:
                 f"{file}: class {label} has a single example: it takes two, to train and to test, "
                 "or the arrays test_images and test_labels"
             )
-        held = min(max(round(len(members) * fraction), 1), len(members) - 1)
+        held = held_out_of(len(members), fraction)
         test[members[np.arange(held) * len(members) // held]] = True
     return test
 

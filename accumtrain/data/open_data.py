@@ -5,7 +5,7 @@ from __future__ import annotations
 from accumtrain.data.fingerprint import fingerprint_of
 from accumtrain.data.mix import Mix
 from accumtrain.data.preprocess import make_preprocess
-from accumtrain.data.source import Data, Source
+from accumtrain.data.source import SPLIT_WORDS, Data, Source
 from accumtrain.data.validation import with_validation
 from accumtrain.errors import DataError
 from accumtrain.kinds.sources import SOURCES, DataConfig
@@ -24,11 +24,11 @@ def open_data(config: DataConfig, seed: int) -> Data:
         return source
     source = with_validation(source, config)
     train = source.train
-    for name, other in (("validation", source.val), ("test", source.test)):
-        if other is not None and train.white != other.white:
+    for name, other in source.splits.items():
+        if train.white != other.white:
             raise DataError(
                 f"data={config.kind}: pixels of 1.0 are {train.white} in the training split and {other.white} in the "
-                f"{name} split; both splits must mean the same"
+                f"{SPLIT_WORDS[name]} split; both splits must mean the same"
             )
     preprocess = make_preprocess(config, channels=train.channels, white=train.white)
     size = config.image_size

@@ -40,17 +40,20 @@ class Part(Split):
         return self._whole.weights(self.in_whole(index))
 
 
+def held_out_of(size: int, fraction: float) -> int:
+    """How many of `size` examples are held out: round(size * fraction), at least one, but never all."""
+    return min(max(round(size * fraction), 1), size - 1)
+
+
 def hold_out(split: Split, fraction: float) -> tuple[Part, Part]:
     """The examples that are left, and those that are held out: a share of each class, drawn at random.
 
-    Of a class of n examples round(n * fraction) are held out, at least one, but never all. Where the labels are not
-    known before the examples are read, they are drawn from all examples.
+    Where the labels are not known before the examples are read, they are drawn from all examples.
     """
     draw = np.random.default_rng(_SEED)
     labels = np.zeros(split.size, np.int64) if split.known_labels is None else split.known_labels
     held = np.zeros(split.size, bool)
     for label in np.unique(labels):
         members = np.flatnonzero(labels == label)
-        count = min(max(round(len(members) * fraction), 1), len(members) - 1)
-        held[draw.permutation(members)[:count]] = True
+        held[draw.permutation(members)[: held_out_of(len(members), fraction)]] = True
     return Part(split, np.flatnonzero(~held)), Part(split, np.flatnonzero(held))

@@ -14,7 +14,7 @@ from accumtrain.data.bad_example import BadExample
 from accumtrain.data.mix import Mix
 from accumtrain.data.preprocess import Preprocess
 
-SPLIT_WORDS = {"train": "training", "val": "validation", "test": "test"}
+SPLIT_WORDS = {"train": "training", "val": "validation", "test": "test"}  # in the order in which they are told
 
 
 class Split(ABC):
@@ -114,6 +114,11 @@ class Source:
     val: Split | None = None
     fingerprint: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def splits(self) -> dict[str, Split]:
+        """The splits by name: train, and val or test or both."""
+        return _splits(self)
+
 
 @dataclass(frozen=True)
 class Data:
@@ -156,8 +161,7 @@ class Data:
     @property
     def splits(self) -> dict[str, Split]:
         """The splits by name: train, and val or test or both."""
-        splits = {"train": self.train, "val": self.val, "test": self.test}
-        return {name: split for name, split in splits.items() if split is not None}
+        return _splits(self)
 
     @property
     def watched(self) -> str:
@@ -192,3 +196,8 @@ class Data:
             if not any(split.whole is each for each in stored.values()):
                 stored[name] = split.whole
         return stored
+
+
+def _splits(source: Source | Data) -> dict[str, Split]:
+    splits = {name: getattr(source, name) for name in SPLIT_WORDS}
+    return {name: split for name, split in splits.items() if split is not None}
