@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import tensorflow as tf
 
 from accumtrain.data.part import Part
 from accumtrain.data.pipeline import eval_batches
@@ -15,7 +16,7 @@ from accumtrain.data.source import Data
 def viewed(data: Data, split: str, positions: Sequence[int]) -> np.ndarray:
     """The images at these places of a split, at least one: float32 [n, height, width, channels], 0..1."""
     examples = data.splits[split]
-    some = Part(examples.whole, examples.in_whole(np.array(positions, np.int64)).numpy())
+    some = Part(examples.whole, np.array(examples.in_whole(tf.constant(positions, tf.int64))))
     batches = eval_batches(replace(data, test=some), batch=len(positions))
     images = next(iter(batches))["image"].numpy()
     scale = (data.preprocess.std, data.preprocess.mean)

@@ -10,12 +10,11 @@ def drawn_names(names: Sequence[str], width: int) -> list[str]:
     from matplotlib.font_manager import FontProperties, findfont, get_font
 
     font = get_font(findfont(FontProperties()))
-    return [
-        _cut(name, width)
-        if name.strip() and all(font.get_char_index(ord(each)) for each in name)
-        else f"class {number}"
-        for number, name in enumerate(names)
-    ]
+
+    def told(name: str) -> bool:
+        return bool(name.strip()) and all(font.get_char_index(ord(character)) for character in name)
+
+    return [_cut(name, width) if told(name) else f"class {number}" for number, name in enumerate(names)]
 
 
 def _cut(name: str, width: int) -> str:
