@@ -67,16 +67,17 @@ def _draw_with_list(confusion: Confusion, title: str) -> Any:
     figure, (axes, text) = pyplot.subplots(1, 2, figsize=(13, 7), width_ratios=(7, 5), layout="constrained")
     _image(figure, axes, _largest_of_blocks(_shares(confusion)), title, (-0.5, end, end, -0.5))
     names = drawn_names(confusion.names, NAME_WIDTH)
+    head = ("count (share)", "true class", "predicted class")
     pairs = [
         (f"{each.count} ({each.share:.0%})", names[each.true], names[each.predicted])
         for each in confusion.confused(LISTED)
     ]
     text.axis("off")
-    text.set(xlim=(0, 1), ylim=(LISTED, 0))
-    text.set_title("examples (share) of a true class as predicted", loc="left", fontsize="medium")
-    for line, cells in enumerate(pairs or [("none", "", "")]):
-        for left, cell in zip((0, 0.2, 0.6), cells, strict=True):
-            text.text(left, line + 0.5, cell, va="center", fontsize="small")
+    text.set(xlim=(0, 1), ylim=(LISTED + 1, 0))
+    text.set_title("confused most", fontsize="medium")
+    for line, cells in enumerate((head, *(pairs or [("none", "", "")]))):
+        for left, cell in zip((0, 0.24, 0.62), cells, strict=True):
+            text.text(left, line + 0.5, cell, va="center", fontsize="small", weight="normal" if line else "bold")
     return figure
 
 
@@ -84,7 +85,7 @@ def _image(figure: Any, axes: Any, shares: Any, title: str, extent: tuple[float,
     from matplotlib.colors import PowerNorm
 
     image = axes.imshow(shares, cmap="Blues", norm=PowerNorm(VISIBLE, 0, 1), extent=extent, interpolation="nearest")
-    bar = figure.colorbar(image, ax=axes, shrink=0.8, label="share of the true class")
+    bar = figure.colorbar(image, ax=axes, shrink=0.8, aspect=30, label="share of the true class")
     bar.set_ticks([0, 0.01, 0.05, 0.1, 0.25, 0.5, 1], labels=["0", "1 %", "5 %", "10 %", "25 %", "50 %", "100 %"])
     axes.set(xlabel="predicted class", ylabel="true class")
     axes.set_title(title, fontsize="medium")

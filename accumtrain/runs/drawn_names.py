@@ -18,5 +18,7 @@ def drawn_names(names: Sequence[str], width: int) -> list[str]:
 
 
 def _cut(name: str, width: int) -> str:
-    short = name if len(name) <= width else f"{name[: width - 3]}..."
+    """Without its middle, as long names often begin or end alike."""
+    half = (width - 3) // 2
+    short = name if len(name) <= width else f"{name[:half]}...{name[-half:]}"
     return short.replace("$", r"\$")  # between two of them stands a formula

@@ -60,8 +60,8 @@ def draw_mistakes(images: Any, mistakes: Sequence[Mistake], class_names: Sequenc
         smooth = "antialiased" if max(image.shape[:2]) > SMALL else "nearest"
         axes.imshow(image[..., 0] if image.shape[-1] == 1 else image, cmap="gray", vmin=0, vmax=1, interpolation=smooth)
         axes.set_title(
-            f"true {names[mistake.label]} {mistake.label_probability:.2g}\n"
-            f"predicted {names[mistake.predicted]} {mistake.probability:.2g}",
+            f"true: {names[mistake.label]} ({mistake.label_probability:.2g})\n"
+            f"predicted: {names[mistake.predicted]} ({mistake.probability:.2g})",
             fontsize=7.5,
             loc="left",
         )
