@@ -58,7 +58,11 @@ def test_it_equals_predictions(trained, here, command):
     answer = command("job=evaluate", "run.name=one")
     assert answer.code == 0, answer.err
     result = result_of(here)
-    (trained_to,) = [record for record in map(json.loads, (here / "metrics.jsonl").open()) if record["split"] == "test"]
+    (trained_to,) = [
+        record
+        for record in map(json.loads, (here / "metrics.jsonl").read_text().splitlines())
+        if record["split"] == "test"
+    ]
     assert {name: result["test"][name] for name in ("loss", "accuracy")} == {
         name: trained_to[name] for name in ("loss", "accuracy")
     }
@@ -112,14 +116,14 @@ def test_the_images_are_those_that_are_stored(trained):
         np.testing.assert_allclose(viewed(data, split, positions), expected, atol=1e-6)
 
 
-def test_without_mistakes_there_is_no_sheet(trained, here, capsys):
+def test_without_mistakes_there_is_no_sheet(trained, here, capfd):
     (here / "mistakes.png").write_text("of an earlier evaluation")
     data = open_data(trained.data, 0)
     result = class_report.report_classes((3 * np.eye(10, dtype=int)).tolist(), [], [*"0123456789"], data, "test", here)
     assert result["mistakes"] == result["confused"] == []
     assert result["pictures"] == [str(here / "confusion.png")]
     assert not (here / "mistakes.png").exists()
-    assert "no mistakes" in capsys.readouterr().out
+    assert "no mistakes" in capfd.readouterr().out
 
 
 def test_of_two_classes_there_is_no_top5(command, tmp_path):
