@@ -64,7 +64,7 @@ def report_classes(
         with disk_errors(sheet):
             sheet.unlink(missing_ok=True)  # that of an earlier evaluation
         say("no mistakes")
-    say(f"the pictures are {' and '.join(map(str, pictures))}")
+    say(f"drawn: {' and '.join(map(str, pictures))}")
     return {
         "classes": [asdict(each) for each in classes],
         "confused": [_named(asdict(each), confusion.names, "true", "predicted") for each in confusion.confused(PAIRS)],
