@@ -110,7 +110,7 @@ def _keys_of_kind(value: Any, group: str) -> type[Choice]:
 
 
 def _value(hint: Any, value: Any, key: str) -> Any:
-    """`value` as the type `hint`: a scalar, a union of scalars, list[scalar] or dict[str, Any]."""
+    """`value` as the type `hint`: a scalar, a union of scalars, list[scalar] or dict[str, Any]. 4.0 is the integer 4."""
     options = typing.get_args(hint) if isinstance(hint, UnionType) else (hint,)
     for option in options:
         if typing.get_origin(option) is list and isinstance(value, list):
@@ -122,6 +122,8 @@ def _value(hint: Any, value: Any, key: str) -> Any:
             if not abs(value) <= sys.float_info.max:  # nan fails too
                 raise ConfigError(f"{key}={show(value)}: must be a finite number")
             return float(value)
+        if option is int and isinstance(value, float) and value.is_integer():
+            return int(value)
         if type(value) is option or (option is str and isinstance(value, FromEnvironment)):
             return value  # by type, as a bool is an instance of int
     raise ConfigError(f"{key}={show(value)}: must be {' or '.join(map(in_words, options))}{_remedy(options, value, key)}")
@@ -136,8 +138,6 @@ def in_words(hint: Any) -> str:
 
 def _remedy(options: tuple[Any, ...], value: Any, key: str) -> str:
     match value:
-        case float() if int in options and value.is_integer():
-            return f"; write {key}={int(value)}"
         case str() if {int, float} & set(options) and value.replace(".", "", 1).isdigit():
             return "; write it without quotes"
         case int() | float() if str in options and not isinstance(value, bool):

@@ -34,6 +34,7 @@ class Key:
         default: as written on the command line.
         required: there is no default; `default` is an example.
         rule: what else must hold of the value; may be empty.
+        choices: texts that the value can be; there may be other values.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Key:
     required: bool
     rule: str
     meaning: str
+    choices: tuple[str, ...]
 
 
 def keys_of(record: type, group: str = "") -> list[Key]:
@@ -51,14 +53,16 @@ def keys_of(record: type, group: str = "") -> list[Key]:
         group: the dotted key of the record; empty for Config.
     """
     hints, rules, meanings = typing.get_type_hints(record), constraints_of(record), meanings_of(record)
+    choices = {name: _choices(name, hints[name], rules[name]) for name in hints if name in rules}
     return [
         Key(
             name=f"{group}.{field.name}" if group else field.name,
-            type=_type(hints[field.name], choices_of(field.name, rules[field.name])),
+            type=_type(hints[field.name], choices[field.name]),
             default=_default(field),
             required=has_no_default(field),
             rule=", ".join(str(rule).removeprefix("must be ") for rule in rules[field.name] if str(rule)),
             meaning=meanings.get(field.name, ""),
+            choices=choices[field.name],
         )
         for field in dataclasses.fields(record)
         if field.name not in (NAMES_A_ROW, *GROUPS) and not dataclasses.is_dataclass(hints[field.name])
@@ -75,6 +79,12 @@ def records() -> dict[str, list[type]]:
         elif dataclasses.is_dataclass(hints[field.name]):
             found[field.name] = [hints[field.name]]
     return found
+
+
+def all_keys() -> list[Key]:
+    """Every key of every kind. A key that kinds declare in different ways is listed for each way."""
+    keys = [*keys_of(Config), *(key for name, found in records().items() for cls in found for key in keys_of(cls, name))]
+    return list(dict.fromkeys(keys))
 
 
 def own_keys(record: type[Choice], group: str) -> list[Key]:
@@ -109,17 +119,12 @@ def summary_of(record: type) -> str:
     return text
 
 
-def choices_of(name: str, rules: tuple[Constraint, ...]) -> tuple[str, ...]:
-    """The texts that a key can be; empty if the rules of its declaration name none.
-
-    Args:
-        name: the key without its group.
-    """
+def _choices(name: str, hint: Any, rules: tuple[Constraint, ...]) -> tuple[str, ...]:
     if name == "job":
         return tuple(JOBS.names)
-    return next((rule.choices for rule in rules if isinstance(rule, OneOf)), ()) or tuple(
-        rule.word for rule in rules if isinstance(rule, Word)
-    )
+    listed = [choice for rule in rules if isinstance(rule, OneOf) for choice in rule.choices]
+    words = [rule.word for rule in rules if isinstance(rule, Word)]
+    return (*(("true", "false") if bool in _options(hint) else ()), *listed, *words)
 
 
 def _lines(cls: type) -> list[str]:
@@ -128,10 +133,14 @@ def _lines(cls: type) -> list[str]:
     return [] if made_by_dataclass or cls is object else [line.strip() for line in inspect.cleandoc(own).splitlines()]
 
 
+def _options(hint: Any) -> tuple[Any, ...]:
+    return typing.get_args(hint) if isinstance(hint, UnionType) else (hint,)
+
+
 def _type(hint: Any, choices: tuple[str, ...]) -> str:
-    options = typing.get_args(hint) if isinstance(hint, UnionType) else (hint,)
-    words = [" or ".join(choices) if option is str and choices else in_words(option) for option in options]
-    return " or ".join(words)
+    words = [in_words(option) for option in _options(hint) if option is not bool and not (option is str and choices)]
+    *first, last = [*choices, *words]
+    return f"{', '.join(first)} or {last}" if first else last
 
 
 def _default(field: dataclasses.Field) -> str:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
+from omegaconf import OmegaConf
 
 from accumtrain.config.conf_dir import CONF_DIR
 from accumtrain.config.convert import MISSING
+from accumtrain.config.reference import summary_of
 from accumtrain.kinds.groups import GROUPS
 from accumtrain.kinds.jobs import JOBS
 from accumtrain.kinds.table import Choice, Kind
@@ -35,6 +37,33 @@ def all_choices(config_dirs: Iterable[Path]) -> dict[str, list[str]]:
     for group in GROUPS:
         choices[group] |= {row.name for row in _rows_without_file(group)}
     return {group: sorted(choices[group]) for group in sorted(choices)}
+
+
+def about_choice(group: str, choice: str, config_dirs: Iterable[Path]) -> str:
+    """What a choice is, in a sentence: the first line of its YAML file, or what its row says; may be empty."""
+    if group == "job":
+        return JOBS[choice].about
+    if file := _file(group, choice, config_dirs):
+        lines = (line.lstrip("# ").strip() for line in file.read_text().splitlines() if line.startswith("#"))
+        return next((line for line in lines if not line.startswith("@")), "")
+    return summary_of(GROUPS[group][choice].config)
+
+
+def choice_values(group: str, choice: str, config_dirs: Sequence[Path]) -> dict[str, Any]:
+    """The values that a choice gives: those of its YAML file and of the files among its `defaults`, or of its row."""
+    file = _file(group, choice, config_dirs)
+    if file is None:
+        return _values(GROUPS[group][choice].config)
+    own: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
+    values: dict[str, Any] = {}
+    for default in own.pop("defaults", []):
+        values |= {} if default == "_self_" else choice_values(group, default, config_dirs)
+    return values | own
+
+
+def _file(group: str, choice: str, config_dirs: Iterable[Path]) -> Path | None:
+    files = (folder / group / f"{choice}.yaml" for folder in [*config_dirs, CONF_DIR])
+    return next((file for file in files if file.is_file()), None)
 
 
 def _rows_without_file(group: str) -> list[Kind[Any]]:

@@ -19,7 +19,7 @@ from accumtrain.shell.choices import offer_rows
 from accumtrain.shell.compose import call_hydra, own_overrides, plain_values, read_config, read_options
 from accumtrain.shell.extensions import load_extensions
 from accumtrain.shell.guard import SHOW_TRACEBACK, guard
-from accumtrain.shell.overrides import for_hydra
+from accumtrain.shell.key_help import help_on
 from accumtrain.shell.streams import keep_streams
 from accumtrain.shell.sweep import run_sweep
 from accumtrain.shell.usage import help_text
@@ -48,10 +48,10 @@ def _run_command() -> int:
         return child.serve(Path(sys.argv[2]))
     if sys.argv[1:2] == [WORKERS]:
         return run_workers(sys.argv[2:])
-    sys.argv[1:] = for_hydra(sys.argv[1:])
     options = read_options()
     if options.help:
-        print(help_text([Path(options.config_dir)] if options.config_dir else []))
+        folders = [Path(options.config_dir)] if options.config_dir else []
+        print(help_on(options.overrides, folders) if options.overrides else help_text(folders))
         return 0
     offer_rows()
     if options.multirun or "hydra.mode=MULTIRUN" in options.overrides:

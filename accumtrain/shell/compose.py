@@ -26,13 +26,15 @@ from accumtrain.kinds.jobs import JOBS
 from accumtrain.kinds.sources import DataConfig
 from accumtrain.runs.identity import learned_values
 from accumtrain.runs.names import run_name
+from accumtrain.shell.completion import CompletionLoader
 from accumtrain.shell.hydra_errors import explain_plugin
 from accumtrain.shell.hydra_limits import Loader, check_overrides
+from accumtrain.shell.overrides import for_hydra
 from accumtrain.shell.run_values import with_values_of_run
 
 
 def read_options() -> Namespace:
-    """The options and overrides in sys.argv.
+    """The options and overrides in sys.argv, the overrides as Hydra takes them.
 
     Raises:
         ConfigError: an option would run code, or an override changes what Hydra itself does.
@@ -58,6 +60,8 @@ def read_options() -> Namespace:
         raise ConfigError("--resolve: goes with --cfg; add --cfg job")
     if not options.shell_completion:
         check_overrides(options.overrides)
+    if not options.help:  # whose words are names
+        options.overrides = for_hydra(options.overrides)
     return options
 
 
@@ -75,7 +79,7 @@ def open_hydra(options: Namespace) -> Iterator[Hydra]:
         if not folder.is_dir():
             raise ConfigError(f"--config-dir {folder}: is no folder; name one that holds <group>/<choice>.yaml")
         path.prepend("command-line", f"file://{folder.absolute()}", SearchPathQuery(provider="schema"))
-    hydra = Hydra("accumtrain", Loader(path))
+    hydra = Hydra("accumtrain", (CompletionLoader if options.shell_completion else Loader)(path))
     GlobalHydra.instance().initialize(hydra)
     try:
         yield hydra

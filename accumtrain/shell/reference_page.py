@@ -1,0 +1,51 @@
+"""docs/reference.md: every group, choice and key. `make reference` writes it anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from accumtrain.config.reference import Key, keys_of, meanings_of, own_keys, records, summary_of
+from accumtrain.config.schema import Config
+from accumtrain.shell.choices import about_choice, all_choices
+
+HEAD = """\
+# Every key
+
+Made from the declarations by `make reference`; `accumtrain --help optim`, `--help optim=adam` and `--help optim.lr`
+show the same on a terminal, and `accumtrain --cfg job` the values of a command. `key=value` sets a key, `group=choice`
+a group of them. A choice may set a key to another value than the default below: `--help group=choice` shows which."""
+
+
+def page() -> str:
+    """The text of the page, a section for each group."""
+    choices = all_choices([])
+    names = [*choices, *(name for name in records() if name not in choices)]
+    sections = [_section(name, choices.get(name, [])) for name in sorted(names)]
+    return "\n\n".join([HEAD, f"## Without a group\n\n{_table(keys_of(Config))}", *sections]) + "\n"
+
+
+def _section(group: str, choices: Iterable[str]) -> str:
+    base, *kinds = records().get(group, [Config])
+    parts = [f"## {group}", meanings_of(Config).get(group, "")]
+    if choices:
+        rows = [f"| `{group}={choice}` | {about_choice(group, choice, [])} |" for choice in choices]
+        parts.append("\n".join(["| choice | |", "|---|---|", *rows]))
+    if base is not Config:
+        parts += [summary_of(base), _table(keys_of(base, group))]
+    for kind in kinds:
+        if keys := own_keys(kind, group):
+            parts += [f"`{group}.kind={kind.kind}`: {summary_of(kind)}", _table(keys)]
+    return "\n\n".join(filter(None, parts))
+
+
+def _table(keys: Iterable[Key]) -> str:
+    rows = [
+        f"| `{key.name}` | {key.type} | {f'required, such as `{key.default}`' if key.required else f'`{key.default}`'} | "
+        f"{key.rule} | {key.meaning} |"
+        for key in keys
+    ]
+    return "\n".join(["| key | type | default | rule | meaning |", "|---|---|---|---|---|", *rows]) if rows else ""
+
+
+if __name__ == "__main__":
+    print(page(), end="")
