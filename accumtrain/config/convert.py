@@ -126,7 +126,9 @@ def _value(hint: Any, value: Any, key: str) -> Any:
             return int(value)
         if type(value) is option or (option is str and isinstance(value, FromEnvironment)):
             return value  # by type, as a bool is an instance of int
-    raise ConfigError(f"{key}={show(value)}: must be {' or '.join(map(in_words, options))}{_remedy(options, value, key)}")
+    raise ConfigError(
+        f"{key}={show(value)}: must be {' or '.join(map(in_words, options))}{_remedy(options, value, key)}"
+    )
 
 
 def in_words(hint: Any) -> str:

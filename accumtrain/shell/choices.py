@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 
 from accumtrain.config.conf_dir import CONF_DIR
 from accumtrain.config.convert import MISSING
-from accumtrain.config.reference import summary_of
+from accumtrain.config.declared_keys import summary_of
 from accumtrain.kinds.groups import GROUPS
 from accumtrain.kinds.jobs import JOBS
 from accumtrain.kinds.table import Choice, Kind

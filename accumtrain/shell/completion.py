@@ -8,7 +8,7 @@ from hydra.core.object_type import ObjectType
 from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig
 
-from accumtrain.config.reference import all_keys
+from accumtrain.config.declared_keys import all_keys
 from accumtrain.errors import ConfigError
 from accumtrain.shell.hydra_errors import USAGE_ERRORS
 from accumtrain.shell.hydra_limits import Loader
@@ -32,7 +32,9 @@ class CompletionLoader(Loader):
         except USAGE_ERRORS:
             return []
 
-    def load_configuration(self, config_name: str | None, overrides: list[str], *args: Any, **options: Any) -> DictConfig:
+    def load_configuration(
+        self, config_name: str | None, overrides: list[str], *args: Any, **options: Any
+    ) -> DictConfig:
         """Raises ConfigCompositionException, which Hydra's completion expects, for any mistake."""
         try:
             return super().load_configuration(config_name, for_hydra(overrides), *args, **options)

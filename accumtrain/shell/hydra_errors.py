@@ -85,7 +85,9 @@ def _unknown_key(key: str) -> str:
 def _meant(word: str) -> str:
     """The remedy for a word without =: what it is the value of, or nearly so; empty if there is nothing near."""
     whole = {choice: f"{group}={choice}" for group, names in all_choices([]).items() for choice in names}
-    whole |= {name: f"{name}=<value>" for name in [*known_keys(), *GROUPS]} | {name: f"job={name}" for name in JOBS.names}
+    whole |= {name: f"{name}=<value>" for name in [*known_keys(), *GROUPS]} | {
+        name: f"job={name}" for name in JOBS.names
+    }
     close = [whole[name] for name in difflib.get_close_matches(word, whole)]
     return f"; did you mean {' or '.join(close)}?" if close else ""
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from accumtrain.config.reference import Key, all_keys, keys_of, meanings_of, own_keys, records, summary_of
+from accumtrain.config.declared_keys import Key, all_keys, keys_of, meanings_of, own_keys, records, summary_of
 from accumtrain.config.schema import Config
 from accumtrain.errors import ConfigError
 from accumtrain.kinds.groups import GROUPS
@@ -54,7 +54,7 @@ def _of_group(group: str, choices: Iterable[str], config_dirs: Sequence[Path]) -
         parts.append("\n".join([f"Choices, {group}=<choice>", *(_row(*row) for row in rows)]))
     base, *kinds = records().get(group, [Config])
     if base is not Config:
-        parts.append(_keys(f"Keys of every {group}" if kinds else "Keys", keys_of(base, group), summary_of(base)))
+        parts.append(_keys(summary_of(base), keys_of(base, group)))
     for kind in kinds:
         parts.append(_keys(f"Keys of {group}.kind={kind.kind}", own_keys(kind, group)))
     return "\n\n".join(filter(None, parts))
@@ -75,16 +75,17 @@ def _with_value(key: Key, values: Mapping[str, Any]) -> Key:
     return replace(key, default=show(values[name]), required=False) if known else key
 
 
-def _keys(title: str, keys: Iterable[Key], about: str = "") -> str:
+def _keys(title: str, keys: Iterable[Key]) -> str:
     blocks = [_of_key(key) for key in keys]
-    lead = [title] + ([_wrapped(about, "  ")] if about else [])
-    return "\n".join([*lead, *blocks]) if blocks else ""
+    return "\n".join([_wrapped(title, ""), *blocks]) if blocks else ""
 
 
 def _of_key(key: Key) -> str:
     value = f"<value>, required, such as {key.default}" if key.required else key.default
     allowed = "; ".join(filter(None, [key.type, key.rule]))
-    return "\n".join([f"  {key.name}={value}", _wrapped(f"{allowed}.", " " * 6), _wrapped(key.meaning, " " * 6)]).rstrip()
+    return "\n".join(
+        [f"  {key.name}={value}", _wrapped(f"{allowed}.", " " * 6), _wrapped(key.meaning, " " * 6)]
+    ).rstrip()
 
 
 def _title(name: str, about: str) -> str:
@@ -95,7 +96,9 @@ def _row(name: str, about: str) -> str:
     indent = 26
     if len(name) > indent - 4:
         return f"  {name}\n{_wrapped(about, ' ' * indent)}"
-    return textwrap.fill(about, WIDTH, initial_indent=f"  {name:<{indent - 2}}", subsequent_indent=" " * indent).rstrip()
+    return textwrap.fill(
+        about, WIDTH, initial_indent=f"  {name:<{indent - 2}}", subsequent_indent=" " * indent
+    ).rstrip()
 
 
 def _wrapped(text: str, indent: str) -> str:

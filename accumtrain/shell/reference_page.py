@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from accumtrain.config.reference import Key, keys_of, meanings_of, own_keys, records, summary_of
+from accumtrain.config.declared_keys import Key, keys_of, meanings_of, own_keys, records, summary_of
 from accumtrain.config.schema import Config
 from accumtrain.shell.choices import about_choice, all_choices
 
@@ -21,7 +21,7 @@ def page() -> str:
     choices = all_choices([])
     names = [*choices, *(name for name in records() if name not in choices)]
     sections = [_section(name, choices.get(name, [])) for name in sorted(names)]
-    return "\n\n".join([HEAD, f"## Without a group\n\n{_table(keys_of(Config))}", *sections]) + "\n"
+    return "\n\n".join([HEAD, _table("## Keys without a group", keys_of(Config)), *sections]) + "\n"
 
 
 def _section(group: str, choices: Iterable[str]) -> str:
@@ -31,20 +31,22 @@ def _section(group: str, choices: Iterable[str]) -> str:
         rows = [f"| `{group}={choice}` | {about_choice(group, choice, [])} |" for choice in choices]
         parts.append("\n".join(["| choice | |", "|---|---|", *rows]))
     if base is not Config:
-        parts += [summary_of(base), _table(keys_of(base, group))]
-    for kind in kinds:
-        if keys := own_keys(kind, group):
-            parts += [f"`{group}.kind={kind.kind}`: {summary_of(kind)}", _table(keys)]
+        parts.append(_table(summary_of(base), keys_of(base, group)))
+    parts += [_table(f"`{group}.kind={kind.kind}`: {summary_of(kind)}", own_keys(kind, group)) for kind in kinds]
     return "\n\n".join(filter(None, parts))
 
 
-def _table(keys: Iterable[Key]) -> str:
+def _table(title: str, keys: Iterable[Key]) -> str:
     rows = [
         f"| `{key.name}` | {key.type} | {f'required, such as `{key.default}`' if key.required else f'`{key.default}`'} | "
         f"{key.rule} | {key.meaning} |"
         for key in keys
     ]
-    return "\n".join(["| key | type | default | rule | meaning |", "|---|---|---|---|---|", *rows]) if rows else ""
+    return (
+        "\n".join([f"{title}\n", "| key | type | default | rule | meaning |", "|---|---|---|---|---|", *rows])
+        if rows
+        else ""
+    )
 
 
 if __name__ == "__main__":

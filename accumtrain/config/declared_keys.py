@@ -83,7 +83,10 @@ def records() -> dict[str, list[type]]:
 
 def all_keys() -> list[Key]:
     """Every key of every kind. A key that kinds declare in different ways is listed for each way."""
-    keys = [*keys_of(Config), *(key for name, found in records().items() for cls in found for key in keys_of(cls, name))]
+    keys = [
+        *keys_of(Config),
+        *(key for name, found in records().items() for cls in found for key in keys_of(cls, name)),
+    ]
     return list(dict.fromkeys(keys))
 
 
