@@ -110,7 +110,7 @@ def _keys_of_kind(value: Any, group: str) -> type[Choice]:
 
 
 def _value(hint: Any, value: Any, key: str) -> Any:
-    """`value` as the type `hint`: a scalar, a union of scalars, list[scalar] or dict[str, Any]. 4.0 is the integer 4."""
+    """`value` as the type `hint`: a scalar, a union of scalars, list[scalar] or dict[str, Any]. 4.0 becomes an int."""
     options = typing.get_args(hint) if isinstance(hint, UnionType) else (hint,)
     for option in options:
         if typing.get_origin(option) is list and isinstance(value, list):

@@ -69,10 +69,10 @@ def keys_of(record: type, group: str = "") -> list[Key]:
     ]
 
 
-def records() -> dict[str, list[type]]:
+def records() -> dict[str, list[Any]]:
     """The dataclasses of each group of keys: one, or for a group of choices the base class and that of each row."""
     hints = typing.get_type_hints(Config)
-    found: dict[str, list[type]] = {}
+    found: dict[str, list[Any]] = {}
     for field in dataclasses.fields(Config):
         if field.name in GROUPS:
             found[field.name] = [hints[field.name], *(row.config for row in GROUPS[field.name])]
@@ -104,7 +104,7 @@ def meanings_of(record: type) -> dict[str, str]:
         for line in _lines(cls):
             if match := MEANING.fullmatch(line):
                 names = re.findall(r"`(\w+)`", match[1])
-                meanings |= dict.fromkeys(names, match[2])
+                meanings |= dict.fromkeys(names, match[2][0].upper() + match[2][1:])
             elif line:
                 meanings |= {name: f"{meanings[name]} {line}" for name in names}
             else:

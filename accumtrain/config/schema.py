@@ -168,7 +168,7 @@ class BenchConfig:
     """How long job=bench measures: as long as both keys ask for.
 
     `updates`: the least number of updates.
-    `seconds`: the least time.
+    `seconds`: the least time, in seconds.
     """
 
     updates: Annotated[int, COUNT] = 5

@@ -13,7 +13,7 @@ from accumtrain.kinds.values import COUNT, NOT_NEGATIVE, Word, show
 
 @dataclass(kw_only=True)
 class DeviceConfig(Choice):
-    """Keys of every device. `check` refuses `virtual`, `workers`, `index` and `tpu` for kinds that do not use them.
+    """Keys of every device. `virtual`, `workers`, `index` and `tpu` are refused for kinds that do not use them.
 
     `virtual`: number of logical devices that the CPU is split into.
     `memory_limit_mb`: hard limit of tensor memory in MiB, on the CPU or on each GPU.

@@ -109,8 +109,8 @@ class AdafactorConfig(OptimConfig):
     """Adafactor (Shazeer & Stern 2018, arXiv:1804.04235). Weight decay is decoupled.
 
     `lr`: the learning rate, before the factor of the schedule; null is the paper's relative step.
-    `decay_exponent`: beta2 is 1 - t^-decay_exponent at update t.
-    `beta2`: what an update keeps of the second moment, at every update the same; null increases by decay_exponent.
+    `decay_exponent`: with optim.beta2=null, beta2 at update t is 1 - t^-decay_exponent.
+    `beta2`: what every update keeps of the second moment; null: as optim.decay_exponent says.
     `epsilon1`: added to the squares of the gradients.
     `epsilon2`: the smallest factor on the rate, for weights near 0.
     `clip_threshold`: the largest root mean square of an update, before its rate; null does not clip.

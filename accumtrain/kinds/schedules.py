@@ -87,7 +87,7 @@ class InverseTimeConfig(ScheduleConfig):
 
     `decay`: how fast the factor falls.
     `timescale`: updates in which the divisor grows by schedule.decay.
-    `staircase`: n / timescale is rounded down, so that the factor falls in steps.
+    `staircase`: rounds n / timescale down, so that the factor falls in steps.
     """
 
     kind: str = "inverse_time"

@@ -28,11 +28,13 @@ class DataConfig(Choice):
     `randaugment`: number of operations that are drawn for each image.
     `magnitude`: strength of the operations of data.randaugment.
     `erasing`: probability that a rectangle of the image is erased.
-    `mixup`, `cutmix`: alpha of the share that another training image has, Beta(alpha, alpha). With both, one is drawn.
+    `mixup`, `cutmix`: alpha of the share that another training image has, Beta(alpha, alpha). With both keys one is
+    drawn.
     `sampling`: shuffled: each epoch is a shuffled pass over all examples; balanced: every class appears equally often.
     `image_size`: images are resized to so many pixels in height and width; null keeps their size.
     `max_pixels`: images of more pixels are not decoded.
-    `mean`, `std`: of the pixels, one number, or one per channel.
+    `mean`: what is subtracted from the pixels: one number, or one per channel.
+    `std`: what the pixels are divided by: one number, or one per channel.
     `on_error`: what follows an example that can't be read or decoded: the run ends, or the example is left out.
     `val_fraction`: share of the training examples that is held out to validate on. null: none if the source has a
     validation split of its own, else 0.1 of images of the user's own, and none of data sets with a known protocol,

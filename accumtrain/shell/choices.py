@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
-from omegaconf import OmegaConf
 
 from accumtrain.config.conf_dir import CONF_DIR
 from accumtrain.config.convert import MISSING
@@ -47,18 +46,6 @@ def about_choice(group: str, choice: str, config_dirs: Iterable[Path]) -> str:
         lines = (line.lstrip("# ").strip() for line in file.read_text().splitlines() if line.startswith("#"))
         return next((line for line in lines if not line.startswith("@")), "")
     return summary_of(GROUPS[group][choice].config)
-
-
-def choice_values(group: str, choice: str, config_dirs: Sequence[Path]) -> dict[str, Any]:
-    """The values that a choice gives: those of its YAML file and of the files among its `defaults`, or of its row."""
-    file = _file(group, choice, config_dirs)
-    if file is None:
-        return _values(GROUPS[group][choice].config)
-    own: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
-    values: dict[str, Any] = {}
-    for default in own.pop("defaults", []):
-        values |= {} if default == "_self_" else choice_values(group, default, config_dirs)
-    return values | own
 
 
 def _file(group: str, choice: str, config_dirs: Iterable[Path]) -> Path | None:

@@ -16,7 +16,7 @@ from accumtrain.jobs import dispatch
 from accumtrain.process import child
 from accumtrain.process.program import CHILD
 from accumtrain.shell.choices import offer_rows
-from accumtrain.shell.compose import call_hydra, own_overrides, plain_values, read_config, read_options
+from accumtrain.shell.compose import call_hydra, own_folders, own_overrides, plain_values, read_config, read_options
 from accumtrain.shell.extensions import load_extensions
 from accumtrain.shell.guard import SHOW_TRACEBACK, guard
 from accumtrain.shell.key_help import help_on
@@ -49,11 +49,10 @@ def _run_command() -> int:
     if sys.argv[1:2] == [WORKERS]:
         return run_workers(sys.argv[2:])
     options = read_options()
-    if options.help:
-        folders = [Path(options.config_dir)] if options.config_dir else []
-        print(help_on(options.overrides, folders) if options.overrides else help_text(folders))
-        return 0
     offer_rows()
+    if options.help:
+        print(help_on(options) if options.overrides else help_text(own_folders(options)))
+        return 0
     if options.multirun or "hydra.mode=MULTIRUN" in options.overrides:
         return run_sweep(options)
     return _run_single(options)

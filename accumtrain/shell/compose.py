@@ -15,6 +15,7 @@ from hydra._internal.utils import create_config_search_path, get_args_parser
 from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from accumtrain.config.conf_dir import CONF_DIR
@@ -87,6 +88,14 @@ def open_hydra(options: Namespace) -> Iterator[Hydra]:
         GlobalHydra.instance().clear()
 
 
+def choice_values(options: Namespace, group: str, choice: str) -> dict[str, Any]:
+    """The values that a choice gives to the keys of its group; a missing one is `convert.MISSING`."""
+    with open_hydra(options) as hydra:
+        overrides = for_hydra([f"{group}={choice}"])
+        composed = hydra.compose_config(config_name(options), overrides, RunMode.RUN, with_log_configuration=False)
+    return cast(dict[str, Any], OmegaConf.to_container(composed[group], resolve=False))
+
+
 def call_hydra(options: Namespace, task: Callable[[DictConfig], Any], *, multirun: bool = False) -> None:
     """Answers --cfg and the like; else calls `task` with the composed configuration, or that of each job of a sweep."""
     name, overrides = config_name(options), options.overrides
@@ -111,6 +120,11 @@ def _show(hydra: Hydra, options: Namespace) -> None:
         hydra.show_cfg(config_name(options), options.overrides, options.cfg, options.package, options.resolve)
     except SystemExit as ended:
         raise ConfigError(f"--package {options.package}: no such group; accumtrain --cfg job shows all") from ended
+
+
+def own_folders(options: Namespace) -> list[Path]:
+    """The folders of choices that the command adds to the packaged ones."""
+    return [Path(options.config_dir)] if options.config_dir else []
 
 
 def config_name(options: Namespace) -> str:

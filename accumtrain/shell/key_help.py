@@ -3,39 +3,43 @@
 from __future__ import annotations
 
 import textwrap
+from argparse import Namespace
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from accumtrain.config.convert import MISSING
 from accumtrain.config.declared_keys import Key, all_keys, keys_of, meanings_of, own_keys, records, summary_of
 from accumtrain.config.schema import Config
 from accumtrain.errors import ConfigError
 from accumtrain.kinds.groups import GROUPS
 from accumtrain.kinds.values import show, suggest
-from accumtrain.shell.choices import about_choice, all_choices, choice_values
+from accumtrain.shell.choices import about_choice, all_choices
+from accumtrain.shell.compose import choice_values, own_folders
 
 WIDTH = 80
 
 
-def help_on(names: Iterable[str], config_dirs: Sequence[Path]) -> str:
-    """What there is to say of groups (`optim`), choices (`optim=adam`) and keys (`optim.lr`).
+def help_on(options: Namespace) -> str:
+    """What there is to say of the words of the command: groups (`optim`), choices (`optim=adam`), keys (`optim.lr`).
 
     Raises:
-        ConfigError: there is nothing of a name.
+        ConfigError: there is nothing of that name.
     """
-    return "\n\n".join(_help_on(name, config_dirs) for name in names)
+    return "\n\n".join(_help_on(name, options) for name in options.overrides)
 
 
-def _help_on(name: str, config_dirs: Sequence[Path]) -> str:
+def _help_on(name: str, options: Namespace) -> str:
     group, equals, choice = name.partition("=")
-    choices, keys = all_choices(config_dirs), [key for key in all_keys() if key.name == group]
+    folders = own_folders(options)
+    choices, keys = all_choices(folders), [key for key in all_keys() if key.name == group]
     if equals and group in choices:
         if choice not in choices[group]:
             raise ConfigError(f"--help {name}: no such choice; {suggest(choice, choices[group])}")
-        return _of_choice(group, choice, config_dirs)
+        return _of_choice(group, choice, options)
     if group in choices or group in records():
-        return _of_group(group, choices.get(group, []), config_dirs)
+        return _of_group(group, choices.get(group, []), folders)
     if keys:
         return "\n".join(map(_of_key, keys))
     known = [*choices, *records(), *(key.name for key in all_keys())]
@@ -60,18 +64,18 @@ def _of_group(group: str, choices: Iterable[str], config_dirs: Sequence[Path]) -
     return "\n\n".join(filter(None, parts))
 
 
-def _of_choice(group: str, choice: str, config_dirs: Sequence[Path]) -> str:
-    title = _title(f"{group}={choice}", about_choice(group, choice, config_dirs))
+def _of_choice(group: str, choice: str, options: Namespace) -> str:
+    title = _title(f"{group}={choice}", about_choice(group, choice, own_folders(options)))
     if group not in records():
         return title
-    values = choice_values(group, choice, config_dirs)
+    values = choice_values(options, group, choice)
     record = GROUPS[group][values["kind"]].config if group in GROUPS else records()[group][0]
     return "\n\n".join([title, _keys("Keys", [_with_value(key, values) for key in keys_of(record, group)])])
 
 
 def _with_value(key: Key, values: Mapping[str, Any]) -> Key:
     name = key.name.rpartition(".")[2]
-    known = name in values and values[name] != "???"
+    known = name in values and values[name] != MISSING
     return replace(key, default=show(values[name]), required=False) if known else key
 
 

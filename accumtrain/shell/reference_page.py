@@ -37,16 +37,13 @@ def _section(group: str, choices: Iterable[str]) -> str:
 
 
 def _table(title: str, keys: Iterable[Key]) -> str:
-    rows = [
-        f"| `{key.name}` | {key.type} | {f'required, such as `{key.default}`' if key.required else f'`{key.default}`'} | "
-        f"{key.rule} | {key.meaning} |"
-        for key in keys
-    ]
-    return (
-        "\n".join([f"{title}\n", "| key | type | default | rule | meaning |", "|---|---|---|---|---|", *rows])
-        if rows
-        else ""
-    )
+    head = [f"{title}\n", "| key | type | default | rule | meaning |", "|---|---|---|---|---|"]
+    rows = [f"| `{key.name}` | {key.type} | {_default(key)} | {key.rule} | {key.meaning} |" for key in keys]
+    return "\n".join([*head, *rows]) if rows else ""
+
+
+def _default(key: Key) -> str:
+    return f"required, such as `{key.default}`" if key.required else f"`{key.default}`"
 
 
 if __name__ == "__main__":
