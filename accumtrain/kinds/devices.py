@@ -21,7 +21,7 @@ class DeviceConfig(Choice):
     `tpu_topology`: generation and chips of the TPU that job=plan compiles for.
     `xla`: whether XLA compiles the micro-steps; auto: on a TPU only.
     `workers`: host:port of every worker, the chief first. Needed where neither TF_CONFIG nor SLURM names them.
-    `index`: place of this process in `workers`.
+    `index`: place of this process in device.workers, from 0 on.
     `timeout`: seconds to wait for the other workers.
 
     Attributes:

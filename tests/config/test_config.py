@@ -224,7 +224,7 @@ MISTAKES = [
     ("batch_size", "batch_size: must be key=value; did you mean batch_size=<value>?"),
     ("trian", "trian: must be key=value; did you mean job=train"),
     ("resnet23", "resnet23: must be key=value; did you mean model=resnet"),
-    ("opti", "opti: must be key=value; did you mean optim=<value>?"),
+    ("opti", "opti: must be key=value; did you mean optim=<value>"),
     ("zzzz", "zzzz: must be key=value"),
     ("batch_size=32,64", "batch_size=32,64: several values make a sweep; add -m"),
     ("batch_size=${nothing}", "Interpolation key 'nothing' not found"),

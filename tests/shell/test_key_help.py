@@ -74,7 +74,7 @@ def test_files_of_ones_own(command, tmp_path):
 @pytest.mark.parametrize(
     ("name", "error"),
     [
-        ("optm", "--help optm: no such group, choice or key; did you mean optim?"),
+        ("optm", "--help optm: no such group, choice or key; did you mean optim"),
         ("accum.step", "--help accum.step: no such group, choice or key; did you mean accum.steps"),
         ("zzzz", "--help zzzz: no such group, choice or key; accumtrain --help shows the groups"),
         ("optim=adm", "--help optim=adm: no such choice; did you mean adam or adamw?"),
