@@ -11,7 +11,7 @@ TPU_COMPILE := .venv-tpu-compile
 AUDIT := .venv-audit
 PIP := -m pip install --quiet --disable-pip-version-check --progress-bar off
 
-.PHONY: help train sweep workers tpu tpu-compile test test-slow test-tpu slurm torture bench bench-full audit lock clean
+.PHONY: help train sweep workers tpu tpu-compile test test-slow test-tpu slurm reference torture bench bench-full audit lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -46,6 +46,10 @@ test-tpu: $(TPU)/.ready ## the fast tests, on the CPU, in the environment of mak
 
 slurm: $(READY) ## training and sweeps on a SLURM of two nodes, made of this machine (root, Linux); ARGS go to pytest
 	tests/cluster/with_slurm $(BIN)/pytest -m slurm tests/cluster $(ARGS)
+
+reference: $(READY) ## write docs/reference.md anew, after a change of a key, its rule or its meaning
+	@$(BIN)/python -m accumtrain.shell.reference_page > .reference.md
+	@mv .reference.md docs/reference.md
 
 torture: $(READY) ## kill trainings at random moments: make torture ARGS="--stops 1000 --workers 2"
 	@PYTHONPATH=. $(BIN)/python tests/faults/torture.py $(ARGS)

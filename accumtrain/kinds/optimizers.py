@@ -13,10 +13,13 @@ from accumtrain.kinds.values import COUNT, FRACTION, NOT_NEGATIVE, POSITIVE, One
 
 @dataclass(kw_only=True)
 class OptimConfig(Choice):
-    """Keys of every optimizer. What clips the gradient: 0 turns it off, and one of them at most is on.
+    """Keys of every optimizer.
 
-    `clip_norm`: the largest norm over all gradients.
-    `adaptive_clip`: the largest ratio of the norm of a unit's gradient to that of its weights.
+    `lr`: the learning rate, before the factor of the schedule; null: the optimizer's own.
+    `weight_decay`: strength of the decay of kernels, never of biases and normalisation; 0 turns it off.
+    `clip_norm`: the largest norm over all gradients; 0 does not clip.
+    `adaptive_clip`: the largest ratio of the norm of a unit's gradient to that of its weights; 0 does not clip. One of
+    optim.clip_norm and optim.adaptive_clip at most is on.
 
     Attributes:
         has_own_rate: `lr` may be null; the optimizer then computes its own rate.
@@ -61,7 +64,12 @@ class OptimConfig(Choice):
 
 @dataclass(kw_only=True)
 class AdamConfig(OptimConfig):
-    """Adam. Weight decay is L2: it is added to the gradient."""
+    """Adam. Weight decay is L2: it is added to the gradient.
+
+    `beta1`: what an update keeps of the mean of the gradients.
+    `beta2`: what an update keeps of the mean of their squares.
+    `epsilon`: added to the square root of the second moment.
+    """
 
     kind: str = "adam"
     beta1: Annotated[float, FRACTION] = 0.9
@@ -79,7 +87,11 @@ class AdamWConfig(AdamConfig):
 
 @dataclass(kw_only=True)
 class SgdConfig(OptimConfig):
-    """SGD with momentum. Weight decay is L2: it is added to the gradient, as in the ResNet and RevNet papers."""
+    """SGD with momentum. Weight decay is L2: it is added to the gradient, as in the ResNet and RevNet papers.
+
+    `momentum`: what an update keeps of the sum of the gradients before it; 0 turns it off.
+    `nesterov`: Nesterov's momentum.
+    """
 
     kind: str = "sgd"
     lr: Annotated[float | None, POSITIVE] = 0.1
@@ -94,9 +106,22 @@ class SgdConfig(OptimConfig):
 
 @dataclass(kw_only=True)
 class AdafactorConfig(OptimConfig):
-    """Adafactor. `lr` null is the paper's relative step; `momentum` 0 keeps no first moment; decay is decoupled.
+    """Adafactor (Shazeer & Stern 2018, arXiv:1804.04235). Weight decay is decoupled.
 
-    `beta2` null increases by `decay_exponent`; `clip_threshold` null does not clip.
+    `lr`: the learning rate, before the factor of the schedule; null is the paper's relative step.
+    `decay_exponent`: with optim.beta2=null, beta2 at update t is 1 - t^-decay_exponent.
+    `beta2`: what every update keeps of the second moment; null: as optim.decay_exponent says.
+    `epsilon1`: added to the squares of the gradients.
+    `epsilon2`: the smallest factor on the rate, for weights near 0.
+    `clip_threshold`: the largest root mean square of an update, before its rate; null does not clip.
+    `scale_parameter`: the rate is multiplied by the root mean square of the weight.
+    `unscaled_relative_step`: factor on the relative step with optim.scale_parameter=false.
+    `warmup_init`: the relative step is at most 1e-6 * t, where it is else at most 1e-2.
+    `min_dim_size_to_factor`: the least length of both factored axes; of other weights the whole second moment is kept.
+    `factored_axes`: the two axes by which the second moment is factored.
+    `momentum`: what an update keeps of the first moment; 0 keeps no first moment.
+    `momentum_of`: what is averaged: the change of the weight, rate included, or the update before it is scaled.
+    `weight_decay_factor`: what optim.weight_decay is multiplied by; step_size is the rate after optim.scale_parameter.
     """
 
     has_own_rate: ClassVar[bool] = True
@@ -134,7 +159,11 @@ class AdafactorConfig(OptimConfig):
 
 @dataclass(kw_only=True)
 class KerasOptimConfig(OptimConfig):
-    """`name` is a class of keras.optimizers; `args` are its keyword arguments. Weight decay is decoupled."""
+    """An optimizer of keras.optimizers. Weight decay is decoupled.
+
+    `name`: a class of keras.optimizers.
+    `args`: its keyword arguments.
+    """
 
     kind: str = "keras"
     name: str = required("Lion")

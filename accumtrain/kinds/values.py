@@ -22,6 +22,9 @@ class Constraint(Protocol):
     def check(self, key: str, value: Any) -> None:
         """Raises ConfigError if `value`, set at the dotted `key`, breaks the rule."""
 
+    def __str__(self) -> str:
+        """The rule in a few words; empty if they are the value's type in the reference of the keys."""
+
 
 @dataclass(frozen=True)
 class Range:
@@ -57,6 +60,9 @@ class OneOf:
         if value is not None and value not in self.choices:
             raise ConfigError(f"{key}={show(value)}: no such choice; {suggest(str(value), self.choices)}")
 
+    def __str__(self) -> str:
+        return ""
+
 
 @dataclass(frozen=True)
 class Word:
@@ -69,6 +75,9 @@ class Word:
         if isinstance(value, str) and value != self.word:
             raise ConfigError(f"{key}={value}: {self.rule}")
 
+    def __str__(self) -> str:
+        return ""
+
 
 @dataclass(frozen=True)
 class NotEmpty:
@@ -80,6 +89,9 @@ class NotEmpty:
         if value == "":
             raise ConfigError(f"{key} is empty; {self.remedy}")
 
+    def __str__(self) -> str:
+        return "not empty"
+
 
 @dataclass(frozen=True)
 class Duration:
@@ -88,6 +100,9 @@ class Duration:
     def check(self, key: str, value: Any) -> None:
         if value is not None:
             duration_seconds(key, value)
+
+    def __str__(self) -> str:
+        return "minutes, h:m:s, d-h or another time as for SLURM's --time"
 
 
 POSITIVE = Range(0, above=True)

@@ -40,6 +40,7 @@ def outside(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
     ("arguments", "shown"),
     [
         (["--help"], "revnet38"),
+        (["--help", "optim=adam"], "optim.beta1=0.9"),
         (["--cfg", "job"], "batch_size: 64"),
         (["--info", "defaults"], "model/revnet38"),
         (["--version"], f"accumtrain {__version__}"),
@@ -56,6 +57,54 @@ def test_completion_by_tab_needs_no_tensorflow():
     line = "accumtrain model=revnet1"
     answer = outside("--shell-completion", "query=bash", COMP_LINE=line, COMP_POINT=str(len(line)))
     assert answer.stdout.split() == ["model=revnet104", "model=revnet110", "model=revnet164"]
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("job=p", "job=plan job=predict"),
+        ("jo", "job="),
+        ("device=cpu batch", "batch_size="),
+        ("data.randa", "data.randaugment="),
+        ("model.memory=re", "model.memory=recompute model.memory=reverse"),
+        ("run.resume=", "run.resume=false run.resume=force run.resume=true"),
+        ("train optim=keras optim.name=Lion optim.args.beta_1=0.9 eval.", "eval.every="),
+        (
+            "optim=ada",
+            "optim=adafactor " + " ".join(f"optim=adafactor_{n}" for n in ("bojone", "huggingface", "optax", "paper")),
+        ),
+        ("no_such_key=1 batch", ""),
+        ("nonsense batch", ""),
+        ("--help data.mix", "data.mixup="),
+    ],
+)
+def test_completion_by_tab(line, offered, command, monkeypatch):
+    monkeypatch.setenv("COMP_LINE", f"accumtrain {line}")
+    answer = command("--shell-completion", "query=bash")
+    assert (answer.code, answer.err) == (0, "")
+    assert [each for each in answer.out.split() if not each.startswith("optim=adam")] == offered.split()
+
+
+def test_the_name_of_a_job_alone(command, fake_job):
+    seen = fake_job(lambda config: None)
+    assert command("train", "batch_size=32").code == 0
+    assert command("job=train", "batch_size=32").code == 0
+    assert seen[0] == seen[1]
+
+
+def test_a_whole_float_is_an_integer(command, fake_job):
+    seen = fake_job(lambda config: None)
+    assert command("batch_size=1e2", "accum.steps=5.0", "model.units=[1.0,2,1]", "eval.every=7.0").code == 0
+    (config,) = seen
+    found = [config.batch_size, config.accum.steps, *config.model.units, config.eval.every]
+    assert found == [100, 5, 1, 2, 1, 7]
+    assert all(type(each) is int for each in found)
+
+
+def test_a_mapping_takes_keys_at_any_depth(command, fake_job):
+    seen = fake_job(lambda config: None)
+    assert command("model=keras", "model.name=X", "model.args.a.b=1", "model.args.a.c=x").code == 0
+    assert seen[0].model.args == {"a": {"b": 1, "c": "x"}}
 
 
 def test_mistake_from_outside_needs_no_tensorflow():
