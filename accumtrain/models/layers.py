@@ -150,23 +150,26 @@ class BatchNorm(tf.Module):
     """Fused batch normalisation over N, H, W (Ioffe & Szegedy 2015, arXiv:1502.03167).
 
     In training the micro-batch is normalised by its own statistics, which are handed to `mode` and never written
-    here: the window turns them into the moving statistics at its commit. The variance is the biased one.
+    here: the window turns them into the moving statistics at its commit. The variance is the biased one. A frozen one
+    normalises by its moving statistics in training, too.
     """
 
     def __init__(self, init: Initializer, channels: int):
         super().__init__()
-        self.channels, self.momentum = channels, MOMENTUM
+        self.channels, self.momentum, self.frozen = channels, MOMENTUM, False
         self.gamma = init.constant(1.0, channels, "gamma")
         self.beta = init.constant(0.0, channels, "beta")
         self.moving_mean = init.constant(0.0, channels, "moving_mean", trainable=False)
         self.moving_variance = init.constant(1.0, channels, "moving_variance", trainable=False)
 
     def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
-        known = None if mode.training else (self.moving_mean, self.moving_variance)
+        known = None if mode.training and not self.frozen else (self.moving_mean, self.moving_variance)
         return self._normalise(x, self.gamma, self.beta, mode, known)[0]
 
     def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:
         """The pullback in training, through the batch statistics too. A replay uses the saved statistics: same bits."""
+        if self.frozen:
+            return tape_pullback(self, x, mode)
         gamma = tf.convert_to_tensor(self.gamma)
         y, reserved = self._normalise(x, gamma, self.beta, mode, mode.saved_for_replay(self))
 
