@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tensorflow as tf
+
 from accumtrain.config.schema import Config
 from accumtrain.console import banner, format_bytes, say
 from accumtrain.data.source import Data
@@ -25,7 +27,7 @@ def show_opening(
     """Prints the banner and the notes of the data source."""
     replicas = devices.replicas
     sizes = state_bytes(window)
-    model = [f"{window.model.params:,} parameters", *config.model.facts]
+    model = [f"{window.model.params:,} parameters", *_frozen(window), *config.model.facts]
     rows = [
         ("model", f"{config.model.label}: " + ", ".join(model)),
         ("data", f"{config.data.label}: {data.facts}"),
@@ -43,3 +45,8 @@ def show_opening(
     banner(f"accumtrain {config.model.label}", rows)
     for note in data.notes:
         say(note)
+
+
+def _frozen(window: Window) -> list[str]:
+    frozen = window.model.frozen
+    return [f"{sum(int(tf.size(each)) for each in frozen):,} more frozen"] if frozen else []

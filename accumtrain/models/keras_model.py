@@ -162,20 +162,15 @@ class KerasModel(Model):
         ]
         super().__init__(segments, dtype)
         self._penalised, self.joins_loss = penalised, joins_loss
+        self.whole = lambda: model  # a function, as TensorFlow would add the model itself to checkpoints
         self.weights = [variable.value for variable in model.trainable_variables]
         self.normalisations = list(norms.values())
         self.state = [variable.value for variable in model.non_trainable_variables]
 
     @property
-    def keras_variables(self) -> list[keras.Variable]:
-        """All but the seeds."""
-        variables = [variable for segment in self.segments for variable in segment.model.variables]
-        return [variable for variable in variables if variable.name != SEED]
-
-    @property
     def named(self) -> dict[str, tf.Variable]:
         """Every variable by Keras's path, such as Conv1/kernel."""
-        return {variable.path: variable.value for variable in self.keras_variables}
+        return {variable.path: variable.value for variable in self.whole().variables if variable.name != SEED}
 
     @property
     def learnable(self) -> Sequence[tf.Variable]:
