@@ -163,7 +163,9 @@ class BatchNorm(tf.Module):
         self.moving_variance = init.constant(1.0, channels, "moving_variance", trainable=False)
 
     def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
-        known = None if mode.training and not self.frozen else (self.moving_mean, self.moving_variance)
+        if mode.training and self.frozen:
+            return self._by_constants(x)
+        known = None if mode.training else (self.moving_mean, self.moving_variance)
         return self._normalise(x, self.gamma, self.beta, mode, known)[0]
 
     def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:
@@ -187,6 +189,15 @@ class BatchNorm(tf.Module):
             return tf.cast(d_x, x.dtype), [(self.gamma, d_gamma), (self.beta, d_beta)]
 
         return y, backward
+
+    def _by_constants(self, x: tf.Tensor) -> tf.Tensor:
+        """Normalises by the moving statistics, in plain operations.
+
+        Grappler merges the fused one into a convolution in some graphs and not in others, with other bits.
+        """
+        scale = tf.stop_gradient(self.gamma * tf.math.rsqrt(self.moving_variance + EPSILON))
+        working = tf.cast(x, scale.dtype) - tf.stop_gradient(self.moving_mean)
+        return tf.cast(working * scale + tf.stop_gradient(self.beta), x.dtype)
 
     def _widen(self, x: tf.Tensor, when: tf.Tensor | None = None) -> tf.Tensor:
         """Casts bfloat16 to float32, after `when`, if the number of channels makes oneDNN's bfloat16 kernel slow."""

@@ -8,14 +8,15 @@ import shutil
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from accumtrain.config.convert import from_mapping
+from accumtrain.engine.ema import MovingAverage
 from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.jobs.dispatch import run
 from accumtrain.jobs.starting import begin_with_weights
 from accumtrain.jobs.trained import trained_images, trained_model
-from accumtrain.models.build_model import build_model
-from accumtrain.models.spec import ModelSpec
+from accumtrain.runs.checkpoint_store import Saved
 from accumtrain.runs.run import read_config
 from tests.engine.small import window_for
 
@@ -61,7 +62,7 @@ def keras_file(request, tmp_path_factory):
 
 
 def test_a_run_starts_from_the_averages_of_another(config, runs, tmp_path, capsys):
-    run(config("train.steps=1", "optim=sgd", "optim.lr=0", "optim.weight_decay=0", "ema.decay=0.5"))
+    run(config("train.steps=1", "optim=sgd", "optim.lr=1e-30", "optim.weight_decay=0", "ema.decay=0.5"))
     before, now = best_of(runs / "base"), best_of(tmp_path / "one")
     assert all(np.array_equal(now[path], value) for path, value in before.items())
     assert "10 of 10 variables loaded, 21,386 of 21,386 values" in capsys.readouterr().out
@@ -112,8 +113,6 @@ def test_what_a_file_has_beyond_the_model_is_told(config, tmp_path):
 
 
 def test_the_averages_begin_with_the_weights(config):
-    from accumtrain.engine.ema import MovingAverage
-
     chosen = config()
     window = window_for(chosen.model, chosen.optim, (8, 8, 1), ema=lambda weights: MovingAverage(weights, 0.9))
     begin_with_weights(chosen, window)
@@ -130,10 +129,15 @@ def test_resume_is_exact(config, compose, runs, tmp_path):
     run(compose(*LENET, f"run.dir={tmp_path}", "run.name=whole", f"model.weights={runs / 'base'}", FREEZE))
     last = [json.loads((tmp_path / name / "metrics.jsonl").read_text().splitlines()[-1]) for name in ("one", "whole")]
     assert last[0]["loss"] == last[1]["loss"]
-    one, whole = best_of(tmp_path / "one"), best_of(tmp_path / "whole")
-    assert all(np.array_equal(one[path], whole[path]) for path in whole)
+    one, whole = (
+        tf.train.load_checkpoint(Saved(4, tmp_path / name / "checkpoints/step-4").prefix) for name in ("one", "whole")
+    )
+    state = [name for name in whole.get_variable_to_shape_map() if name.startswith(("model/", "optimizer/"))]
+    assert len(state) > 10
+    assert all(np.array_equal(one.get_tensor(name), whole.get_tensor(name)) for name in state)
 
 
+@pytest.mark.slow
 def test_identity_is_the_content_and_not_the_path(config, runs, tmp_path):
     run(config("train.steps=1"))
     shutil.copytree(runs / "base", tmp_path / "elsewhere")
@@ -142,12 +146,13 @@ def test_identity_is_the_content_and_not_the_path(config, runs, tmp_path):
         run(config("train.steps=3", weights="null"))
     other = config("train.steps=1", "run.name=other", "run.seed=1", weights="null")
     run(other)
-    with pytest.raises(CheckpointError, match="began with other weights: model.weights=crc32c"):
+    with pytest.raises(CheckpointError, match=r"began with other weights: model\.weights=crc32c"):
         run(config("train.steps=3", weights=tmp_path / "other"))
-    with pytest.raises(ConfigError, match="model.freeze"):
+    with pytest.raises(ConfigError, match=r"model\.freeze"):
         run(config("train.steps=3", FREEZE))
 
 
+@pytest.mark.slow
 def test_verify_passes_with_weights_and_frozen_norms(compose, tmp_path):
     small = ("model=revnet38", "model.units=[1,1]", "model.filters=[8,8,16]", "batch_size=8", "accum.steps=2")
     here = (*small, f"run.dir={tmp_path}")
@@ -187,13 +192,3 @@ def test_evaluation_needs_the_weights_no_more(config, compose, tmp_path, runs):
     shutil.rmtree(tmp_path / "gone")
     done = run(compose(*LENET, f"run.dir={tmp_path}", "run.name=one", "job=evaluate"))
     assert done["status"] == "completed"
-
-
-def test_spec_is_that_of_the_source(runs):
-    """What `best_of` compares is not the initial model."""
-    first = build_model(
-        window_config := from_mapping(read_config(runs / "base/config.yaml")).model, ModelSpec((8, 8, 1), 10)
-    )
-    assert window_config.kind == "lenet"
-    trained = best_of(runs / "base")
-    assert any((variable.numpy() != trained[path]).any() for path, variable in first.named.items())
