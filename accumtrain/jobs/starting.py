@@ -16,8 +16,8 @@ from accumtrain.engine.checkpoint_files import find_whole
 from accumtrain.engine.window import Window
 from accumtrain.errors import ConfigError
 from accumtrain.jobs.trained import trained_images, trained_model
-from accumtrain.models.keras_file import read_keras_file
 from accumtrain.models.keras_model import KerasModel
+from accumtrain.models.keras_weights import read_keras_file
 from accumtrain.models.start import Started, start_from
 from accumtrain.runs.checkpoint_store import CheckpointStore
 from accumtrain.runs.files import write_json

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import keras
 import tensorflow as tf
@@ -181,7 +181,7 @@ class KerasModel(Model):
         named, paths = self.named, frozenset(paths)
         self._frozen = frozenset(id(named[path]) for path in paths)
         for segment in self.segments:
-            segment.freeze(paths)
+            cast(KerasSegment, segment).freeze(paths)
 
     def cast(self, images: Any) -> Any:
         x = super().cast(images)

@@ -68,7 +68,7 @@ def _own(layer: keras.Layer) -> Mapping[str, keras.Variable]:
 def _keys(model: keras.Model) -> dict[str, str]:
     """Key in the file -> path of the variable. Layers are numbered by class, in the order of the model."""
     numbers: dict[str, int] = {}
-    keys = {}
+    keys: dict[str, str] = {}
     for layer in model.layers:
         kind = to_snake_case(type(layer).__name__)
         numbers[kind] = numbers.get(kind, -1) + 1
@@ -79,7 +79,7 @@ def _keys(model: keras.Model) -> dict[str, str]:
 
 def _legacy_keys(content: h5py.Group, model: keras.Model) -> dict[str, str]:
     """As `_keys`, for files that name their layers; the variables of a layer stand in the same order."""
-    keys = {}
+    keys: dict[str, str] = {}
     for layer in model.layers:
         group = content.get(layer.name)
         if group is not None and "weight_names" in group.attrs:
