@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ from accumtrain.engine.checkpoint_files import find_whole
 from accumtrain.engine.window import Window
 from accumtrain.errors import ConfigError
 from accumtrain.jobs.trained import trained_images, trained_model
+from accumtrain.models.build_model import build_model
 from accumtrain.models.keras_model import KerasModel
 from accumtrain.models.keras_weights import read_keras_file
+from accumtrain.models.spec import ModelSpec
 from accumtrain.models.start import Started, start_from
 from accumtrain.runs.checkpoint_store import CheckpointStore
 from accumtrain.runs.files import write_json
@@ -86,7 +89,7 @@ def begin_with_weights(config: Config, window: Window) -> Started | None:
     place = place_of_weights(config)
     if place is None:
         return None
-    started = start_from(window.model, _arrays(place, window))
+    started = start_from(window.model, _arrays(place, window, config.model.memory))
     if not started.loaded:
         path, reason = next(iter(started.left.items()))
         raise ConfigError(
@@ -99,7 +102,7 @@ def begin_with_weights(config: Config, window: Window) -> Started | None:
     return started
 
 
-def _arrays(place: Path, window: Window) -> Mapping[str, Any]:
+def _arrays(place: Path, window: Window, memory: str) -> Mapping[str, Any]:
     if place.is_file():
         assert isinstance(window.model, KerasModel), "place_of_weights refuses others"
         return read_keras_file(place, window.model.whole())
@@ -107,8 +110,13 @@ def _arrays(place: Path, window: Window) -> Mapping[str, Any]:
     source["run"] = {**source["run"], "dir": str(place.parent), "name": place.resolve().name}
     config = from_mapping(source)
     with tf.device("CPU"):
-        model, _ = trained_model(config, *trained_images(config))
-        return {path: variable.numpy() for path, variable in model.named.items()}
+        images, fingerprint = trained_images(config)
+        model, _ = trained_model(config, images, fingerprint)
+        # a RevNet has other paths under another policy, in the same order
+        policy = memory if memory in config.model.policies else config.model.memory
+        spec = ModelSpec(images.shape, len(images.class_names), config.precision, config.run.seed)
+        paths = build_model(replace(config.model, memory=policy, freeze=[]), spec).named
+        return {path: variable.numpy() for path, variable in zip(paths, model.named.values(), strict=True)}
 
 
 def show_start(config: Config, started: Started, window: Window, folder: Path, *, writes: bool) -> None:
