@@ -116,7 +116,8 @@ def _window_with(config: Config, data: Data, policy: str) -> Window:
     """A window on one device, with another memory policy and an optimizer without state."""
     model = replace(config.model, memory=policy)
     optim = SgdConfig(lr=1.0, weight_decay=0.0, momentum=0.0)
-    window = build_window(replace(config, model=model, optim=optim), data, 1, tf.distribute.get_strategy())
+    config = replace(config, model=model, optim=optim)
+    window = build_window(config, data, 1, tf.distribute.get_strategy())
     begin_with_weights(config, window)
     return window
 
