@@ -23,4 +23,4 @@ def test_the_commands(command, tmp_path):
     for name in ("tuned", "head"):
         said = json.loads((tmp_path / "runs" / name / "weights.json").read_text())
         assert said["left"] == {}
-    assert "650 parameters" in answer.out, "only the classifier is trained"
+    assert "778 parameters" in answer.out, "only the classifier is trained"
