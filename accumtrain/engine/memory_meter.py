@@ -20,7 +20,7 @@ def tensor_bytes(variables: Iterable[tf.Variable]) -> int:
 def state_bytes(window: Window) -> dict[str, int]:
     """Bytes by kind on one replica: weights, gradients, optimizer, batch_norm, ema."""
     return {
-        "weights": tensor_bytes(window.variables_),
+        "weights": tensor_bytes([*window.variables_, *window.model.frozen]),
         "gradients": tensor_bytes(window.gradients),
         "optimizer": tensor_bytes(window.optimizer.state),
         "batch_norm": tensor_bytes(v for norm in window.model.norms for v in (norm.moving_mean, norm.moving_variance)),

@@ -31,6 +31,7 @@ from accumtrain.engine.window import Window
 from accumtrain.errors import CheckpointError
 from accumtrain.jobs.first_images import first_images
 from accumtrain.jobs.recovery import Recovery, warn_of_rate_jump
+from accumtrain.jobs.starting import begin_with_weights, digest
 from accumtrain.jobs.summary import batch_sizes, results, speed_and_memory
 from accumtrain.planning.auto_steps import with_accum_steps_resolved
 from accumtrain.planning.tensorflow_errors import in_user_words
@@ -96,6 +97,7 @@ class Session:
             both = data.val is not None and data.test is not None
             self.tester = self._evaluator("test") if both else None  # at the end, of the best state
         self.alone = devices.workers == 1
+        self._weights = digest(config)
         self.checkpoints = Checkpoints(
             run.checkpoints,
             window,
@@ -105,6 +107,7 @@ class Session:
             writes=devices.chief,
         )
         self.resumed = self.restore()
+        self.started = None if self.resumed else begin_with_weights(config, window)
         self._check_workers_agree()
         run.truncate(self.done)
         self.logbook = Logbook(run, config.batch_size, data.train.size, self.evaluator.names)
@@ -131,6 +134,7 @@ class Session:
         return {
             "learned": learned_values(self.config),
             "data": dict(self.data.fingerprint),
+            "weights": self._weights,
             "total_steps": self.total,
             "recovery": self.recovery.counts,
         }

@@ -17,6 +17,7 @@ from accumtrain.errors import DivergedError, Preempted
 from accumtrain.jobs.opening import show_opening
 from accumtrain.jobs.patience import evaluations_since_best
 from accumtrain.jobs.session import SKIPPED, Session
+from accumtrain.jobs.starting import show_start
 from accumtrain.jobs.summary import show_closing
 from accumtrain.jobs.trained import images_of
 from accumtrain.progress import Progress
@@ -43,6 +44,8 @@ class Training(Session):
 
     def run(self) -> dict[str, Any] | None:
         show_opening(self.config, self.run_folder, self.data, self.devices, self.window, self.total, self.micro_batch)
+        if self.started is not None:
+            show_start(self.config, self.started, self.window, self.run_folder.path, writes=self.devices.chief)
         if self._nothing_left() and (summary := self._summary_of_the_end()):
             say(self._why_finished())
             show_closing(summary, self.run_folder)

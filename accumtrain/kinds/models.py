@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 
 from accumtrain.errors import ConfigError
 from accumtrain.kinds.table import Choice, Kind, Table, required
-from accumtrain.kinds.values import FRACTION, OneOf, Range, show
+from accumtrain.kinds.values import FRACTION, NotEmpty, OneOf, Range, show
 
 STORE, RECOMPUTE, REVERSE = "store", "recompute", "reverse"
 NORM_MOMENTUM = 0.9
@@ -20,12 +20,16 @@ class ModelConfig(Choice):
 
     `memory`: how the backward pass gets activations. store: all are kept. recompute: those at cut points are kept, the
     others computed again. reverse: the last ones are kept, the others computed back from them (RevNets only).
+    `weights`: a run, by its name or folder, or a file of Keras weights to start from. null: initial values.
+    `freeze`: patterns of paths of variables that keep their values. One that begins with - takes its paths back.
 
     Attributes:
         same_bits_in_every_graph: the model's operations give the same bits in every graph, as job=verify then requires.
     """
 
     memory: Annotated[str, OneOf(MEMORIES)] = STORE
+    weights: Annotated[str | None, NotEmpty("leave it out to start from initial values")] = None
+    freeze: list[str] = field(default_factory=list)
 
     same_bits_in_every_graph: ClassVar[bool] = True
 
@@ -199,5 +203,5 @@ MODELS.add(
     Kind(LeNetConfig, "accumtrain.models.lenet:build_lenet"),
     Kind(ResNetConfig, "accumtrain.models.resnet:build_resnet"),
     Kind(RevNetConfig, "accumtrain.models.revnet:build_revnet"),
-    Kind(KerasModelConfig, "accumtrain.models.keras_model:build_keras"),
+    Kind(KerasModelConfig, "accumtrain.models.keras_applications:build_keras"),
 )
