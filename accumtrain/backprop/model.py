@@ -56,6 +56,12 @@ class Model(tf.Module):
         return tuple(variable for variable in self.learnable if id(variable) not in self._frozen)
 
     @property
+    def trainable_paths(self) -> list[str]:
+        """The path of each trainable variable."""
+        paths = {id(variable): path for path, variable in self.named.items()}
+        return [paths[id(variable)] for variable in self.trainable_variables]
+
+    @property
     def frozen(self) -> list[tf.Variable]:
         """The variables that keep their values."""
         return [variable for variable in self.learnable if id(variable) in self._frozen]

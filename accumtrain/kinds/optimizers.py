@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 from accumtrain.errors import ConfigError
 from accumtrain.kinds.adafactor_presets import FACTORED_AXES, MOMENTUM_OF, WEIGHT_DECAY_FACTORS
 from accumtrain.kinds.table import Choice, Kind, Table, required
-from accumtrain.kinds.values import COUNT, FRACTION, NOT_NEGATIVE, POSITIVE, OneOf, Range
+from accumtrain.kinds.values import COUNT, FRACTION, NOT_NEGATIVE, POSITIVE, OneOf, Range, check_size, show
 
 
 @dataclass(kw_only=True)
@@ -18,6 +18,8 @@ class OptimConfig(Choice):
     `lr`: the learning rate, before the factor of the schedule; null: the optimizer's own.
     `weight_decay`: strength of the decay of kernels, never of biases and normalisation; 0 turns it off.
     `clip_norm`: the largest norm over all gradients; 0 does not clip.
+    `rates`: factors on the rate by patterns of paths of variables, such as {segments/0/*: 0.1}. The last that matches
+    decides; 1 without one.
     `adaptive_clip`: the largest ratio of the norm of a unit's gradient to that of its weights; 0 does not clip. One of
     optim.clip_norm and optim.adaptive_clip at most is on.
 
@@ -28,6 +30,7 @@ class OptimConfig(Choice):
 
     lr: Annotated[float | None, POSITIVE] = 1e-3
     weight_decay: Annotated[float, NOT_NEGATIVE] = 0.0
+    rates: dict[str, Any] = field(default_factory=dict)
     clip_norm: Annotated[float, NOT_NEGATIVE] = 0.0
     adaptive_clip: Annotated[float, NOT_NEGATIVE] = 0.0
 
@@ -47,7 +50,7 @@ class OptimConfig(Choice):
     def arguments(self) -> dict[str, Any]:
         """Keyword arguments of its class: all keys but `kind` and what the window does, with `lr` spelled out."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
-        del values["kind"], values["clip_norm"], values["adaptive_clip"]
+        del values["kind"], values["rates"], values["clip_norm"], values["adaptive_clip"]
         return {"learning_rate": values.pop("lr"), **values}
 
     def check(self) -> None:
@@ -55,6 +58,13 @@ class OptimConfig(Choice):
             raise ConfigError(
                 f"optim.clip_norm={self.clip_norm} and optim.adaptive_clip={self.adaptive_clip}: set one of them to 0"
             )
+        for pattern, factor in self.rates.items():
+            if isinstance(factor, bool) or not isinstance(factor, int | float) or not factor > 0:
+                raise ConfigError(
+                    f"optim.rates.{pattern}={show(factor)}: must be a factor above 0; model.freeze=[{pattern}] keeps "
+                    "weights as they are"
+                )
+            check_size(f"optim.rates.{pattern}", factor)
         if self.lr is None and not self.has_own_rate:
             owners = " and ".join(row.name for row in OPTIMIZERS if row.config.has_own_rate)
             raise ConfigError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from accumtrain.backprop.model import Model
 from accumtrain.kinds.models import MODELS, ModelConfig
 from accumtrain.kinds.table import load
-from accumtrain.models.chosen import chosen
+from accumtrain.models.path_patterns import frozen_paths
 from accumtrain.models.spec import ModelSpec
 
 
@@ -18,5 +18,5 @@ def build_model(config: ModelConfig, spec: ModelSpec) -> Model:
     model: Model = load(MODELS[config.kind].build)(config, spec)
     if config.freeze:
         learnable = {id(variable) for variable in model.learnable}
-        model.freeze(chosen(config.freeze, [path for path, each in model.named.items() if id(each) in learnable]))
+        model.freeze(frozen_paths(config.freeze, [path for path, each in model.named.items() if id(each) in learnable]))
     return model

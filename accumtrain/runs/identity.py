@@ -43,6 +43,7 @@ def learned_values(config: Config | Mapping[str, Any]) -> dict[str, Any]:
         flat["accum.steps"] = accum["steps"]
     flat["accum.reduction"] = accum.get("reduction", "mean")
     flat.setdefault("model.freeze", [])
+    flat.setdefault("optim.rates", {})
     return {key: value for key, value in flat.items() if key not in NOT_LEARNED}
 
 

@@ -15,7 +15,7 @@ from accumtrain.errors import ConfigError
 from accumtrain.kinds.models import KerasModelConfig, ModelConfig
 from accumtrain.kinds.optimizers import SgdConfig
 from accumtrain.models.build_model import build_model
-from accumtrain.models.chosen import chosen
+from accumtrain.models.path_patterns import frozen_paths
 from accumtrain.models.spec import ModelSpec
 from tests.engine.small import examples, lenet, resnet20, revnet38, train, window_for
 
@@ -50,7 +50,7 @@ def test_a_frozen_variable_and_its_statistics_stay(config, pattern, shape):
     count, before = len(window.model.trainable_variables), values(window)
     train(window, [examples(8, shape)], micro_steps=2)
     changed = {path for path, value in values(window).items() if (value != before[path]).any()}
-    kept = set(chosen([pattern], [*before]))
+    kept = set(frozen_paths([pattern], [*before]))
     assert kept
     assert changed == set(before) - kept
     assert len(window.gradients) == len(window.optimizer.state) == len(window.ema.averages) == count
@@ -119,8 +119,8 @@ def test_the_paths_of_keras_do_not_depend_on_what_was_built_before():
 
 def test_the_last_pattern_decides():
     paths = ["a/kernel", "a/bias", "b/kernel"]
-    assert chosen(["*", "-b/*"], paths) == ["a/kernel", "a/bias"]
-    assert chosen(["*", "-a/*", "a/bias"], paths) == ["a/bias", "b/kernel"]
+    assert frozen_paths(["*", "-b/*"], paths) == ["a/kernel", "a/bias"]
+    assert frozen_paths(["*", "-a/*", "a/bias"], paths) == ["a/bias", "b/kernel"]
 
 
 @pytest.mark.parametrize(
@@ -134,5 +134,5 @@ def test_the_last_pattern_decides():
 )
 def test_patterns_that_choose_nothing_or_everything(patterns, said):
     with pytest.raises(ConfigError) as refused:
-        chosen(patterns, ["a/kernel", "b/bias"])
+        frozen_paths(patterns, ["a/kernel", "b/bias"])
     assert said in str(refused.value)
