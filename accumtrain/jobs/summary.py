@@ -12,6 +12,7 @@ from accumtrain.engine.checkpoint import Checkpoints
 from accumtrain.engine.memory_meter import Meter, state_bytes, tensor_bytes
 from accumtrain.engine.window import Window
 from accumtrain.runs.logbook import Logbook
+from accumtrain.runs.measured import measured
 from accumtrain.runs.run import Run
 
 
@@ -59,11 +60,7 @@ def batch_sizes(config: Config, micro_batch: int, replicas: int) -> dict[str, An
 
 def show_closing(summary: dict[str, Any], run: Run) -> None:
     """Prints the table at the end of a run."""
-    watched = summary["best_on"]
-    titles = {"train": "train", watched: watched, "best": f"best on {watched}"}
-    if watched != "test":
-        titles["test"] = "test, of the best"
-    splits = {title: summary[split] for split, title in titles.items() if summary.get(split) is not None}
+    splits = measured(summary)
     means = list(dict.fromkeys(name for values in splits.values() for name in values))
     rows = [(title, *(_number(values.get(name)) for name in means)) for title, values in splits.items()]
     speed = summary["examples_per_second"]
