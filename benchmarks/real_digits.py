@@ -5,7 +5,8 @@
 
 Of each digit the last fifth is the test split and the tenth before it the validation split, in the package's order.
 Runs, each with the command that is printed: LeNet-5 with the update of the tutorial (32 x 4, mean and sum) and with one
-batch of 128, RevNet-38 with Adafactor, plain and with recipe=strong. The best state is chosen on the validation split.
+batch of 128; RevNet-38 with Adafactor at 14 x 14 pixels, plain and with recipe=strong. The best state is chosen on the
+validation split.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ CASES = {
         "128 x 1": "experiment=mnist_lenet5 accum.steps=1",
     },
     "revnet38": {
-        "plain": "model=revnet38 optim=adafactor batch_size=64 accum.steps=2",
-        "recipe=strong": "recipe=strong model=revnet38 optim=adafactor batch_size=64 accum.steps=2",
+        "plain": "model=revnet38 optim=adafactor batch_size=64 accum.steps=2 data.image_size=14",
+        "recipe=strong": "recipe=strong model=revnet38 optim=adafactor batch_size=64 accum.steps=2 data.image_size=14",
     },
 }
 
