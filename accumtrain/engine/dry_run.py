@@ -36,8 +36,8 @@ def measure(config: Config, data: Data, micro_batch: int, directory: Path) -> di
         directory: an empty folder for checkpoints.
 
     Returns:
-        accum_steps, replicas, static_bytes, peak_bytes, rss_bytes, examples_per_second (of whole updates of
-        accum_steps micro-steps), seconds_to_first_update (from the start of the process).
+        accum_steps, replicas, static_bytes, peak_bytes, workspace_bytes, rss_bytes, examples_per_second (of whole
+        updates of accum_steps micro-steps), seconds_to_first_update (from the start of the process).
 
     Raises:
         ConfigError: batch_size does not divide by micro_batch and replicas.
@@ -54,12 +54,14 @@ def measure(config: Config, data: Data, micro_batch: int, directory: Path) -> di
         timings.append(dry_run.update())
     micro_step, commit = map(statistics.median, zip(*timings, strict=True))
     dry_run.evaluate()
+    dry_run.measure_workspace()
     memory = dry_run.finish()
     return {
         "accum_steps": steps,
         "replicas": devices.replicas,
         "static_bytes": memory["tensor_static_bytes"],
         "peak_bytes": memory["tensor_peak_bytes"],
+        "workspace_bytes": memory["workspace_bytes"],
         "rss_bytes": memory["rss_peak_bytes"],
         "examples_per_second": config.batch_size / (steps * micro_step + commit),
         "seconds_to_first_update": first_update + (steps - min(steps, MICRO_STEPS)) * micro_step,
@@ -129,6 +131,11 @@ class DryRun:
                 self.step.updates(self.batches, count)["step"].numpy()
                 self.calls = 1 / count
         return count
+
+    def measure_workspace(self) -> None:
+        """Makes a micro-step more, without an update, whose workspaces the meter measures."""
+        self.meter.measure_workspace(lambda: self.step.accumulate(self.batches, 1))
+        self.step.drop()
 
     def evaluate(self) -> None:
         """Evaluates the first batch."""

@@ -42,12 +42,6 @@ class ComparedRun:
         return value if is_number(value) else None
 
     @property
-    def activations(self) -> float | None:
-        """Bytes of tensors at the peak beyond those that are always there."""
-        peak, static = (self.number(f"memory.tensor_{kind}_bytes") for kind in ("peak", "static"))
-        return None if peak is None or static is None else peak - static
-
-    @property
     def batch(self) -> str:
         """batch_size = micro-batch x accum.steps x replicas."""
         sizes = map(self.number, ("batch_size", "micro_batch_size", "accum_steps", "replicas"))

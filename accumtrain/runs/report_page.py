@@ -19,6 +19,11 @@ from accumtrain.runs.short_names import labels
 PARTS = Path(__file__).with_suffix("")  # the folder beside this file
 AXES = ("step", "epoch", "seconds")  # of a record
 MOST_POINTS = 300  # of a run's curve of one metric
+MEMORY = {  # titles of columns, and keys of the summary
+    "activations": "memory_by_kind.activations",
+    "workspace": "memory_by_kind.workspace",
+    "resident": "memory.rss_peak_bytes",
+}
 CONFIGURED, RESULT = "configured", "result"  # what a column holds
 
 
@@ -82,9 +87,9 @@ def _results(runs: Sequence[ComparedRun]) -> dict[str, list[tuple[str, Any]]]:
     for title, (key, form) in JOBS["train"].columns.items():
         columns[title] = [(cell(run.number(key), form), run.number(key)) for run in runs]
     columns["batch"] = [(run.batch, run.number("batch_size")) for run in runs]
-    columns["activations"] = [(cell(run.activations, format_bytes), run.activations) for run in runs]
-    peaks = [run.number("memory.rss_peak_bytes") for run in runs]
-    columns["resident"] = [(cell(peak, format_bytes), peak) for peak in peaks]
+    for title, key in MEMORY.items():
+        sizes = [run.number(key) for run in runs]
+        columns[title] = [(cell(size, format_bytes), size) for size in sizes]
     return columns
 
 
