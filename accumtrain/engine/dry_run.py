@@ -133,9 +133,13 @@ class DryRun:
         return count
 
     def measure_workspace(self) -> None:
-        """Makes a micro-step more, without an update, whose workspaces the meter measures."""
-        self.meter.measure_workspace(lambda: self.step.accumulate(self.batches, 1))
-        self.step.drop()
+        """Makes an update of one micro-step, whose workspaces the meter measures."""
+
+        def shortest_update() -> None:
+            self.step.accumulate(self.batches, 1)
+            self.step.commit(partial=True)
+
+        self.meter.measure_workspace(shortest_update)
 
     def evaluate(self) -> None:
         """Evaluates the first batch."""

@@ -52,7 +52,10 @@ class Meter:
             tf.config.experimental.reset_memory_stats(device)
 
     def measure_workspace(self, work: Callable[[], Any]) -> None:
-        """Does `work`, a micro-step, and measures how much of the peak is operations' own scratch memory, on a CPU."""
+        """Does `work`, and measures by how much operations' own scratch memory raises its peak, on a CPU.
+
+        `work` is what the peak comes from, such as a micro-step. Elsewhere than on a CPU it is not done.
+        """
         if self.devices == [CPU]:
             self._workspace = workspace_at_peak(work)
 
@@ -89,7 +92,7 @@ def at_peak(memory: Mapping[str, int | None]) -> str:
         return "tensors are not counted on this device"
     kinds = [f"state {format_bytes(static)}", f"activations {format_bytes(activations)}"]
     kinds += [] if workspace is None else [f"workspace {format_bytes(workspace)}"]
-    return f"{format_bytes(peak)} of tensors at the peak: {', '.join(kinds)}"
+    return f"{format_bytes(peak)} at the peak: {', '.join(kinds)}"
 
 
 def _rss_peak() -> int:

@@ -46,10 +46,10 @@ def workspace_at_peak(work: Callable[[], Any]) -> int:
         tf.errors.AlreadyExistsError: a profiler runs in this process already.
     """
     allocations = list(_allocations(work))
-    return _peak(allocations) - _peak([each for each in allocations if not each.is_workspace])
+    return peak_bytes(allocations) - peak_bytes([each for each in allocations if not each.is_workspace])
 
 
-def _peak(allocations: list[Allocation]) -> int:
+def peak_bytes(allocations: list[Allocation]) -> int:
     """The most bytes held at any moment."""
     changes = [(each.began, each.size) for each in allocations]
     changes += [(each.ended, -each.size) for each in allocations if each.ended is not None]

@@ -9,9 +9,9 @@ from accumtrain.config.schema import Config
 from accumtrain.console import format_bytes, say, table
 from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.kinds.jobs import JOBS, cell
-from accumtrain.runs.compared import ComparedRun, read_ranked
+from accumtrain.runs.compared import MEMORY, ComparedRun, read_ranked
 from accumtrain.runs.curves import draw_curves
-from accumtrain.runs.report_page import MEMORY, write_page
+from accumtrain.runs.report_page import write_page
 
 TRAINED = JOBS["train"].columns
 COLUMNS = ("run", "status", *TRAINED, "batch", *MEMORY)
@@ -50,5 +50,5 @@ def _row(run: ComparedRun) -> tuple[str, ...]:
         run.summary["status"],
         *(cell(run.number(key), form) for key, form in TRAINED.values()),
         run.batch,
-        *(cell(run.number(key), format_bytes) for key in MEMORY.values()),
+        *(cell(size, format_bytes) for size in run.memory.values()),
     )

@@ -64,10 +64,10 @@ class Trial:
 
     @property
     def activation_bytes(self) -> int | None:
-        """What the peak has beyond static tensors and workspace; None if any of them was not measured."""
-        if self.peak_bytes is None or self.static_bytes is None or self.workspace_bytes is None:
+        """What the peak has beyond static tensors and, where it was measured, workspace."""
+        if self.peak_bytes is None or self.static_bytes is None:
             return None
-        return self.peak_bytes - self.static_bytes - self.workspace_bytes
+        return self.peak_bytes - self.static_bytes - (self.workspace_bytes or 0)
 
 
 def probe(config: Config, micro_batch: int, note: str = "") -> Trial:

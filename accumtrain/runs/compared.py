@@ -17,6 +17,7 @@ from accumtrain.kinds.values import show
 from accumtrain.runs.names import NOT_IN_NAMES
 from accumtrain.runs.run import read_config, read_records, read_summary
 
+MEMORY = ("activations", "workspace", "resident")  # of a run, see ComparedRun.memory
 NAMING = ("title", "name", "kind")  # last parts of the keys that say the most about their group, first one best
 
 
@@ -40,6 +41,17 @@ class ComparedRun:
         for name in key.split("."):
             value = value.get(name) if isinstance(value, dict) else None
         return value if is_number(value) else None
+
+    @property
+    def memory(self) -> dict[str, float | None]:
+        """Bytes of what differs most between runs: tensors at the peak beyond those that are always there, by kind.
+
+        Where workspace was not measured, as by earlier versions, activations hold it too.
+        """
+        peak, static = (self.number(f"memory.tensor_{kind}_bytes") for kind in ("peak", "static"))
+        workspace = self.number("memory.workspace_bytes")
+        activations = None if peak is None or static is None else peak - static - (workspace or 0)
+        return dict(zip(MEMORY, (activations, workspace, self.number("memory.rss_peak_bytes")), strict=True))
 
     @property
     def batch(self) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from accumtrain.console import format_bytes
 from accumtrain.kinds.jobs import JOBS, cell
-from accumtrain.runs.compared import ComparedRun, differing_keys, is_number
+from accumtrain.runs.compared import MEMORY, ComparedRun, differing_keys, is_number
 from accumtrain.runs.curves import measured
 from accumtrain.runs.extremes import extremes
 from accumtrain.runs.files import write_atomic
@@ -19,11 +19,6 @@ from accumtrain.runs.short_names import labels
 PARTS = Path(__file__).with_suffix("")  # the folder beside this file
 AXES = ("step", "epoch", "seconds")  # of a record
 MOST_POINTS = 300  # of a run's curve of one metric
-MEMORY = {  # titles of columns, and keys of the summary
-    "activations": "memory_by_kind.activations",
-    "workspace": "memory_by_kind.workspace",
-    "resident": "memory.rss_peak_bytes",
-}
 CONFIGURED, RESULT = "configured", "result"  # what a column holds
 
 
@@ -87,9 +82,8 @@ def _results(runs: Sequence[ComparedRun]) -> dict[str, list[tuple[str, Any]]]:
     for title, (key, form) in JOBS["train"].columns.items():
         columns[title] = [(cell(run.number(key), form), run.number(key)) for run in runs]
     columns["batch"] = [(run.batch, run.number("batch_size")) for run in runs]
-    for title, key in MEMORY.items():
-        sizes = [run.number(key) for run in runs]
-        columns[title] = [(cell(size, format_bytes), size) for size in sizes]
+    for title in MEMORY:
+        columns[title] = [(cell(run.memory[title], format_bytes), run.memory[title]) for run in runs]
     return columns
 
 
