@@ -18,6 +18,8 @@ from rich.text import Text
 PROSE = 36  # characters from which on a cell is prose, which may take several lines
 # of a run's name, whose keys and numbers stay together, or of a path
 BEFORE_A_WORD = re.compile(r"(?<=[-/])(?=[A-Za-z_])")
+NO_BREAK = "\N{NO-BREAK SPACE}"
+BEFORE_A_UNIT = re.compile(r"(?<=\d) (?=(?:bytes|KB|MB|GB|TB|s|x)\b)")  # of a number
 
 _silent: ContextVar[bool] = ContextVar("silent", default=False)
 
@@ -75,7 +77,8 @@ def show_line(console: Console, text: str, *marks: tuple[str, str]) -> None:
 def _in_lines(text: str, width: int, break_word: Callable[[str, int], str] = lambda word, width: word) -> str:
     """Text in lines of at most `width` characters, with the words that are longer as `break_word` has them."""
     wrap = partial(textwrap.fill, width=width, break_long_words=False, break_on_hyphens=False, replace_whitespace=False)
-    lines = "\n".join(wrap(line) for line in text.split("\n")).split("\n")
+    held = BEFORE_A_UNIT.sub(NO_BREAK, text)
+    lines = "\n".join(wrap(line) for line in held.split("\n")).replace(NO_BREAK, " ").split("\n")
     return "\n".join(line if cell_len(line) <= width else break_word(line, width) for line in lines)
 
 

@@ -59,7 +59,7 @@ for work in (of_one_operation, of_tensors):
 
 
 def test_the_workspace_of_a_convolution_is_found():
-    """TensorFlow's own kernel copies patches of nine times its input into a workspace; elementwise operations have none.
+    """TensorFlow's own kernel copies patches, nine times its input, into a workspace; elementwise operations have none.
 
     In a process of its own: which kernels are used is settled before TensorFlow is imported.
     """
