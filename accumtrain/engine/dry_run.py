@@ -102,7 +102,7 @@ class DryRun:
         self._micro_steps, self._pace, self._updates_pace = micro_steps, Pace(), Pace(WORTH_TOGETHER)
         self._together = False  # whether several updates in one call are compiled
         self.calls = 0.0  # number of compiled calls per update, for the last ones
-        self.meter = Meter()
+        self.meter = Meter(xla=devices.xla)
         self.meter.start()
 
     def update(self) -> tuple[float, float]:

@@ -37,13 +37,17 @@ class Meter:
     """Measures a run's memory on its device, as summary.json reports it.
 
     A CPU's tensors are counted only by the allocator that `process.environment.prepare` chooses.
+
+    Args:
+        xla: XLA compiles the micro-steps: each is one operation, so its activations can't be told from workspace.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, xla: bool = False) -> None:
         gpus = [device.name for device in tf.config.list_logical_devices("GPU")]
         self.devices = gpus or ([CPU] if environment.counts_bytes_on_cpu() else [])
         self.static = 0
         self._workspace: int | None = None
+        self._xla = xla
 
     def start(self) -> None:
         """Takes what is allocated now as static (weights, buffers, optimizer state), and resets the peak."""
@@ -54,9 +58,9 @@ class Meter:
     def measure_workspace(self, work: Callable[[], Any]) -> None:
         """Does `work`, and measures by how much operations' own scratch memory raises its peak, on a CPU.
 
-        `work` is what the peak comes from, such as a micro-step. Elsewhere than on a CPU it is not done.
+        `work` is what the peak comes from, such as a micro-step. Where it can't be measured it is not done.
         """
-        if self.devices == [CPU]:
+        if self.devices == [CPU] and not self._xla:
             self._workspace = workspace_at_peak(work)
 
     def read(self) -> dict[str, int | None]:

@@ -115,7 +115,7 @@ class Session:
         self.due = Due(config, total, data.train.size)
         self.recent = RecentMeans(("loss", *window.metrics), config.log.every)
         self.micro_steps_pace, self.updates_pace = Pace(), Pace(WORTH_TOGETHER)
-        self.meter, self.interrupt = Meter(), Interrupt()
+        self.meter, self.interrupt = Meter(xla=devices.xla), Interrupt()
         self.walltime = Walltime(config.run.walltime_seconds)
         self.watchdog = Watchdog(config.run.hang_timeout, run.path)
 
