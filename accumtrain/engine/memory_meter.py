@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from accumtrain.console import format_bytes
+from accumtrain.console import format_bytes, warn
 from accumtrain.engine.window import Window
 from accumtrain.engine.workspace import workspace_at_peak
 from accumtrain.process import environment
@@ -58,10 +58,15 @@ class Meter:
     def measure_workspace(self, work: Callable[[], Any]) -> None:
         """Does `work`, and measures by how much operations' own scratch memory raises its peak, on a CPU.
 
-        `work` is what the peak comes from, such as a micro-step. Where it can't be measured it is not done.
+        `work` is what the peak comes from, such as a micro-step. Where it can't be measured it is not done. No run ends
+        for it: a failure, such as of another profiler or a full disk, is a warning.
         """
-        if self.devices == [CPU] and not self._xla:
+        if self.devices != [CPU] or self._xla:
+            return
+        try:
             self._workspace = workspace_at_peak(work)
+        except (tf.errors.OpError, OSError) as error:
+            warn(f"the workspace of kernels is not measured: {str(error).partition(chr(10))[0]}")
 
     def read(self) -> dict[str, int | None]:
         """Bytes of tensors at the peak and when static, over all devices, and the process's peak resident memory.

@@ -43,7 +43,8 @@ def workspace_at_peak(work: Callable[[], Any]) -> int:
     """Bytes by which workspaces raise the peak of what `work` allocates on the CPU.
 
     Raises:
-        tf.errors.AlreadyExistsError: a profiler runs in this process already.
+        tf.errors.OpError: a profiler runs in this process already, or its file can't be written.
+        OSError: there is no folder for temporary files.
     """
     allocations = list(_allocations(work))
     return peak_bytes(allocations) - peak_bytes([each for each in allocations if not each.is_workspace])

@@ -196,6 +196,7 @@ class Session:
         """
         compiled = self.logbook.seconds_to_first_update is not None and not self.step.eager
         if compiled and self.alone and self.config.device.memory_limit_mb is None:
+            self.watchdog.beat("a micro-step that measures workspaces")
             self.meter.measure_workspace(lambda: self.step.accumulate(batches, 1))
             self.step.drop()
 
