@@ -97,8 +97,8 @@ def test_under_xla_it_is_not_measured(monkeypatch):
 @pytest.mark.parametrize(
     ("memory", "words"),
     [
-        ((10, 4, 2), "10.0 MB at the peak: state 4.0 MB, activations 4.0 MB, workspace 2.0 MB"),
-        ((10, 4, None), "10.0 MB at the peak: state 4.0 MB, activations 6.0 MB"),
+        ((10, 4, 2), "10.0 MB at peak: state 4.0 MB, activations 4.0 MB, workspace 2.0 MB"),
+        ((10, 4, None), "10.0 MB at peak: state 4.0 MB, activations 6.0 MB"),
         ((None, None, None), "tensors are not counted on this device"),
     ],
 )
