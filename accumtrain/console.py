@@ -19,6 +19,7 @@ PROSE = 36  # characters from which on a cell is prose, which may take several l
 # of a run's name, whose keys and numbers stay together, or of a path
 BEFORE_A_WORD = re.compile(r"(?<=[-/])(?=[A-Za-z_])")
 NO_BREAK = "\N{NO-BREAK SPACE}"
+BESIDE = 3  # characters of a column beside its text
 BEFORE_A_UNIT = re.compile(r"(?<=\d) (?=(?:bytes|KB|MB|GB|TB|s|x)\b)")  # of a number
 
 _silent: ContextVar[bool] = ContextVar("silent", default=False)
@@ -109,21 +110,22 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> 
     if not console.is_terminal:
         console.print(Text(_plain_table(title, columns, rows, numeric)), soft_wrap=True)
         return
-    longest = console.width - 2 * len(f" # {len(rows)}")  # of a name that has a line for itself
+    longest = console.width - 2 * BESIDE - len(f"#{len(rows)}")  # of a name that has a line for itself
     rows = [[broken(cell, longest) for cell in row] for row in rows]
     widths = [_width(column) for column in zip(columns, *rows, strict=True)]
-    if sum(widths) > console.width:
+    room = console.width - 1  # behind the last column is a line, too
+    if sum(widths) > room:
         columns, numeric = ("#", *columns), [True, *numeric]
         rows = [(str(number), *row) for number, row in enumerate(rows, start=1)]
         widths = [_width(("#", str(len(rows)))), *widths]
     console.print(Text(title, style="italic"))
-    for block in _blocks(widths, console.width):
+    for block in _blocks(widths, room):
         shown = Table(box=box.SIMPLE_HEAD)
         for place in block:
             shown.add_column(
                 Text(columns[place]),
                 justify="right" if numeric[place] else "left",
-                min_width=min(widths[place] - 2, longest),
+                min_width=min(widths[place] - BESIDE, longest),
                 overflow="fold",
             )
         for row in rows:
@@ -142,9 +144,9 @@ def broken(name: str, width: int) -> str:
 
 
 def _width(cells: Sequence[str]) -> int:
-    """Characters that a column takes at least, with the space at both sides. Only prose may wrap, between words."""
+    """Characters that a column takes at least, with a space at both sides and a line before it. Only prose may wrap."""
     lines = [line for cell in cells for line in cell.split("\n")]
-    return 2 + max(min(cell_len(line), max(PROSE, *map(cell_len, line.split() or [""]))) for line in lines)
+    return BESIDE + max(min(cell_len(line), max(PROSE, *map(cell_len, line.split() or [""]))) for line in lines)
 
 
 def _blocks(widths: Sequence[int], width: int) -> list[list[int]]:

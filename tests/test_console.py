@@ -129,6 +129,16 @@ def test_a_table_cuts_no_word(width, capsys, terminal, monkeypatch):
     assert all(part in out for name in NAMES for part in re.split(r"(?<=-)(?=[a-z])", name))
 
 
+@pytest.mark.parametrize("width", range(40, 100))
+def test_lines_between_columns_count_too(width, capsys, terminal, monkeypatch):
+    """At every width: that of cells alone may be just as wide as the terminal."""
+    columns = ["run", "best accuracy", "best loss", "test accuracy", "test loss", "examples/s", "seconds"]
+    out = shown_at(
+        width, columns, [("a", "0.8389", "1.1698", "0.8389", "1.1698", "1,663", "32.1 s")], capsys, monkeypatch
+    )
+    assert {word for column in columns for word in column.split()} | {"32.1", "s"} <= set(out.split())
+
+
 def test_a_narrow_table_is_stacked_and_numbered(capsys, terminal, monkeypatch):
     rows = [(name, "completed", *["123456789"] * 6) for name in NAMES[:2]]
     out = shown_at(80, COLUMNS, rows, capsys, monkeypatch)
