@@ -11,7 +11,7 @@ TPU_COMPILE := .venv-tpu-compile
 AUDIT := .venv-audit
 PIP := -m pip install --quiet --disable-pip-version-check --progress-bar off
 
-.PHONY: help train sweep workers tpu tpu-compile test test-slow test-tpu slurm reference torture bench bench-full audit lock clean
+.PHONY: help train memory sweep workers tpu tpu-compile test test-slow test-tpu slurm reference torture bench bench-full audit lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -19,6 +19,9 @@ help: ## list the targets
 
 train: $(READY) ## train; ARGS are overrides: make train ARGS="model=lenet5 accum.steps=2"
 	@$(BIN)/accumtrain $(ARGS)
+
+memory: $(READY) ## compare stored, recomputed and reversed activations: a table and a picture; ARGS as for train
+	@$(BIN)/accumtrain job=memory $(or $(ARGS),batch_size=512 accum.steps=1)
 
 sweep: $(READY) ## train once per combination: make sweep ARGS="batch_size=32,64,128 train.epochs=2"
 	@$(BIN)/accumtrain --multirun $(ARGS)

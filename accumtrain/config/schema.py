@@ -101,7 +101,7 @@ class CheckpointConfig:
 class LogConfig:
     """The records of a run.
 
-    `every`: updates from one record of the metrics to the next.
+    `every`: updates from one record of the metrics to the next. The progress shows means over as many.
     `images`: the first images of the run, as augmented, that TensorBoard shows; 0: none.
     `tracker`: a service that gets the records as well: none, mlflow or wandb.
     """

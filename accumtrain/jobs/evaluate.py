@@ -30,8 +30,8 @@ def run(config: Config) -> dict[str, Any] | None:
     """Evaluates the best state of a run, or the last state if there was no evaluation yet. Draws its pictures.
 
     Returns:
-        status, step, checkpoint, test or val (loss and metrics), examples_per_second, seconds, skipped (examples that
-        can't be read), and what `report_classes` returns; None on a worker that is not the chief.
+        status, step, epoch, checkpoint, test or val (loss and metrics), examples_per_second, seconds, skipped (examples
+        that can't be read), and what `report_classes` returns; None on a worker that is not the chief.
 
     Raises:
         CheckpointError: there is no trained run, its checkpoint can't be used, or a picture can't be written.
@@ -79,6 +79,7 @@ def run(config: Config) -> dict[str, Any] | None:
     return {
         "status": "completed",
         "step": saved.step,
+        "epoch": round(saved.step * config.batch_size / data.train.size, 4),
         "checkpoint": saved.prefix,
         split: means,
         "examples_per_second": result["examples"] / result["seconds"],

@@ -109,7 +109,8 @@ def _a_run(config: Config) -> dict[str, Any]:
 
 def _show_run(folder: Path, found: Mapping[str, Any]) -> None:
     if found["status"]:
-        status = f"{found['status']}, {found['step']} updates"
+        epochs = "" if found["epoch"] is None else f", {found['epoch']:.4g} epochs"
+        status = f"{found['status']}, {found['step']} updates{epochs}"
     else:
         status = "unknown" if found["unreadable"] else "no summary.json yet: it trains, or was killed"
     rows = [("status", status)]

@@ -37,6 +37,7 @@ def show_opening(
             + ("replica" if replicas == 1 else "replicas"),
         ),
         ("updates", f"{total:,} = {total * config.batch_size / data.train.size:.4g} epochs"),
+        ("progress", f"loss and metrics are means over the last {config.log.every} updates"),
         ("optimizer", config.optim.with_schedule(config.schedule.kind)),
         ("device", f"{devices.description}; {config.precision}"),
         ("state", ", ".join(f"{STATE[kind]} {format_bytes(size)}" for kind, size in sizes.items() if size)),

@@ -45,6 +45,7 @@ from accumtrain.runs.files import read_json, write_json
 from accumtrain.runs.identity import learned_values
 from accumtrain.runs.logbook import Logbook
 from accumtrain.runs.provenance import provenance
+from accumtrain.runs.recent_means import RecentMeans
 from accumtrain.runs.run import Bystander, Run
 from accumtrain.runs.tracker import open_service
 
@@ -112,8 +113,9 @@ class Session:
         run.truncate(self.done)
         self.logbook = Logbook(run, config.batch_size, data.train.size, self.evaluator.names)
         self.due = Due(config, total, data.train.size)
+        self.recent = RecentMeans(("loss", *window.metrics), config.log.every)
         self.micro_steps_pace, self.updates_pace = Pace(), Pace(WORTH_TOGETHER)
-        self.meter, self.interrupt = Meter(), Interrupt()
+        self.meter, self.interrupt = Meter(xla=devices.xla), Interrupt()
         self.walltime = Walltime(config.run.walltime_seconds)
         self.watchdog = Watchdog(config.run.hang_timeout, run.path)
 
@@ -150,6 +152,10 @@ class Session:
         warn_of_rate_jump(self.config, manifest.get("total_steps"), self.total, self.done)
         return True
 
+    def epoch(self, step: int) -> str:
+        """How many epochs `step` updates are."""
+        return f"{step * self.config.batch_size / self.data.train.size:.4g}"
+
     def batches(self, windows_back: int = 0) -> Any:
         """The micro-batches from the next window on, or from so many windows before it."""
         return iter(distributed(self.devices.strategy, partial(self._stream, windows_back)))
@@ -181,6 +187,18 @@ class Session:
             events.images(
                 "first images, augmented", first_images(self.data, self.config.log.images, self.recovery.seed)
             )
+
+    def measure_workspace(self, batches: Iterator[Any]) -> None:
+        """Measures the workspaces of a micro-step, which changes nothing. Does nothing under a memory limit.
+
+        A run must not fail for a measurement, and a kernel that is refused memory may end the process. Without an
+        update in this session there is nothing compiled to measure.
+        """
+        compiled = self.logbook.seconds_to_first_update is not None and not self.step.eager
+        if compiled and self.alone and self.config.device.memory_limit_mb is None:
+            self.watchdog.beat("a micro-step that measures workspaces")
+            self.meter.measure_workspace(lambda: self.step.accumulate(batches, 1))
+            self.step.drop()
 
     def note_skipped(self) -> None:
         """Adds the examples that data.on_error=skip has left out to SKIPPED."""

@@ -64,6 +64,7 @@ BY_ACCURACY = (("test.accuracy", -1), ("test.loss", 1))
 BY_BEST = (("best.accuracy", -1), ("best.loss", 1))
 TESTED: dict[str, Column] = {
     "updates": ("step", ",.0f"),
+    "epoch": ("epoch", ".4g"),
     "test accuracy": ("test.accuracy", ".4f"),
     "test loss": ("test.loss", ".4f"),
     "examples/s": ("examples_per_second", ",.0f"),
@@ -71,6 +72,7 @@ TESTED: dict[str, Column] = {
 }
 TRAINED: dict[str, Column] = {
     "step": ("step", "d"),
+    "epoch": ("epoch", ".4g"),
     "best accuracy": ("best.accuracy", ".4f"),
     "best loss": ("best.loss", ".4f"),
     "test accuracy": ("test.accuracy", ".4f"),
@@ -81,6 +83,7 @@ TRAINED: dict[str, Column] = {
 MEASURED: dict[str, Column] = {
     "images/s": ("images_per_second.median", ",.4g"),
     "peak of tensors": ("memory.tensor_peak_bytes", format_bytes),
+    "workspace": ("memory.workspace_bytes", format_bytes),
     "resident": ("memory.rss_peak_bytes", format_bytes),
     "of a matrix product": ("share_of_matmul", ".0%"),
     "first update": ("seconds_to_first_update.total", format_seconds),
@@ -143,6 +146,14 @@ JOBS.add(
         "accumtrain.jobs.plan:run",
         "plan.json",
         "Finds what fits into the memory, and how fast it is.",
+        in_children=True,
+    ),
+    Job(
+        "memory",
+        "accumtrain.jobs.memory:run",
+        "memory.json",
+        "Compares what stored, recomputed and reversed activations take.",
+        check="accumtrain.planning.comparable:check_memory",
         in_children=True,
     ),
     Job(

@@ -44,7 +44,8 @@ class OptimConfig(Choice):
 
     def with_schedule(self, schedule: str) -> str:
         """What the banner says about the optimizer and its schedule."""
-        return f"{self.label}, {schedule} schedule"
+        rate = "a rate of its own" if self.lr is None else f"rate {self.lr:g}"
+        return f"{self.label}, {rate}, {schedule} schedule"
 
     @property
     def arguments(self) -> dict[str, Any]:

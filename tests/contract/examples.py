@@ -77,6 +77,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "evaluate": (),
         "verify": (),
         "plan": ("batch_size=2", "accum.steps=1"),
+        "memory": (),
         "bench": ("bench.updates=2", "bench.seconds=0"),
         "lr": ("range_test.updates=30",),
         "report": (),

@@ -184,7 +184,7 @@ def test_a_summary_of_an_earlier_version(trained, command, tmp_path):
 def test_it_names_the_split_that_chose_the_best_state(compose, command, tmp_path):
     run(compose(*SMALL, "run.name=two", f"run.dir={tmp_path}/runs", "data.val_fraction=0.25"))
     answer = command("job=info", "run.name=two")
-    for row in ("train ", "val ", "best on val ", "test, of the best "):
+    for row in ("train, last update ", "val ", "best on val ", "test, of the best "):
         assert f"\n  {row}" in answer.out, row
 
 

@@ -142,7 +142,7 @@ def test_job_gets_the_checked_configuration(command, fake_job, tmp_path):
     seen = fake_job(lambda config: None)
     assert command("batch_size=32", "model=lenet5").code == 0
     (config,) = seen
-    assert (config.batch_size, config.model.label, config.run.name) == (32, "lenet5", "lenet5-digits-batch_size-32")
+    assert (config.batch_size, config.model.label, config.run.name) == (32, "lenet5", "lenet5-digits-batch_size32")
     assert list(tmp_path.iterdir()) == [], "files are the job's matter, Hydra writes none"
 
 
@@ -219,6 +219,7 @@ def summary(accuracy: float | None, loss: float = 0.5) -> dict[str, Any]:
     return {
         "status": "completed",
         "step": 7,
+        "epoch": 1.5,
         "test": {"accuracy": accuracy, "loss": loss},
         "best": {"accuracy": accuracy, "loss": loss},
         "examples_per_second": 1234.5,
@@ -245,25 +246,25 @@ def test_sweep_ranks_its_runs(command, fake_job, tmp_path):
     answer = command("-m", "batch_size=32,128,64", "train.epochs=2")
     assert answer.code == 0
     assert [config.run.name for config in seen] == [
-        f"revnet38-digits-batch_size-{size}-train.epochs-2" for size in (32, 128, 64)
+        f"revnet38-digits-batch_size{size}-epochs2" for size in (32, 128, 64)
     ]
     assert rows_of(answer.out) == [
-        ["64", "completed", "7", *(["0.9500", "64.0000"] * 2), "1,234", "1:01"],
-        ["32", "completed", "7", *(["0.8000", "32.0000"] * 2), "1,234", "1:01"],
-        ["128", "completed", "7", *(["0.8000", "128.0000"] * 2), "1,234", "1:01"],
+        ["64", "completed", "7", "1.5", *(["0.9500", "64.0000"] * 2), "1,234", "1:01"],
+        ["32", "completed", "7", "1.5", *(["0.8000", "32.0000"] * 2), "1,234", "1:01"],
+        ["128", "completed", "7", "1.5", *(["0.8000", "128.0000"] * 2), "1,234", "1:01"],
     ]
     rows = json.loads((tmp_path / "runs" / "sweep.json").read_text())
     assert [row["summary"]["test"]["accuracy"] for row in rows] == [0.95, 0.8, 0.8]
-    assert rows[0]["path"] == "runs/revnet38-digits-batch_size-64-train.epochs-2"
+    assert rows[0]["path"] == "runs/revnet38-digits-batch_size64-epochs2"
     assert sorted(each.name for each in tmp_path.iterdir()) == ["runs"], "nothing of Hydra's"
-    assert "batch_size-64" in (tmp_path / "runs" / "report.html").read_text()
+    assert "batch_size64" in (tmp_path / "runs" / "report.html").read_text()
 
 
 def test_sweep_of_benchmarks_ranks_them_by_speed(command, fake_job):
     def measure(config):
         return {
             "images_per_second": {"median": 10.0 * config.batch_size},
-            "memory": {"tensor_peak_bytes": 3 * 2**20, "rss_peak_bytes": 2**30},
+            "memory": {"tensor_peak_bytes": 3 * 2**20, "workspace_bytes": 2**20, "rss_peak_bytes": 2**30},
             "share_of_matmul": None,
             "seconds_to_first_update": {"total": 14.2},
         }
@@ -272,8 +273,8 @@ def test_sweep_of_benchmarks_ranks_them_by_speed(command, fake_job):
     answer = command("-m", "job=bench", "batch_size=32,64")
     assert answer.code == 0
     assert rows_of(answer.out) == [
-        ["64", "completed", "640", "3.0", "MB", "1.0", "GB", "-", "14.2", "s"],
-        ["32", "completed", "320", "3.0", "MB", "1.0", "GB", "-", "14.2", "s"],
+        ["64", "completed", "640", "3.0", "MB", "1.0", "MB", "1.0", "GB", "-", "14.2", "s"],
+        ["32", "completed", "320", "3.0", "MB", "1.0", "MB", "1.0", "GB", "-", "14.2", "s"],
     ]
 
 
