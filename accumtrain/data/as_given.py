@@ -53,7 +53,7 @@ class AsGiven(Preprocess):
     """No preparation."""
 
     augment: str = "none"
-    image_size: int | tuple[int, int] | None = None
+    image_size: tuple[int, int] | None = None
     mean: list[float] = field(default_factory=list)
     std: list[float] = field(default_factory=list)
     white: int = 255

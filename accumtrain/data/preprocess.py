@@ -21,12 +21,12 @@ from accumtrain.kinds.sources import DataConfig
 
 @dataclass(frozen=True)
 class Preprocess:
-    """`image_size`: the side of square images, or height and width; None keeps the stored size. `white`: the pixel
-    value of 1.0. The others are as in DataConfig.
+    """`image_size`: height and width; None keeps the stored size. `white`: the pixel value of 1.0. The others are as in
+    DataConfig.
     """
 
     augment: str
-    image_size: int | tuple[int, int] | None
+    image_size: tuple[int, int] | None
     mean: list[float]
     std: list[float]
     white: int
@@ -92,8 +92,7 @@ class Preprocess:
 
     def _resize(self, images: tf.Tensor, *, antialias: bool = True) -> tf.Tensor:
         """Resizes to float32 0..1. Images of the final size keep their pixels, so resizing twice does no harm."""
-        size = self.image_size if isinstance(self.image_size, tuple) else (self.image_size, self.image_size)
-        resized = tf.image.resize(images, size, antialias=antialias)
+        resized = tf.image.resize(images, self.image_size, antialias=antialias)
         return resized / self.white if images.dtype == tf.uint8 else resized
 
 
@@ -108,7 +107,7 @@ def make_preprocess(config: DataConfig, *, channels: int, white: int) -> Preproc
         raise ConfigError("data.augment=inception crops to a size: set data.image_size, for example to 224")
     return Preprocess(
         augment=config.augment,
-        image_size=config.image_size,
+        image_size=config.pixels,
         mean=list(config.mean),
         std=list(config.std),
         white=white,

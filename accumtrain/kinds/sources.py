@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 
 from accumtrain.errors import ConfigError
 from accumtrain.kinds.table import Choice, Kind, Table, required
-from accumtrain.kinds.values import COUNT, FRACTION, SHARE, NotEmpty, OneOf, Range, show
+from accumtrain.kinds.values import COUNT, FRACTION, LOCAL_PATH, SHARE, ImageSize, NotEmpty, OneOf, Range, show
 
 CLASSES = Range(2)
 MIX_ALPHA = Range(0, 100)
@@ -31,7 +31,7 @@ class DataConfig(Choice):
     `mixup`, `cutmix`: alpha of the share that another training image has, Beta(alpha, alpha). With both keys one is
     drawn.
     `sampling`: shuffled: each epoch is a shuffled pass over all examples; balanced: every class appears equally often.
-    `image_size`: images are resized to so many pixels in height and width; null keeps their size.
+    `image_size`: images are resized to so many pixels in height and width, or to [height,width]; null keeps their size.
     `max_pixels`: images of more pixels are not decoded.
     `mean`: what is subtracted from the pixels: one number, or one per channel.
     `std`: what the pixels are divided by: one number, or one per channel.
@@ -49,7 +49,7 @@ class DataConfig(Choice):
     mixup: Annotated[float, MIX_ALPHA] = 0.0
     cutmix: Annotated[float, MIX_ALPHA] = 0.0
     sampling: Annotated[str, OneOf(("shuffled", "balanced"))] = "shuffled"
-    image_size: Annotated[int | None, COUNT] = None
+    image_size: Annotated[int | list[int] | None, ImageSize()] = None
     max_pixels: Annotated[int, COUNT] = 89_478_485
     mean: list[float] = field(default_factory=lambda: [0.5])
     std: list[float] = field(default_factory=lambda: [0.25])
@@ -57,6 +57,12 @@ class DataConfig(Choice):
     val_fraction: Annotated[float | None, Range(0, 1)] = None
 
     VAL_SHARE: ClassVar[float] = 0.0  # what null means
+
+    @property
+    def pixels(self) -> tuple[int, int] | None:
+        """Height and width to which images are resized; None keeps their size."""
+        size = self.image_size
+        return (size[0], size[1]) if isinstance(size, list) else None if size is None else (size, size)
 
     @property
     def val_share(self) -> float:
@@ -98,7 +104,7 @@ class SyntheticConfig(DataConfig):
     """
 
     kind: str = "synthetic"
-    image_size: Annotated[int | None, COUNT] = 32
+    image_size: Annotated[int | list[int] | None, ImageSize()] = 32
     channels: Annotated[int, COUNT] = 3
     num_classes: Annotated[int, CLASSES] = 10
     train_examples: Annotated[int, COUNT] = 1024
@@ -119,7 +125,7 @@ class TfdsConfig(DataConfig):
 
     kind: str = "tfds"
     name: Annotated[str, NotEmpty("say which data set, data.name=<value>")] = required("cifar10")
-    dir: str | None = None
+    dir: Annotated[str | None, LOCAL_PATH] = None
     train_split: str = "train"
     test_split: str = "test"
     image_feature: str = "image"
@@ -141,7 +147,7 @@ class FolderConfig(DataConfig):
     VAL_SHARE: ClassVar[float] = 0.1
 
     kind: str = "folder"
-    path: Annotated[str, PATH] = required("photos")
+    path: Annotated[str, PATH, LOCAL_PATH] = required("photos")
     test_fraction: Annotated[float, Range(0, 1, above=True)] = 0.2
 
     @property
@@ -160,7 +166,7 @@ class NpzConfig(DataConfig):
     VAL_SHARE: ClassVar[float] = 0.1
 
     kind: str = "npz"
-    path: Annotated[str, PATH] = required("mine.npz")
+    path: Annotated[str, PATH, LOCAL_PATH] = required("mine.npz")
     test_fraction: Annotated[float, Range(0, 1, above=True)] = 0.2
 
     @property
@@ -180,8 +186,8 @@ class TfrecordConfig(DataConfig):
     """
 
     kind: str = "tfrecord"
-    path: Annotated[str, PATH] = required("'path/to/train-*.tfrecord'")
-    test_path: Annotated[str, NotEmpty("say where the data is, data.test_path=<value>")] = required(
+    path: Annotated[str, PATH, LOCAL_PATH] = required("'path/to/train-*.tfrecord'")
+    test_path: Annotated[str, NotEmpty("say where the data is, data.test_path=<value>"), LOCAL_PATH] = required(
         "'path/to/test-*.tfrecord'"
     )
     image_feature: str = "image/encoded"
