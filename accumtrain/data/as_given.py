@@ -58,7 +58,9 @@ class AsGiven(Preprocess):
     std: list[float] = field(default_factory=list)
     white: int = 255
 
-    def example(self, image: tf.Tensor, key: tf.Tensor, *, channels: int, training: bool) -> tf.Tensor:
+    def example(
+        self, image: tf.Tensor, key: tf.Tensor, orientation: tf.Tensor | None = None, *, channels: int, training: bool
+    ) -> tf.Tensor:
         return image
 
     def batch(self, images: Any, key: tf.Tensor, *, training: bool) -> Any:

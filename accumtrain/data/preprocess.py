@@ -43,8 +43,10 @@ class Preprocess:
     def _changes_each(self) -> bool:
         return self.jitter > 0 or self.randaugment > 0
 
-    def example(self, image: tf.Tensor, key: tf.Tensor, *, channels: int, training: bool) -> tf.Tensor:
-        """Prepares one image: an encoded string [], or pixels [height, width, channels].
+    def example(
+        self, image: tf.Tensor, key: tf.Tensor, orientation: tf.Tensor | None = None, *, channels: int, training: bool
+    ) -> tf.Tensor:
+        """Prepares one image: an encoded string [] with its EXIF orientation, or pixels [height, width, channels].
 
         Returns:
             Pixels [height, width, channels] of the final size: uint8 0..white if the image was only decoded, else
@@ -53,11 +55,11 @@ class Preprocess:
         encoded = image.dtype == tf.string
         if self.augment == "inception":
             window_of = partial(augment.random_window, key=key) if training else central_window
-            image = decode_window(image, channels, window_of) if encoded else cut(image, window_of)
+            image = decode_window(image, channels, window_of, orientation) if encoded else cut(image, window_of)
             image = self._resize(image, antialias=False)
             image = augment.random_colour(augment.random_flip(image, key), key) if training else image
         else:
-            image = decode(image, channels) if encoded else image
+            image = decode(image, channels, orientation) if encoded else image
             image = image if self.image_size is None else self._resize(image)
         return self._changed(image, key, channels) if training and self._changes_each else image
 
