@@ -14,6 +14,7 @@ _MASKS = 54  # the place of the masks of red, green and blue, if there are any
 _BGR = struct.pack("<3I", 0xFF0000, 0xFF00, 0xFF)
 _PLAIN, _MASKED = 0, 3  # values of `compression`
 _SMALLEST_HEADER = 40
+_LARGEST_PALETTE = 4 * 256
 
 
 class _Fields(NamedTuple):
@@ -29,7 +30,7 @@ class _Fields(NamedTuple):
 
 def fault_in(head: bytes) -> str | None:
     """What keeps a BMP that begins so from being read; None if nothing does. Called outside of graphs."""
-    if len(head) < _FIELDS_END:
+    if len(head) <= _MASKS:
         return "is a truncated BMP"
     _, header, _, _, _, bits, compression = struct.unpack("<iiiiHHi", head[_FIELDS:_FIELDS_END])
     if header < _SMALLEST_HEADER:
@@ -43,6 +44,8 @@ def fault_in(head: bytes) -> str | None:
 
 def size_of(encoded: tf.Tensor) -> tf.Tensor:
     """Height and width, int32 [2]. An error for what `fault_in` names."""
+    with tf.control_dependencies([tf.debugging.Assert(tf.strings.length(encoded) > _MASKS, ["truncated"])]):
+        encoded = tf.identity(encoded)
     fields = _fields(encoded)
     in_order = tf.strings.substr(encoded, _MASKS, len(_BGR)) == _BGR
     bits = fields.bits
@@ -59,8 +62,9 @@ def decode(encoded: tf.Tensor) -> tf.Tensor:
     pixels = tf.io.decode_bmp(encoded)
 
     def coloured() -> tf.Tensor:
-        begin = _FILE_HEADER + fields.header
-        palette = tf.io.decode_raw(tf.strings.substr(encoded, begin, fields.pixels - begin), tf.uint8)
+        begin = tf.clip_by_value(_FILE_HEADER + fields.header, 0, tf.strings.length(encoded))
+        size = tf.clip_by_value(fields.pixels - begin, 0, _LARGEST_PALETTE)
+        palette = tf.io.decode_raw(tf.strings.substr(encoded, begin, size), tf.uint8)
         palette = tf.reshape(palette, [-1, 4])[:, 2::-1]  # blue, green, red and nothing
         return tf.gather(palette, tf.cast(pixels[..., 0], tf.int32))
 

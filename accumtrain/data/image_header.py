@@ -36,8 +36,8 @@ _OPENERS: dict[bytes, Callable[[BinaryIO], ImageFile]] = {
 _OTHERS = {b"GIF8": "a GIF", b"II*\0": "a TIFF", b"MM\0*": "a TIFF"}
 _HEIF = b"ftyp"  # from byte 4 on: also of AVIF and of films
 _ORIENTATION = 0x0112  # tag of EXIF
-_DEPTH, _COLOUR = 24, 25  # places in a PNG
-_NO_HEADER = (OSError, SyntaxError, struct.error, ValueError, KeyError, IndexError, TypeError, EOFError)  # of Pillow
+_DEPTH, _COLOUR = slice(24, 25), slice(25, 26)  # bytes of a PNG: bits of a channel; 4 and 6 have transparency
+_NO_HEADER = (OSError, SyntaxError, ValueError, EOFError, struct.error)  # what Pillow raises for a damaged one
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def _header(file: Path) -> Header:
 def _may_be_unusual(head: bytes) -> bool:
     """Whether it is worth to look closer, which takes ten times as long."""
     if head.startswith(PNG):
-        return b"eXIf" in head or b"tRNS" in head or head[_DEPTH] > 8 or head[_COLOUR] in (4, 6)
+        return b"eXIf" in head or b"tRNS" in head or head[_DEPTH] > b"\x08" or head[_COLOUR] in (b"\x04", b"\x06")
     return not head.startswith(JPEG) or b"Exif" in head or b"Adobe" in head
 
 
@@ -119,6 +119,6 @@ def _orientation(image: ImageFile) -> int:
 def _loss(image: ImageFile) -> str | None:
     if image.mode == "CMYK":
         return "CMYK, turned into RGB without its colour profile"
-    if "16" in str(image.tile[0].args):
+    if any("16" in str(tile.args) for tile in image.tile):
         return "16 bits a channel, of which the upper 8 are read"
     return "transparency, which is ignored" if image.has_transparency_data else None

@@ -22,7 +22,7 @@ def size_of(encoded: tf.Tensor) -> tf.Tensor:
     """Height and width, int32 [2], in the header of a PNG, JPEG, WebP or BMP. Any other content is an error."""
 
     def of_png() -> tf.Tensor:
-        is_png = _begins(encoded, PNG)
+        is_png = _begins(encoded, PNG) & (tf.strings.length(encoded) > 24)
         with tf.control_dependencies([tf.debugging.Assert(is_png, ["neither PNG, JPEG, WebP nor BMP"])]):
             # the first chunk has its length (4 bytes) and name (4), then width and height
             return tf.io.decode_raw(tf.strings.substr(encoded, 16, 8), tf.int32, little_endian=False)[::-1]

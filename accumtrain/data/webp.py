@@ -23,7 +23,8 @@ def fault_in(head: bytes) -> str | None:
 
 def size_of(encoded: tf.Tensor) -> tf.Tensor:
     """Height and width, int32 [2], in the header. An animation is an error, and so is another RIFF file."""
-    header = tf.strings.substr(encoded, 0, _HEADER)
+    with tf.control_dependencies([tf.debugging.Assert(tf.strings.length(encoded) >= _HEADER, ["truncated"])]):
+        header = tf.strings.substr(encoded, 0, _HEADER)
     octets = tf.ensure_shape(tf.cast(tf.io.decode_raw(header, tf.uint8), tf.int32), [_HEADER])
     name, kind = tf.strings.substr(header, 8, 4), tf.strings.substr(header, 12, 4)
 

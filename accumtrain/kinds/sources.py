@@ -113,10 +113,11 @@ class SyntheticConfig(DataConfig):
 
 @dataclass(kw_only=True)
 class TfdsConfig(DataConfig):
-    """A prepared data set of tensorflow-datasets.
+    """A data set of tensorflow-datasets.
 
     `name`: its name there.
     `dir`: the folder of prepared data sets; null is the default of tensorflow-datasets.
+    `download`: whether a data set that is not in data.dir is downloaded and prepared there, once.
     `train_split`: split to train on.
     `test_split`: split to test on.
     `image_feature`: feature that holds the image.
@@ -126,6 +127,7 @@ class TfdsConfig(DataConfig):
     kind: str = "tfds"
     name: Annotated[str, NotEmpty("say which data set, data.name=<value>")] = required("cifar10")
     dir: Annotated[str | None, LOCAL_PATH] = None
+    download: bool = False
     train_split: str = "train"
     test_split: str = "test"
     image_feature: str = "image"
@@ -175,6 +177,24 @@ class NpzConfig(DataConfig):
 
 
 @dataclass(kw_only=True)
+class CifarBinaryConfig(DataConfig):
+    """CIFAR-10 or CIFAR-100 as its authors publish it: binary files of 3,072 bytes per image after one or two labels.
+
+    `path`: the folder with data_batch_1.bin and so on and test_batch.bin, or with train.bin and test.bin.
+    """
+
+    kind: str = "cifar_binary"
+    path: Annotated[str, PATH, LOCAL_PATH] = required("cifar-10-batches-bin")
+    mean: list[float] = field(default_factory=lambda: [0.4914, 0.4822, 0.4465])
+    std: list[float] = field(default_factory=lambda: [0.2470, 0.2435, 0.2616])
+    augment: Annotated[str, OneOf(("none", "shift", "crop_flip", "inception"))] = "crop_flip"
+
+    @property
+    def label(self) -> str:
+        return PurePath(self.path).name or self.kind
+
+
+@dataclass(kw_only=True)
 class TfrecordConfig(DataConfig):
     """TFRecord files of one's own, of tf.train.Example.
 
@@ -202,5 +222,6 @@ SOURCES.add(
     Kind(TfdsConfig, "accumtrain.data.tfds:open_tfds"),
     Kind(FolderConfig, "accumtrain.data.image_folder:open_folder"),
     Kind(NpzConfig, "accumtrain.data.npz:open_npz"),
+    Kind(CifarBinaryConfig, "accumtrain.data.cifar_binary:open_cifar_binary"),
     Kind(TfrecordConfig, "accumtrain.data.tfrecord:open_tfrecord"),
 )

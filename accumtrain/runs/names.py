@@ -11,7 +11,7 @@ from accumtrain.config.schema import Config
 NOT_OF_A_RUN = ("log.", "bench.", "predict.", "export.", "range_test.", "hydra")  # beginnings of keys
 LONGEST_NAME = 100  # characters of a derived name, without its hash
 NOT_IN_NAMES = {
-    *("job", "report.runs", "device.workers", "device.index"),
+    *("job", "data.download", "report.runs", "device.workers", "device.index"),
     *("run.name", "run.dir", "run.resume", "run.walltime", "run.hang_timeout", "run.on_nonfinite", "run.max_nonfinite"),
 }
 
