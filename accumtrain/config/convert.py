@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from types import UnionType
 from typing import Any
 
+from accumtrain.config.homes import with_homes
 from accumtrain.config.interpolation import FromEnvironment, expressions, resolved
 from accumtrain.config.rules import check
 from accumtrain.config.schema import Config
@@ -32,7 +33,7 @@ def from_mapping(mapping: Mapping[str, Any]) -> Config:
         ConfigError: a key is unknown, one without a default is missing, or a value has the wrong type or breaks a rule.
             The message names the first mistake only.
     """
-    config: Config = _record(Config, resolved(mapping), "")
+    config: Config = with_homes(_record(Config, resolved(mapping), ""))
     check(config)
     return config
 

@@ -16,6 +16,7 @@ from accumtrain.kinds.trackers import NONE, TRACKERS
 from accumtrain.kinds.values import (
     COUNT,
     FRACTION,
+    LOCAL_PATH,
     NOT_NEGATIVE,
     POSITIVE,
     Duration,
@@ -149,7 +150,7 @@ class RunConfig:
     """
 
     name: str | None = None
-    dir: str = "runs"
+    dir: Annotated[str, LOCAL_PATH] = "runs"
     seed: Annotated[int, Range(0, 2**31)] = 0
     resume: Annotated[bool | str, Word("force", "must be true, false or force")] = True
     walltime: Annotated[str | int | None, Duration()] = None
@@ -208,8 +209,8 @@ class PredictConfig:
     `top`: how many classes are told of each image, the most probable first.
     """
 
-    input: Annotated[str | None, NotEmpty("say which images, predict.input=<file, folder or glob>")] = None
-    output: Annotated[str | None, NotEmpty("leave it out to write into the run's folder")] = None
+    input: Annotated[str | None, NotEmpty("say which images, predict.input=<file, folder or glob>"), LOCAL_PATH] = None
+    output: Annotated[str | None, NotEmpty("leave it out to write into the run's folder"), LOCAL_PATH] = None
     top: Annotated[int, COUNT] = 3
 
 
@@ -222,7 +223,7 @@ class ExportConfig:
     """
 
     format: Annotated[str, OneOf(tuple(FORMATS.names))] = "savedmodel"
-    output: Annotated[str | None, NotEmpty("leave it out to write into the run's folder")] = None
+    output: Annotated[str | None, NotEmpty("leave it out to write into the run's folder"), LOCAL_PATH] = None
 
 
 @dataclass(kw_only=True)

@@ -42,7 +42,7 @@ def place_of_weights(config: Config) -> Path | None:
     text = config.model.weights
     if text is None:
         return None
-    given, named = Path(text).expanduser(), Path(config.run.dir) / text
+    given, named = Path(text), Path(config.run.dir) / text
     found = next((each for each in (given, named) if each.is_file() or (each / "config.yaml").is_file()), None)
     if found is None:
         raise ConfigError(

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 
 from accumtrain.errors import ConfigError
 from accumtrain.kinds.table import Choice, Kind, Table, required
-from accumtrain.kinds.values import FRACTION, NotEmpty, OneOf, Range, show
+from accumtrain.kinds.values import FRACTION, LOCAL_PATH, NotEmpty, OneOf, Range, show
 
 STORE, RECOMPUTE, REVERSE = "store", "recompute", "reverse"
 NORM_MOMENTUM = 0.9
@@ -28,7 +28,7 @@ class ModelConfig(Choice):
     """
 
     memory: Annotated[str, OneOf(MEMORIES)] = STORE
-    weights: Annotated[str | None, NotEmpty("leave it out to start from initial values")] = None
+    weights: Annotated[str | None, NotEmpty("leave it out to start from initial values"), LOCAL_PATH] = None
     freeze: list[str] = field(default_factory=list)
 
     same_bits_in_every_graph: ClassVar[bool] = True

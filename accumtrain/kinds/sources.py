@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 
 from accumtrain.errors import ConfigError
 from accumtrain.kinds.table import Choice, Kind, Table, required
-from accumtrain.kinds.values import COUNT, FRACTION, SHARE, NotEmpty, OneOf, Range, show
+from accumtrain.kinds.values import COUNT, FRACTION, LOCAL_PATH, SHARE, ImageSize, NotEmpty, OneOf, Range, show
 
 CLASSES = Range(2)
 MIX_ALPHA = Range(0, 100)
@@ -31,7 +31,7 @@ class DataConfig(Choice):
     `mixup`, `cutmix`: alpha of the share that another training image has, Beta(alpha, alpha). With both keys one is
     drawn.
     `sampling`: shuffled: each epoch is a shuffled pass over all examples; balanced: every class appears equally often.
-    `image_size`: images are resized to so many pixels in height and width; null keeps their size.
+    `image_size`: images are resized to so many pixels in height and width, or to [height,width]; null keeps their size.
     `max_pixels`: images of more pixels are not decoded.
     `mean`: what is subtracted from the pixels: one number, or one per channel.
     `std`: what the pixels are divided by: one number, or one per channel.
@@ -49,7 +49,7 @@ class DataConfig(Choice):
     mixup: Annotated[float, MIX_ALPHA] = 0.0
     cutmix: Annotated[float, MIX_ALPHA] = 0.0
     sampling: Annotated[str, OneOf(("shuffled", "balanced"))] = "shuffled"
-    image_size: Annotated[int | None, COUNT] = None
+    image_size: Annotated[int | list[int] | None, ImageSize()] = None
     max_pixels: Annotated[int, COUNT] = 89_478_485
     mean: list[float] = field(default_factory=lambda: [0.5])
     std: list[float] = field(default_factory=lambda: [0.25])
@@ -57,6 +57,12 @@ class DataConfig(Choice):
     val_fraction: Annotated[float | None, Range(0, 1)] = None
 
     VAL_SHARE: ClassVar[float] = 0.0  # what null means
+
+    @property
+    def pixels(self) -> tuple[int, int] | None:
+        """Height and width to which images are resized; None keeps their size."""
+        size = self.image_size
+        return (size[0], size[1]) if isinstance(size, list) else None if size is None else (size, size)
 
     @property
     def val_share(self) -> float:
@@ -98,7 +104,7 @@ class SyntheticConfig(DataConfig):
     """
 
     kind: str = "synthetic"
-    image_size: Annotated[int | None, COUNT] = 32
+    image_size: Annotated[int | list[int] | None, ImageSize()] = 32
     channels: Annotated[int, COUNT] = 3
     num_classes: Annotated[int, CLASSES] = 10
     train_examples: Annotated[int, COUNT] = 1024
@@ -107,10 +113,11 @@ class SyntheticConfig(DataConfig):
 
 @dataclass(kw_only=True)
 class TfdsConfig(DataConfig):
-    """A prepared data set of tensorflow-datasets.
+    """A data set of tensorflow-datasets.
 
     `name`: its name there.
     `dir`: the folder of prepared data sets; null is the default of tensorflow-datasets.
+    `download`: whether a data set that is not in data.dir is downloaded and prepared there, once.
     `train_split`: split to train on.
     `test_split`: split to test on.
     `image_feature`: feature that holds the image.
@@ -119,7 +126,8 @@ class TfdsConfig(DataConfig):
 
     kind: str = "tfds"
     name: Annotated[str, NotEmpty("say which data set, data.name=<value>")] = required("cifar10")
-    dir: str | None = None
+    dir: Annotated[str | None, LOCAL_PATH] = None
+    download: bool = False
     train_split: str = "train"
     test_split: str = "test"
     image_feature: str = "image"
@@ -141,7 +149,7 @@ class FolderConfig(DataConfig):
     VAL_SHARE: ClassVar[float] = 0.1
 
     kind: str = "folder"
-    path: Annotated[str, PATH] = required("photos")
+    path: Annotated[str, PATH, LOCAL_PATH] = required("photos")
     test_fraction: Annotated[float, Range(0, 1, above=True)] = 0.2
 
     @property
@@ -160,12 +168,30 @@ class NpzConfig(DataConfig):
     VAL_SHARE: ClassVar[float] = 0.1
 
     kind: str = "npz"
-    path: Annotated[str, PATH] = required("mine.npz")
+    path: Annotated[str, PATH, LOCAL_PATH] = required("mine.npz")
     test_fraction: Annotated[float, Range(0, 1, above=True)] = 0.2
 
     @property
     def label(self) -> str:
         return PurePath(self.path).stem or self.kind
+
+
+@dataclass(kw_only=True)
+class CifarBinaryConfig(DataConfig):
+    """CIFAR-10 or CIFAR-100 as its authors publish it: binary files of 3,072 bytes per image after one or two labels.
+
+    `path`: the folder with data_batch_1.bin and so on and test_batch.bin, or with train.bin and test.bin.
+    """
+
+    kind: str = "cifar_binary"
+    path: Annotated[str, PATH, LOCAL_PATH] = required("cifar-10-batches-bin")
+    mean: list[float] = field(default_factory=lambda: [0.4914, 0.4822, 0.4465])
+    std: list[float] = field(default_factory=lambda: [0.2470, 0.2435, 0.2616])
+    augment: Annotated[str, OneOf(("none", "shift", "crop_flip", "inception"))] = "crop_flip"
+
+    @property
+    def label(self) -> str:
+        return PurePath(self.path).name or self.kind
 
 
 @dataclass(kw_only=True)
@@ -180,8 +206,8 @@ class TfrecordConfig(DataConfig):
     """
 
     kind: str = "tfrecord"
-    path: Annotated[str, PATH] = required("'path/to/train-*.tfrecord'")
-    test_path: Annotated[str, NotEmpty("say where the data is, data.test_path=<value>")] = required(
+    path: Annotated[str, PATH, LOCAL_PATH] = required("'path/to/train-*.tfrecord'")
+    test_path: Annotated[str, NotEmpty("say where the data is, data.test_path=<value>"), LOCAL_PATH] = required(
         "'path/to/test-*.tfrecord'"
     )
     image_feature: str = "image/encoded"
@@ -196,5 +222,6 @@ SOURCES.add(
     Kind(TfdsConfig, "accumtrain.data.tfds:open_tfds"),
     Kind(FolderConfig, "accumtrain.data.image_folder:open_folder"),
     Kind(NpzConfig, "accumtrain.data.npz:open_npz"),
+    Kind(CifarBinaryConfig, "accumtrain.data.cifar_binary:open_cifar_binary"),
     Kind(TfrecordConfig, "accumtrain.data.tfrecord:open_tfrecord"),
 )

@@ -94,6 +94,38 @@ class NotEmpty:
 
 
 @dataclass(frozen=True)
+class LocalPath:
+    """A file, a folder or a glob. ~ at its beginning is the home directory: config/homes.py puts it there."""
+
+    def check(self, key: str, value: Any) -> None:
+        if isinstance(value, str) and value.startswith("~"):
+            raise ConfigError(
+                f"{key}={value}: there is no home directory of that name; write the whole path, or ./{value} for a "
+                "place of that name here"
+            )
+
+    def __str__(self) -> str:
+        return "~ is the home directory"
+
+
+@dataclass(frozen=True)
+class ImageSize:
+    """A number of pixels, or a list of two: height and width. null passes."""
+
+    def check(self, key: str, value: Any) -> None:
+        if isinstance(value, list) and len(value) != 2:
+            raise ConfigError(
+                f"{key}={show(value)}: must be one number, or height and width; for example {key}=[48,64]"
+            )
+        COUNT.check(key, value)
+        for place, side in enumerate(value if isinstance(value, list) else []):
+            COUNT.check(f"{key}[{place}]", side)
+
+    def __str__(self) -> str:
+        return "at least 1; a list is [height,width]"
+
+
+@dataclass(frozen=True)
 class Duration:
     """A time that `duration_seconds` can read. null passes."""
 
@@ -110,6 +142,7 @@ NOT_NEGATIVE = Range(0)
 COUNT = Range(1)
 FRACTION = Range(0, 1)
 SHARE = Range(0, 1, closed=True)
+LOCAL_PATH = LocalPath()
 SMALLEST, LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127  # normal numbers of float32
 DURATION = re.compile(r"(?:(?P<days>[0-9]{1,6})-)?([0-9]{1,9})(?::([0-9]{1,6}))?(?::(?P<third>[0-9]{1,6}))?")
 

@@ -18,6 +18,7 @@ NOT_LEARNED = (
     "model.title",
     "model.weights",
     "data.dir",
+    "data.download",
     "data.path",
     "data.test_path",
     "data.on_error",

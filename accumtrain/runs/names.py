@@ -17,7 +17,7 @@ NOT_OF_A_RUN = ("log.", "bench.", "predict.", "export.", "range_test.", "hydra")
 LONGEST = 48  # characters of a derived name, without its hash
 LONGEST_BEFORE = 100  # of one that an earlier version derived
 NOT_IN_NAMES = {
-    *("job", "report.runs", "device.workers", "device.index"),
+    *("job", "data.download", "report.runs", "device.workers", "device.index"),
     *("run.name", "run.dir", "run.resume", "run.walltime", "run.hang_timeout", "run.on_nonfinite", "run.max_nonfinite"),
 }
 

@@ -12,6 +12,8 @@ from accumtrain.kinds.groups import GROUPS
 from accumtrain.kinds.jobs import JOBS
 
 NO_TEXT = re.compile(r"^([+-]?[\d._]+(e[+-]?\d+)?|true|false)$", re.IGNORECASE)  # what Hydra reads as something else
+HOME = re.compile(r"(?<![^,])~[^,]*")  # a path that begins with ~, alone or in a sweep
+QUOTES = "'\"\\[{"  # where one of these stands, the value is left as it was written
 
 
 def given_value(overrides: Sequence[str], key: str, default: str) -> str:
@@ -26,9 +28,9 @@ def for_hydra(overrides: Sequence[str]) -> list[str]:
 
     `optim.args.beta_2=0.95` and `optim.args={beta_2:0.95}` may add keys to optim.args, which Hydra allows only with ++.
     The number in `accum=4` is quoted, as Hydra looks only for text among the choices of a group. The name of a job
-    alone, as in `accumtrain train`, is `job=train`.
+    alone, as in `accumtrain train`, is `job=train`. ~/photos is quoted, as Hydra reads ~ as a mark of its own.
     """
-    return [_with_number_quoted(_with_key_added(_with_job_named(each))) for each in overrides]
+    return [_with_home_quoted(_with_number_quoted(_with_key_added(_with_job_named(each)))) for each in overrides]
 
 
 def _with_job_named(argument: str) -> str:
@@ -47,6 +49,11 @@ def _with_number_quoted(argument: str) -> str:
     if not (group.isidentifier() and (CONF_DIR / group).is_dir()):
         return argument
     return f"{group}={','.join(NO_TEXT.sub(_quoted, value) for value in values.split(','))}"
+
+
+def _with_home_quoted(argument: str) -> str:
+    key, equals, values = argument.partition("=")
+    return f"{key}{equals}{HOME.sub(_quoted, values)}" if not set(values) & set(QUOTES) else argument
 
 
 def _quoted(value: re.Match[str]) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from accumtrain.config.convert import from_mapping
+from accumtrain.config.homes import in_home
 from accumtrain.config.interpolation import resolved
 from accumtrain.errors import ConfigError
 from accumtrain.kinds.groups import GROUPS
@@ -35,7 +36,7 @@ def with_values_of_run(values: Mapping[str, Any], overrides: Sequence[str]) -> M
     if job is None or not job.continues_run_config or not isinstance(run, Mapping):
         return values  # whose mistakes from_mapping names
     name = run.get("name") or run_name(from_mapping(values), overrides)
-    file = Path(str(run.get("dir"))) / str(name) / "config.yaml"
+    file = Path(in_home(str(run.get("dir")))) / str(name) / "config.yaml"
     if not file.exists():
         return values
     before = read_config(file)

@@ -25,6 +25,7 @@ REQUIRED = {  # what a choice leaves to the user
     "data=folder": ["data.path=photos"],
     "data=tfrecord": ["data.path=a", "data.test_path=b", "data.num_classes=3"],
     "data=npz": ["data.path=mine.npz"],
+    "data=cifar_binary": ["data.path=cifar-10-batches-bin"],
 }
 CHOICES = sorted(f"{file.parent.name}={file.stem}" for file in CONF_DIR.glob("*/*.yaml"))
 
@@ -176,6 +177,12 @@ MISTAKES = [
     ("schedule=step schedule.boundaries=[60,40]", "must be increasing numbers of updates"),
     ("schedule=step schedule.boundaries=[40,40.5]", "schedule.boundaries[1]=40.5: must be a whole number"),
     ("data.image_size=0", "data.image_size=0: must be at least 1"),
+    ("data.image_size=[8,0]", "data.image_size[1]=0: must be at least 1"),
+    ("data.image_size=[8]", "data.image_size=[8]: must be one number, or height and width"),
+    ("data.image_size=[8,8,3]", "data.image_size=[8,8,3]: must be one number, or height and width"),
+    ("data.image_size=[8.5,8]", "data.image_size[0]=8.5: must be a whole number"),
+    ("data.image_size=8x8", "data.image_size=8x8: must be a whole number or a list of whole numbers or null"),
+    ("data=cifar10 data.download=yes", "data.download=yes: must be true or false"),
     ("data.std=[0.0]", "data.std=[0.0]: must be above 0"),
     ("data.mean=[]", "data.mean=[]: must hold one number, or one per channel"),
     ("data.mean=[0.1,0.2,0.3] data.std=[1,1]", "differ in length"),
