@@ -53,7 +53,7 @@ reference: $(READY) ## write docs/reference.md anew, after a change of a key, it
 	@mv .reference.md docs/reference.md
 
 site: $(DOCS)/.ready ## build the pages of docs/ into site/; a link that leads nowhere is an error
-	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet --strict
+	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict # not --quiet, with which it counts no warnings
 	@$(DOCS)/bin/python .ci/opens_offline.py site
 	@echo "site/index.html; with search: $(PYTHON) -m http.server --directory site"
 
