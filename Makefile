@@ -9,9 +9,10 @@ PEERS := .venv/.peers
 TPU := .venv-tpu
 TPU_COMPILE := .venv-tpu-compile
 AUDIT := .venv-audit
+DOCS := .venv-docs
 PIP := -m pip install --quiet --disable-pip-version-check --progress-bar off
 
-.PHONY: help train memory sweep workers tpu tpu-compile test test-slow test-tpu slurm reference torture bench bench-full audit lock clean
+.PHONY: help train memory sweep workers tpu tpu-compile test test-slow test-tpu slurm reference site torture bench bench-full audit lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -54,6 +55,11 @@ reference: $(READY) ## write docs/reference.md anew, after a change of a key, it
 	@$(BIN)/python -m accumtrain.shell.reference_page > .reference.md
 	@mv .reference.md docs/reference.md
 
+site: $(DOCS)/.ready ## build the pages of docs/ into site/; a link that leads nowhere is an error
+	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict # not --quiet, with which it counts no warnings
+	@$(DOCS)/bin/python .ci/opens_offline.py site
+	@echo "site/index.html; with search: $(PYTHON) -m http.server --directory site"
+
 torture: $(READY) ## kill trainings at random moments: make torture ARGS="--stops 1000 --workers 2"
 	@PYTHONPATH=. $(BIN)/python tests/faults/torture.py $(ARGS)
 
@@ -75,7 +81,7 @@ lock: $(AUDIT)/.ready ## write requirements-hashed.txt anew, after a change of c
 	@mv .requirements-hashed.txt requirements-hashed.txt
 
 clean: ## remove the environments and caches; runs/ stays
-	rm -rf .venv $(TPU) $(TPU_COMPILE) $(AUDIT) build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv $(TPU) $(TPU_COMPILE) $(AUDIT) $(DOCS) site build dist .pytest_cache .mypy_cache .ruff_cache
 	find accumtrain benchmarks tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 define CHECK_PYTHON
@@ -114,4 +120,13 @@ $(AUDIT)/.ready: requirements-audit.txt
 	@echo "setting up $(AUDIT)"
 	@$(PYTHON) -m venv $(AUDIT)
 	@$(AUDIT)/bin/python $(PIP) --no-deps --requirement requirements-audit.txt
+	@touch $@
+
+# pip 26.3 installs a dependency group without the project
+$(DOCS)/.ready: pyproject.toml constraints.txt
+	$(CHECK_PYTHON)
+	@echo "setting up $(DOCS)"
+	@$(PYTHON) -m venv $(DOCS)
+	@$(DOCS)/bin/python $(PIP) pip==26.3
+	@$(DOCS)/bin/python $(PIP) --constraint constraints.txt --group docs
 	@touch $@
