@@ -18,8 +18,6 @@ from accumtrain.engine.window import Window
 from accumtrain.errors import ConfigError
 from accumtrain.jobs.trained import trained_images, trained_model
 from accumtrain.models.build_model import build_model
-from accumtrain.models.keras_model import KerasModel
-from accumtrain.models.keras_weights import read_keras_file
 from accumtrain.models.spec import ModelSpec
 from accumtrain.models.start import Started, start_from
 from accumtrain.runs.checkpoint_store import CheckpointStore
@@ -104,6 +102,10 @@ def begin_with_weights(config: Config, window: Window) -> Started | None:
 
 def _arrays(place: Path, window: Window, memory: str) -> Mapping[str, Any]:
     if place.is_file():
+        # Keras takes a second to import, and no other run needs it
+        from accumtrain.models.keras_model import KerasModel
+        from accumtrain.models.keras_weights import read_keras_file
+
         assert isinstance(window.model, KerasModel), "place_of_weights refuses others"
         return read_keras_file(place, window.model.whole())
     source = read_config(place / "config.yaml")

@@ -20,7 +20,7 @@ def frozen_paths(patterns: Sequence[str], paths: Sequence[str]) -> list[str]:
     """
     decided: dict[str, bool] = {}
     for pattern in patterns:
-        matched = _matched("model.freeze", pattern.removeprefix(NOT), paths)
+        matched = _matched(f"model.freeze={pattern}", pattern.removeprefix(NOT), paths)
         decided |= dict.fromkeys(matched, not pattern.startswith(NOT))
     frozen = [path for path in paths if decided.get(path)]
     if len(frozen) == len(paths):
@@ -39,16 +39,16 @@ def rate_factors(factors: Mapping[str, float], paths: Sequence[str]) -> list[flo
     """
     decided: dict[str, float] = {}
     for pattern, factor in factors.items():
-        decided |= dict.fromkeys(_matched("optim.rates", pattern, paths), float(factor))
+        decided |= dict.fromkeys(_matched(f"optim.rates={pattern}", pattern, paths), float(factor))
     return [decided.get(path, 1.0) for path in paths]
 
 
-def _matched(key: str, pattern: str, paths: Sequence[str]) -> list[str]:
+def _matched(given: str, pattern: str, paths: Sequence[str]) -> list[str]:
     matched = [path for path in paths if fnmatchcase(path, pattern)]
     if not matched:
         nearest = difflib.get_close_matches(pattern, paths, n=NEAREST, cutoff=0.0)
         raise ConfigError(
-            f"{key}={pattern}: no trained variable has such a path; the nearest are {', '.join(nearest)} "
+            f"{given}: no trained variable has such a path; the nearest are {', '.join(nearest)} "
             "(* stands for any text, / included)"
         )
     return matched

@@ -126,9 +126,9 @@ def test_the_last_pattern_decides():
 @pytest.mark.parametrize(
     ("patterns", "said"),
     [
-        (["a/kernal"], "model.freeze=a/kernal: no variable has such a path; the nearest are a/kernel"),
-        (["*", "-c/*"], "model.freeze=-c/*: no variable has such a path"),
-        ([""], "model.freeze=: no variable"),
+        (["a/kernal"], "model.freeze=a/kernal: no trained variable has such a path; the nearest are a/kernel"),
+        (["*", "-c/*"], "model.freeze=-c/*: no trained variable has such a path"),
+        ([""], "model.freeze=: no trained variable"),
         (["*"], "freezes all 2 variables, and nothing is left to train"),
     ],
 )

@@ -335,7 +335,7 @@ def test_refused_run_in_a_sweep_has_no_numbers(command, fake_job):
 
     fake_job(job)
     answer = command("-m", "batch_size=32,64")
-    assert rows_of(answer.out)[1] == ["64", "ConfigError", *("-" * 7)]
+    assert rows_of(answer.out)[1] == ["64", "ConfigError", *("-" * 8)]
 
 
 def test_a_sweeper_gets_the_test_accuracy_of_each_job(command, fake_job, monkeypatch):
