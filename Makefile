@@ -9,9 +9,10 @@ PEERS := .venv/.peers
 TPU := .venv-tpu
 TPU_COMPILE := .venv-tpu-compile
 AUDIT := .venv-audit
+DOCS := .venv-docs
 PIP := -m pip install --quiet --disable-pip-version-check --progress-bar off
 
-.PHONY: help train sweep workers tpu tpu-compile test test-slow test-tpu slurm torture bench bench-full audit lock clean
+.PHONY: help train memory sweep workers tpu tpu-compile test test-slow test-tpu slurm reference site torture bench bench-full audit lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -19,6 +20,9 @@ help: ## list the targets
 
 train: $(READY) ## train; ARGS are overrides: make train ARGS="model=lenet5 accum.steps=2"
 	@$(BIN)/accumtrain $(ARGS)
+
+memory: $(READY) ## compare stored, recomputed and reversed activations: a table and a picture; ARGS as for train
+	@$(BIN)/accumtrain job=memory $(or $(ARGS),batch_size=512 accum.steps=1)
 
 sweep: $(READY) ## train once per combination: make sweep ARGS="batch_size=32,64,128 train.epochs=2"
 	@$(BIN)/accumtrain --multirun $(ARGS)
@@ -47,6 +51,15 @@ test-tpu: $(TPU)/.ready ## the fast tests, on the CPU, in the environment of mak
 slurm: $(READY) ## training and sweeps on a SLURM of two nodes, made of this machine (root, Linux); ARGS go to pytest
 	tests/cluster/with_slurm $(BIN)/pytest -m slurm tests/cluster $(ARGS)
 
+reference: $(READY) ## write docs/reference.md anew, after a change of a key, its rule or its meaning
+	@$(BIN)/python -m accumtrain.shell.reference_page > .reference.md
+	@mv .reference.md docs/reference.md
+
+site: $(DOCS)/.ready ## build the pages of docs/ into site/; a link that leads nowhere is an error
+	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict # not --quiet, with which it counts no warnings
+	@$(DOCS)/bin/python .ci/opens_offline.py site
+	@echo "site/index.html; with search: $(PYTHON) -m http.server --directory site"
+
 torture: $(READY) ## kill trainings at random moments: make torture ARGS="--stops 1000 --workers 2"
 	@PYTHONPATH=. $(BIN)/python tests/faults/torture.py $(ARGS)
 
@@ -68,7 +81,7 @@ lock: $(AUDIT)/.ready ## write requirements-hashed.txt anew, after a change of c
 	@mv .requirements-hashed.txt requirements-hashed.txt
 
 clean: ## remove the environments and caches; runs/ stays
-	rm -rf .venv $(TPU) $(TPU_COMPILE) $(AUDIT) build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv $(TPU) $(TPU_COMPILE) $(AUDIT) $(DOCS) site build dist .pytest_cache .mypy_cache .ruff_cache
 	find accumtrain benchmarks tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 define CHECK_PYTHON
@@ -107,4 +120,13 @@ $(AUDIT)/.ready: requirements-audit.txt
 	@echo "setting up $(AUDIT)"
 	@$(PYTHON) -m venv $(AUDIT)
 	@$(AUDIT)/bin/python $(PIP) --no-deps --requirement requirements-audit.txt
+	@touch $@
+
+# pip 26.3 installs a dependency group without the project
+$(DOCS)/.ready: pyproject.toml constraints.txt
+	$(CHECK_PYTHON)
+	@echo "setting up $(DOCS)"
+	@$(PYTHON) -m venv $(DOCS)
+	@$(DOCS)/bin/python $(PIP) pip==26.3
+	@$(DOCS)/bin/python $(PIP) --constraint constraints.txt --group docs
 	@touch $@

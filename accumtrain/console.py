@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
+from functools import partial
 
 from rich import box
 from rich.cells import cell_len
@@ -14,7 +16,11 @@ from rich.table import Table
 from rich.text import Text
 
 PROSE = 36  # characters from which on a cell is prose, which may take several lines
-BEFORE_A_WORD = re.compile(r"(?<=-)(?=[A-Za-z_])")  # of a run's name, whose keys and numbers stay together
+# of a run's name, whose keys and numbers stay together, or of a path
+BEFORE_A_WORD = re.compile(r"(?<=[-/])(?=[A-Za-z_])")
+NO_BREAK = "\N{NO-BREAK SPACE}"
+BESIDE = 3  # characters of a column beside its text
+BEFORE_A_UNIT = re.compile(r"(?<=\d) (?=(?:bytes|KB|MB|GB|TB|s|x)\b)")  # of a number
 
 _silent: ContextVar[bool] = ContextVar("silent", default=False)
 
@@ -44,14 +50,37 @@ def banner(title: str, rows: Sequence[tuple[str, str]]) -> None:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim")
     grid.add_column()
+    widest = console.width - 6 - max((cell_len(name) for name, _ in rows), default=0)  # frame, margins, space between
     for name, value in rows:
-        grid.add_row(Text(name), Text(value))
+        grid.add_row(Text(name), Text(_in_lines(value, widest, broken)))
     console.print(Panel(grid, title=Text(title, style="bold"), title_align="left", expand=False))
 
 
 def say(text: str) -> None:
     """Prints a line on stdout."""
-    stdout().print(Text(text), soft_wrap=True)
+    show_line(stdout(), text)
+
+
+def show_line(console: Console, text: str, *marks: tuple[str, str]) -> None:
+    """Prints a line. On a terminal it takes several where it is too long, each ending between words.
+
+    A word longer than the terminal, such as a path to copy, is left to it.
+
+    Args:
+        marks: texts that come first, each with its style.
+    """
+    before = "".join(mark for mark, _ in marks)
+    if console.is_terminal:
+        text = _in_lines(before + text, console.width)[len(before) :]
+    console.print(Text.assemble(*marks, text), soft_wrap=True)
+
+
+def _in_lines(text: str, width: int, break_word: Callable[[str, int], str] = lambda word, width: word) -> str:
+    """Text in lines of at most `width` characters, with the words that are longer as `break_word` has them."""
+    wrap = partial(textwrap.fill, width=width, break_long_words=False, break_on_hyphens=False, replace_whitespace=False)
+    held = BEFORE_A_UNIT.sub(NO_BREAK, text)
+    lines = "\n".join(wrap(line) for line in held.split("\n")).replace(NO_BREAK, " ").split("\n")
+    return "\n".join(line if cell_len(line) <= width else break_word(line, width) for line in lines)
 
 
 def say_at_once(text: str) -> None:
@@ -62,12 +91,12 @@ def say_at_once(text: str) -> None:
 
 def warn(text: str) -> None:
     """Prints a warning on stderr: something works, but not as the user may expect."""
-    _err().print(Text.assemble(("warning: ", "yellow"), text), soft_wrap=True)
+    show_line(_err(), text, ("warning: ", "yellow"))
 
 
 def fail(text: str) -> None:
     """Prints on stderr why the command ends."""
-    _err().print(Text.assemble(("error: ", "bold red"), text), soft_wrap=True)
+    show_line(_err(), text, ("error: ", "bold red"))
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -81,21 +110,22 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> 
     if not console.is_terminal:
         console.print(Text(_plain_table(title, columns, rows, numeric)), soft_wrap=True)
         return
-    longest = console.width - 2 * len(f" # {len(rows)}")  # of a name that has a line for itself
+    longest = console.width - 2 * BESIDE - len(f"#{len(rows)}")  # of a name that has a line for itself
     rows = [[broken(cell, longest) for cell in row] for row in rows]
     widths = [_width(column) for column in zip(columns, *rows, strict=True)]
-    if sum(widths) > console.width:
+    room = console.width - 1  # behind the last column is a line, too
+    if sum(widths) > room:
         columns, numeric = ("#", *columns), [True, *numeric]
         rows = [(str(number), *row) for number, row in enumerate(rows, start=1)]
         widths = [_width(("#", str(len(rows)))), *widths]
     console.print(Text(title, style="italic"))
-    for block in _blocks(widths, console.width):
+    for block in _blocks(widths, room):
         shown = Table(box=box.SIMPLE_HEAD)
         for place in block:
             shown.add_column(
                 Text(columns[place]),
                 justify="right" if numeric[place] else "left",
-                min_width=min(widths[place] - 2, longest),
+                min_width=min(widths[place] - BESIDE, longest),
                 overflow="fold",
             )
         for row in rows:
@@ -114,9 +144,9 @@ def broken(name: str, width: int) -> str:
 
 
 def _width(cells: Sequence[str]) -> int:
-    """Characters that a column takes at least, with the space at both sides. Only prose may wrap, between words."""
+    """Characters that a column takes at least, with a space at both sides and a line before it. Only prose may wrap."""
     lines = [line for cell in cells for line in cell.split("\n")]
-    return 2 + max(min(cell_len(line), max(PROSE, *map(cell_len, line.split() or [""]))) for line in lines)
+    return BESIDE + max(min(cell_len(line), max(PROSE, *map(cell_len, line.split() or [""]))) for line in lines)
 
 
 def _blocks(widths: Sequence[int], width: int) -> list[list[int]]:

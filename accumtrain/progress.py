@@ -10,9 +10,8 @@ from types import TracebackType
 
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as RichProgress
-from rich.text import Text
 
-from accumtrain.console import format_bytes, format_seconds, stdout
+from accumtrain.console import format_bytes, format_seconds, show_line, stdout
 
 LONG_WINDOW = 16  # windows of at least this many micro-steps show how many are done
 TEXT_WIDTH = 94  # columns reserved for the text beside the bar
@@ -111,7 +110,7 @@ class Progress:
         self._print(text)
 
     def _print(self, text: str) -> None:
-        self._bar.console.print(Text(text), soft_wrap=True)
+        show_line(self._bar.console, text)
 
     def _show(self, suffix: str = "") -> None:
         begin, length = self._epoch_place()

@@ -45,8 +45,8 @@ class TimedTraining(Training):
         self.ends: list[float] = []
         return super().run()
 
-    def _report(self, update: dict[str, float]) -> None:
-        super()._report(update)
+    def _report(self, update: dict[str, float], count: int) -> None:
+        super()._report(update, count)
         self.ends.append(time.perf_counter())
 
 

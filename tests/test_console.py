@@ -66,6 +66,49 @@ def test_formats(shown, expected):
 NAMES = [
     f"lenet5-digits-accum.steps-{4 * n}-batch_size-{256 * n}-optim-adafactor-optim.lr-0.0{n}" for n in range(1, 17)
 ]
+
+
+def plain(text: str) -> str:
+    """Text without colours."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+def test_lines_end_between_words(capsys, terminal):
+    """A number stays with its unit; a word longer than the line, such as a path to copy, is left to the terminal."""
+    path = "/data/" + "deep/" * 20
+    say(f"of the memory at the peak there are in all 1024.5 MB that belong to some 1024.5 MB {path} is where")
+    assert capsys.readouterr().out.splitlines() == [
+        "of the memory at the peak there are in all 1024.5 MB that belong to some",
+        "1024.5 MB",
+        path,
+        "is where",
+    ]
+
+
+def test_a_mistake_is_wrapped_behind_its_mark(capsys, terminal):
+    fail("word " * 30)
+    lines = plain(capsys.readouterr().err).splitlines()
+    assert lines[0] == "error: " + " ".join(["word"] * 14)
+    assert all(len(line) <= 80 for line in lines)
+
+
+def test_a_pipe_gets_each_message_as_one_line(capsys):
+    say("word " * 30)
+    warn("word " * 30)
+    shown = capsys.readouterr()
+    assert shown.out == "word " * 30 + "\n"
+    assert shown.err == "warning: " + "word " * 30 + "\n"
+
+
+def test_the_banner_breaks_no_word(capsys, terminal):
+    banner("title", [("run", "runs/" + "-".join(["photos"] * 14)), ("state", "weights 1.8 MB, " * 6)])
+    lines = plain(capsys.readouterr().out).splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    words = [word for line in lines for word in line.strip("│╭╮╰╯─ ").split()]
+    assert words.count("weights") == 6
+    assert next(line for line in lines if "photos-" in line).rstrip("│ ").endswith("photos-")
+
+
 COLUMNS = ["run", "status", "updates", "test accuracy", "test loss", "examples/s", "activations", "resident"]
 
 
@@ -84,6 +127,16 @@ def test_a_table_cuts_no_word(width, capsys, terminal, monkeypatch):
     words = {word for row in (COLUMNS, *rows) for cell in row[0 if row is COLUMNS else 1 :] for word in cell.split()}
     assert words <= set(out.split())
     assert all(part in out for name in NAMES for part in re.split(r"(?<=-)(?=[a-z])", name))
+
+
+@pytest.mark.parametrize("width", range(40, 100))
+def test_lines_between_columns_count_too(width, capsys, terminal, monkeypatch):
+    """At every width: that of cells alone may be just as wide as the terminal."""
+    columns = ["run", "best accuracy", "best loss", "test accuracy", "test loss", "examples/s", "seconds"]
+    out = shown_at(
+        width, columns, [("a", "0.8389", "1.1698", "0.8389", "1.1698", "1,663", "32.1 s")], capsys, monkeypatch
+    )
+    assert {word for column in columns for word in column.split()} | {"32.1", "s"} <= set(out.split())
 
 
 def test_a_narrow_table_is_stacked_and_numbered(capsys, terminal, monkeypatch):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import tensorflow as tf
 
@@ -21,6 +21,7 @@ class Model(tf.Module):
     """
 
     joins_loss = False  # whether the loss may look into the last segment, so that one tape records both
+    _frozen: frozenset[int] = frozenset()  # ids of variables
 
     def __init__(self, segments: Sequence[Segment], compute_dtype: tf.DType = tf.float32):
         super().__init__()
@@ -40,9 +41,59 @@ class Model(tf.Module):
         return tf.nest.pack_sequence_as(images, floats)
 
     @property
+    def named(self) -> dict[str, tf.Variable]:
+        """Every variable by its path, such as segments/0/layers/0/conv/kernel: the same for the same architecture."""
+        found = self._flatten(predicate=lambda each: isinstance(each, tf.Variable), with_path=True)
+        return {"/".join(map(str, path)): variable for path, variable in found}
+
+    @property
+    def learnable(self) -> Sequence[tf.Variable]:
+        """The variables that are trained unless they are frozen."""
+        return tuple(super().trainable_variables)
+
+    @property
+    def trainable_variables(self) -> Sequence[tf.Variable]:
+        return tuple(variable for variable in self.learnable if id(variable) not in self._frozen)
+
+    @property
+    def trainable_paths(self) -> list[str]:
+        """The path of each trainable variable."""
+        paths = {id(variable): path for path, variable in self.named.items()}
+        return [paths[id(variable)] for variable in self.trainable_variables]
+
+    @property
+    def frozen(self) -> list[tf.Variable]:
+        """The variables that keep their values."""
+        return [variable for variable in self.learnable if id(variable) in self._frozen]
+
+    def freeze(self, paths: Iterable[str]) -> None:
+        """Makes learnable variables keep their values, before anything is built on the model.
+
+        A batch normalisation without a variable that is trained computes with its moving statistics in training, too,
+        and these stay as they are, as with Keras's frozen layers.
+        """
+        named = self.named
+        self._frozen = frozenset(id(named[path]) for path in paths)
+        for norm in self.norms:
+            norm.frozen = all(id(variable) in self._frozen for variable in norm.trainable_variables)
+
+    @property
     def norms(self) -> list:
-        """Every batch normalisation, in a fixed order."""
-        return [module for module in self.submodules if hasattr(module, "moving_mean")]
+        """Every batch normalisation whose moving statistics change in training, in a fixed order."""
+        return [
+            module
+            for module in self.submodules
+            if hasattr(module, "moving_mean") and not getattr(module, "frozen", False)
+        ]
+
+    @property
+    def frozen_segments(self) -> int:
+        """Number of segments before the first that is trained, if any variable is frozen; nothing is kept of them."""
+        trained = {id(variable) for variable in self.trainable_variables} if self._frozen else set()
+        for place, segment in enumerate(self.segments[:-1] if self._frozen else []):
+            if any(id(variable) in trained for variable in getattr(segment, "trainable_variables", ())):
+                return place
+        return len(self.segments) - 1 if self._frozen else 0
 
     @property
     def decayed(self) -> list[bool]:

@@ -68,7 +68,8 @@ class Coupling(tf.Module):
     Reversal is exact to the bit if F, G and the shortcuts return multiples of one power of two (models/revnet.py).
 
     Args:
-        f, g: functions of (x [N, ...], mode). They may return a lower precision than that of the streams.
+        f: a function of (x [N, ...], mode). It may return a lower precision than that of the streams.
+        g: another one.
         shortcuts: s1 and s2, such functions too; None is the identity, and only then the unit is invertible.
     """
 

@@ -48,7 +48,10 @@ def gradient(
     backwards: list[Backward] = []
     x = model.cast(images)
     last = WithLoss(model.segments[-1], loss) if model.joins_loss else None
-    for segment in model.segments[:-1] if last else model.segments:
+    first = model.frozen_segments
+    for segment in model.segments[:first]:
+        x = segment(x, mode)
+    for segment in model.segments[first : -1 if last else None]:
         x, backward = segment.forward(x, mode, consume)
         backwards.append(backward)
 

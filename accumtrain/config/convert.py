@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from types import UnionType
 from typing import Any
 
+from accumtrain.config.homes import with_homes
 from accumtrain.config.interpolation import FromEnvironment, expressions, resolved
 from accumtrain.config.rules import check
 from accumtrain.config.schema import Config
@@ -32,7 +33,7 @@ def from_mapping(mapping: Mapping[str, Any]) -> Config:
         ConfigError: a key is unknown, one without a default is missing, or a value has the wrong type or breaks a rule.
             The message names the first mistake only.
     """
-    config: Config = _record(Config, resolved(mapping), "")
+    config: Config = with_homes(_record(Config, resolved(mapping), ""))
     check(config)
     return config
 
@@ -84,14 +85,15 @@ def _record(cls: type, value: Any, where: str) -> Any:
             owner = f"{where} (kind {value['kind']})" if "kind" in value else where or "the configuration"
             raise ConfigError(f"{_join(where, key)}: no such key in {owner}; {suggest(str(key), names)}")
     for field in fields:
-        if value.get(field.name, MISSING if _has_no_default(field) else None) == MISSING:
+        if value.get(field.name, MISSING if has_no_default(field) else None) == MISSING:
             key = _join(where, field.name)
             raise ConfigError(f"{key} has no value; add {key}={field.metadata.get('example', '<value>')}")
     hints = typing.get_type_hints(cls)
     return cls(**{name: _field(hints[name], value[name], _join(where, name)) for name in names if name in value})
 
 
-def _has_no_default(field: dataclasses.Field) -> bool:
+def has_no_default(field: dataclasses.Field) -> bool:
+    """Whether the user must give the value of a field."""
     return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
@@ -109,7 +111,7 @@ def _keys_of_kind(value: Any, group: str) -> type[Choice]:
 
 
 def _value(hint: Any, value: Any, key: str) -> Any:
-    """`value` as the type `hint`: a scalar, a union of scalars, list[scalar] or dict[str, Any]."""
+    """`value` as the type `hint`: a scalar, a union of scalars, list[scalar] or dict[str, Any]. 4.0 becomes an int."""
     options = typing.get_args(hint) if isinstance(hint, UnionType) else (hint,)
     for option in options:
         if typing.get_origin(option) is list and isinstance(value, list):
@@ -121,12 +123,17 @@ def _value(hint: Any, value: Any, key: str) -> Any:
             if not abs(value) <= sys.float_info.max:  # nan fails too
                 raise ConfigError(f"{key}={show(value)}: must be a finite number")
             return float(value)
+        if option is int and isinstance(value, float) and value.is_integer():
+            return int(value)
         if type(value) is option or (option is str and isinstance(value, FromEnvironment)):
             return value  # by type, as a bool is an instance of int
-    raise ConfigError(f"{key}={show(value)}: must be {' or '.join(map(_words, options))}{_remedy(options, value, key)}")
+    raise ConfigError(
+        f"{key}={show(value)}: must be {' or '.join(map(in_words, options))}{_remedy(options, value, key)}"
+    )
 
 
-def _words(hint: Any) -> str:
+def in_words(hint: Any) -> str:
+    """A type as messages say it: "a whole number", "a list of texts"."""
     if typing.get_origin(hint) is list:
         return f"a list of {PLURALS[typing.get_args(hint)[0]]}"
     return "a mapping" if typing.get_origin(hint) is dict else WORDS[hint]
@@ -134,8 +141,6 @@ def _words(hint: Any) -> str:
 
 def _remedy(options: tuple[Any, ...], value: Any, key: str) -> str:
     match value:
-        case float() if int in options and value.is_integer():
-            return f"; write {key}={int(value)}"
         case str() if {int, float} & set(options) and value.replace(".", "", 1).isdigit():
             return "; write it without quotes"
         case int() | float() if str in options and not isinstance(value, bool):

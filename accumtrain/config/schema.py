@@ -16,6 +16,7 @@ from accumtrain.kinds.trackers import NONE, TRACKERS
 from accumtrain.kinds.values import (
     COUNT,
     FRACTION,
+    LOCAL_PATH,
     NOT_NEGATIVE,
     POSITIVE,
     Duration,
@@ -59,8 +60,11 @@ class AccumConfig:
 
 @dataclass(kw_only=True)
 class TrainConfig:
-    """The length of a run. `steps` is a number of updates and takes precedence over `epochs`. After `patience`
-    evaluations in a row that are no better than the best, a run ends; null: never.
+    """The length of a run.
+
+    `epochs`: passes over the training examples; a fraction is allowed.
+    `steps`: number of updates; takes precedence over train.epochs.
+    `patience`: evaluations in a row that are no better than the best, after which a run ends; null: never.
     """
 
     epochs: Annotated[float | None, POSITIVE] = 25.0
@@ -70,7 +74,10 @@ class TrainConfig:
 
 @dataclass(kw_only=True)
 class EvalConfig:
-    """An evaluation after `every` updates, or after each epoch."""
+    """When a run evaluates.
+
+    `every`: updates from one evaluation to the next; epoch: after each epoch.
+    """
 
     every: Annotated[
         int | str, COUNT, Word("epoch", "must be a number of updates or epoch; for example eval.every=epoch")
@@ -79,7 +86,12 @@ class EvalConfig:
 
 @dataclass(kw_only=True)
 class CheckpointConfig:
-    """A checkpoint after `every` updates; the last `keep` of them are kept, and one for every `keep_hours`."""
+    """When a run saves its state, and how many states it keeps.
+
+    `every`: updates from one checkpoint to the next.
+    `keep`: how many of the last checkpoints are kept.
+    `keep_hours`: one more checkpoint is kept for every so many hours; null: none.
+    """
 
     every: Annotated[int, COUNT] = 200
     keep: Annotated[int, COUNT] = 3
@@ -88,8 +100,9 @@ class CheckpointConfig:
 
 @dataclass(kw_only=True)
 class LogConfig:
-    """A record of the metrics after `every` updates.
+    """The records of a run.
 
+    `every`: updates from one record of the metrics to the next. The progress shows means over as many.
     `images`: the first images of the run, as augmented, that TensorBoard shows; 0: none.
     `tracker`: a service that gets the records as well: none, mlflow or wandb.
     """
@@ -101,14 +114,21 @@ class LogConfig:
 
 @dataclass(kw_only=True)
 class EmaConfig:
-    """`decay` of the moving average of the weights; 0 turns it off."""
+    """The moving average of the weights (EMA), by which a run is evaluated.
+
+    `decay`: what an update keeps of the average; 0 turns it off.
+    """
 
     decay: Annotated[float, FRACTION] = 0.0
 
 
 @dataclass(kw_only=True)
 class LossScaleConfig:
-    """For precision=float16: the initial scale, and the number of updates in a row after which it is doubled."""
+    """The scale of the loss for precision=float16. It is halved when a window overflows, which is then skipped.
+
+    `initial`: the scale of the first update.
+    `growth_every`: updates in a row without an overflow after which the scale is doubled.
+    """
 
     initial: Annotated[float, Range(1, 2**64)] = 32768.0
     growth_every: Annotated[int, COUNT] = 2000
@@ -116,10 +136,13 @@ class LossScaleConfig:
 
 @dataclass(kw_only=True)
 class RunConfig:
-    """The folder of the run is `dir`/`name`. `name` null is derived from the command (see runs/names.py).
+    """The folder of a run, and what stops it.
 
-    `resume` false refuses a folder that holds a trained run; force continues it although values that decide what is
-    learned have changed.
+    `name`: name of the run's folder; null is derived from the command.
+    `dir`: the folder above it.
+    `seed`: seed of the initial weights, of the order of the examples and of augmentation.
+    `resume`: whether a trained run in the folder is continued. false refuses such a folder; force continues although
+    values that decide what is learned have changed.
     `walltime`: the time after which the job will be killed, counted from its start, as for SLURM's --time; null: never.
     `hang_timeout`: seconds without progress after which a run counts as hung; 0 turns the watch off.
     `on_nonfinite`: what follows an infinite or NaN update: stop; skip it; or rollback to the last checkpoint.
@@ -127,7 +150,7 @@ class RunConfig:
     """
 
     name: str | None = None
-    dir: str = "runs"
+    dir: Annotated[str, LOCAL_PATH] = "runs"
     seed: Annotated[int, Range(0, 2**31)] = 0
     resume: Annotated[bool | str, Word("force", "must be true, false or force")] = True
     walltime: Annotated[str | int | None, Duration()] = None
@@ -143,7 +166,11 @@ class RunConfig:
 
 @dataclass(kw_only=True)
 class BenchConfig:
-    """How long job=bench measures: at least `updates`, and until `seconds` have passed."""
+    """How long job=bench measures: as long as both keys ask for.
+
+    `updates`: the least number of updates.
+    `seconds`: the least time, in seconds.
+    """
 
     updates: Annotated[int, COUNT] = 5
     seconds: Annotated[float, NOT_NEGATIVE] = 10.0
@@ -151,7 +178,12 @@ class BenchConfig:
 
 @dataclass(kw_only=True)
 class RangeTestConfig:
-    """For job=lr: the rate rises from `low` to `high` over `updates` updates."""
+    """What job=lr tries. The rate rises by the same factor after each update.
+
+    `updates`: number of updates of the test.
+    `low`: the rate of the first update.
+    `high`: the rate of the last update; must be above range_test.low.
+    """
 
     updates: Annotated[int, Range(2)] = 100
     low: Annotated[float, POSITIVE] = 1e-6
@@ -160,7 +192,10 @@ class RangeTestConfig:
 
 @dataclass(kw_only=True)
 class ReportConfig:
-    """`runs`: names of the runs that job=report compares; empty: all in run.dir."""
+    """What job=report compares.
+
+    `runs`: names of the runs; empty: all in run.dir.
+    """
 
     runs: list[str] = field(default_factory=list)
 
@@ -174,29 +209,47 @@ class PredictConfig:
     `top`: how many classes are told of each image, the most probable first.
     """
 
-    input: Annotated[str | None, NotEmpty("say which images, predict.input=<file, folder or glob>")] = None
-    output: Annotated[str | None, NotEmpty("leave it out to write into the run's folder")] = None
+    input: Annotated[str | None, NotEmpty("say which images, predict.input=<file, folder or glob>"), LOCAL_PATH] = None
+    output: Annotated[str | None, NotEmpty("leave it out to write into the run's folder"), LOCAL_PATH] = None
     top: Annotated[int, COUNT] = 3
 
 
 @dataclass(kw_only=True)
 class ExportConfig:
-    """What job=export writes. `output`: the file, or the folder of a savedmodel; null: one in the run's folder."""
+    """What job=export writes.
+
+    `format`: format of the file.
+    `output`: the file, or the folder of a savedmodel; null: one in the run's folder.
+    """
 
     format: Annotated[str, OneOf(tuple(FORMATS.names))] = "savedmodel"
-    output: Annotated[str | None, NotEmpty("leave it out to write into the run's folder")] = None
+    output: Annotated[str | None, NotEmpty("leave it out to write into the run's folder"), LOCAL_PATH] = None
 
 
 @dataclass(kw_only=True)
 class DebugConfig:
-    """`eager`: micro-steps run without graphs, slowly, so that a debugger and prints work inside layers."""
+    """For finding mistakes in a model.
+
+    `eager`: micro-steps run without graphs, slowly, so that a debugger and prints work inside layers.
+    """
 
     eager: bool = False
 
 
 @dataclass(kw_only=True)
 class Config:
-    """Everything that decides a run. `run(Config(...))` is what the command line does."""
+    """Everything that decides a run. `run(Config(...))` is what the command line does.
+
+    `job`: what is done.
+    `batch_size`: examples per update, over all micro-batches and replicas.
+    `precision`: dtype in which the model computes; weights stay in float32 at least.
+    `model`: the network.
+    `optim`: the optimizer.
+    `schedule`: a factor on the optimizer's rate at each update. Every length counts updates.
+    `loss`: what each example contributes to the sum that is minimised.
+    `data`: the images.
+    `device`: what computes.
+    """
 
     job: str = "train"
     batch_size: Annotated[int, COUNT] = 64

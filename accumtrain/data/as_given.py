@@ -53,12 +53,14 @@ class AsGiven(Preprocess):
     """No preparation."""
 
     augment: str = "none"
-    image_size: int | tuple[int, int] | None = None
+    image_size: tuple[int, int] | None = None
     mean: list[float] = field(default_factory=list)
     std: list[float] = field(default_factory=list)
     white: int = 255
 
-    def example(self, image: tf.Tensor, key: tf.Tensor, *, channels: int, training: bool) -> tf.Tensor:
+    def example(
+        self, image: tf.Tensor, key: tf.Tensor, orientation: tf.Tensor | None = None, *, channels: int, training: bool
+    ) -> tf.Tensor:
         return image
 
     def batch(self, images: Any, key: tf.Tensor, *, training: bool) -> Any:

@@ -1,4 +1,4 @@
-"""Examples stored as PNG or JPEG, decoded while training."""
+"""Examples stored as images of a file format, decoded while training."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from accumtrain.data.bad_example import BadExample, UnreadableExample
+from accumtrain.data.image_header import fault_in
 from accumtrain.data.images import decode, limited, size_of
 from accumtrain.data.source import ArraySplit, Split
 from accumtrain.errors import DataError
@@ -21,7 +22,7 @@ _REMEMBERED = 256
 
 @dataclass(frozen=True)
 class StoredExample:
-    """An example as it is stored, with the shape of its image, [height, width, channels]."""
+    """An example as it is stored, with the shape of its image, upright: [height, width, channels]."""
 
     image: bytes
     label: int
@@ -62,6 +63,10 @@ class EncodedSplit(Split):
         """The encoded image, string [], of one item that `read` returned; called in graphs."""
         return item
 
+    def orientation(self, index: tf.Tensor) -> tf.Tensor | None:
+        """EXIF orientations, int32 like the examples `index`, int64; None if all are upright. Called in graphs."""
+        return None
+
     def image(self, item: tf.Tensor) -> tf.Tensor:
         """As `load`, an error for an image of more than data.max_pixels."""
         return limited(self.load(item), self._max_pixels)
@@ -87,9 +92,11 @@ class EncodedSplit(Split):
                     f"make it smaller, or set data.max_pixels={height * width}, or data.on_error=skip to go on "
                     "without it",
                 )
-            shape = tuple(decode(tf.constant(image), self.channels).shape)
+            orientation = self.orientation(tf.constant(index, tf.int64))
+            shape = tuple(decode(tf.constant(image), self.channels, orientation).shape)
         except (tf.errors.InvalidArgumentError, ValueError) as error:
-            raise UnreadableExample(name, f"can't be decoded as an image ({len(image)} bytes)") from error
+            reason = fault_in(image) or f"can't be decoded as an image ({len(image)} bytes)"
+            raise UnreadableExample(name, reason) from error
         if self.image_shape not in (None, shape):
             raise BadExample(
                 name,

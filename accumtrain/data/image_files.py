@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from accumtrain.data.image_folder import FolderSplit, bad_files
+from accumtrain.data.image_folder import FolderSplit, notes_of
+from accumtrain.data.image_header import unusual_headers
 from accumtrain.data.preprocess import Preprocess, make_preprocess
 from accumtrain.data.source import Data
 from accumtrain.kinds.sources import DataConfig, FolderConfig
@@ -25,7 +26,8 @@ def open_files(files: Sequence[Path], config: DataConfig, images: Images) -> Dat
         images: what the run was trained on.
     """
     keys = FolderConfig(path="", max_pixels=config.max_pixels, on_error="skip")
-    split = FolderSplit(list(files), list(range(len(files))), bad_files(list(files)), keys)
+    unusual = unusual_headers(files)
+    split = FolderSplit(files, list(range(len(files))), unusual, keys)
     split.channels = images.shape[-1]
     return Data(
         train=split,
@@ -34,6 +36,7 @@ def open_files(files: Sequence[Path], config: DataConfig, images: Images) -> Dat
         image_shape=images.shape,
         preprocess=preprocess_any_size(config, images),
         class_names=images.class_names,
+        notes=notes_of(unusual),
     )
 
 

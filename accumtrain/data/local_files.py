@@ -8,7 +8,7 @@ from pathlib import Path
 
 from accumtrain.errors import DataError
 
-IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg")  # of the files in a folder that count as images
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".jfif", ".webp", ".bmp")  # of the files in a folder that count as images
 
 
 def fault_of(file: Path) -> str | None:

@@ -29,7 +29,7 @@ def check_predict(config: Config) -> None:
         raise ConfigError("predict.input=null: say which images, predict.input=<file, folder or glob>")
     _places(config.predict.input)
     output = Path(config.predict.output or "")
-    if output.suffix not in ("", CSV, JSONL) and not output.expanduser().is_dir():
+    if output.suffix not in ("", CSV, JSONL) and not output.is_dir():
         raise ConfigError(f"predict.output={output}: ends in neither {CSV} nor {JSONL}; name such a file, or a folder")
 
 
@@ -53,7 +53,7 @@ def named_images(text: str) -> NamedImages:
 
 
 def _places(text: str) -> list[Path]:
-    place = Path(text).expanduser()
+    place = Path(text)
     if os.path.lexists(place):
         return [place]
     found = [Path(each) for each in sorted(glob.glob(str(place), recursive=True))]  # noqa: PTH207

@@ -32,7 +32,7 @@ def open_npz(config: NpzConfig, seed: int) -> Source:
     Raises:
         DataError: The file can't be read, or has no valid arrays of images and labels.
     """
-    file = Path(config.path).expanduser()
+    file = Path(config.path)
     if not file.is_file():
         raise DataError(f"data.path={config.path} is not a file: give the .npz file that holds images and labels")
     try:
@@ -48,7 +48,7 @@ def open_npz(config: NpzConfig, seed: int) -> Source:
         images, labels = arrays.read("")
         others = {split: arrays.read(f"{split}_") for split in _OTHERS if arrays.has(f"{split}_")}
         for other_images, _ in others.values():
-            _check_shapes(file, images, other_images, config.image_size)
+            _check_shapes(file, images, other_images, resized=config.pixels is not None)
         if not others:
             test = _hold_out(file, labels, config.test_fraction)
             images, labels, others["test"] = images[~test], labels[~test], (images[test], labels[test])
@@ -158,8 +158,8 @@ class _Arrays:
         return array
 
 
-def _check_shapes(file: Path, images: np.ndarray, test_images: np.ndarray, image_size: int | None) -> None:
-    first = 1 if image_size is None else 3
+def _check_shapes(file: Path, images: np.ndarray, test_images: np.ndarray, *, resized: bool) -> None:
+    first = 3 if resized else 1
     if images.shape[first:] != test_images.shape[first:]:
         train, test = (" x ".join(map(str, shape[1:])) for shape in (images.shape, test_images.shape))
         raise DataError(

@@ -31,8 +31,7 @@ def open_data(config: DataConfig, seed: int) -> Data:
                 f"{SPLIT_WORDS[name]} split; both splits must mean the same"
             )
     preprocess = make_preprocess(config, channels=train.channels, white=train.white)
-    size = config.image_size
-    shape = train.image_shape if size is None else (size, size, train.channels)
+    shape = train.image_shape if config.pixels is None else (*config.pixels, train.channels)
     assert shape is not None, "a source whose images keep their size has one shape"
     return Data(
         train=train,

@@ -184,8 +184,10 @@ def _batches(
 
 
 def _prepared(preprocess: Preprocess, split: Split, example: dict[str, tf.Tensor], training: bool) -> tf.Tensor:
-    image = split.image(example["image"]) if isinstance(split, EncodedSplit) else example["image"]
-    image = preprocess.example(image, example["key"], channels=split.channels, training=training)
+    image, orientation = example["image"], None
+    if isinstance(split, EncodedSplit):
+        image, orientation = split.image(image), split.orientation(example["index"])
+    image = preprocess.example(image, example["key"], orientation, channels=split.channels, training=training)
     return image if image.dtype == tf.float32 else tf.ensure_shape(image, split.image_shape)
 
 

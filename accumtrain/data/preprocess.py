@@ -21,12 +21,12 @@ from accumtrain.kinds.sources import DataConfig
 
 @dataclass(frozen=True)
 class Preprocess:
-    """`image_size`: the side of square images, or height and width; None keeps the stored size. `white`: the pixel
-    value of 1.0. The others are as in DataConfig.
+    """`image_size`: height and width; None keeps the stored size. `white`: the pixel value of 1.0. The others are as in
+    DataConfig.
     """
 
     augment: str
-    image_size: int | tuple[int, int] | None
+    image_size: tuple[int, int] | None
     mean: list[float]
     std: list[float]
     white: int
@@ -43,8 +43,10 @@ class Preprocess:
     def _changes_each(self) -> bool:
         return self.jitter > 0 or self.randaugment > 0
 
-    def example(self, image: tf.Tensor, key: tf.Tensor, *, channels: int, training: bool) -> tf.Tensor:
-        """Prepares one image: an encoded string [], or pixels [height, width, channels].
+    def example(
+        self, image: tf.Tensor, key: tf.Tensor, orientation: tf.Tensor | None = None, *, channels: int, training: bool
+    ) -> tf.Tensor:
+        """Prepares one image: an encoded string [] with its EXIF orientation, or pixels [height, width, channels].
 
         Returns:
             Pixels [height, width, channels] of the final size: uint8 0..white if the image was only decoded, else
@@ -53,11 +55,11 @@ class Preprocess:
         encoded = image.dtype == tf.string
         if self.augment == "inception":
             window_of = partial(augment.random_window, key=key) if training else central_window
-            image = decode_window(image, channels, window_of) if encoded else cut(image, window_of)
+            image = decode_window(image, channels, window_of, orientation) if encoded else cut(image, window_of)
             image = self._resize(image, antialias=False)
             image = augment.random_colour(augment.random_flip(image, key), key) if training else image
         else:
-            image = decode(image, channels) if encoded else image
+            image = decode(image, channels, orientation) if encoded else image
             image = image if self.image_size is None else self._resize(image)
         return self._changed(image, key, channels) if training and self._changes_each else image
 
@@ -92,8 +94,7 @@ class Preprocess:
 
     def _resize(self, images: tf.Tensor, *, antialias: bool = True) -> tf.Tensor:
         """Resizes to float32 0..1. Images of the final size keep their pixels, so resizing twice does no harm."""
-        size = self.image_size if isinstance(self.image_size, tuple) else (self.image_size, self.image_size)
-        resized = tf.image.resize(images, size, antialias=antialias)
+        resized = tf.image.resize(images, self.image_size, antialias=antialias)
         return resized / self.white if images.dtype == tf.uint8 else resized
 
 
@@ -108,7 +109,7 @@ def make_preprocess(config: DataConfig, *, channels: int, white: int) -> Preproc
         raise ConfigError("data.augment=inception crops to a size: set data.image_size, for example to 224")
     return Preprocess(
         augment=config.augment,
-        image_size=config.image_size,
+        image_size=config.pixels,
         mean=list(config.mean),
         std=list(config.std),
         white=white,

@@ -39,7 +39,8 @@ def _decode_all(split: EncodedSplit) -> ArraySplit:
         return {"index": index, "image": item, "label": label, "weight": tf.ones_like(index, tf.float32)}
 
     def pixels(example: Example) -> Example:
-        image = decode(split.image(example["image"]), split.channels)
+        orientation = split.orientation(example["index"])
+        image = decode(split.image(example["image"]), split.channels, orientation)
         return {**example, "image": tf.ensure_shape(image, split.image_shape)}
 
     examples = map_or_skip(tf.data.Dataset.range(0, split.size, _CHUNK).map(read).unbatch(), pixels, split)

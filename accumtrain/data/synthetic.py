@@ -49,9 +49,9 @@ class SyntheticSplit(Split):
 
 def open_synthetic(config: SyntheticConfig, seed: int) -> Source:
     """Training and test examples, all different. Raises ConfigError without an image size."""
-    if config.image_size is None:
+    if config.pixels is None:
         raise ConfigError("data=synthetic has no images of its own: set data.image_size, for example to 32")
-    shape = (config.image_size, config.image_size, config.channels)
+    shape = (*config.pixels, config.channels)
     train = SyntheticSplit(config.train_examples, shape, config.num_classes, seed, first=0)
     test = SyntheticSplit(config.test_examples, shape, config.num_classes, seed, first=config.train_examples)
     return Source(train, test, config.num_classes)

@@ -1,8 +1,7 @@
-"""Prepared data sets of tensorflow-datasets, in both of its file formats. Nothing is downloaded."""
+"""Prepared data sets of tensorflow-datasets, in both of its file formats. data.download=true prepares one first."""
 
 from __future__ import annotations
 
-import difflib
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from google.protobuf.json_format import ParseError
 from accumtrain.data.records import RecordSplit
 from accumtrain.data.shards import ArrayRecordShards, ShardRange, Shards, TfrecordShards
 from accumtrain.data.source import Source
+from accumtrain.data.tfds_download import check_known, directory, download, how_to_prepare
 from accumtrain.errors import DataError
 from accumtrain.kinds.sources import TfdsConfig
 
@@ -21,7 +21,8 @@ def open_tfds(config: TfdsConfig, seed: int) -> Source:
     """Two splits of a prepared data set.
 
     Raises:
-        DataError: The data set is not prepared, has another format, or lacks the configured splits and features.
+        DataError: The data set is not prepared and can't be downloaded, has another format, or lacks the configured
+            splits and features.
     """
     builder = _prepared_builder(config)
     image, label = _features(config, dict(builder.info.features.items()))
@@ -44,38 +45,16 @@ def _prepared_builder(config: TfdsConfig) -> Any:
         # tfds.builder would run the data set's code first and may ask the network for it.
         return tfds.core.read_only_builder.builder_from_files(config.name, data_dir=config.dir)
     except tfds.core.DatasetNotFoundError as error:
-        raise DataError(_how_to_prepare(config)) from error
+        check_known(config)
+        if not config.download:
+            raise DataError(how_to_prepare(config)) from error
+        download(config)
+        return tfds.core.read_only_builder.builder_from_files(config.name, data_dir=config.dir)
     except (OSError, ValueError, TypeError, ParseError) as error:
         raise DataError(
-            f"data.name={config.name}: what describes the data set in {_directory(config)} can't be read ({error}): "
+            f"data.name={config.name}: what describes the data set in {directory(config)} can't be read ({error}): "
             "prepare it again"
         ) from error
-
-
-def _directory(config: TfdsConfig) -> str:
-    import tensorflow_datasets as tfds
-
-    return str(config.dir or tfds.core.constants.DATA_DIR)
-
-
-def _how_to_prepare(config: TfdsConfig) -> str:
-    import tensorflow_datasets as tfds
-
-    where = _directory(config)
-    known = tfds.list_builders(with_community_datasets=False)
-    name = config.name.split("/")[0].split(":")[0]
-    message = f"data.name={config.name} is not prepared in {where}. "
-    if name not in known:
-        near = difflib.get_close_matches(name, known, n=3)
-        return (
-            message
-            + "tensorflow-datasets has no data set of that name"
-            + (f"; did you mean {', '.join(near)}?" if near else ": see https://www.tensorflow.org/datasets/catalog")
-        )
-    code = (
-        f"import tensorflow_datasets as tfds; tfds.builder({config.name!r}, data_dir={where!r}).download_and_prepare()"
-    )
-    return message + f'Prepare it once with: python -c "{code}"'
 
 
 def _features(config: TfdsConfig, features: dict[str, Any]) -> tuple[Any, Any]:

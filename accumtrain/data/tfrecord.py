@@ -49,7 +49,7 @@ def _matching(pattern: str) -> list[str]:
         paths = [path for path in tf.io.gfile.glob(pattern) if not tf.io.gfile.isdir(path)]
     else:
         # Path.glob takes no pattern with a root
-        paths = [path for path in glob(str(Path(pattern).expanduser())) if not Path(path).is_dir()]  # noqa: PTH207
+        paths = [path for path in glob(pattern) if not Path(path).is_dir()]  # noqa: PTH207
     for path in paths:
         check_name(Path(path))
     return sorted(path for path in paths if not Path(path).name.startswith("."))

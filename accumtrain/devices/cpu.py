@@ -42,7 +42,7 @@ def take_memory_in_one_piece() -> None:
     """Makes the CPU's allocator ask the system for its first gigabyte at once. Initialises TensorFlow's devices.
 
     Otherwise it grows by pieces of 2, 4, 8, ... MB, and free memory on both sides of a border can't be joined for a
-    large tensor: RevNet-104's peak was up to a tenth higher (docs/memory.md). The allocator's tables take 3 % of the
+    large tensor: RevNet-104's peak was up to a tenth higher (docs/allocator.md). The allocator's tables take 3 % of the
     gigabyte; the rest takes physical memory only when it is used.
     """
     # the allocator rounds up, to a power of two or to its limit

@@ -52,7 +52,7 @@ def make_devices(
 
     Args:
         xla_by_itself: whether device.xla=auto means true. It does on a TPU, which runs nothing else. On a CPU, XLA is
-            half as fast as oneDNN (docs/bench.md); on a GPU it has not been measured.
+            half as fast as oneDNN (docs/kernels.md); on a GPU it has not been measured.
     """
     xla = xla_by_itself if config.xla == "auto" else bool(config.xla)
     return Devices(strategy, description + (", XLA" if xla else ""), xla, worker, workers)

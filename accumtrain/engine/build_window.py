@@ -15,6 +15,7 @@ from accumtrain.engine.loss import build_loss, build_metrics
 from accumtrain.engine.loss_scale import LossScale
 from accumtrain.engine.window import Window
 from accumtrain.models.build_model import build_model
+from accumtrain.models.path_patterns import rate_factors
 from accumtrain.models.spec import ModelSpec
 from accumtrain.optim.build_optimizer import build_optimizer
 from accumtrain.optim.rate_schedules import build_schedule
@@ -46,14 +47,17 @@ def build_window(config: Config, data: Data, total_steps: int, strategy: tf.dist
     """Builds all state of a run, at update 0.
 
     Raises:
-        ConfigError: the model can't be built for the images of this data, the optimizer is unknown, or the loss does
-            not fit the classes.
+        ConfigError: the model can't be built for the images of this data, the optimizer is unknown, optim.rates has a
+            pattern for no variable, or the loss does not fit the classes.
     """
     with strategy.scope():
         model = model_for(config, data)
+        optimizer = build_optimizer(config.optim)
+        if config.optim.rates:
+            optimizer.scale_rates(rate_factors(config.optim.rates, model.trainable_paths))
         return Window(
             model,
-            build_optimizer(config.optim),
+            optimizer,
             loss=build_loss(config.loss.for_training(partial(class_counts, data.train, data.num_classes))),
             metrics=build_metrics(config.loss),
             schedule=build_schedule(config.schedule, total_steps),

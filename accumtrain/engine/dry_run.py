@@ -36,8 +36,8 @@ def measure(config: Config, data: Data, micro_batch: int, directory: Path) -> di
         directory: an empty folder for checkpoints.
 
     Returns:
-        accum_steps, replicas, static_bytes, peak_bytes, rss_bytes, examples_per_second (of whole updates of
-        accum_steps micro-steps), seconds_to_first_update (from the start of the process).
+        accum_steps, replicas, static_bytes, peak_bytes, workspace_bytes, rss_bytes, examples_per_second (of whole
+        updates of accum_steps micro-steps), seconds_to_first_update (from the start of the process).
 
     Raises:
         ConfigError: batch_size does not divide by micro_batch and replicas.
@@ -54,12 +54,14 @@ def measure(config: Config, data: Data, micro_batch: int, directory: Path) -> di
         timings.append(dry_run.update())
     micro_step, commit = map(statistics.median, zip(*timings, strict=True))
     dry_run.evaluate()
+    dry_run.measure_workspace()
     memory = dry_run.finish()
     return {
         "accum_steps": steps,
         "replicas": devices.replicas,
         "static_bytes": memory["tensor_static_bytes"],
         "peak_bytes": memory["tensor_peak_bytes"],
+        "workspace_bytes": memory["workspace_bytes"],
         "rss_bytes": memory["rss_peak_bytes"],
         "examples_per_second": config.batch_size / (steps * micro_step + commit),
         "seconds_to_first_update": first_update + (steps - min(steps, MICRO_STEPS)) * micro_step,
@@ -100,7 +102,7 @@ class DryRun:
         self._micro_steps, self._pace, self._updates_pace = micro_steps, Pace(), Pace(WORTH_TOGETHER)
         self._together = False  # whether several updates in one call are compiled
         self.calls = 0.0  # number of compiled calls per update, for the last ones
-        self.meter = Meter()
+        self.meter = Meter(xla=devices.xla)
         self.meter.start()
 
     def update(self) -> tuple[float, float]:
@@ -129,6 +131,15 @@ class DryRun:
                 self.step.updates(self.batches, count)["step"].numpy()
                 self.calls = 1 / count
         return count
+
+    def measure_workspace(self) -> None:
+        """Makes an update of one micro-step, whose workspaces the meter measures."""
+
+        def shortest_update() -> None:
+            self.step.accumulate(self.batches, 1)
+            self.step.commit(partial=True)
+
+        self.meter.measure_workspace(shortest_update)
 
     def evaluate(self) -> None:
         """Evaluates the first batch."""

@@ -13,6 +13,7 @@ from accumtrain.backprop.mode import EVALUATION
 from accumtrain.backprop.model import Model
 from accumtrain.data.pipeline import distributed, eval_batches
 from accumtrain.data.source import Data
+from accumtrain.engine.class_answers import ClassAnswers
 from accumtrain.engine.ema import MovingAverage
 from accumtrain.engine.loss import Batch, PerExample, SplitMetrics, weighted_sums, weights
 from accumtrain.engine.pace import Pace
@@ -30,6 +31,7 @@ class Evaluator:
         split: name of the split.
         batch: examples per batch over all replicas.
         split_metrics: what else is measured, on one replica; None is nothing.
+        answers: collects the answers of the first evaluation, made in the same scope; None if nothing does.
     """
 
     def __init__(
@@ -42,9 +44,10 @@ class Evaluator:
         batch: int,
         strategy: tf.distribute.Strategy,
         split_metrics: SplitMetrics | None = None,
+        answers: ClassAnswers | None = None,
     ):
         self._model, self._ema, self._strategy = model, ema, strategy
-        self._means, self._split_metrics = dict(means), split_metrics
+        self._means, self._split_metrics, self._answers = dict(means), split_metrics, answers
         self.split, self._batches = split, -(-data.splits[split].size // batch)
         self._dataset = distributed(strategy, lambda share: eval_batches(data, batch=batch, split=split, share=share))
         self._dtype = model.trainable_variables[0].dtype
@@ -99,6 +102,8 @@ class Evaluator:
         sums = weighted_sums(self._means.values(), logits, batch)
         if self._split_metrics is not None:
             self._split_metrics.update(batch["label"], logits)
+        if self._answers is not None:
+            self._answers.update(batch, logits)
         examples = tf.reduce_sum(tf.cast(weights(batch), self._dtype))
         for total, value in zip(self._sums, (*sums, examples), strict=True):
             total.assign_add(tf.cast(value, total.dtype))

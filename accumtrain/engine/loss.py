@@ -41,6 +41,13 @@ def accuracy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
     return tf.cast(right, logits.dtype)
 
 
+def top5(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+    """1 where the logit of the label is among the five largest, else 0; in the dtype of the logits."""
+    _, largest = tf.math.top_k(logits, 5)
+    right = tf.reduce_any(tf.equal(largest, _class_index(labels)[:, tf.newaxis]), axis=-1)
+    return tf.cast(right, logits.dtype)
+
+
 def build_loss(config: LossConfig) -> PerExample:
     """The loss that `config` names."""
     loss: PerExample = load(LOSSES[config.kind].build)(config)

@@ -29,7 +29,7 @@ def lower(window: Window, image_shape: tuple[int, ...], micro_batch: int) -> tup
 
         def micro_step(done: tf.Tensor) -> tuple[tf.Tensor]:
             # else XLA computes what depends only on images or weights once, and keeps it through the window
-            weights = window.model.trainable_variables
+            weights = window.model.learnable
             values = after([done], [tf.identity(weight) for weight in weights])
             for weight, value in zip(weights, values, strict=True):
                 weight.assign(value)

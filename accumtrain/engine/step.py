@@ -10,6 +10,7 @@ import tensorflow as tf
 from accumtrain.backprop.target import for_xla
 from accumtrain.engine.graph_optimizer import FUSION_ONLY, NO_GRAPH_OPTIMIZER, CompiledFunction
 from accumtrain.engine.window import Window
+from accumtrain.runs.recent_means import SUM
 
 
 class Step:
@@ -75,7 +76,8 @@ class Step:
         It ends early after an update that is not finite, or that leaves a state that is not.
 
         Returns:
-            The scalars of the last update.
+            The scalars of the last update; and, with SUM before its name, of the loss and each metric the sum over the
+            examples of all updates, and the number of these.
 
         Raises:
             ValueError: the step is eager.
@@ -104,21 +106,29 @@ class Step:
         }  # each replica looks at its copy
 
     def _updates(self, batches: Any, count: tf.Tensor) -> dict[str, tf.Tensor]:
-        def body(done: tf.Tensor, update: dict[str, tf.Tensor]) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+        names = ("loss", *self._window.metrics)
+
+        def body(
+            done: tf.Tensor, update: dict[str, tf.Tensor], sums: dict[str, tf.Tensor]
+        ) -> tuple[tf.Tensor, dict[str, tf.Tensor], dict[str, tf.Tensor]]:
             self.compiled_micro_steps(batches, tf.constant(self._window.micro_steps))
-            return done + 1, self.compiled_commit()
+            update = self.compiled_commit()
+            examples = update["examples"]
+            added = {"examples": examples, **{name: update[name] * examples for name in names}}
+            return done + 1, update, {name: total + added[name] for name, total in sums.items()}
 
         scalars = self.compiled_commit.get_concrete_function().structured_outputs
         start = {
             name: tf.ones(scalar.shape, scalar.dtype) for name, scalar in scalars.items()
         }  # all that is finite true
-        _, last = tf.while_loop(
-            lambda done, update: (done < count) & update["finite"] & update["state_finite"],
+        nothing = {name: tf.zeros_like(start[name]) for name in ("examples", *names)}
+        _, last, sums = tf.while_loop(
+            lambda done, update, sums: (done < count) & update["finite"] & update["state_finite"],
             body,
-            (tf.constant(0), start),
+            (tf.constant(0), start, nothing),
             parallel_iterations=1,
         )
-        return last
+        return last | {f"{SUM}{name}": total for name, total in sums.items()}
 
 
 def by_xla(function: Callable[[Any], None], strategy: tf.distribute.Strategy) -> Callable[[Any], None]:

@@ -152,10 +152,12 @@ class Window(tf.Module):
         self.micro_step.assign_add(1)
 
     def _add_gradients(self, gradients: Gradients) -> list[tf.Operation]:
-        self._reached |= {variable.ref() for variable, gradient in gradients if gradient is not None}
-        known = ((self._slot[variable.ref()], gradient) for variable, gradient in gradients if gradient is not None)
+        # of a frozen variable there is no slot
+        known = [(ref, each) for v, each in gradients if each is not None and (ref := v.ref()) in self._slot]
+        self._reached |= {ref for ref, _ in known}
+        pairs = [(self._slot[ref], each) for ref, each in known]
         # an embedding's gradient, tf.IndexedSlices, becomes dense
-        return [buffer.assign_add(tf.cast(tf.convert_to_tensor(each), buffer.dtype)) for buffer, each in known]
+        return [buffer.assign_add(tf.cast(tf.convert_to_tensor(each), buffer.dtype)) for buffer, each in pairs]
 
     def _mode(self, batch: Batch) -> Mode:
         """The mode of this micro-step: its random numbers are functions of run, update and place in the window."""

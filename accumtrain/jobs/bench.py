@@ -24,6 +24,7 @@ from accumtrain.devices.found import Devices
 from accumtrain.devices.resolve import resolve
 from accumtrain.engine.dry_run import DryRun
 from accumtrain.engine.flops import count_flops, matmul_flops_per_second
+from accumtrain.engine.memory_meter import at_peak
 from accumtrain.planning.auto_steps import with_accum_steps_resolved
 from accumtrain.planning.tensorflow_errors import in_user_words
 from accumtrain.process import environment
@@ -84,7 +85,9 @@ def measure(config: Config, imported: float) -> dict[str, Any]:
 
         some_updates = partial(dry_run.updates, config.log.every)  # as training makes them between two log records
         updates = timed_updates(some_updates, config.bench)
-        memory, calls = dry_run.meter.read(), dry_run.calls
+        calls = dry_run.calls
+        dry_run.measure_workspace()
+        memory = dry_run.meter.read()
         call = call_seconds(dry_run)
         repeat_one_batch(dry_run, config, data, devices, batch)
         updates_without_input = timed_updates(some_updates, config.bench)
@@ -228,8 +231,7 @@ def _show(result: dict[str, Any]) -> None:
         ),
         (
             "memory",
-            f"{format_bytes(memory['tensor_peak_bytes'])} of tensors at the peak, "
-            f"{format_bytes(memory['tensor_static_bytes'])} static; {format_bytes(memory['rss_peak_bytes'])} resident",
+            f"{at_peak(memory)}; {format_bytes(memory['rss_peak_bytes'])} resident",
         ),
         ("arithmetic", arithmetic),
         ("input", f"{result['input_share']:.1%} of an update; alone {alone} images/s"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from accumtrain.config.homes import with_homes
 from accumtrain.config.rules import check
 from accumtrain.config.schema import Config
 from accumtrain.console import say_at_once
@@ -29,6 +30,7 @@ def run(config: Config) -> dict[str, Any] | None:
             line. If it has a `result`, this is written to the job's file.
         Stopped: a signal stopped a job that can't be continued.
     """
+    config = with_homes(config)
     check(config)
     job, result, finished = JOBS[config.job], None, False
     if job.check is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -14,56 +13,60 @@ from accumtrain.devices.resolve import resolve
 from accumtrain.engine.build_window import model_for, moving_average
 from accumtrain.engine.checkpoint import restore_model
 from accumtrain.engine.evaluator import Evaluator
-from accumtrain.engine.loss import build_means, build_split_metrics
-from accumtrain.errors import CheckpointError, Preempted
+from accumtrain.engine.loss import build_means, build_split_metrics, top5
+from accumtrain.errors import Preempted
+from accumtrain.jobs.class_report import class_answers, report_classes
+from accumtrain.jobs.trained import check_evaluates, trained_names
+from accumtrain.kinds.losses import tells_classes
 from accumtrain.planning.auto_steps import with_trained_accum_steps
 from accumtrain.planning.tensorflow_errors import in_user_words
 from accumtrain.process.interrupt import Interrupt
 from accumtrain.runs.folder import CHECKPOINTS, folder_of
-from accumtrain.runs.identity import differences, learned_values
 
-MEASURED = ("model.", "loss.", "ema.", "precision", "data.kind", "data.mean", "data.std", "data.image_size")
-CLASSES = "data.classes"
 NO_MEANS = ("examples", "seconds")  # of an evaluation's result
 
 
 def run(config: Config) -> dict[str, Any] | None:
-    """Evaluates the best state of a run, or the last state if there was no evaluation yet.
+    """Evaluates the best state of a run, or the last state if there was no evaluation yet. Draws its pictures.
 
     Returns:
-        status, step, checkpoint, test or val (loss and metrics), examples_per_second, seconds, skipped (examples that
-        can't be read); None on a worker that is not the chief.
+        status, step, epoch, checkpoint, test or val (loss and metrics), examples_per_second, seconds, skipped (examples
+        that can't be read), and what `report_classes` returns; None on a worker that is not the chief.
 
     Raises:
-        CheckpointError: there is no trained run, or its checkpoint can't be used.
+        CheckpointError: there is no trained run, its checkpoint can't be used, or a picture can't be written.
     """
     config = with_trained_accum_steps(config)
     devices = resolve(config.device)
     micro_batch = micro_batch_size(config.batch_size, config.accum.count, devices.replicas)
     data = open_data(config.data, config.run.seed)
-    split = "val" if data.test is None else "test"
+    split, names = "val" if data.test is None else "test", trained_names(config, data)
     with devices.strategy.scope():
         model = model_for(config, data)
         ema = moving_average(config, model)
         accept = partial(check_evaluates, config, data.fingerprint)
         saved = restore_model(folder_of(config) / CHECKPOINTS, model, ema, accept)
+        classes = data.num_classes if tells_classes(config.loss.kind) else 0
+        answers = class_answers(classes, devices.replicas)
         evaluator = Evaluator(
             model,
             ema,
-            build_means(config.loss),
+            build_means(config.loss) | ({"top5": top5} if classes > 5 else {}),
             data,
             split,
             micro_batch * devices.replicas,
             devices.strategy,
             build_split_metrics(config.loss),
+            answers,
         )
     in_words = in_user_words(config, data, devices.replicas, devices.workers)
     with devices.watch, in_words, Interrupt() as interrupt:
         # a worker that stopped alone would leave the others waiting for its sums
         alone = devices.workers == 1
         result = evaluator(stop=lambda: interrupt.requested and alone, report=lambda done, batches: None)
-    if result is None:
-        raise Preempted("evaluation stopped; run the same command again")
+        if result is None:
+            raise Preempted("evaluation stopped; run the same command again")
+        found = None if answers is None else answers.read()
     means = {name: value for name, value in result.items() if name not in NO_MEANS}
     row = (split, f"{result['examples']}", *(f"{value:.4f}" for value in means.values()))
     table(f"{saved.path}", ("split", "examples", *means), [row])
@@ -72,31 +75,15 @@ def run(config: Config) -> dict[str, Any] | None:
         warn(f"{len(data.skipped)} examples can't be read and are left out; evaluation.json names them")
     if not devices.chief:
         return None
+    by_class = {} if found is None else report_classes(*found, names, data, split, folder_of(config))
     return {
         "status": "completed",
         "step": saved.step,
+        "epoch": round(saved.step * config.batch_size / data.train.size, 4),
         "checkpoint": saved.prefix,
         split: means,
         "examples_per_second": result["examples"] / result["seconds"],
         "seconds": result["seconds"],
         "skipped": data.skipped,
+        **by_class,
     }
-
-
-def check_evaluates(config: Config, fingerprint: Mapping[str, Any], manifest: Mapping[str, Any]) -> None:
-    """Compares what the checkpoint's manifest says of model, images and classes with this configuration.
-
-    Args:
-        fingerprint: that of the data, as far as it is known.
-
-    Raises:
-        CheckpointError: this configuration would measure another model, or feed it other images.
-    """
-    now = learned_values(config) | dict(fingerprint)
-    trained = {**manifest.get("learned", {}), **manifest.get("data", {})}
-    measured = {key: value for key, value in trained.items() if key == CLASSES or key.startswith(MEASURED)}
-    if changed := differences(measured, now):
-        raise CheckpointError(
-            f"the run in {folder_of(config)} was trained with other values: {changed}; evaluate it with those it was "
-            "trained with"
-        )

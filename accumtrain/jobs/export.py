@@ -107,7 +107,7 @@ def _path(config: Config) -> Path:
     """Where the export goes. Raises ConfigError if something else is there."""
     folder, suffix = folder_of(config), FORMATS[config.export.format].suffix
     own = folder / (f"{folder.name}{suffix}" if suffix else "savedmodel")
-    path = own if config.export.output is None else Path(config.export.output).expanduser()
+    path = own if config.export.output is None else Path(config.export.output)
     replaces = path.is_file() if suffix else (path / "saved_model.pb").is_file()
     if os.path.lexists(path) and not replaces:
         kind = config.export.format

@@ -17,6 +17,7 @@ from accumtrain.process.cuda import cuda_build, find_gpus, missing_for_gpu
 from accumtrain.process.free_memory import free_bytes
 from accumtrain.process.tpu_runtime import missing_here
 from accumtrain.runs.folder import CHECKPOINTS, folder_of
+from accumtrain.runs.measured import measured
 from accumtrain.runs.origin import WHOLE, origin
 from accumtrain.runs.provenance import cpu, platform_name, versions
 
@@ -108,11 +109,12 @@ def _a_run(config: Config) -> dict[str, Any]:
 
 def _show_run(folder: Path, found: Mapping[str, Any]) -> None:
     if found["status"]:
-        status = f"{found['status']}, {found['step']} updates"
+        epochs = "" if found["epoch"] is None else f", {found['epoch']:.4g} epochs"
+        status = f"{found['status']}, {found['step']} updates{epochs}"
     else:
         status = "unknown" if found["unreadable"] else "no summary.json yet: it trains, or was killed"
     rows = [("status", status)]
-    rows += [(name, _means(found[name])) for name in ("train", "test", "best") if found[name]]
+    rows += [(title, _means(means)) for title, means in measured(found).items()]
     banner(str(folder), [*rows, *_provenance_rows(found["provenance"] or {})])
     changed = [(key, show(before), show(now)) for key, (before, now) in found["changed"].items()]
     if changed:

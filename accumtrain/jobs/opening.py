@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tensorflow as tf
+
 from accumtrain.config.schema import Config
 from accumtrain.console import banner, format_bytes, say
 from accumtrain.data.source import Data
@@ -25,7 +27,7 @@ def show_opening(
     """Prints the banner and the notes of the data source."""
     replicas = devices.replicas
     sizes = state_bytes(window)
-    model = [f"{window.model.params:,} parameters", *config.model.facts]
+    model = [f"{window.model.params:,} parameters", *_frozen(window), *config.model.facts]
     rows = [
         ("model", f"{config.model.label}: " + ", ".join(model)),
         ("data", f"{config.data.label}: {data.facts}"),
@@ -35,6 +37,7 @@ def show_opening(
             + ("replica" if replicas == 1 else "replicas"),
         ),
         ("updates", f"{total:,} = {total * config.batch_size / data.train.size:.4g} epochs"),
+        ("progress", f"loss and metrics are means over the last {config.log.every} updates"),
         ("optimizer", config.optim.with_schedule(config.schedule.kind)),
         ("device", f"{devices.description}; {config.precision}"),
         ("state", ", ".join(f"{STATE[kind]} {format_bytes(size)}" for kind, size in sizes.items() if size)),
@@ -55,3 +58,8 @@ def _too_small(config: Config, data: Data) -> list[str]:
         f"{' x '.join(map(str, data.image_shape[:2]))} pixels: it is made for larger ones, such as "
         "data=folder data.path=photos data.image_size=224"
     ]
+
+
+def _frozen(window: Window) -> list[str]:
+    frozen = window.model.frozen
+    return [f"{sum(int(tf.size(each)) for each in frozen):,} more frozen"] if frozen else []

@@ -66,6 +66,8 @@ def run(config: Config) -> dict[str, Any]:
     if named.ignored:
         some = ", ".join(map(str, named.ignored[:NAMED])) + (", ..." if len(named.ignored) > NAMED else "")
         say(f"{len(named.ignored)} in the folder are not named as images and are ignored: {some}")
+    for note in data.notes:
+        say(note)
     _show(f"{len(answers)} of {len(files)} images by {saved.path}", answers)
     say(f"all of them in {' and '.join(map(str, written))}")
 

@@ -9,12 +9,12 @@ from accumtrain.config.schema import Config
 from accumtrain.console import format_bytes, say, table
 from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.kinds.jobs import JOBS, cell
-from accumtrain.runs.compared import ComparedRun, read_ranked
+from accumtrain.runs.compared import MEMORY, ComparedRun, read_ranked
 from accumtrain.runs.curves import draw_curves
 from accumtrain.runs.report_page import write_page
 
 TRAINED = JOBS["train"].columns
-COLUMNS = ("run", "status", *TRAINED, "batch", "activations", "resident")
+COLUMNS = ("run", "status", *TRAINED, "batch", *MEMORY)
 
 
 def run(config: Config) -> dict[str, Any]:
@@ -50,6 +50,5 @@ def _row(run: ComparedRun) -> tuple[str, ...]:
         run.summary["status"],
         *(cell(run.number(key), form) for key, form in TRAINED.values()),
         run.batch,
-        cell(run.activations, format_bytes),
-        cell(run.number("memory.rss_peak_bytes"), format_bytes),
+        *(cell(size, format_bytes) for size in run.memory.values()),
     )

@@ -31,6 +31,7 @@ from accumtrain.engine.window import Window
 from accumtrain.errors import CheckpointError
 from accumtrain.jobs.first_images import first_images
 from accumtrain.jobs.recovery import Recovery, warn_of_rate_jump
+from accumtrain.jobs.starting import begin_with_weights, digest
 from accumtrain.jobs.summary import batch_sizes, results, speed_and_memory
 from accumtrain.planning.auto_steps import with_accum_steps_resolved
 from accumtrain.planning.tensorflow_errors import in_user_words
@@ -44,6 +45,7 @@ from accumtrain.runs.files import read_json, write_json
 from accumtrain.runs.identity import learned_values
 from accumtrain.runs.logbook import Logbook
 from accumtrain.runs.provenance import provenance
+from accumtrain.runs.recent_means import RecentMeans
 from accumtrain.runs.run import Bystander, Run
 from accumtrain.runs.tracker import open_service
 
@@ -96,6 +98,7 @@ class Session:
             both = data.val is not None and data.test is not None
             self.tester = self._evaluator("test") if both else None  # at the end, of the best state
         self.alone = devices.workers == 1
+        self._weights = digest(config)
         self.checkpoints = Checkpoints(
             run.checkpoints,
             window,
@@ -105,12 +108,14 @@ class Session:
             writes=devices.chief,
         )
         self.resumed = self.restore()
+        self.started = None if self.resumed else begin_with_weights(config, window)
         self._check_workers_agree()
         run.truncate(self.done)
         self.logbook = Logbook(run, config.batch_size, data.train.size, self.evaluator.names)
         self.due = Due(config, total, data.train.size)
+        self.recent = RecentMeans(("loss", *window.metrics), config.log.every)
         self.micro_steps_pace, self.updates_pace = Pace(), Pace(WORTH_TOGETHER)
-        self.meter, self.interrupt = Meter(), Interrupt()
+        self.meter, self.interrupt = Meter(xla=devices.xla), Interrupt()
         self.walltime = Walltime(config.run.walltime_seconds)
         self.watchdog = Watchdog(config.run.hang_timeout, run.path)
 
@@ -131,6 +136,7 @@ class Session:
         return {
             "learned": learned_values(self.config),
             "data": dict(self.data.fingerprint),
+            "weights": self._weights,
             "total_steps": self.total,
             "recovery": self.recovery.counts,
         }
@@ -145,6 +151,10 @@ class Session:
         self.recovery.restore(manifest.get("recovery", {}))
         warn_of_rate_jump(self.config, manifest.get("total_steps"), self.total, self.done)
         return True
+
+    def epoch(self, step: int) -> str:
+        """How many epochs `step` updates are."""
+        return f"{step * self.config.batch_size / self.data.train.size:.4g}"
 
     def batches(self, windows_back: int = 0) -> Any:
         """The micro-batches from the next window on, or from so many windows before it."""
@@ -177,6 +187,18 @@ class Session:
             events.images(
                 "first images, augmented", first_images(self.data, self.config.log.images, self.recovery.seed)
             )
+
+    def measure_workspace(self, batches: Iterator[Any]) -> None:
+        """Measures the workspaces of a micro-step, which changes nothing. Does nothing under a memory limit.
+
+        A run must not fail for a measurement, and a kernel that is refused memory may end the process. Without an
+        update in this session there is nothing compiled to measure.
+        """
+        compiled = self.logbook.seconds_to_first_update is not None and not self.step.eager
+        if compiled and self.alone and self.config.device.memory_limit_mb is None:
+            self.watchdog.beat("a micro-step that measures workspaces")
+            self.meter.measure_workspace(lambda: self.step.accumulate(batches, 1))
+            self.step.drop()
 
     def note_skipped(self) -> None:
         """Adds the examples that data.on_error=skip has left out to SKIPPED."""

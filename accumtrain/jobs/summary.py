@@ -9,16 +9,16 @@ from typing import Any
 from accumtrain.config.schema import Config
 from accumtrain.console import format_seconds, say, table
 from accumtrain.engine.checkpoint import Checkpoints
-from accumtrain.engine.memory_meter import Meter, state_bytes, tensor_bytes
+from accumtrain.engine.memory_meter import Meter, activation_bytes, at_peak, state_bytes, tensor_bytes
 from accumtrain.engine.window import Window
 from accumtrain.runs.logbook import Logbook
+from accumtrain.runs.measured import measured
 from accumtrain.runs.run import Run
 
 
 def speed_and_memory(window: Window, logbook: Logbook, meter: Meter) -> dict[str, Any]:
     """The part of the summary that is measured."""
     memory = meter.read()
-    peak, static = memory["tensor_peak_bytes"], memory["tensor_static_bytes"]
     return {
         "examples_per_second": logbook.examples_per_second,
         "seconds": round(logbook.seconds, 3),
@@ -26,7 +26,8 @@ def speed_and_memory(window: Window, logbook: Logbook, meter: Meter) -> dict[str
         "memory": memory,
         "memory_by_kind": {
             **state_bytes(window),
-            "activations": None if peak is None or static is None else peak - static,
+            "activations": activation_bytes(memory),
+            "workspace": memory["workspace_bytes"],
         },
     }
 
@@ -59,15 +60,12 @@ def batch_sizes(config: Config, micro_batch: int, replicas: int) -> dict[str, An
 
 def show_closing(summary: dict[str, Any], run: Run) -> None:
     """Prints the table at the end of a run."""
-    watched = summary["best_on"]
-    titles = {"train": "train", watched: watched, "best": f"best on {watched}"}
-    if watched != "test":
-        titles["test"] = "test, of the best"
-    splits = {title: summary[split] for split, title in titles.items() if summary.get(split) is not None}
+    splits = measured(summary)
     means = list(dict.fromkeys(name for values in splits.values() for name in values))
     rows = [(title, *(_number(values.get(name)) for name in means)) for title, values in splits.items()]
     speed = summary["examples_per_second"]
-    table(f"{run.path.name}: {summary['step']} updates", ("", *means), rows)
+    table(f"{run.path.name}: {summary['step']:,} updates, {summary['epoch']:.4g} epochs", ("", *means), rows)
+    say(f"memory: {at_peak(summary['memory'])}")
     say(
         f"{format_seconds(summary['seconds'])}"
         + (f", {speed:.0f} examples/s" if speed else "")

@@ -17,6 +17,7 @@ from accumtrain.errors import DivergedError, Preempted
 from accumtrain.jobs.opening import show_opening
 from accumtrain.jobs.patience import evaluations_since_best
 from accumtrain.jobs.session import SKIPPED, Session
+from accumtrain.jobs.starting import show_start
 from accumtrain.jobs.summary import show_closing
 from accumtrain.jobs.trained import images_of
 from accumtrain.progress import Progress
@@ -43,6 +44,8 @@ class Training(Session):
 
     def run(self) -> dict[str, Any] | None:
         show_opening(self.config, self.run_folder, self.data, self.devices, self.window, self.total, self.micro_batch)
+        if self.started is not None:
+            show_start(self.config, self.started, self.window, self.run_folder.path, writes=self.devices.chief)
         if self._nothing_left() and (summary := self._summary_of_the_end()):
             say(self._why_finished())
             show_closing(summary, self.run_folder)
@@ -53,7 +56,7 @@ class Training(Session):
         if self.devices.chief:
             self.open_trackers()
         if self.resumed:
-            say(f"continuing after update {self.done} of {self.total}")
+            say(f"continuing after update {self.done} of {self.total}, epoch {self.epoch(self.done)}")
 
         # ---- train -----------------------------------------------------------------------------------------------
         batches = self.batches()
@@ -76,7 +79,7 @@ class Training(Session):
                     batches = self._recover(update, batches)
                     continue
                 self.recovery.after_update()
-                self._report(update)
+                self._report(update, self.done - before)
                 self._evaluate_if_due()
                 if self.due.checkpoint(self.done):
                     self.checkpoints.save()
@@ -86,6 +89,7 @@ class Training(Session):
             if self.done < self.total:
                 self.progress.event(self._why_finished())
             self._test_best()
+            self.measure_workspace(batches)
 
         # ---- close -----------------------------------------------------------------------------------------------
         self.note_skipped()
@@ -110,10 +114,11 @@ class Training(Session):
     def _why_finished(self) -> str:
         if self.done < self.total:
             return (
-                f"stopping early after update {self.done}: {self.config.train.patience} evaluations in a row were no "
-                "better than the best (train.patience)"
+                f"stopping early after update {self.done}, epoch {self.epoch(self.done)}: {self.config.train.patience} "
+                "evaluations in a row were no better than the best (train.patience)"
             )
-        return f"nothing left to do: all {self.done} updates are made (train.epochs or train.steps sets how many)"
+        made = f"{self.done} updates, {self.epoch(self.done)} epochs"
+        return f"nothing left to do: all {made}, are made (train.epochs or train.steps sets how many)"
 
     def _summary_of_the_end(self) -> dict[str, Any] | None:
         """The summary that was written after the last update; None if the run was stopped before it was."""
@@ -156,10 +161,11 @@ class Training(Session):
         self.done = update["step"]  # which does not count an update that is not finite
         return update
 
-    def _report(self, update: dict[str, float]) -> None:
+    def _report(self, update: dict[str, float], count: int) -> None:
+        self.recent.add(count, update)
         self.progress.update(
             self.done,
-            means={name: update[name] for name in ("loss", *self.window.metrics)},
+            means=self.recent.read(),
             examples_per_second=self.logbook.examples_per_second,
             peak_bytes=self.meter.read()["tensor_peak_bytes"],
         )
@@ -181,7 +187,8 @@ class Training(Session):
         if best and self.resumed:
             self.checkpoints.wait()  # this update may be saved as not yet tested, and is not tested again once noted
         self.logbook.evaluation(self.done, self.data.watched, result)
-        self.progress.event(f"update {self.done}: {self._means(self.data.watched, result)}{' (best)' if best else ''}")
+        found = f"{self._means(self.data.watched, result)}{' (best)' if best else ''}"
+        self.progress.event(f"update {self.done}, epoch {self.epoch(self.done)}: {found}")
 
     def _test_best(self) -> None:
         """Evaluates the best state on the test split, once, at the end."""
@@ -196,7 +203,9 @@ class Training(Session):
         finally:
             self.checkpoints.restore()
         self.logbook.evaluation(self.done, "test", result)
-        self.progress.event(f"the best state, of update {best.step}: {self._means('test', result)}")
+        self.progress.event(
+            f"the best state, of update {best.step}, epoch {self.epoch(best.step)}: {self._means('test', result)}"
+        )
 
     def _evaluate(self, evaluator: Evaluator) -> dict[str, float]:
         result = evaluator(stop=lambda: self._asked_to_stop() and self.alone, report=self._evaluating)
@@ -226,8 +235,8 @@ class Training(Session):
         self.checkpoints.save()
         self.note_skipped()
         raise Preempted(
-            f"stopped after update {self.done} of {self.total}; its state is saved in {self.run_folder.path}: "
-            "run the same command again to continue",
+            f"stopped after update {self.done} of {self.total}, epoch {self.epoch(self.done)}; its state is saved in "
+            f"{self.run_folder.path}: run the same command again to continue",
             self.result("preempted"),
         )
 

@@ -12,12 +12,16 @@ from accumtrain.data.open_data import open_data
 from accumtrain.data.source import Data
 from accumtrain.engine.build_window import moving_average
 from accumtrain.engine.checkpoint import restore_model
-from accumtrain.jobs.evaluate import check_evaluates
+from accumtrain.errors import CheckpointError
 from accumtrain.models.build_model import build_model
 from accumtrain.models.spec import ModelSpec
 from accumtrain.runs.checkpoint_store import Saved
 from accumtrain.runs.folder import CHECKPOINTS, folder_of
-from accumtrain.runs.trained_on import Images, read_images
+from accumtrain.runs.identity import differences, learned_values
+from accumtrain.runs.trained_on import IMAGES, Images, read_images
+
+MEASURED = ("model.", "loss.", "ema.", "precision", "data.kind", "data.mean", "data.std", "data.image_size")
+CLASSES = "data.classes"
 
 
 def images_of(data: Data) -> Images:
@@ -40,6 +44,21 @@ def trained_images(config: Config) -> tuple[Images, Mapping[str, Any]]:
     return images_of(data), data.fingerprint
 
 
+def trained_names(config: Config, data: Data) -> list[str]:
+    """The names of the classes that the run was trained on; those of `data` for a run that has not noted them.
+
+    Raises:
+        CheckpointError: images.json is damaged, or holds another number of names than `data` has classes.
+    """
+    images = read_images(folder_of(config)) or images_of(data)
+    if len(images.class_names) != data.num_classes:
+        raise CheckpointError(
+            f"{folder_of(config) / IMAGES} has the names of {len(images.class_names)} classes, the data has "
+            f"{data.num_classes} classes; delete the file, the data has them"
+        )
+    return images.class_names
+
+
 def trained_model(config: Config, images: Images, fingerprint: Mapping[str, Any]) -> tuple[Model, Saved]:
     """The model with the weights of the best state, or of the last one if there was no evaluation yet.
 
@@ -60,3 +79,22 @@ def trained_model(config: Config, images: Images, fingerprint: Mapping[str, Any]
         for average, weight in zip(ema.averages, ema.weights, strict=True):
             weight.assign(average)
     return model, saved
+
+
+def check_evaluates(config: Config, fingerprint: Mapping[str, Any], manifest: Mapping[str, Any]) -> None:
+    """Compares what the checkpoint's manifest says of model, images and classes with this configuration.
+
+    Args:
+        fingerprint: that of the data, as far as it is known.
+
+    Raises:
+        CheckpointError: this configuration would measure another model, or feed it other images.
+    """
+    now = learned_values(config) | dict(fingerprint)
+    trained = {**manifest.get("learned", {}), **manifest.get("data", {})}
+    measured = {key: value for key, value in trained.items() if key == CLASSES or key.startswith(MEASURED)}
+    if changed := differences(measured, now):
+        raise CheckpointError(
+            f"the run in {folder_of(config)} was trained with other values: {changed}; evaluate it with those it was "
+            "trained with"
+        )

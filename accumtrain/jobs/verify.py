@@ -24,6 +24,7 @@ from accumtrain.engine.checks.result import Result
 from accumtrain.engine.checks.window_checks import WindowOfExamples, check_window
 from accumtrain.engine.window import Window
 from accumtrain.errors import ConfigError, VerificationError
+from accumtrain.jobs.starting import begin_with_weights
 from accumtrain.kinds.optimizers import SgdConfig
 from accumtrain.optim.build_optimizer import build_optimizer
 from accumtrain.planning.tensorflow_errors import in_user_words
@@ -34,7 +35,7 @@ VERDICTS = {True: "pass", False: "FAIL", None: "no bound"}
 
 
 def run(config: Config) -> dict[str, Any]:
-    """Runs all checks at the initial weights and prints their table. Trains nothing.
+    """Runs all checks at the initial weights, or model.weights, and prints their table. Trains nothing.
 
     Returns:
         The content of verify.json.
@@ -89,6 +90,7 @@ def _checks(config: Config, data: Data, devices: Devices, examples: WindowOfExam
     bitwise = config.model.same_bits_in_every_graph
     own = config.with_accum_steps(examples.steps)
     window = build_window(own, data, total_steps=1, strategy=devices.strategy)
+    begin_with_weights(own, window)
     names, decayed = [variable.name.split(":")[0] for variable in window.variables_], window.model.decayed
     accumulated = check_window(window, devices.strategy, examples, config.precision, bitwise)
     del window  # frees its memory for the next one
@@ -114,7 +116,10 @@ def _window_with(config: Config, data: Data, policy: str) -> Window:
     """A window on one device, with another memory policy and an optimizer without state."""
     model = replace(config.model, memory=policy)
     optim = SgdConfig(lr=1.0, weight_decay=0.0, momentum=0.0)
-    return build_window(replace(config, model=model, optim=optim), data, 1, tf.distribute.get_strategy())
+    config = replace(config, model=model, optim=optim)
+    window = build_window(config, data, 1, tf.distribute.get_strategy())
+    begin_with_weights(config, window)
+    return window
 
 
 def _examples(config: Config, data: Data, devices: Devices) -> WindowOfExamples:

@@ -104,7 +104,8 @@ class Reversible(ReversibleLayer):
     or a pair of tensors [N, ..., C]. Output: the same structure and shape, in the dtype of the streams.
 
     Args:
-        f, g: Keras layers or models, from [N, ..., C] to the same shape.
+        f: a Keras layer or model, from [N, ..., C] to the same shape.
+        g: another one.
         snap_bits: streams and outputs of f and g are rounded to multiples of 2^-snap_bits, so that the reversal is
             exact to the bit while streams stay below 2^(24 - snap_bits); 0 turns it off.
 

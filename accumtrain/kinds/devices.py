@@ -13,17 +13,16 @@ from accumtrain.kinds.values import COUNT, NOT_NEGATIVE, Word, show
 
 @dataclass(kw_only=True)
 class DeviceConfig(Choice):
-    """Keys of every device. `check` refuses `virtual`, `workers`, `index` and `tpu` for kinds that do not use them.
+    """Keys of every device. `virtual`, `workers`, `index` and `tpu` are refused for kinds that do not use them.
 
-    Keys:
-        virtual: number of logical devices that the CPU is split into.
-        memory_limit_mb: hard limit of tensor memory in MiB, on the CPU or on each GPU.
-        tpu: name or address of the TPU; null is this machine's.
-        tpu_topology: generation and chips of the TPU that job=plan compiles for.
-        xla: whether XLA compiles the micro-steps; auto: on a TPU only.
-        workers: host:port of every worker, the chief first. Needed where neither TF_CONFIG nor SLURM names them.
-        index: place of this process in `workers`.
-        timeout: seconds to wait for the other workers.
+    `virtual`: number of logical devices that the CPU is split into.
+    `memory_limit_mb`: hard limit of tensor memory in MiB, on the CPU or on each GPU.
+    `tpu`: name or address of the TPU; null is this machine's.
+    `tpu_topology`: generation and chips of the TPU that job=plan compiles for.
+    `xla`: whether XLA compiles the micro-steps; auto: on a TPU only.
+    `workers`: host:port of every worker, the chief first. Needed where neither TF_CONFIG nor SLURM names them.
+    `index`: place of this process in device.workers, from 0 on.
+    `timeout`: seconds to wait for the other workers.
 
     Attributes:
         splits_cpu: the kind uses `virtual`.
@@ -83,6 +82,8 @@ class AutoConfig(DeviceConfig):
 
 @dataclass(kw_only=True)
 class CpuConfig(DeviceConfig):
+    """The CPU."""
+
     kind: str = "cpu"
     splits_cpu: ClassVar[bool] = True
     one_cpu_without_gpu: ClassVar[bool] = True
@@ -116,6 +117,8 @@ class MultiworkerConfig(DeviceConfig):
 
 @dataclass(kw_only=True)
 class TpuConfig(DeviceConfig):
+    """A TPU."""
+
     kind: str = "tpu"
     has_address: ClassVar[bool] = True
 

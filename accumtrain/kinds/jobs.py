@@ -27,6 +27,7 @@ class Job:
         run: a function from the configuration to the job's result, or "module:function". It returns None on a worker
             that is not the chief.
         file: name of the file of the result, in the run's folder.
+        about: what the job does, a sentence for --help and docs/reference.md.
         check: a function of the configuration that raises an AccumtrainError if the job can't begin, or
             "module:function"; without TensorFlow.
         compares_runs: the job looks at runs from outside, so it writes into run.dir instead of the folder of one run.
@@ -45,6 +46,7 @@ class Job:
     name: str
     run: str | Callable[..., Any]
     file: str
+    about: str = ""
     check: str | Callable[..., None] | None = None
     compares_runs: bool = False
     needs_a_run: bool = False
@@ -62,6 +64,7 @@ BY_ACCURACY = (("test.accuracy", -1), ("test.loss", 1))
 BY_BEST = (("best.accuracy", -1), ("best.loss", 1))
 TESTED: dict[str, Column] = {
     "updates": ("step", ",.0f"),
+    "epoch": ("epoch", ".4g"),
     "test accuracy": ("test.accuracy", ".4f"),
     "test loss": ("test.loss", ".4f"),
     "examples/s": ("examples_per_second", ",.0f"),
@@ -69,6 +72,7 @@ TESTED: dict[str, Column] = {
 }
 TRAINED: dict[str, Column] = {
     "step": ("step", "d"),
+    "epoch": ("epoch", ".4g"),
     "best accuracy": ("best.accuracy", ".4f"),
     "best loss": ("best.loss", ".4f"),
     "test accuracy": ("test.accuracy", ".4f"),
@@ -79,6 +83,7 @@ TRAINED: dict[str, Column] = {
 MEASURED: dict[str, Column] = {
     "images/s": ("images_per_second.median", ",.4g"),
     "peak of tensors": ("memory.tensor_peak_bytes", format_bytes),
+    "workspace": ("memory.workspace_bytes", format_bytes),
     "resident": ("memory.rss_peak_bytes", format_bytes),
     "of a matrix product": ("share_of_matmul", ".0%"),
     "first update": ("seconds_to_first_update.total", format_seconds),
@@ -109,6 +114,7 @@ JOBS.add(
         "train",
         "accumtrain.jobs.train:run",
         "summary.json",
+        "Trains a model, or continues its run.",
         probed=True,
         shared_by_workers=True,
         preemptible=True,
@@ -119,6 +125,7 @@ JOBS.add(
         "evaluate",
         "accumtrain.jobs.evaluate:run",
         "evaluation.json",
+        "Evaluates what a run has learned on the test split.",
         needs_a_run=True,
         continues_run_config=True,
         shared_by_workers=True,
@@ -127,22 +134,57 @@ JOBS.add(
         ranking=BY_ACCURACY,
         columns=TESTED,
     ),
-    Job("verify", "accumtrain.jobs.verify:run", "verify.json", without_effect=("model.memory",)),
-    Job("plan", "accumtrain.jobs.plan:run", "plan.json", in_children=True),
+    Job(
+        "verify",
+        "accumtrain.jobs.verify:run",
+        "verify.json",
+        "Proves on this machine that memory policies and accumulation are exact.",
+        without_effect=("model.memory",),
+    ),
+    Job(
+        "plan",
+        "accumtrain.jobs.plan:run",
+        "plan.json",
+        "Finds what fits into the memory, and how fast it is.",
+        in_children=True,
+    ),
+    Job(
+        "memory",
+        "accumtrain.jobs.memory:run",
+        "memory.json",
+        "Compares what stored, recomputed and reversed activations take.",
+        check="accumtrain.planning.comparable:check_memory",
+        in_children=True,
+    ),
     Job(
         "bench",
         "accumtrain.jobs.bench:run",
         "bench.json",
+        "Measures speed and memory of updates.",
         probed=True,
         ranking=(("images_per_second.median", -1),),
         columns=MEASURED,
     ),
-    Job("lr", "accumtrain.jobs.lr:run", "lr.json", probed=True, columns=RATES),
-    Job("check", "accumtrain.jobs.check:run", "check.json", columns=COUNTED),
+    Job(
+        "lr",
+        "accumtrain.jobs.lr:run",
+        "lr.json",
+        "A learning-rate range test, which suggests a rate.",
+        probed=True,
+        columns=RATES,
+    ),
+    Job(
+        "check",
+        "accumtrain.jobs.check:run",
+        "check.json",
+        "Reads all of the data and counts what is in it.",
+        columns=COUNTED,
+    ),
     Job(
         "predict",
         "accumtrain.jobs.predict:run",
         "predict.json",
+        "Says what is in images, by what a run has learned.",
         check="accumtrain.data.named_images:check_predict",
         needs_a_run=True,
         continues_run_config=True,
@@ -154,12 +196,26 @@ JOBS.add(
         "export",
         "accumtrain.jobs.export:run",
         "export.json",
+        "Writes what a run has learned into a file for other programs.",
         check="accumtrain.kinds.exports:check_export",
         needs_a_run=True,
         continues_run_config=True,
         without_effect=("model.memory", "optim"),
         columns=EXPORTED,
     ),
-    Job("info", "accumtrain.jobs.info:run", "info.json", compares_runs=True, in_children=True),
-    Job("report", "accumtrain.jobs.report:run", "report.json", compares_runs=True),
+    Job(
+        "info",
+        "accumtrain.jobs.info:run",
+        "info.json",
+        "What this machine has and lacks, or where a run came from.",
+        compares_runs=True,
+        in_children=True,
+    ),
+    Job(
+        "report",
+        "accumtrain.jobs.report:run",
+        "report.json",
+        "Compares runs, as pictures and a page.",
+        compares_runs=True,
+    ),
 )

@@ -92,7 +92,12 @@ LOSSES: Table[LossKind] = Table("loss.kind")
 LOSSES.add(LossKind(CrossEntropyConfig, "accumtrain.engine.loss:build_cross_entropy"))
 
 
+def tells_classes(loss: str) -> bool:
+    """Whether a model trained with this loss tells classes apart."""
+    return "accuracy" in LOSSES[loss].metrics
+
+
 def check_tells_classes(loss: str, job: str) -> None:
     """Raises ConfigError if a model trained with this loss does not tell classes apart."""
-    if "accuracy" not in LOSSES[loss].metrics:
+    if not tells_classes(loss):
         raise ConfigError(f"job={job}: takes a model that tells classes apart; loss={loss} has no accuracy")

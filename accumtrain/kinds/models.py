@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 
 from accumtrain.errors import ConfigError
 from accumtrain.kinds.table import Choice, Kind, Table, required
-from accumtrain.kinds.values import FRACTION, OneOf, Range, show
+from accumtrain.kinds.values import FRACTION, LOCAL_PATH, NotEmpty, OneOf, Range, show
 
 STORE, RECOMPUTE, REVERSE = "store", "recompute", "reverse"
 NORM_MOMENTUM = 0.9
@@ -18,12 +18,18 @@ MEMORIES = (STORE, RECOMPUTE, REVERSE)  # each takes less memory than the one be
 class ModelConfig(Choice):
     """Keys of every model.
 
+    `memory`: how the backward pass gets activations. store: all are kept. recompute: those at cut points are kept, the
+    others computed again. reverse: the last ones are kept, the others computed back from them (RevNets only).
+    `weights`: a run, by its name or folder, or a file of Keras weights to start from. null: initial values.
+    `freeze`: patterns of paths of variables that keep their values. One that begins with - takes its paths back.
+
     Attributes:
-        memory: what the forward pass keeps for the backward pass.
         same_bits_in_every_graph: the model's operations give the same bits in every graph, as job=verify then requires.
     """
 
     memory: Annotated[str, OneOf(MEMORIES)] = STORE
+    weights: Annotated[str | None, NotEmpty("leave it out to start from initial values"), LOCAL_PATH] = None
+    freeze: list[str] = field(default_factory=list)
 
     same_bits_in_every_graph: ClassVar[bool] = True
 
@@ -79,10 +85,14 @@ class LeNetConfig(ModelConfig):
 class ResNetConfig(ModelConfig):
     """Pre-activation residual network (He et al. 2016, arXiv:1603.05027).
 
+    `norm`: normalisation of activations, over the micro-batch (batch) or within each example (group).
     `norm_momentum`: what an update keeps of the moving statistics of batch norm.
     `drop_path`: probability that an example leaves out the last residual function in training; it rises linearly from
     the first on (stochastic depth, Huang et al. 2016, arXiv:1603.09382).
-    `filters` holds the channels of the stem and of each stage; a bottleneck unit has 4 times as many outputs.
+    `stem`: first layers. cifar: a 3 x 3 convolution. imagenet: a 7 x 7 convolution of stride 2, and pooling.
+    `bottleneck`: residual functions of three convolutions in place of two.
+    `units`: number of residual units of each stage.
+    `filters`: channels of the stem and of each stage; a bottleneck unit has 4 times as many outputs.
     """
 
     kind: str = "resnet"
@@ -131,8 +141,10 @@ class ResNetConfig(ModelConfig):
 
 @dataclass(kw_only=True)
 class RevNetConfig(ResNetConfig):
-    """Reversible residual network (Gomez et al. 2017, arXiv:1707.04585). `filters` counts both streams together.
+    """Reversible residual network (Gomez et al. 2017, arXiv:1707.04585).
 
+    `filters`: channels of the stem and of each stage, both streams together, so even numbers; a bottleneck unit has 4
+    times as many outputs.
     `snap_bits`: the streams are rounded to multiples of 2^-snap_bits, so that reversal is exact; 0 turns that off.
     """
 
@@ -163,7 +175,11 @@ class RevNetConfig(ResNetConfig):
 
 @dataclass(kw_only=True)
 class KerasModelConfig(ModelConfig):
-    """`name` is a function of keras.applications; `args` are its keyword arguments."""
+    """A model of keras.applications.
+
+    `name`: a function of keras.applications.
+    `args`: its keyword arguments.
+    """
 
     # models without cut points, so that they can't be recomputed: each cell takes the outputs of the two before it
     WITHOUT_CUTS: ClassVar[tuple[str, ...]] = ("NASNetLarge", "NASNetMobile")
@@ -187,5 +203,5 @@ MODELS.add(
     Kind(LeNetConfig, "accumtrain.models.lenet:build_lenet"),
     Kind(ResNetConfig, "accumtrain.models.resnet:build_resnet"),
     Kind(RevNetConfig, "accumtrain.models.revnet:build_revnet"),
-    Kind(KerasModelConfig, "accumtrain.models.keras_model:build_keras"),
+    Kind(KerasModelConfig, "accumtrain.models.keras_applications:build_keras"),
 )

@@ -8,15 +8,20 @@ from typing import Annotated, Any, ClassVar
 from accumtrain.errors import ConfigError
 from accumtrain.kinds.adafactor_presets import FACTORED_AXES, MOMENTUM_OF, WEIGHT_DECAY_FACTORS
 from accumtrain.kinds.table import Choice, Kind, Table, required
-from accumtrain.kinds.values import COUNT, FRACTION, NOT_NEGATIVE, POSITIVE, OneOf, Range
+from accumtrain.kinds.values import COUNT, FRACTION, NOT_NEGATIVE, POSITIVE, OneOf, Range, check_size, show
 
 
 @dataclass(kw_only=True)
 class OptimConfig(Choice):
-    """Keys of every optimizer. What clips the gradient: 0 turns it off, and one of them at most is on.
+    """Keys of every optimizer.
 
-    `clip_norm`: the largest norm over all gradients.
-    `adaptive_clip`: the largest ratio of the norm of a unit's gradient to that of its weights.
+    `lr`: the learning rate, before the factor of the schedule; null: the optimizer's own.
+    `weight_decay`: strength of the decay of kernels, never of biases and normalisation; 0 turns it off.
+    `clip_norm`: the largest norm over all gradients; 0 does not clip.
+    `rates`: factors on the rate by patterns of paths of variables, such as {segments/0/*: 0.1}. The last that matches
+    decides; 1 without one.
+    `adaptive_clip`: the largest ratio of the norm of a unit's gradient to that of its weights; 0 does not clip. One of
+    optim.clip_norm and optim.adaptive_clip at most is on.
 
     Attributes:
         has_own_rate: `lr` may be null; the optimizer then computes its own rate.
@@ -25,6 +30,7 @@ class OptimConfig(Choice):
 
     lr: Annotated[float | None, POSITIVE] = 1e-3
     weight_decay: Annotated[float, NOT_NEGATIVE] = 0.0
+    rates: dict[str, Any] = field(default_factory=dict)
     clip_norm: Annotated[float, NOT_NEGATIVE] = 0.0
     adaptive_clip: Annotated[float, NOT_NEGATIVE] = 0.0
 
@@ -38,13 +44,14 @@ class OptimConfig(Choice):
 
     def with_schedule(self, schedule: str) -> str:
         """What the banner says about the optimizer and its schedule."""
-        return f"{self.label}, {schedule} schedule"
+        rate = "a rate of its own" if self.lr is None else f"rate {self.lr:g}"
+        return f"{self.label}, {rate}, {schedule} schedule"
 
     @property
     def arguments(self) -> dict[str, Any]:
         """Keyword arguments of its class: all keys but `kind` and what the window does, with `lr` spelled out."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
-        del values["kind"], values["clip_norm"], values["adaptive_clip"]
+        del values["kind"], values["rates"], values["clip_norm"], values["adaptive_clip"]
         return {"learning_rate": values.pop("lr"), **values}
 
     def check(self) -> None:
@@ -52,6 +59,13 @@ class OptimConfig(Choice):
             raise ConfigError(
                 f"optim.clip_norm={self.clip_norm} and optim.adaptive_clip={self.adaptive_clip}: set one of them to 0"
             )
+        for pattern, factor in self.rates.items():
+            if isinstance(factor, bool) or not isinstance(factor, int | float) or not factor > 0:
+                raise ConfigError(
+                    f"optim.rates.{pattern}={show(factor)}: must be a factor above 0; model.freeze=[{pattern}] keeps "
+                    "weights as they are"
+                )
+            check_size(f"optim.rates.{pattern}", factor)
         if self.lr is None and not self.has_own_rate:
             owners = " and ".join(row.name for row in OPTIMIZERS if row.config.has_own_rate)
             raise ConfigError(
@@ -61,7 +75,12 @@ class OptimConfig(Choice):
 
 @dataclass(kw_only=True)
 class AdamConfig(OptimConfig):
-    """Adam. Weight decay is L2: it is added to the gradient."""
+    """Adam. Weight decay is L2: it is added to the gradient.
+
+    `beta1`: what an update keeps of the mean of the gradients.
+    `beta2`: what an update keeps of the mean of their squares.
+    `epsilon`: added to the square root of the second moment.
+    """
 
     kind: str = "adam"
     beta1: Annotated[float, FRACTION] = 0.9
@@ -79,7 +98,11 @@ class AdamWConfig(AdamConfig):
 
 @dataclass(kw_only=True)
 class SgdConfig(OptimConfig):
-    """SGD with momentum. Weight decay is L2: it is added to the gradient, as in the ResNet and RevNet papers."""
+    """SGD with momentum. Weight decay is L2: it is added to the gradient, as in the ResNet and RevNet papers.
+
+    `momentum`: what an update keeps of the sum of the gradients before it; 0 turns it off.
+    `nesterov`: Nesterov's momentum.
+    """
 
     kind: str = "sgd"
     lr: Annotated[float | None, POSITIVE] = 0.1
@@ -94,9 +117,22 @@ class SgdConfig(OptimConfig):
 
 @dataclass(kw_only=True)
 class AdafactorConfig(OptimConfig):
-    """Adafactor. `lr` null is the paper's relative step; `momentum` 0 keeps no first moment; decay is decoupled.
+    """Adafactor (Shazeer & Stern 2018, arXiv:1804.04235). Weight decay is decoupled.
 
-    `beta2` null increases by `decay_exponent`; `clip_threshold` null does not clip.
+    `lr`: the learning rate, before the factor of the schedule; null is the paper's relative step.
+    `decay_exponent`: with optim.beta2=null, beta2 at update t is 1 - t^-decay_exponent.
+    `beta2`: what every update keeps of the second moment; null: as optim.decay_exponent says.
+    `epsilon1`: added to the squares of the gradients.
+    `epsilon2`: the smallest factor on the rate, for weights near 0.
+    `clip_threshold`: the largest root mean square of an update, before its rate; null does not clip.
+    `scale_parameter`: the rate is multiplied by the root mean square of the weight.
+    `unscaled_relative_step`: factor on the relative step with optim.scale_parameter=false.
+    `warmup_init`: the relative step is at most 1e-6 * t, where it is else at most 1e-2.
+    `min_dim_size_to_factor`: the least length of both factored axes; of other weights the whole second moment is kept.
+    `factored_axes`: the two axes by which the second moment is factored.
+    `momentum`: what an update keeps of the first moment; 0 keeps no first moment.
+    `momentum_of`: what is averaged: the change of the weight, rate included, or the update before it is scaled.
+    `weight_decay_factor`: what optim.weight_decay is multiplied by; step_size is the rate after optim.scale_parameter.
     """
 
     has_own_rate: ClassVar[bool] = True
@@ -134,7 +170,11 @@ class AdafactorConfig(OptimConfig):
 
 @dataclass(kw_only=True)
 class KerasOptimConfig(OptimConfig):
-    """`name` is a class of keras.optimizers; `args` are its keyword arguments. Weight decay is decoupled."""
+    """An optimizer of keras.optimizers. Weight decay is decoupled.
+
+    `name`: a class of keras.optimizers.
+    `args`: its keyword arguments.
+    """
 
     kind: str = "keras"
     name: str = required("Lion")

@@ -43,7 +43,7 @@ def register_optimizer(name: str, build: Code, config: type[OptimConfig] = Optim
     Args:
         build: a subclass of Optimizer, or "module:class". It is called with the keys of `config` as keyword arguments:
             without `kind`, `clip_norm` and `adaptive_clip`, and with `lr` as `learning_rate`.
-        config, returns, raises: as for `register_model`, with OptimConfig.
+        config: a dataclass that inherits from OptimConfig. What is returned and raised is as for `register_model`.
     """
     return _register(OPTIMIZERS, name, build, config)
 
@@ -58,7 +58,7 @@ def register_loss(
             [N, classes]) -> losses [N] in the dtype of the logits.
         metrics: what is measured beside the loss, by name: functions like the loss, or "module:function". None is the
             accuracy. The best state is that of the highest `accuracy`; without it, of the lowest loss.
-        config, returns, raises: as for `register_model`, with LossConfig.
+        config: a dataclass that inherits from LossConfig. What is returned and raised is as for `register_model`.
     """
     keys: Any = named(name, config)
     LOSSES.add(LossKind(keys, build) if metrics is None else LossKind(keys, build, metrics=metrics))
@@ -70,7 +70,7 @@ def register_data(name: str, build: Code, config: type[DataConfig] = DataConfig)
 
     Args:
         build: (config, seed) -> Source, or "module:function".
-        config, returns, raises: as for `register_model`, with DataConfig.
+        config: a dataclass that inherits from DataConfig. What is returned and raised is as for `register_model`.
     """
     return _register(SOURCES, name, build, config)
 

@@ -12,7 +12,9 @@ from accumtrain.kinds.values import COUNT, FRACTION, NOT_NEGATIVE, POSITIVE, sho
 
 @dataclass(kw_only=True)
 class ScheduleConfig(Choice):
-    """Keys of every schedule. `warmup`: number of updates over which the factor rises linearly to 1.
+    """Keys of every schedule.
+
+    `warmup`: number of updates over which the factor rises linearly to 1; 0: none.
 
     Attributes:
         rises: the schedule has a rise of its own, so it can't have a warm-up before.
@@ -38,7 +40,10 @@ class ConstantConfig(ScheduleConfig):
 
 @dataclass(kw_only=True)
 class CosineConfig(ScheduleConfig):
-    """Half a cosine, from 1 to `final` at the last update of the run."""
+    """Half a cosine, from 1 down to `final` at the last update of the run.
+
+    `final`: the factor at the end.
+    """
 
     kind: str = "cosine"
     final: Annotated[float, FRACTION] = 0.0
@@ -46,7 +51,11 @@ class CosineConfig(ScheduleConfig):
 
 @dataclass(kw_only=True)
 class StepConfig(ScheduleConfig):
-    """The factor is multiplied by `factor` after each number of updates in `boundaries`."""
+    """The factor falls in steps.
+
+    `boundaries`: numbers of updates after which it falls, increasing.
+    `factor`: what it is multiplied by at each of them.
+    """
 
     kind: str = "step"
     boundaries: list[int] = required("[40000,60000]")
@@ -63,7 +72,10 @@ class StepConfig(ScheduleConfig):
 
 @dataclass(kw_only=True)
 class RsqrtConfig(ScheduleConfig):
-    """sqrt(timescale / max(t, timescale)) at update t."""
+    """sqrt(timescale / max(t, timescale)) at update t.
+
+    `timescale`: updates after which the factor begins to fall.
+    """
 
     kind: str = "rsqrt"
     timescale: Annotated[int, COUNT] = 10000
@@ -71,7 +83,12 @@ class RsqrtConfig(ScheduleConfig):
 
 @dataclass(kw_only=True)
 class InverseTimeConfig(ScheduleConfig):
-    """1 / (1 + decay * n / timescale), n updates after the warm-up; `staircase` rounds n / timescale down."""
+    """1 / (1 + decay * n / timescale), n updates after the warm-up.
+
+    `decay`: how fast the factor falls.
+    `timescale`: updates in which the divisor grows by schedule.decay.
+    `staircase`: rounds n / timescale down, so that the factor falls in steps.
+    """
 
     kind: str = "inverse_time"
     decay: Annotated[float, POSITIVE] = 1.0
@@ -81,7 +98,12 @@ class InverseTimeConfig(ScheduleConfig):
 
 @dataclass(kw_only=True)
 class OneCycleConfig(ScheduleConfig):
-    """Half a cosine up from `start` to 1 in the share `rise` of the run, and another down to `final` at its end."""
+    """Half a cosine up from `start` to 1, and another down to `final` at the end of the run.
+
+    `rise`: share of the run in which the factor rises.
+    `start`: the factor at the beginning.
+    `final`: the factor at the end.
+    """
 
     kind: str = "one_cycle"
     rise: Annotated[float, FRACTION] = 0.3

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 
 from accumtrain.errors import ConfigError
 from accumtrain.kinds.table import Choice, Kind, Table, required
-from accumtrain.kinds.values import COUNT, FRACTION, SHARE, NotEmpty, OneOf, Range, show
+from accumtrain.kinds.values import COUNT, FRACTION, LOCAL_PATH, SHARE, ImageSize, NotEmpty, OneOf, Range, show
 
 CLASSES = Range(2)
 MIX_ALPHA = Range(0, 100)
@@ -19,18 +19,26 @@ PATH = NotEmpty("say where the data is, data.path=<value>")
 class DataConfig(Choice):
     """Keys of every source.
 
-    Pixels are scaled to 0..1, then normalised to (x - mean) / std; `mean` and `std` hold one number or one per channel.
-    Images are resized to `image_size` x `image_size` pixels; null keeps their size. Those of more than `max_pixels` are
-    not decoded. With `on_error` skip, examples that can't be read or decoded are left out. `val_fraction` of the
-    training examples are held out to validate on; null holds out none if the source has a validation split of its own,
-    else 0.1 of images of the user's own, and none of data sets with a known protocol, which validate on their test.
+    Pixels are scaled to 0..1, then normalised to (x - mean) / std. Training images are augmented; 0 turns an
+    augmentation off.
 
-    Training images are changed by `augment` and by what follows, of which 0 turns each off:
+    `augment`: crops and flips. shift: moved by up to a pixel. crop_flip: padded, cropped at random and mirrored.
+    inception: a window of random size and shape, resized, mirrored, and with other colours.
     `jitter`: brightness, contrast and saturation are multiplied by 1 - jitter to 1 + jitter.
-    `randaugment`: number of operations that are drawn for each image, of strength `magnitude`, 0 to 10.
+    `randaugment`: number of operations that are drawn for each image.
+    `magnitude`: strength of the operations of data.randaugment.
     `erasing`: probability that a rectangle of the image is erased.
-    `mixup`, `cutmix`: alpha of the share that another training image has, Beta(alpha, alpha). With both, one is drawn.
-    `sampling`: each epoch is a shuffled pass over all examples, or every class appears equally often.
+    `mixup`, `cutmix`: alpha of the share that another training image has, Beta(alpha, alpha). With both keys one is
+    drawn.
+    `sampling`: shuffled: each epoch is a shuffled pass over all examples; balanced: every class appears equally often.
+    `image_size`: images are resized to so many pixels in height and width, or to [height,width]; null keeps their size.
+    `max_pixels`: images of more pixels are not decoded.
+    `mean`: what is subtracted from the pixels: one number, or one per channel.
+    `std`: what the pixels are divided by: one number, or one per channel.
+    `on_error`: what follows an example that can't be read or decoded: the run ends, or the example is left out.
+    `val_fraction`: share of the training examples that is held out to validate on. null: none if the source has a
+    validation split of its own, else 0.1 of images of the user's own, and none of data sets with a known protocol,
+    which validate on their test split.
     """
 
     augment: Annotated[str, OneOf(("none", "shift", "crop_flip", "inception"))] = "none"
@@ -41,7 +49,7 @@ class DataConfig(Choice):
     mixup: Annotated[float, MIX_ALPHA] = 0.0
     cutmix: Annotated[float, MIX_ALPHA] = 0.0
     sampling: Annotated[str, OneOf(("shuffled", "balanced"))] = "shuffled"
-    image_size: Annotated[int | None, COUNT] = None
+    image_size: Annotated[int | list[int] | None, ImageSize()] = None
     max_pixels: Annotated[int, COUNT] = 89_478_485
     mean: list[float] = field(default_factory=lambda: [0.5])
     std: list[float] = field(default_factory=lambda: [0.25])
@@ -49,6 +57,12 @@ class DataConfig(Choice):
     val_fraction: Annotated[float | None, Range(0, 1)] = None
 
     VAL_SHARE: ClassVar[float] = 0.0  # what null means
+
+    @property
+    def pixels(self) -> tuple[int, int] | None:
+        """Height and width to which images are resized; None keeps their size."""
+        size = self.image_size
+        return (size[0], size[1]) if isinstance(size, list) else None if size is None else (size, size)
 
     @property
     def val_share(self) -> float:
@@ -81,10 +95,16 @@ class DigitsConfig(DataConfig):
 
 @dataclass(kw_only=True)
 class SyntheticConfig(DataConfig):
-    """Generated images of any shape."""
+    """Generated images of any shape, a learnable pattern for each class.
+
+    `channels`: channels of an image.
+    `num_classes`: number of classes.
+    `train_examples`: number of training images.
+    `test_examples`: number of test images.
+    """
 
     kind: str = "synthetic"
-    image_size: Annotated[int | None, COUNT] = 32
+    image_size: Annotated[int | list[int] | None, ImageSize()] = 32
     channels: Annotated[int, COUNT] = 3
     num_classes: Annotated[int, CLASSES] = 10
     train_examples: Annotated[int, COUNT] = 1024
@@ -93,11 +113,21 @@ class SyntheticConfig(DataConfig):
 
 @dataclass(kw_only=True)
 class TfdsConfig(DataConfig):
-    """A prepared data set of tensorflow-datasets. `dir` null is the default directory of tensorflow-datasets."""
+    """A data set of tensorflow-datasets.
+
+    `name`: its name there.
+    `dir`: the folder of prepared data sets; null is the default of tensorflow-datasets.
+    `download`: whether a data set that is not in data.dir is downloaded and prepared there, once.
+    `train_split`: split to train on.
+    `test_split`: split to test on.
+    `image_feature`: feature that holds the image.
+    `label_feature`: feature that holds the label.
+    """
 
     kind: str = "tfds"
     name: Annotated[str, NotEmpty("say which data set, data.name=<value>")] = required("cifar10")
-    dir: str | None = None
+    dir: Annotated[str | None, LOCAL_PATH] = None
+    download: bool = False
     train_split: str = "train"
     test_split: str = "test"
     image_feature: str = "image"
@@ -110,14 +140,16 @@ class TfdsConfig(DataConfig):
 
 @dataclass(kw_only=True)
 class FolderConfig(DataConfig):
-    """`path` holds either train/ and test/ or val/ or both, or the class folders themselves, of whose images
-    `test_fraction` is held out to test on.
+    """Image files of one's own, a folder for each class.
+
+    `path`: a folder with train/ and test/ or val/ or both in it, or with the folders of the classes themselves.
+    `test_fraction`: share of the images that is held out to test on, if the folder holds the classes themselves.
     """
 
     VAL_SHARE: ClassVar[float] = 0.1
 
     kind: str = "folder"
-    path: Annotated[str, PATH] = required("photos")
+    path: Annotated[str, PATH, LOCAL_PATH] = required("photos")
     test_fraction: Annotated[float, Range(0, 1, above=True)] = 0.2
 
     @property
@@ -127,12 +159,16 @@ class FolderConfig(DataConfig):
 
 @dataclass(kw_only=True)
 class NpzConfig(DataConfig):
-    """`path` is a NumPy file of arrays. Without test or val arrays in it, `test_fraction` of the images is held out."""
+    """Arrays of one's own in a NumPy file.
+
+    `path`: the file.
+    `test_fraction`: share of the images that is held out to test on, if there are no test or val arrays.
+    """
 
     VAL_SHARE: ClassVar[float] = 0.1
 
     kind: str = "npz"
-    path: Annotated[str, PATH] = required("mine.npz")
+    path: Annotated[str, PATH, LOCAL_PATH] = required("mine.npz")
     test_fraction: Annotated[float, Range(0, 1, above=True)] = 0.2
 
     @property
@@ -141,12 +177,37 @@ class NpzConfig(DataConfig):
 
 
 @dataclass(kw_only=True)
+class CifarBinaryConfig(DataConfig):
+    """CIFAR-10 or CIFAR-100 as its authors publish it: binary files of 3,072 bytes per image after one or two labels.
+
+    `path`: the folder with data_batch_1.bin and so on and test_batch.bin, or with train.bin and test.bin.
+    """
+
+    kind: str = "cifar_binary"
+    path: Annotated[str, PATH, LOCAL_PATH] = required("cifar-10-batches-bin")
+    mean: list[float] = field(default_factory=lambda: [0.4914, 0.4822, 0.4465])
+    std: list[float] = field(default_factory=lambda: [0.2470, 0.2435, 0.2616])
+    augment: Annotated[str, OneOf(("none", "shift", "crop_flip", "inception"))] = "crop_flip"
+
+    @property
+    def label(self) -> str:
+        return PurePath(self.path).name or self.kind
+
+
+@dataclass(kw_only=True)
 class TfrecordConfig(DataConfig):
-    """`path` and `test_path` are globs of TFRecord files of tf.train.Example."""
+    """TFRecord files of one's own, of tf.train.Example.
+
+    `path`: glob of the files to train on.
+    `test_path`: glob of the files to test on.
+    `image_feature`: feature that holds the encoded image.
+    `label_feature`: feature that holds the label, a whole number from 0 on.
+    `num_classes`: number of classes.
+    """
 
     kind: str = "tfrecord"
-    path: Annotated[str, PATH] = required("'path/to/train-*.tfrecord'")
-    test_path: Annotated[str, NotEmpty("say where the data is, data.test_path=<value>")] = required(
+    path: Annotated[str, PATH, LOCAL_PATH] = required("'path/to/train-*.tfrecord'")
+    test_path: Annotated[str, NotEmpty("say where the data is, data.test_path=<value>"), LOCAL_PATH] = required(
         "'path/to/test-*.tfrecord'"
     )
     image_feature: str = "image/encoded"
@@ -161,5 +222,6 @@ SOURCES.add(
     Kind(TfdsConfig, "accumtrain.data.tfds:open_tfds"),
     Kind(FolderConfig, "accumtrain.data.image_folder:open_folder"),
     Kind(NpzConfig, "accumtrain.data.npz:open_npz"),
+    Kind(CifarBinaryConfig, "accumtrain.data.cifar_binary:open_cifar_binary"),
     Kind(TfrecordConfig, "accumtrain.data.tfrecord:open_tfrecord"),
 )

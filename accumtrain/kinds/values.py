@@ -22,6 +22,9 @@ class Constraint(Protocol):
     def check(self, key: str, value: Any) -> None:
         """Raises ConfigError if `value`, set at the dotted `key`, breaks the rule."""
 
+    def __str__(self) -> str:
+        """The rule in a few words; empty if they are the value's type in the reference of the keys."""
+
 
 @dataclass(frozen=True)
 class Range:
@@ -57,6 +60,9 @@ class OneOf:
         if value is not None and value not in self.choices:
             raise ConfigError(f"{key}={show(value)}: no such choice; {suggest(str(value), self.choices)}")
 
+    def __str__(self) -> str:
+        return ""
+
 
 @dataclass(frozen=True)
 class Word:
@@ -69,6 +75,9 @@ class Word:
         if isinstance(value, str) and value != self.word:
             raise ConfigError(f"{key}={value}: {self.rule}")
 
+    def __str__(self) -> str:
+        return ""
+
 
 @dataclass(frozen=True)
 class NotEmpty:
@@ -80,6 +89,41 @@ class NotEmpty:
         if value == "":
             raise ConfigError(f"{key} is empty; {self.remedy}")
 
+    def __str__(self) -> str:
+        return "not empty"
+
+
+@dataclass(frozen=True)
+class LocalPath:
+    """A file, a folder or a glob. ~ at its beginning is the home directory: config/homes.py puts it there."""
+
+    def check(self, key: str, value: Any) -> None:
+        if isinstance(value, str) and value.startswith("~"):
+            raise ConfigError(
+                f"{key}={value}: there is no home directory of that name; write the whole path, or ./{value} for a "
+                "place of that name here"
+            )
+
+    def __str__(self) -> str:
+        return "~ is the home directory"
+
+
+@dataclass(frozen=True)
+class ImageSize:
+    """A number of pixels, or a list of two: height and width. null passes."""
+
+    def check(self, key: str, value: Any) -> None:
+        if isinstance(value, list) and len(value) != 2:
+            raise ConfigError(
+                f"{key}={show(value)}: must be one number, or height and width; for example {key}=[48,64]"
+            )
+        COUNT.check(key, value)
+        for place, side in enumerate(value if isinstance(value, list) else []):
+            COUNT.check(f"{key}[{place}]", side)
+
+    def __str__(self) -> str:
+        return "at least 1; a list is [height,width]"
+
 
 @dataclass(frozen=True)
 class Duration:
@@ -89,12 +133,16 @@ class Duration:
         if value is not None:
             duration_seconds(key, value)
 
+    def __str__(self) -> str:
+        return "minutes, h:m:s, d-h or another time as for SLURM's --time"
+
 
 POSITIVE = Range(0, above=True)
 NOT_NEGATIVE = Range(0)
 COUNT = Range(1)
 FRACTION = Range(0, 1)
 SHARE = Range(0, 1, closed=True)
+LOCAL_PATH = LocalPath()
 SMALLEST, LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127  # normal numbers of float32
 DURATION = re.compile(r"(?:(?P<days>[0-9]{1,6})-)?([0-9]{1,9})(?::([0-9]{1,6}))?(?::(?P<third>[0-9]{1,6}))?")
 

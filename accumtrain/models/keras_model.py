@@ -1,4 +1,4 @@
-"""A Keras model, whole or as a chain of segments, and the classifiers of keras.applications.
+"""A Keras model, whole or as a chain of segments.
 
 Keras writes batch-norm statistics and seed counters inside the forward pass. In a `keras.StatelessScope` they are
 values instead, so that they change at the commit or not at all.
@@ -7,10 +7,9 @@ values instead, so that they change at the commit or not at all.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import keras
 import tensorflow as tf
@@ -20,13 +19,10 @@ from accumtrain.backprop.model import Model
 from accumtrain.backprop.replay import Consume
 from accumtrain.backprop.segments import Backward, forward_by_memory
 from accumtrain.errors import ConfigError
-from accumtrain.kinds.models import KerasModelConfig, ModelConfig
-from accumtrain.kinds.values import suggest
+from accumtrain.kinds.models import ModelConfig
 from accumtrain.models.counting_scope import CountingScope
 from accumtrain.models.keras_cuts import cheapest, pieces
-from accumtrain.models.spec import ModelSpec
 
-POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16", "float64": "float64"}
 SEED = "seed_generator_state"  # name of the variables of Keras's seed generators
 LEAST_SAVING = 0.1  # share of the activations; recomputing is refused if it saves less
 
@@ -36,7 +32,7 @@ class KerasNorm(tf.Module):
 
     def __init__(self, layer: keras.layers.BatchNormalization):
         super().__init__()
-        self.momentum = float(layer.momentum)
+        self.momentum, self.frozen = float(layer.momentum), False
         self.moving_mean, self.moving_variance = layer.moving_mean.value, layer.moving_variance.value
         self.channels = int(self.moving_mean.shape[0])
 
@@ -67,6 +63,23 @@ class KerasSegment:
         penalised: bool = False,
     ):
         self.model, self.memory, self.dtype, self.penalised = part, memory, dtype, penalised
+        self._moving, self._draws = dict(norms), draws
+        self._find_places()
+
+    def freeze(self, paths: Collection[str]) -> None:
+        """Makes the weights with these paths constants. A normalisation without other weights becomes one, too."""
+        for variable in self.model.trainable_variables:
+            if variable.path in paths:
+                variable.trainable = False
+        for layer in normalisations(self.model):
+            if not layer.trainable_variables and any(variable.path in paths for variable in layer.variables):
+                layer.trainable = False  # which makes Keras compute with its moving statistics
+                self._moving.pop(id(layer)).frozen = True
+        self._find_places()
+
+    def _find_places(self) -> None:
+        """Finds which of the part's variables are trained, which change in a pass, and which are constants."""
+        part, norms, draws = self.model, self._moving, self._draws
         self.trainable_variables = [variable.value for variable in part.trainable_variables]
         places = {id(variable): place for place, variable in enumerate(part.non_trainable_variables)}
         self._seeds = [(place, draws[key]) for key, place in places.items() if key in draws]
@@ -149,14 +162,26 @@ class KerasModel(Model):
         ]
         super().__init__(segments, dtype)
         self._penalised, self.joins_loss = penalised, joins_loss
+        self.whole = lambda: model  # a function, as TensorFlow would add the model itself to checkpoints
         self.weights = [variable.value for variable in model.trainable_variables]
         self.normalisations = list(norms.values())
         self.state = [variable.value for variable in model.non_trainable_variables]
 
     @property
-    def trainable_variables(self) -> Sequence[tf.Variable]:
+    def named(self) -> dict[str, tf.Variable]:
+        """Every variable by Keras's path, such as Conv1/kernel."""
+        return {variable.path: variable.value for variable in self.whole().variables if variable.name != SEED}
+
+    @property
+    def learnable(self) -> Sequence[tf.Variable]:
         """Those that Keras trains; its frozen ones are trainable to TensorFlow."""
         return tuple(self.weights)
+
+    def freeze(self, paths: Iterable[str]) -> None:
+        named, paths = self.named, frozenset(paths)
+        self._frozen = frozenset(id(named[path]) for path in paths)
+        for segment in self.segments:
+            cast(KerasSegment, segment).freeze(paths)
 
     def cast(self, images: Any) -> Any:
         x = super().cast(images)
@@ -252,43 +277,3 @@ def normalisations(model: keras.Model) -> list[keras.layers.BatchNormalization]:
     """Its batch normalisations that are built, those of inner models included, in a fixed order."""
     layers = [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.BatchNormalization)]
     return [layer for layer in layers if layer.built]
-
-
-@contextmanager
-def _dtype_policy(name: str) -> Iterator[None]:
-    previous = keras.config.dtype_policy()
-    keras.config.set_dtype_policy(name)
-    try:
-        yield
-    finally:
-        keras.config.set_dtype_policy(previous)
-
-
-def build_keras(config: KerasModelConfig, spec: ModelSpec) -> KerasModel:
-    """keras.applications.<name>(weights=None, ...) with logits instead of probabilities.
-
-    Raises:
-        ConfigError: the name is unknown, Keras refuses an argument, the images are too small for the model, or
-            model.memory=recompute would save nothing.
-    """
-    builders = {name: value for name, value in vars(keras.applications).items() if name[0].isupper()}
-    if config.name not in builders:
-        raise ConfigError(
-            f"model.name={config.name} is not in keras.applications; {suggest(config.name, sorted(builders))}"
-        )
-    fixed = {
-        "weights": None,
-        "input_shape": spec.image_shape,
-        "classes": spec.num_classes,
-        "classifier_activation": None,
-    }
-    taken = fixed.keys() & config.args.keys()
-    if taken:
-        raise ConfigError(f"model.args may not set {', '.join(sorted(taken))}: the data and the loss decide them")
-    keras.utils.set_random_seed(spec.seed)
-    with _dtype_policy(POLICIES[spec.precision]):
-        try:
-            model = builders[config.name](**fixed, **config.args)
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"keras.applications.{config.name} refuses {spec.image_shape} images: {error}") from error
-        return KerasModel(config, model, spec.variable_dtype)

@@ -150,23 +150,28 @@ class BatchNorm(tf.Module):
     """Fused batch normalisation over N, H, W (Ioffe & Szegedy 2015, arXiv:1502.03167).
 
     In training the micro-batch is normalised by its own statistics, which are handed to `mode` and never written
-    here: the window turns them into the moving statistics at its commit. The variance is the biased one.
+    here: the window turns them into the moving statistics at its commit. The variance is the biased one. A frozen one
+    normalises by its moving statistics in training, too.
     """
 
     def __init__(self, init: Initializer, channels: int):
         super().__init__()
-        self.channels, self.momentum = channels, MOMENTUM
+        self.channels, self.momentum, self.frozen = channels, MOMENTUM, False
         self.gamma = init.constant(1.0, channels, "gamma")
         self.beta = init.constant(0.0, channels, "beta")
         self.moving_mean = init.constant(0.0, channels, "moving_mean", trainable=False)
         self.moving_variance = init.constant(1.0, channels, "moving_variance", trainable=False)
 
     def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
+        if mode.training and self.frozen:
+            return self._by_constants(x)
         known = None if mode.training else (self.moving_mean, self.moving_variance)
         return self._normalise(x, self.gamma, self.beta, mode, known)[0]
 
     def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:
         """The pullback in training, through the batch statistics too. A replay uses the saved statistics: same bits."""
+        if self.frozen:
+            return tape_pullback(self, x, mode)
         gamma = tf.convert_to_tensor(self.gamma)
         y, reserved = self._normalise(x, gamma, self.beta, mode, mode.saved_for_replay(self))
 
@@ -184,6 +189,15 @@ class BatchNorm(tf.Module):
             return tf.cast(d_x, x.dtype), [(self.gamma, d_gamma), (self.beta, d_beta)]
 
         return y, backward
+
+    def _by_constants(self, x: tf.Tensor) -> tf.Tensor:
+        """Normalises by the moving statistics, in plain operations.
+
+        Grappler merges the fused one into a convolution in some graphs and not in others, with other bits.
+        """
+        scale = tf.stop_gradient(self.gamma * tf.math.rsqrt(self.moving_variance + EPSILON))
+        working = tf.cast(x, scale.dtype) - tf.stop_gradient(self.moving_mean)
+        return tf.cast(working * scale + tf.stop_gradient(self.beta), x.dtype)
 
     def _widen(self, x: tf.Tensor, when: tf.Tensor | None = None) -> tf.Tensor:
         """Casts bfloat16 to float32, after `when`, if the number of channels makes oneDNN's bfloat16 kernel slow."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -72,10 +72,11 @@ class KerasOptimizer(Optimizer):
     ) -> None:
         if self._weight_decay:
             in_sequence(
-                partial(self._decay_one, {"weight": variable}, tf.cast(rate, variable.dtype))
-                for variable in (parameter.variable for parameter in self._parameters if parameter.decayed)
+                partial(self._decay_one, {"weight": parameter.variable}, parameter.rate(rate))
+                for parameter in self._parameters
+                if parameter.decayed
             )
-        self._keras_update(gradients, [parameter.variable for parameter in self._parameters], rate, step, scale)
+        self._keras_update(gradients, self._parameters, rate, step, scale)
 
 
 class _ReplicaLocal(keras.optimizers.Optimizer):
@@ -87,6 +88,7 @@ class _ReplicaLocal(keras.optimizers.Optimizer):
 
     _updates_done: tf.Tensor | None = None
     _scale: tf.Tensor | float = 1.0
+    _rates: Callable[[tf.Tensor], list[tf.Tensor]]
 
     @property
     def iterations(self) -> tf.Tensor:
@@ -101,21 +103,23 @@ class _ReplicaLocal(keras.optimizers.Optimizer):
     def update(
         self,
         gradients: Sequence[tf.Tensor],
-        variables: Sequence[tf.Variable],
+        parameters: Sequence[Parameter],
         rate: tf.Tensor,
         step: tf.Tensor,
         scale: tf.Tensor | float,
     ) -> None:
         self._updates_done, self._scale = step, scale
-        self._backend_update_step(gradients, variables, rate)
+        # a function, since Keras tracks the items of a list
+        self._rates = lambda common: [parameter.rate(common) for parameter in parameters]
+        self._backend_update_step(gradients, [parameter.variable for parameter in parameters], rate)
         self._updates_done = None
 
     def _backend_update_step(
         self, grads: Sequence[tf.Tensor], trainable_variables: Sequence[tf.Variable], learning_rate: tf.Tensor
     ) -> None:
         in_sequence(
-            partial(self._update_one, gradient, variable, learning_rate)
-            for gradient, variable in zip(grads, trainable_variables, strict=True)
+            partial(self._update_one, gradient, variable, rate)
+            for gradient, variable, rate in zip(grads, trainable_variables, self._rates(learning_rate), strict=True)
         )
 
     def _update_one(self, gradient: tf.Tensor, variable: tf.Variable, rate: tf.Tensor) -> tf.Tensor:

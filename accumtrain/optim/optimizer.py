@@ -18,13 +18,19 @@ Change = Callable[[], tf.Tensor]  # changes variables; returns a tensor that is 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A trained variable, and whether weight decay applies to it.
+    """A trained variable, whether weight decay applies to it, and the factor on its rate.
 
     It is not a `tf.Module`, so that the variable counts neither as state of the optimizer nor for its checkpoint.
     """
 
     variable: tf.Variable
     decayed: bool
+    rate_factor: float = 1.0
+
+    def rate(self, rate: tf.Tensor) -> tf.Tensor:
+        """`rate` in the variable's dtype, times its factor."""
+        rate = tf.cast(rate, self.variable.dtype)
+        return rate if self.rate_factor == 1.0 else self.rate_factor * rate
 
     @property
     def path(self) -> str:
@@ -55,6 +61,7 @@ class Optimizer(tf.Module):
         self._learning_rate = learning_rate
         self._weight_decay = weight_decay
         self._parameters: list[Parameter] = []
+        self._rate_factors: list[float] = []
         self._change_one = PerShapeFunction(self._change)
 
     def build(self, variables: Sequence[tf.Variable], decayed: Sequence[bool]) -> None:
@@ -70,9 +77,14 @@ class Optimizer(tf.Module):
         for variable in variables:
             if variable.dtype not in (tf.float32, tf.float64):
                 raise TypeError(f"{variable.name} is {variable.dtype.name}; optimizers keep float32 or float64 weights")
-        pairs = zip(variables, decayed, strict=True)
-        self._parameters = [Parameter(variable, bool(decay)) for variable, decay in pairs]
+        factors = self._rate_factors or [1.0] * len(variables)
+        rows = zip(variables, decayed, factors, strict=True)
+        self._parameters = [Parameter(variable, bool(decay), factor) for variable, decay, factor in rows]
         self._build_slots()
+
+    def scale_rates(self, factors: Sequence[float]) -> None:
+        """Gives a factor on the rate for each of the variables that `build` will get."""
+        self._rate_factors = list(factors)
 
     def learning_rate(self, step: tf.Tensor) -> tf.Tensor:
         """The rate before the schedule, a float32 scalar, after `step` updates (an int64 scalar)."""
@@ -107,7 +119,7 @@ class Optimizer(tf.Module):
         raise NotImplementedError
 
     def _scalars(self, rate: tf.Tensor, t: tf.Tensor) -> Any:
-        """Tensors that the updates of all variables of a dtype share; `rate` and `t` are scalars of that dtype."""
+        """Tensors that updates of the same dtype and rate share; `rate` and `t` are scalars of that dtype."""
         raise NotImplementedError
 
     def _update(
@@ -119,20 +131,20 @@ class Optimizer(tf.Module):
     def _changes(
         self, gradients: Sequence[tf.Tensor], rate: tf.Tensor, step: tf.Tensor, scale: tf.Tensor | float
     ) -> Iterator[Change]:
-        dtypes = {parameter.variable.dtype for parameter in self._parameters}
-        rates = {dtype: tf.cast(rate, dtype) for dtype in dtypes}
-        scales = {dtype: tf.cast(scale, dtype) for dtype in dtypes}
-        scalars = {dtype: self._scalars(rates[dtype], tf.cast(step + 1, dtype)) for dtype in dtypes}
+        groups = {_group(parameter): parameter for parameter in self._parameters}
+        rates = {group: parameter.rate(rate) for group, parameter in groups.items()}
+        scales = {dtype: tf.cast(scale, dtype) for dtype, _ in groups}
+        scalars = {group: self._scalars(own, tf.cast(step + 1, own.dtype)) for group, own in rates.items()}
         for index, (parameter, gradient) in enumerate(zip(self._parameters, gradients, strict=True)):
-            dtype = parameter.variable.dtype
+            group = _group(parameter)
             yield partial(
                 self._change_one,
                 {"weight": parameter.variable, **self._slots(index)},
                 parameter.decayed and self._weight_decay != 0.0,
                 gradient,
-                scales[dtype],
-                rates[dtype],
-                scalars[dtype],
+                scales[parameter.variable.dtype],
+                rates[group],
+                scalars[group],
             )
 
     def _change(
@@ -156,6 +168,11 @@ class Optimizer(tf.Module):
     def _decay(self, weight: VariableHandle, rate: tf.Tensor) -> None:
         """Decoupled decay (Loshchilov & Hutter 2019, arXiv:1711.05101)."""
         weight.assign_sub(rate * self._weight_decay * weight.read())
+
+
+def _group(parameter: Parameter) -> tuple[tf.DType, float]:
+    """Parameters of a group share their scalars."""
+    return parameter.variable.dtype, parameter.rate_factor
 
 
 def in_sequence(changes: Iterable[Change]) -> None:

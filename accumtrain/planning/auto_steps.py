@@ -27,7 +27,7 @@ class ProbeFunction(Protocol):
     def __call__(self, config: Config, micro_batch: int, note: str = "") -> Trial: ...
 
 
-COLUMNS = ("memory", "accum.steps", "micro-batch", "tensors at peak", "resident", "images/s", "fits")
+COLUMNS = ("memory", "steps", "micro-batch", "peak", "workspace", "resident", "images/s", "fits")
 
 
 def with_accum_steps_resolved(config: Config) -> Config:
@@ -118,16 +118,21 @@ def ladder(examples: int) -> list[int]:
 
 def row(trial: Trial) -> tuple[str, ...]:
     """A trial's line in a table of COLUMNS."""
-    speed = trial.examples_per_second
+    sizes = (trial.peak_bytes, trial.workspace_bytes, trial.rss_bytes)
     return (
         trial.memory,
         str(trial.accum_steps or "-"),
         str(trial.micro_batch),
-        "-" if trial.peak_bytes is None else format_bytes(trial.peak_bytes),
-        "-" if trial.rss_bytes is None else format_bytes(trial.rss_bytes),
-        "-" if speed is None else f"{speed:.3g}" if speed < 100 else f"{speed:,.0f}",
+        *("-" if size is None else format_bytes(size) for size in sizes),
+        speed(trial),
         _verdict(trial),
     )
+
+
+def speed(trial: Trial) -> str:
+    """Images per second, as a table shows them."""
+    found = trial.examples_per_second
+    return "-" if found is None else f"{found:.3g}" if found < 100 else f"{found:,.0f}"
 
 
 def _verdict(trial: Trial) -> str:

@@ -42,6 +42,7 @@ class Trial:
         fits: it ran within the limit and the free memory.
         static_bytes: tensors that are always in memory: weights, buffers, optimizer state, resident data.
         peak_bytes: tensors at the peak, the static ones included.
+        workspace_bytes: of these, by how much operations' own scratch memory raises the peak of a micro-step.
         rss_bytes: peak resident memory of the process.
         examples_per_second: over whole updates of accum_steps micro-steps.
         seconds_to_first_update: from the start of the process.
@@ -55,10 +56,18 @@ class Trial:
     replicas: int | None = None
     static_bytes: int | None = None
     peak_bytes: int | None = None
+    workspace_bytes: int | None = None
     rss_bytes: int | None = None
     examples_per_second: float | None = None
     seconds_to_first_update: float | None = None
     expected_bytes: int | None = None
+
+    @property
+    def activation_bytes(self) -> int | None:
+        """What the peak has beyond static tensors and, where it was measured, workspace."""
+        if self.peak_bytes is None or self.static_bytes is None:
+            return None
+        return self.peak_bytes - self.static_bytes - (self.workspace_bytes or 0)
 
 
 def probe(config: Config, micro_batch: int, note: str = "") -> Trial:

@@ -30,11 +30,10 @@ def plan_by_probes(config: Config) -> dict[str, Any]:
         AccumtrainError: the run would fail for another reason than memory.
     """
     variants = policies(config)
-    trials = [
-        trial
-        for number, variant in enumerate(variants, start=1)
-        for trial in climb(variant, probe, after=PROBES * (len(variants) - number))
-    ]
+    trials: list[Trial] = []
+    for place, variant in enumerate(variants):
+        done = sum(trial.expected_bytes is None for trial in trials)
+        trials += climb(variant, probe, done=done, policies_after=len(variants) - place - 1)
     limit = config.device.memory_limit_mb
     folder = folder_of(config)
     draw(trials, limit, folder / "plan.png")
@@ -43,30 +42,34 @@ def plan_by_probes(config: Config) -> dict[str, Any]:
     return plan_result(config, {"memory_limit_mb": limit}, trials)
 
 
-def climb(config: Config, attempt: ProbeFunction, after: int = 0) -> list[Trial]:
+def climb(config: Config, attempt: ProbeFunction, done: int = 0, policies_after: int = 0) -> list[Trial]:
     """Probes micro-batches from 1 on, each about twice the one before, as long as they fit.
 
     A micro-batch divides the examples of a replica. The last trial is not made if the two before it show that it would
     be clearly beyond the limit.
 
     Args:
-        after: number of probes of other policies that follow.
+        done: number of probes of other policies before.
+        policies_after: number of policies that follow.
     """
-    trials = [attempt(config, 1, _left(PROBES - 1 + after))]
+
+    def place(number: int, sizes: Sequence[int]) -> str:
+        return f" ({done + number} of about {done + len(sizes) * (1 + policies_after)})"
+
+    trials = [attempt(config, 1, place(1, _sizes(config, config.device.known_replicas)))]
     if not trials[0].fits:
         return trials
     assert trials[0].replicas is not None
-    sizes = ladder(config.batch_size // trials[0].replicas)[:PROBES]
-    for done, size in enumerate(sizes[1:], start=2):
-        beyond = _expected_beyond(config, trials, size)
-        trials.append(beyond or attempt(config, size, _left(len(sizes) - done + after)))
+    sizes = _sizes(config, trials[0].replicas)
+    for number, size in enumerate(sizes[1:], start=2):
+        trials.append(_expected_beyond(config, trials, size) or attempt(config, size, place(number, sizes)))
         if not trials[-1].fits:
             break
     return trials
 
 
-def _left(probes: int) -> str:
-    return f" (at most {probes} more after it)" if probes else " (the last one)"
+def _sizes(config: Config, replicas: int) -> list[int]:
+    return ladder(config.batch_size // replicas)[:PROBES]
 
 
 def _expected_beyond(config: Config, fitting: Sequence[Trial], size: int) -> Trial | None:

@@ -17,6 +17,7 @@ from accumtrain.kinds.values import show
 from accumtrain.runs.names import NOT_IN_NAMES
 from accumtrain.runs.run import read_config, read_records, read_summary
 
+MEMORY = ("activations", "workspace", "resident")  # of a run, see ComparedRun.memory
 NAMING = ("title", "name", "kind")  # last parts of the keys that say the most about their group, first one best
 
 
@@ -42,10 +43,15 @@ class ComparedRun:
         return value if is_number(value) else None
 
     @property
-    def activations(self) -> float | None:
-        """Bytes of tensors at the peak beyond those that are always there."""
+    def memory(self) -> dict[str, float | None]:
+        """Bytes of what differs most between runs: tensors at the peak beyond those that are always there, by kind.
+
+        Where workspace was not measured, as by earlier versions, activations hold it too.
+        """
         peak, static = (self.number(f"memory.tensor_{kind}_bytes") for kind in ("peak", "static"))
-        return None if peak is None or static is None else peak - static
+        workspace = self.number("memory.workspace_bytes")
+        activations = None if peak is None or static is None else peak - static - (workspace or 0)
+        return dict(zip(MEMORY, (activations, workspace, self.number("memory.rss_peak_bytes")), strict=True))
 
     @property
     def batch(self) -> str:

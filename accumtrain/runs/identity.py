@@ -12,11 +12,13 @@ from accumtrain.kinds.values import show
 # The keys that decide what is learned. A continued run must keep their values; all others may change.
 LEARNED_GROUPS = ("model", "optim", "schedule", "loss", "data", "ema")
 LEARNED_KEYS = ("batch_size", "precision", "run.seed")
-# where data lies does not matter: its content is compared by the fingerprint of the source
+# where data and first weights lie does not matter: their content is compared by what a checkpoint's manifest says of it
 NOT_LEARNED = (
     "model.memory",
     "model.title",
+    "model.weights",
     "data.dir",
+    "data.download",
     "data.path",
     "data.test_path",
     "data.on_error",
@@ -41,6 +43,8 @@ def learned_values(config: Config | Mapping[str, Any]) -> dict[str, Any]:
     if accum.get("reduction") == "sum":
         flat["accum.steps"] = accum["steps"]
     flat["accum.reduction"] = accum.get("reduction", "mean")
+    flat.setdefault("model.freeze", [])
+    flat.setdefault("optim.rates", {})
     return {key: value for key, value in flat.items() if key not in NOT_LEARNED}
 
 

@@ -14,7 +14,7 @@ from accumtrain.runs.folder import BEST, CHECKPOINTS, QUARANTINE
 from accumtrain.runs.run import read_config, read_summary
 
 WHOLE = "whole"
-OF_SUMMARY = ("status", "step", "train", "test", "best", "provenance")
+OF_SUMMARY = ("status", "step", "epoch", "train", "val", "test", "best", "best_on", "provenance")
 
 Content = TypeVar("Content")
 
@@ -23,7 +23,7 @@ def origin(folder: Path) -> dict[str, Any]:
     """What the folder of a run tells of it. What can't be read is named in `unreadable`; nothing is changed.
 
     Returns:
-        status, step, train, test, best, provenance: as in summary.json; None before there is one.
+        status, step, epoch, train, val, test, best, best_on, provenance: as in summary.json; None before there is one.
         changed: default and value of each key of config.yaml, but run.name, that differs from its default.
         checkpoints: step, path, bytes, written (ISO 8601, UTC) and state ("whole", or what is wrong) of each, newest
             first, then the best one.

@@ -26,7 +26,7 @@ class Answer:
 
 def answer_files(output: str | None, folder: Path) -> list[Path]:
     """The files that predict.output names; `folder` is where they go if it is None."""
-    place = folder if output is None else Path(output).expanduser()
+    place = folder if output is None else Path(output)
     return [place] if place.suffix in (CSV, JSONL) else [place / f"{NAME}{suffix}" for suffix in (CSV, JSONL)]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from accumtrain.console import format_bytes
 from accumtrain.kinds.jobs import JOBS, cell
-from accumtrain.runs.compared import ComparedRun, differing_keys, is_number
+from accumtrain.runs.compared import MEMORY, ComparedRun, differing_keys, is_number
 from accumtrain.runs.curves import measured
 from accumtrain.runs.extremes import extremes
 from accumtrain.runs.files import write_atomic
@@ -82,9 +82,8 @@ def _results(runs: Sequence[ComparedRun]) -> dict[str, list[tuple[str, Any]]]:
     for title, (key, form) in JOBS["train"].columns.items():
         columns[title] = [(cell(run.number(key), form), run.number(key)) for run in runs]
     columns["batch"] = [(run.batch, run.number("batch_size")) for run in runs]
-    columns["activations"] = [(cell(run.activations, format_bytes), run.activations) for run in runs]
-    peaks = [run.number("memory.rss_peak_bytes") for run in runs]
-    columns["resident"] = [(cell(peak, format_bytes), peak) for peak in peaks]
+    for title in MEMORY:
+        columns[title] = [(cell(run.memory[title], format_bytes), run.memory[title]) for run in runs]
     return columns
 
 

@@ -107,7 +107,8 @@ class Run:
         """Returns a function that refuses the manifest of a checkpoint that this run does not continue.
 
         Args:
-            facts: `learned` (see identity.py) and `data` (the fingerprint of the source) of this configuration.
+            facts: `learned` (see identity.py) and `data` (the fingerprint of the source) of this configuration, and
+                `weights`, the checksum of what it begins with.
         """
 
         def check(manifest: Mapping[str, Any]) -> None:
@@ -122,6 +123,11 @@ class Run:
                 raise CheckpointError(
                     f"the checkpoint of update {manifest['step']} in {self.checkpoints} is that of a run that learns "
                     f"something else: {changed}; choose another run.name, or run.resume=force to continue from it"
+                )
+            if changed := differences(manifest.get("weights", dict.fromkeys(facts["weights"])), facts["weights"]):
+                raise CheckpointError(
+                    f"{self.path} began with other weights: {changed} (null: none, else a checksum); give those it "
+                    "began with, choose another run.name, or run.resume=force to continue it all the same"
                 )
             if changed := differences(manifest.get("data", {}), facts["data"]):
                 raise DataError(

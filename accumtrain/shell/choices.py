@@ -13,6 +13,7 @@ from hydra.core.config_store import ConfigStore
 
 from accumtrain.config.conf_dir import CONF_DIR
 from accumtrain.config.convert import MISSING
+from accumtrain.config.declared_keys import summary_of
 from accumtrain.kinds.groups import GROUPS
 from accumtrain.kinds.jobs import JOBS
 from accumtrain.kinds.table import Choice, Kind
@@ -35,6 +36,21 @@ def all_choices(config_dirs: Iterable[Path]) -> dict[str, list[str]]:
     for group in GROUPS:
         choices[group] |= {row.name for row in _rows_without_file(group)}
     return {group: sorted(choices[group]) for group in sorted(choices)}
+
+
+def about_choice(group: str, choice: str, config_dirs: Iterable[Path]) -> str:
+    """What a choice is, in a sentence: the first line of its YAML file, or what its row says; may be empty."""
+    if group == "job":
+        return JOBS[choice].about
+    if file := _file(group, choice, config_dirs):
+        lines = (line.lstrip("# ").strip() for line in file.read_text().splitlines() if line.startswith("#"))
+        return next((line for line in lines if not line.startswith("@")), "")
+    return summary_of(GROUPS[group][choice].config)
+
+
+def _file(group: str, choice: str, config_dirs: Iterable[Path]) -> Path | None:
+    files = (folder / group / f"{choice}.yaml" for folder in [*config_dirs, CONF_DIR])
+    return next((file for file in files if file.is_file()), None)
 
 
 def _rows_without_file(group: str) -> list[Kind[Any]]:

@@ -16,10 +16,10 @@ from accumtrain.jobs import dispatch
 from accumtrain.process import child
 from accumtrain.process.program import CHILD
 from accumtrain.shell.choices import offer_rows
-from accumtrain.shell.compose import call_hydra, own_overrides, plain_values, read_config, read_options
+from accumtrain.shell.compose import call_hydra, own_folders, own_overrides, plain_values, read_config, read_options
 from accumtrain.shell.extensions import load_extensions
 from accumtrain.shell.guard import SHOW_TRACEBACK, guard
-from accumtrain.shell.overrides import for_hydra
+from accumtrain.shell.key_help import help_on
 from accumtrain.shell.streams import keep_streams
 from accumtrain.shell.sweep import run_sweep
 from accumtrain.shell.usage import help_text
@@ -48,12 +48,11 @@ def _run_command() -> int:
         return child.serve(Path(sys.argv[2]))
     if sys.argv[1:2] == [WORKERS]:
         return run_workers(sys.argv[2:])
-    sys.argv[1:] = for_hydra(sys.argv[1:])
     options = read_options()
-    if options.help:
-        print(help_text([Path(options.config_dir)] if options.config_dir else []))
-        return 0
     offer_rows()
+    if options.help:
+        print(help_on(options) if options.overrides else help_text(own_folders(options)))
+        return 0
     if options.multirun or "hydra.mode=MULTIRUN" in options.overrides:
         return run_sweep(options)
     return _run_single(options)

@@ -15,6 +15,7 @@ from hydra._internal.utils import create_config_search_path, get_args_parser
 from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from accumtrain.config.conf_dir import CONF_DIR
@@ -26,13 +27,15 @@ from accumtrain.kinds.jobs import JOBS
 from accumtrain.kinds.sources import DataConfig
 from accumtrain.runs.identity import learned_values
 from accumtrain.runs.names import run_name
+from accumtrain.shell.completion import CompletionLoader
 from accumtrain.shell.hydra_errors import explain_plugin
 from accumtrain.shell.hydra_limits import Loader, check_overrides
+from accumtrain.shell.overrides import for_hydra
 from accumtrain.shell.run_values import with_values_of_run
 
 
 def read_options() -> Namespace:
-    """The options and overrides in sys.argv.
+    """The options and overrides in sys.argv, the overrides as Hydra takes them.
 
     Raises:
         ConfigError: an option would run code, or an override changes what Hydra itself does.
@@ -58,6 +61,8 @@ def read_options() -> Namespace:
         raise ConfigError("--resolve: goes with --cfg; add --cfg job")
     if not options.shell_completion:
         check_overrides(options.overrides)
+    if not options.help:  # whose words are names
+        options.overrides = for_hydra(options.overrides)
     return options
 
 
@@ -75,12 +80,20 @@ def open_hydra(options: Namespace) -> Iterator[Hydra]:
         if not folder.is_dir():
             raise ConfigError(f"--config-dir {folder}: is no folder; name one that holds <group>/<choice>.yaml")
         path.prepend("command-line", f"file://{folder.absolute()}", SearchPathQuery(provider="schema"))
-    hydra = Hydra("accumtrain", Loader(path))
+    hydra = Hydra("accumtrain", (CompletionLoader if options.shell_completion else Loader)(path))
     GlobalHydra.instance().initialize(hydra)
     try:
         yield hydra
     finally:
         GlobalHydra.instance().clear()
+
+
+def choice_values(options: Namespace, group: str, choice: str) -> dict[str, Any]:
+    """The values that a choice gives to the keys of its group; a missing one is `convert.MISSING`."""
+    with open_hydra(options) as hydra:
+        overrides = for_hydra([f"{group}={choice}"])
+        composed = hydra.compose_config(config_name(options), overrides, RunMode.RUN, with_log_configuration=False)
+    return cast(dict[str, Any], OmegaConf.to_container(composed[group], resolve=False))
 
 
 def call_hydra(options: Namespace, task: Callable[[DictConfig], Any], *, multirun: bool = False) -> None:
@@ -107,6 +120,11 @@ def _show(hydra: Hydra, options: Namespace) -> None:
         hydra.show_cfg(config_name(options), options.overrides, options.cfg, options.package, options.resolve)
     except SystemExit as ended:
         raise ConfigError(f"--package {options.package}: no such group; accumtrain --cfg job shows all") from ended
+
+
+def own_folders(options: Namespace) -> list[Path]:
+    """The folders of choices that the command adds to the packaged ones."""
+    return [Path(options.config_dir)] if options.config_dir else []
 
 
 def config_name(options: Namespace) -> str:

@@ -15,7 +15,9 @@ from yaml import YAMLError
 from accumtrain.config.convert import known_keys
 from accumtrain.errors import AccumtrainError, ConfigError
 from accumtrain.kinds.groups import GROUPS, kinds_with
+from accumtrain.kinds.jobs import JOBS
 from accumtrain.kinds.values import suggest
+from accumtrain.shell.choices import all_choices
 
 USAGE_ERRORS = (HydraException, OmegaConfBaseException, YAMLError)
 EXTRAS = {"joblib": "joblib", "submitit_local": "slurm", "submitit_slurm": "slurm"}  # extra of each launcher
@@ -80,10 +82,20 @@ def _unknown_key(key: str) -> str:
     return f"{key}: no such key; {remedy}"
 
 
+def _meant(word: str) -> str:
+    """The remedy for a word without =: what it is the value of, or nearly so; empty if there is nothing near."""
+    whole = {choice: f"{group}={choice}" for group, names in all_choices([]).items() for choice in names}
+    whole |= {name: f"{name}=<value>" for name in [*known_keys(), *GROUPS]} | {
+        name: f"job={name}" for name in JOBS.names
+    }
+    close = [whole[name] for name in difflib.get_close_matches(word, whole)]
+    return f"; did you mean {' or '.join(close)}?" if close else ""
+
+
 def _unreadable(override: str) -> str:
     if override.startswith("-"):
         return f"{override}: no such option; accumtrain --help shows what there is"
     key, equals, value = override.partition("=")
     if not equals:
-        return f"{override}: must be key=value"
+        return f"{override}: must be key=value{_meant(override)}"
     return f"{override}: the value can't be read; quote it twice: {key}=\"'{value}'\""

@@ -9,8 +9,11 @@ from functools import cache
 
 from accumtrain.config.conf_dir import CONF_DIR
 from accumtrain.kinds.groups import GROUPS
+from accumtrain.kinds.jobs import JOBS
 
 NO_TEXT = re.compile(r"^([+-]?[\d._]+(e[+-]?\d+)?|true|false)$", re.IGNORECASE)  # what Hydra reads as something else
+HOME = re.compile(r"(?<![^,])~[^,]*")  # a path that begins with ~, alone or in a sweep
+QUOTES = "'\"\\[{"  # where one of these stands, the value is left as it was written
 
 
 def given_value(overrides: Sequence[str], key: str, default: str) -> str:
@@ -20,22 +23,25 @@ def given_value(overrides: Sequence[str], key: str, default: str) -> str:
     return default if set(value) & set("$,") else value
 
 
-def for_hydra(arguments: Sequence[str]) -> list[str]:
-    """Adapts the arguments for Hydra.
+def for_hydra(overrides: Sequence[str]) -> list[str]:
+    """Adapts the overrides of a command for Hydra.
 
     `optim.args.beta_2=0.95` and `optim.args={beta_2:0.95}` may add keys to optim.args, which Hydra allows only with ++.
-    The number in `accum=4` is quoted, as Hydra looks only for text among the choices of a group.
+    The number in `accum=4` is quoted, as Hydra looks only for text among the choices of a group. The name of a job
+    alone, as in `accumtrain train`, is `job=train`. ~/photos is quoted, as Hydra reads ~ as a mark of its own.
     """
-    return [_with_number_quoted(_with_key_added(each)) for each in arguments]
+    return [_with_home_quoted(_with_number_quoted(_with_key_added(_with_job_named(each)))) for each in overrides]
+
+
+def _with_job_named(argument: str) -> str:
+    return f"job={argument}" if argument in JOBS.names else argument
 
 
 def _with_key_added(argument: str) -> str:
     key, equals, _ = argument.partition("=")
-    if not equals:
-        return argument
-    mapping, _, name = key.rpartition(".")
-    is_open = key in _mappings() or (mapping in _mappings() and name.isidentifier())
-    return f"++{argument}" if is_open else argument
+    beginnings = {key[: dot.start()] for dot in re.finditer(r"\.", key)}
+    is_open = key in _mappings() or (beginnings & _mappings() and all(map(str.isidentifier, key.split("."))))
+    return f"++{argument}" if equals and is_open else argument
 
 
 def _with_number_quoted(argument: str) -> str:
@@ -43,6 +49,11 @@ def _with_number_quoted(argument: str) -> str:
     if not (group.isidentifier() and (CONF_DIR / group).is_dir()):
         return argument
     return f"{group}={','.join(NO_TEXT.sub(_quoted, value) for value in values.split(','))}"
+
+
+def _with_home_quoted(argument: str) -> str:
+    key, equals, values = argument.partition("=")
+    return f"{key}{equals}{HOME.sub(_quoted, values)}" if not set(values) & set(QUOTES) else argument
 
 
 def _quoted(value: re.Match[str]) -> str:

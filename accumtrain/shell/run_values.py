@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from accumtrain.config.convert import from_mapping
+from accumtrain.config.homes import in_home
 from accumtrain.config.interpolation import resolved
 from accumtrain.errors import ConfigError
 from accumtrain.kinds.groups import GROUPS
@@ -17,6 +18,7 @@ from accumtrain.runs.names import run_name
 from accumtrain.runs.run import read_config
 
 OF_THIS_COMMAND = ("job", "device", "run", "log")  # never those of the run, unless they decide what is learned
+BEGUN_WITH = "model.weights"  # a run notes their content as what was learned, a command gives their place
 
 
 def with_values_of_run(values: Mapping[str, Any], overrides: Sequence[str]) -> Mapping[str, Any]:
@@ -34,13 +36,13 @@ def with_values_of_run(values: Mapping[str, Any], overrides: Sequence[str]) -> M
     if job is None or not job.continues_run_config or not isinstance(run, Mapping):
         return values  # whose mistakes from_mapping names
     name = run.get("name") or run_name(from_mapping(values), overrides)
-    file = Path(str(run.get("dir"))) / str(name) / "config.yaml"
+    file = Path(in_home(str(run.get("dir")))) / str(name) / "config.yaml"
     if not file.exists():
         return values
     before = read_config(file)
     _check_known(before, file.parent)
     given = _given(values, overrides)
-    _check_given(learned_values(before), _learned(values), given, file.parent)
+    _check_given(_fixed(before), _given_fixed(values), given, file.parent)
     merged = dict(before)
     for group, new in values.items():
         old = before.get(group)
@@ -64,9 +66,14 @@ def _check_known(before: Mapping[str, Any], folder: Path) -> None:
             )
 
 
-def _learned(values: Mapping[str, Any]) -> dict[str, Any]:
+def _fixed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values that a command which goes on with the run can't change."""
+    return {**learned_values(values), BEGUN_WITH: values["model"].get("weights")}
+
+
+def _given_fixed(values: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        return learned_values(values)
+        return _fixed(values)
     except (AttributeError, KeyError, TypeError) as error:
         from_mapping(values)  # names a value of the wrong type
         raise ConfigError("an override with ~ removes a key that decides what is learned; leave it out") from error

@@ -16,6 +16,7 @@ from hydra.core.override_parser.types import Override, RangeSweep
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
+from accumtrain.config.homes import in_home
 from accumtrain.config.schema import Config, RunConfig
 from accumtrain.console import say, warn
 from accumtrain.errors import ConfigError, Preempted
@@ -42,7 +43,9 @@ def run_sweep(options: Namespace) -> int:
     raise_on_signals()
     configs = _check_jobs(options)
     launcher = given_value(options.overrides, "hydra/launcher", IN_PROCESS)
-    run_dir = Path(configs[0].run.dir if configs else given_value(options.overrides, "run.dir", RunConfig().dir))
+    run_dir = Path(
+        configs[0].run.dir if configs else in_home(given_value(options.overrides, "run.dir", RunConfig().dir))
+    )
     with sweep_folder.open_sweep_folder(run_dir) as folder:
 
         def run_job(composed: DictConfig) -> float:  # a launcher sends this function and the folder to its processes

@@ -24,12 +24,14 @@ def stoppable(folder: Path) -> Iterator[None]:
     A second signal does not wait. A terminal sends Ctrl-C to the launcher's processes too, and could end one that
     others depend on. So SIGINT is blocked here, which they inherit, and a thread receives it.
     """
-    asked, saved, over = threading.Event(), threading.Event(), threading.Event()
+    asked, saved, raised, over = (threading.Event() for _ in range(4))
 
     def on_signal(number: int, frame: FrameType | None) -> None:
-        if saved.is_set():
+        if not saved.is_set():
+            asked.set()
+        elif not raised.is_set():
+            raised.set()
             raise KeyboardInterrupt
-        asked.set()
 
     def watch() -> None:
         while not over.is_set():
@@ -37,7 +39,9 @@ def stoppable(folder: Path) -> Iterator[None]:
                 asked.clear()
                 _stop(folder, asked, over)
                 saved.set()
-                signal.pthread_kill(main, signal.SIGTERM)
+                while not raised.is_set() and not over.is_set():  # a signal just before a wait does not end the wait
+                    signal.pthread_kill(main, signal.SIGTERM)
+                    raised.wait(SECONDS)
                 return
 
     main = threading.get_ident()

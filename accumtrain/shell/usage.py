@@ -29,6 +29,7 @@ Examples
   accumtrain job=info                                   this machine: versions, devices, what is missing
   accumtrain job=info run.name=revnet38-digits          where a run came from, and its checkpoints
 
+A group, a choice or a key in words: accumtrain --help optim, --help optim=adam, --help optim.lr.
 Every key with its value: accumtrain --cfg job. The same command again continues a run.
 Completion by TAB: eval "$(accumtrain --shell-completion install=bash)"
 Exit codes: 0 done, 1 a bug, 2 configuration, 3 data, 4 diverged, 5 checkpoint, 6 out of memory,

@@ -26,7 +26,15 @@ from accumtrain.kinds.losses import CrossEntropyConfig
 from accumtrain.kinds.models import KerasModelConfig, LeNetConfig, ResNetConfig, RevNetConfig
 from accumtrain.kinds.optimizers import AdafactorConfig, AdamConfig, AdamWConfig, KerasOptimConfig, SgdConfig
 from accumtrain.kinds.schedules import ConstantConfig, CosineConfig, InverseTimeConfig, RsqrtConfig, StepConfig
-from accumtrain.kinds.sources import DigitsConfig, FolderConfig, NpzConfig, SyntheticConfig, TfdsConfig, TfrecordConfig
+from accumtrain.kinds.sources import (
+    CifarBinaryConfig,
+    DigitsConfig,
+    FolderConfig,
+    NpzConfig,
+    SyntheticConfig,
+    TfdsConfig,
+    TfrecordConfig,
+)
 
 PLAIN: dict[str, Any] = {"mean": [0.0], "std": [1.0]}
 IMAGE_SIZES = {"keras": 64}  # of models that need more than SIZE pixels
@@ -60,6 +68,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "tfds": TfdsConfig(name="contract_pictures", dir="prepared", **PLAIN),
         "folder": FolderConfig(path="photos", **PLAIN),
         "npz": NpzConfig(path="mine.npz", **PLAIN),
+        "cifar_binary": CifarBinaryConfig(path="cifar", augment="none", **PLAIN),
         "tfrecord": TfrecordConfig(
             path="train-*", test_path="test-*", image_feature="image", label_feature="label", num_classes=3, **PLAIN
         ),
@@ -77,6 +86,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "evaluate": (),
         "verify": (),
         "plan": ("batch_size=2", "accum.steps=1"),
+        "memory": (),
         "bench": ("bench.updates=2", "bench.seconds=0"),
         "lr": ("range_test.updates=30",),
         "report": (),

@@ -68,12 +68,25 @@ def write_tfds() -> None:
     )
 
 
+def write_cifar_binary() -> None:
+    """CIFAR-10: a byte of label, then 1,024 bytes of each colour. Its ten classes are all there."""
+    Path("cifar").mkdir()
+    for file, numbers in {
+        "data_batch_1": range(9),
+        "data_batch_2": range(9, 17),
+        "test_batch": range(100, 105),
+    }.items():
+        records = [bytes([number % 10]) + picture(number, 32, 32).transpose(2, 0, 1).tobytes() for number in numbers]
+        Path("cifar", f"{file}.bin").write_bytes(b"".join(records))
+
+
 WRITERS: dict[str, Callable[[], None]] = {
     "digits": nothing,
     "synthetic": nothing,
     "tfds": write_tfds,
     "folder": write_folder,
     "npz": write_npz,
+    "cifar_binary": write_cifar_binary,
     "tfrecord": write_tfrecord,
 }
 
@@ -100,6 +113,7 @@ BAD = {
     "synthetic": Bad({"image_size": None}, None, ConfigError, r"data\.image_size"),
     "tfds": Bad({}, "prepared/**/*train*", DataError, "contract_pictures-train"),
     "folder": Bad({}, "photos/train/class0/000.png", DataError, r"class0/000\.png"),
+    "cifar_binary": Bad({}, "cifar/data_batch_2.bin", DataError, r"data_batch_2\.bin has 16389 bytes"),
     "npz": Bad({}, "mine.npz", DataError, r"data\.path=mine\.npz"),
     "tfrecord": Bad({}, "test-1", DataError, "test-1"),
 }

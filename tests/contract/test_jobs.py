@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from accumtrain.errors import CheckpointError, ConfigError, DataError, DivergedError
-from accumtrain.jobs import bench
+from accumtrain.jobs import bench, memory
 from accumtrain.jobs.dispatch import run
 from accumtrain.kinds.jobs import JOBS, cell
 from accumtrain.planning import probed_plan
@@ -67,7 +67,8 @@ def done(compose: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bench, "INPUT_SECONDS", 0.1)
         patch.setattr(bench, "matmul_flops_per_second", lambda dtype: 1e12)
-        patch.setattr(probed_plan, "probe", lambda config, size, note="": Trial(config.model.memory, size, True, 1, 1))
+        for module in (probed_plan, memory):
+            patch.setattr(module, "probe", lambda config, size, note="": Trial(config.model.memory, size, True, 1, 1))
         for job in sorted(JOBS, key=lambda job: job.needs_a_run or job.compares_runs):
             config = compose(f"job={job.name}", f"run.dir={folder}", *SMALL, *example_of("job", job.name))
             results[job.name] = config, run(config)

@@ -26,7 +26,7 @@ from tests.contract import files
 from tests.contract.examples import example_of
 
 NEEDS_FILES = [row.name for row in SOURCES if {"path", "dir"} & {each.name for each in fields(row.config)}]
-CHANGES = {"plain": {}, "resized and augmented": {"image_size": 9, "augment": "inception"}}
+CHANGES = {"plain": {}, "resized and augmented": {"image_size": [9, 7], "augment": "inception"}}
 of_every_source = pytest.mark.parametrize("name", SOURCES.names)
 
 
@@ -82,9 +82,9 @@ def test_a_position_is_the_whole_state(name, changes):
 @pytest.mark.parametrize("changes", CHANGES.values(), ids=CHANGES)
 def test_batches_are_as_described(name, changes):
     data = open_data(replace(prepared(name), **changes), seed=0)
-    side = changes.get("image_size")
+    size = changes.get("image_size")
     height, width, channels = data.image_shape
-    assert side is None or (height, width) == (side, side)
+    assert size is None or [height, width] == size
     for batches in (train_batches(data, batch=4, first=0, seed=0), eval_batches(data, batch=4)):
         assert batches.element_spec == {
             "image": tf.TensorSpec([4, height, width, channels], tf.float32),

@@ -75,7 +75,7 @@ FAULTS = [
     (device, "is no regular file"),
     (listening, "is no regular file"),
     (empty, "is empty"),
-    (no_image, "has no PNG or JPEG inside"),
+    (no_image, "has no PNG, JPEG, WebP or BMP inside"),
 ]
 of_every_fault = pytest.mark.parametrize(("damage", "message"), FAULTS, ids=[each.__name__ for each, _ in FAULTS])
 

@@ -27,11 +27,18 @@ from accumtrain.errors import DataError
 MakeConfig = Callable[..., Any]
 MB = 2**20
 MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16", "CMYK")
+FORMATS = {  # PNG of the others
+    "CMYK": ["JPEG"],
+    "L": ["PNG", "JPEG", "BMP"],
+    "P": ["PNG", "BMP"],
+    "RGB": ["PNG", "JPEG", "WEBP", "BMP"],
+    "RGBA": ["PNG", "WEBP"],
+}
 IMAGES = 150
 
 
 def encoded(draw: random.Random) -> bytes:
-    """A small picture of a random mode, as PNG or JPEG."""
+    """A small picture of a random mode, as PNG, JPEG, WebP or BMP, half of them with EXIF data."""
     width, height = draw.randrange(1, 40), draw.randrange(1, 40)
     pixels = np.random.default_rng(draw.randrange(2**32)).integers(0, 256, [height, width, 4], np.uint8)
     mode = draw.choice(MODES)
@@ -39,9 +46,11 @@ def encoded(draw: random.Random) -> bytes:
         image = Image.fromarray(pixels[..., 0].astype(np.uint16) * 257)
     else:
         image = Image.fromarray(pixels).convert("RGB").convert(mode)
-    as_jpeg = mode == "CMYK" or (mode in ("L", "RGB") and draw.random() < 0.5)
+    exif = Image.Exif()
+    exif[0x0112] = draw.randrange(1, 9)
+    options = {"progressive": draw.random() < 0.5, "lossless": draw.random() < 0.5, "exif": exif}
     file = io.BytesIO()
-    image.save(file, "JPEG" if as_jpeg else "PNG", **({"progressive": draw.random() < 0.5} if as_jpeg else {}))
+    image.save(file, draw.choice(FORMATS.get(mode, ["PNG"])), **options if draw.random() < 0.5 else {})
     return file.getvalue()
 
 

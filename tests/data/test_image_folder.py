@@ -72,7 +72,10 @@ def test_other_files_are_counted_and_named(make_folder: MakeFolder, folder_confi
     (root / "bee" / ".DS_Store").write_text("x")
     (root / ".git").mkdir()
     (note,) = open_data(folder_config(root), seed=0).notes
-    assert note == f"ignored 2 files not named as PNG or JPEG: {root}/ant/readme.txt, {root}/notes.md"
+    suffixes = ".png, .jpg, .jpeg, .jfif, .webp, .bmp"
+    assert note == (
+        f"ignored, as their names end in none of {suffixes}: 2 files: {root}/ant/readme.txt, {root}/notes.md"
+    )
 
 
 def test_small_sets_stay_in_memory_and_equal_the_streamed(
@@ -122,9 +125,12 @@ def break_train_alone(root: Path) -> None:
     [
         (break_nothing_there, r"data.path=.*photos is not a directory"),
         (break_one_class, r"photos has 1 class folder"),
-        (break_empty_class, r"class folder .*cat holds no PNG or JPEG"),
+        (break_empty_class, r"class folder .*cat holds no image, whose name ends in .png"),
         (break_single_image, r"class cat has a single image, .*cat/00.png"),
-        (break_text_inside, r"2 files named as an image .*ant/03.png has no PNG or JPEG inside, .*bee/04.png is empty"),
+        (
+            break_text_inside,
+            r"2 files named as an image .*ant/03.png has no PNG, JPEG, WebP or BMP inside; .*bee/04.png is empty",
+        ),
         (break_train_alone, r"has train/ but neither test/ nor val/"),
     ],
 )

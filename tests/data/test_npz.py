@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from accumtrain.config.homes import with_homes
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import eval_batches, train_batches
 from accumtrain.data.source import Data
@@ -106,7 +107,7 @@ def test_the_home_folder_is_found(
 ) -> None:
     write(MINE)
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert open_data(NpzConfig(path="~/mine.npz"), seed=0).num_classes == 3
+    assert open_data(with_homes(NpzConfig(path="~/mine.npz")), seed=0).num_classes == 3
 
 
 # --- types of pixels --------------------------------------------------------------------------------------------

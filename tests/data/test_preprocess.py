@@ -71,7 +71,7 @@ def test_jpeg_window_is_the_window_of_the_whole() -> None:
 
 @pytest.mark.parametrize("encode", [tf.io.encode_png, tf.io.encode_jpeg])
 def test_inception_from_file_and_from_memory_agree(encode: object) -> None:
-    preprocess = Preprocess("inception", 24, [0.5], [0.5], white=255)
+    preprocess = Preprocess("inception", (24, 24), [0.5], [0.5], white=255)
     encoded = encode(photo())  # type: ignore[operator]
     for training in (False, True):
         file = preprocess.example(encoded, KEYS[0], channels=3, training=training)

@@ -1,4 +1,4 @@
-"""The programs of docs/keras.md run as they stand there."""
+"""The programs of docs/keras.md and docs/index.md run as they stand there."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs" / "keras.md"
-PROGRAMS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+DOCS = Path(__file__).parents[2] / "docs"
+TEXT = "".join((DOCS / page).read_text() for page in ("keras.md", "index.md"))
+PROGRAMS = re.findall(r"^```python\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=["accumulate", "Accumulate", "fit", "reversible"])
+@pytest.mark.parametrize("program", PROGRAMS, ids=["accumulate", "Accumulate", "fit", "reversible", "quick start"])
 def test_program_runs(program, tmp_path):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", program]

@@ -76,7 +76,7 @@ def test_everything_bad_is_named(photos: Path, command: Callable[..., Any], tmp_
             "name": "photos/train/bee/4.png",
             "reason": "is 9 x 9 pixels, other images are 6 x 6 pixels",
         },
-        {"split": "test", "name": "photos/test/bee/1.png", "reason": "has no PNG or JPEG inside"},
+        {"split": "test", "name": "photos/test/bee/1.png", "reason": "has no PNG, JPEG, WebP or BMP inside"},
     ]
     for each in found["bad"]["examples"]:
         assert f"{each['name']} {each['reason']}" in answer.out

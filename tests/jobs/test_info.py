@@ -181,6 +181,13 @@ def test_a_summary_of_an_earlier_version(trained, command, tmp_path):
     assert "started  here" in command("job=info", "run.name=one").out
 
 
+def test_it_names_the_split_that_chose_the_best_state(compose, command, tmp_path):
+    run(compose(*SMALL, "run.name=two", f"run.dir={tmp_path}/runs", "data.val_fraction=0.25"))
+    answer = command("job=info", "run.name=two")
+    for row in ("train, last update ", "val ", "best on val ", "test, of the best "):
+        assert f"\n  {row}" in answer.out, row
+
+
 def test_a_run_that_is_not_there(trained, command):
     answer = command("job=info", "run.name=two", f"run.dir={trained}")
     assert answer.code == CheckpointError.exit_code

@@ -156,7 +156,11 @@ def test_files_of_a_run(whole):
     assert summary["replicas"] == 1
     assert summary["epoch"] == 2.0
     assert summary["params"] > 0
-    assert set(summary["memory"]) == {"tensor_peak_bytes", "tensor_static_bytes", "rss_peak_bytes"}
+    memory, kinds = summary["memory"], summary["memory_by_kind"]
+    assert set(memory) == {"tensor_peak_bytes", "tensor_static_bytes", "workspace_bytes", "rss_peak_bytes"}
+    parts = memory["tensor_static_bytes"] + kinds["activations"] + kinds["workspace"]
+    assert parts == memory["tensor_peak_bytes"]
+    assert kinds["activations"] > 0
     assert [r["step"] for r in metrics(whole) if r["split"] == "test"] == [2, 4, 6]
     assert all(r["examples"] == 20 for r in metrics(whole) if r["split"] == "test")
     assert (whole / "results.png").read_bytes().startswith(b"\x89PNG")
@@ -173,16 +177,17 @@ def test_the_best_is_chosen_on_validation_and_tested_once(config, tmp_path, caps
     assert {r["examples"] for r in validated} == {12}
     assert summary["best_on"] == "val"
     assert summary["best"] == {name: best[name] for name in ("loss", "accuracy")}
-    assert f"the best state, of update {best['step']}: test loss" in capsys.readouterr().out
+    assert f"the best state, of update {best['step']}, epoch {best['epoch']:.4g}: test loss" in capsys.readouterr().out
     assert summary["test"] == {name: tested[name] for name in ("loss", "accuracy")}
-    assert run(config("validated", "data.val_fraction=0.25", "job=evaluate"))["test"] == summary["test"]
+    evaluation = run(config("validated", "data.val_fraction=0.25", "job=evaluate"))
+    assert {name: evaluation["test"][name] for name in ("loss", "accuracy")} == summary["test"]
 
 
 def test_patience_ends_a_run_and_the_same_command_changes_nothing(config, tmp_path, capsys):
     overrides = ("patient", "optim.lr=1e-30", "train.patience=1", "model.norm=group")  # nothing is learned
     summary = run(config(*overrides))
     assert (summary["status"], summary["step"]) == ("completed", 4)
-    assert "stopping early after update 4: 1 evaluations in a row" in capsys.readouterr().out
+    assert "stopping early after update 4, epoch 1.333: 1 evaluations in a row" in capsys.readouterr().out
     assert run(config(*overrides))["step"] == 4
 
 
@@ -191,7 +196,10 @@ def test_evaluate_gives_the_accuracy_training_gave(config, whole, tmp_path):
     logged = {r["step"]: r for r in metrics(whole) if r["split"] == "test"}
     best = max(logged.values(), key=lambda r: (r["accuracy"], -r["loss"]))
     assert result["step"] == best["step"]
-    assert result["test"] == {"loss": best["loss"], "accuracy": best["accuracy"]}
+    assert {name: result["test"][name] for name in ("loss", "accuracy")} == {
+        "loss": best["loss"],
+        "accuracy": best["accuracy"],
+    }
     with pytest.raises(CheckpointError, match="train first"):
         run(config("never-trained", "job=evaluate"))
 

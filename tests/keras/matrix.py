@@ -2,7 +2,8 @@
 
 With TF_CONFIG this process is one of several workers.
 
-Prints a JSON object: "door model optimizer steps" -> distance between the weights, over the distance they have gone.
+Prints a JSON object: "door model optimizer steps" -> distance between the weights, over the distance they have gone. In
+half precision also "error model optimizer": that of the big batch from the same in float32.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ def data_of(case: Case, updates: int, dtype: str) -> tuple[np.ndarray, Any]:
     return inputs.astype(dtype) if inputs.dtype.kind == "f" else inputs, case.targets(draw, count)
 
 
-def built(case: Case) -> keras.Model:
+def built(case: Case, policy: str) -> keras.Model:
+    keras.config.set_dtype_policy(policy)
     keras.utils.set_random_seed(7)
     return case.build()
 
@@ -95,24 +97,30 @@ def main() -> None:
         strategy = tf.distribute.MirroredStrategy([f"CPU:{number}" for number in range(wanted.replicas)])
     if wanted.policy == "float64":
         keras.config.set_floatx("float64")
-    keras.config.set_dtype_policy(wanted.policy)
 
     found = {}
     for name in wanted.models:
         case = CASES[name]
         data = data_of(case, wanted.updates, keras.config.floatx())
         for kind in wanted.optimizers:
-            model = built(case)
+            model = built(case, wanted.policy)
             start = model.get_weights()
             expected = train_at_once(model, OPTIMIZERS[kind](), case, data, wanted.jit)
+            if wanted.policy.startswith("mixed"):
+                exact = train_at_once(built(case, "float32"), OPTIMIZERS[kind](), case, data, wanted.jit)
+                found[f"error {name} {kind}"] = difference(exact, expected, start)
             for steps in wanted.steps:
                 for door in wanted.doors:
                     with strategy.scope():
                         optimizer = OPTIMIZERS[kind]()
                         if door == "Accumulate":
-                            model, optimizer, batch = built(case), Accumulate(optimizer, steps), EXAMPLES // steps
+                            model, optimizer, batch = (
+                                built(case, wanted.policy),
+                                Accumulate(optimizer, steps),
+                                EXAMPLES // steps,
+                            )
                         else:
-                            model, batch = accumulate(built(case), steps), EXAMPLES
+                            model, batch = accumulate(built(case, wanted.policy), steps), EXAMPLES
                         if batch % strategy.num_replicas_in_sync:
                             continue  # a replica would have no example
                         weights = train(model, optimizer, case, data, batch, wanted.jit)

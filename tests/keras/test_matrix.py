@@ -14,7 +14,7 @@ import accumtrain
 
 ROOT = Path(accumtrain.__file__).parents[1]
 FLOAT64 = 1e-12  # of the distance the weights have gone
-HALF = 1e-2  # a convolution in half precision rounds sums over a micro-batch where it rounded those over the batch
+HALF = 1e-2  # in half precision sums over a micro-batch are rounded where those over the batch were
 
 
 def differences(*arguments: str) -> dict[str, float]:
@@ -67,12 +67,27 @@ def test_all_optimizers_with_xla():
     assert not beyond(found, FLOAT64)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("policy", "bound"), [("float32", 1e-5), ("mixed_bfloat16", HALF), ("mixed_float16", HALF)], ids=str
-)
-def test_the_first_update_in_lower_precisions(policy, bound):
+def first_updates(policy: str) -> dict[str, float]:
     arguments = ("--optimizers", "sgd", "adam", "lion", "own", "--updates", "1", "--policy", policy)
     found = differences("--models", "mlp", "cnn", "lstm", "two_outputs", "--steps", "2", "4", "8", *arguments)
-    assert len(found) == 4 * 4 * 3 * 2
-    assert not beyond(found, bound)
+    assert len(found) == 4 * 4 * (3 * 2 + policy.startswith("mixed"))
+    return found
+
+
+@pytest.mark.slow
+def test_the_first_update_in_float32():
+    assert not beyond(first_updates("float32"), 1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_the_first_update_in_half_precision(policy):
+    """Two updates that are each as far from float32's as the precision rounds are at most twice as far apart.
+
+    How far that is depends on the processor: Adam and Lion make a whole step of a gradient near 0, whatever its sign.
+    """
+    found = first_updates(policy)
+    errors = {case.partition(" ")[2]: apart for case, apart in found.items() if case.startswith("error")}
+    for case, apart in found.items():
+        door, model, optimizer, *_ = case.split()
+        assert door == "error" or apart <= max(2 * errors[f"{model} {optimizer}"], HALF), (case, apart)

@@ -221,17 +221,16 @@ def test_plan_does_not_probe_what_is_clearly_beyond(config, monkeypatch, capsys)
     assert "beyond (some 84.0 MB)" in capsys.readouterr().out
 
 
-def test_plan_says_how_many_probes_are_left(config):
+def test_plan_says_which_probe_it_is_of_how_many(config):
     notes = []
 
     def attempt(config, micro_batch, note):
         notes.append(note)
         return Memory(limit=100, each=0.0)(config, micro_batch)
 
-    probed_plan.climb(config("batch_size=4"), attempt, after=6)
-    probed_plan.climb(config("batch_size=4"), attempt)
-    left = [" (at most 11 more after it)", " (at most 7 more after it)", " (at most 6 more after it)"]
-    assert notes == [*left, " (at most 5 more after it)", " (at most 1 more after it)", " (the last one)"]
+    probed_plan.climb(config("batch_size=4"), attempt, policies_after=1)
+    probed_plan.climb(config("batch_size=4"), attempt, done=3)
+    assert notes == [f" ({number} of about 6)" for number in range(1, 7)]
 
 
 @pytest.mark.slow

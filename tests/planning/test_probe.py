@@ -47,6 +47,7 @@ def test_probe_measures_a_run_without_tensorflow_here(config, tmp_path):
     trial = json.loads(done.stdout.splitlines()[-1])
     assert (trial["fits"], trial["accum_steps"], trial["replicas"], trial["memory"]) == (True, 4, 1, "store")
     assert 0 < trial["static_bytes"] < trial["peak_bytes"] < trial["rss_bytes"]
+    assert 0 <= trial["workspace_bytes"] < trial["peak_bytes"] - trial["static_bytes"]
     assert trial["examples_per_second"] > 0
     assert trial["seconds_to_first_update"] > 0
 
@@ -96,9 +97,9 @@ def test_a_child_that_is_told_to_stop_stops_the_command(config, child, number):
 def test_a_long_probe_says_what_it_is_doing(config, child, monkeypatch, capsys):
     monkeypatch.setattr(probe.child, "SILENCE", 0.2)
     child("(folder / 'doing').write_text('timing'); time.sleep(0.7); sys.exit(6)")
-    probe.probe(config(), 1, " (the last one)")
+    probe.probe(config(), 1, " (2 of about 4)")
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "probing micro-batch 1: model.memory=store, optim=adafactor, float32 (the last one)"
+    assert lines[0] == "probing micro-batch 1: model.memory=store, optim=adafactor, float32 (2 of about 4)"
     assert re.fullmatch(r"  \d+\.\d s: timing", lines[-1])
 
 

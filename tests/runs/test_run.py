@@ -6,6 +6,7 @@ import errno
 import json
 import multiprocessing
 import os
+import re
 import resource
 import signal
 from dataclasses import replace
@@ -52,13 +53,16 @@ def train(config) -> None:
     [
         ([], "revnet38-digits"),
         (["job=evaluate", "run.dir=elsewhere", "run.resume=false", "log.every=1"], "revnet38-digits"),
-        (["batch_size=32", "accum.steps=2"], "revnet38-digits-accum.steps-2-batch_size-32"),
-        (["accum.steps=2", "batch_size=32"], "revnet38-digits-accum.steps-2-batch_size-32"),
-        (["run.seed=3"], "revnet38-digits-run.seed-3"),
+        (["batch_size=32", "accum.steps=2"], "revnet38-digits-accum.steps2-batch_size32"),
+        (["accum.steps=2", "batch_size=32"], "revnet38-digits-accum.steps2-batch_size32"),
+        (["run.seed=3"], "revnet38-digits-seed3"),
         (["model=lenet5"], "lenet5-digits"),
         (["model=keras", "model.name=VGG16"], "VGG16-digits"),
-        (["data=cifar100", "device=cpu"], "revnet38-cifar100-device-cpu"),
-        (["experiment=cifar10_resnet32", "data=cifar100"], "cifar10_resnet32-data-cifar100"),
+        (["data=cifar100", "device=cpu"], "revnet38-cifar100-device_cpu"),
+        (["experiment=cifar10_resnet32", "data=cifar100"], "cifar10_resnet32-data_cifar100"),
+        (["data=folder", "data.path=photos", "data.augment=crop_flip"], "revnet38-photos-augment_crop_flip"),
+        (["data=npz", "data.path=mine.npz"], "revnet38-mine"),
+        (["optim=adam", "optim.beta1=0.8"], "revnet38-digits-optim_adam-beta1_0.8"),
         (["run.name=mine", "batch_size=32"], "mine"),
     ],
 )
@@ -72,7 +76,29 @@ def test_names_that_are_shortened_stay_apart(compose):
         for path in ("/a/photos", "/b/photos", "/a_photos", "/a/" + "photos/" * 30)
     ]
     assert len(set(names)) == len(names)
-    assert all(len(name) <= 110 and "/" not in name for name in names)
+    assert all(len(name) <= 55 and "/" not in name for name in names)
+
+
+def test_many_keys_are_cut_between_words(compose):
+    overrides = ["data=folder", "data.path=photos", "data.image_size=64", "data.augment=crop_flip", "optim.lr=0.01"]
+    first, second = (
+        run_name(compose(*overrides, f"run.seed={seed}"), [*overrides, f"run.seed={seed}"]) for seed in (1, 2)
+    )
+    assert re.fullmatch(r"revnet38-photos-augment_crop_flip-image_size64-[0-9a-f]{6}", first)
+    assert first != second
+
+
+@pytest.mark.parametrize(
+    ("overrides", "before"),
+    [
+        (["run.seed=3"], "revnet38-digits-run.seed-3"),
+        (["model.filters=[32,32,64,112]"], "revnet38-digits-model.filters-_32_32_64_112-2e755817"),
+    ],
+)
+def test_a_folder_that_an_earlier_version_has_named_is_continued(overrides, before, compose, tmp_path):
+    (tmp_path / "runs" / before).mkdir(parents=True)
+    config = compose(*overrides, f"run.dir={tmp_path}/runs")
+    assert run_name(config, overrides) == before
 
 
 # --- opening ----------------------------------------------------------------------------------------------------

@@ -52,6 +52,7 @@ def test_the_command_that_trained_evaluates_too(trained, command):
         ("data.mean=[0.5]", "data.mean=[0.5]: the run in runs/x has learned with data.mean=[0.4]; leave data.mean out"),
         ("model=revnet38", "model.kind=revnet: the run in runs/x has learned with model.kind=lenet; leave model out"),
         ("run.seed=1", "run.seed=1: the run in runs/x has learned with run.seed=7; leave run.seed out"),
+        ("model.weights=other", "model.weights=other: the run in runs/x has learned with model.weights=null; leave"),
         ("precision=bfloat16", "precision=bfloat16: the run in runs/x has learned with precision=float32"),
         ("++optim.clip_norm=3", "optim.clip_norm=3: the run in runs/x has learned with optim.clip_norm="),
         ("experiment=cifar10_revnet38", "the run in runs/x has learned with batch_size=64; leave experiment out"),

@@ -1,0 +1,124 @@
+"""What the beginning of an image file tells: whether it can be read, which side is up, and what decoding loses of it.
+
+Files are looked at once, when they are listed; their pixels are decoded in graphs (images.py).
+"""
+
+from __future__ import annotations
+
+import struct
+import warnings
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from PIL.BmpImagePlugin import BmpImageFile
+from PIL.Image import Exif
+from PIL.ImageFile import ImageFile
+from PIL.JpegImagePlugin import JpegImageFile
+from PIL.PngImagePlugin import PngImageFile
+from PIL.WebPImagePlugin import WebPImageFile
+
+from accumtrain.data import bmp, webp
+from accumtrain.data.images import JPEG, PNG
+from accumtrain.data.local_files import fault_of
+
+FORMATS = "PNG, JPEG, WebP or BMP"
+UPRIGHT = 1  # EXIF orientation
+_HEAD = 4096  # bytes
+_OPENERS: dict[bytes, Callable[[BinaryIO], ImageFile]] = {
+    PNG: PngImageFile,
+    JPEG: JpegImageFile,
+    webp.BEGINNING: WebPImageFile,
+    bmp.BEGINNING: BmpImageFile,
+}
+_OTHERS = {b"GIF8": "a GIF", b"II*\0": "a TIFF", b"MM\0*": "a TIFF"}
+_HEIF = b"ftyp"  # from byte 4 on: also of AVIF and of films
+_ORIENTATION = 0x0112  # tag of EXIF
+_DEPTH, _COLOUR = slice(24, 25), slice(25, 26)  # bytes of a PNG: bits of a channel; 4 and 6 have transparency
+_NO_HEADER = (OSError, SyntaxError, ValueError, EOFError, struct.error)  # what Pillow raises for a damaged one
+
+
+@dataclass(frozen=True)
+class Header:
+    """`fault`: what keeps the image from being read, after its name. `loss`: what decoding loses of it."""
+
+    fault: str | None = None
+    orientation: int = UPRIGHT
+    loss: str | None = None
+
+
+def unusual_headers(files: Sequence[Path]) -> dict[Path, Header]:
+    """The headers of the files that can't be read, are not upright, or lose something."""
+    with warnings.catch_warnings(), ThreadPoolExecutor(16) as pool:
+        warnings.simplefilter("ignore")  # Pillow's, about what it finds in headers
+        headers = dict(zip(files, pool.map(_header, files), strict=True))
+    return {file: header for file, header in headers.items() if header != Header()}
+
+
+def fault_in(head: bytes) -> str | None:
+    """What keeps an image that begins so from being read, to be read after its name; None if nothing does."""
+    if head.startswith(webp.BEGINNING):
+        return webp.fault_in(head)
+    if head.startswith(bmp.BEGINNING):
+        return bmp.fault_in(head)
+    if head.startswith((PNG, JPEG)):
+        return None
+    other = next((name for beginning, name in _OTHERS.items() if head.startswith(beginning)), None)
+    other = "an HEIC, AVIF or film" if head[4:8] == _HEIF else other
+    return f"is {other}, none of {FORMATS}" if other else f"has no {FORMATS} inside"
+
+
+def fault_of_image(file: Path) -> str | None:
+    """What keeps a file from being read as an image, as far as its first bytes tell."""
+    if fault := fault_of(file):
+        return fault
+    try:
+        with file.open("rb") as stream:
+            return fault_in(stream.read(_HEAD))
+    except OSError as error:
+        return f"can't be read: {error.strerror}"
+
+
+def _header(file: Path) -> Header:
+    if fault := fault_of_image(file):
+        return Header(fault)
+    try:
+        with file.open("rb") as stream:
+            head = stream.read(_HEAD)
+            return _looked_into(stream, head) if _may_be_unusual(head) else Header()
+    except OSError as error:
+        return Header(f"can't be read: {error.strerror}")
+
+
+def _may_be_unusual(head: bytes) -> bool:
+    """Whether it is worth to look closer, which takes ten times as long."""
+    if head.startswith(PNG):
+        return b"eXIf" in head or b"tRNS" in head or head[_DEPTH] > b"\x08" or head[_COLOUR] in (b"\x04", b"\x06")
+    return not head.startswith(JPEG) or b"Exif" in head or b"Adobe" in head
+
+
+def _looked_into(stream: BinaryIO, head: bytes) -> Header:
+    opener = next(each for beginning, each in _OPENERS.items() if head.startswith(beginning))
+    stream.seek(0)
+    try:
+        image = opener(stream)
+        return Header(None, _orientation(image), _loss(image))
+    except _NO_HEADER:
+        return Header()  # the decoder says whether the file is damaged
+
+
+def _orientation(image: ImageFile) -> int:
+    exif = Exif()
+    exif.load(image.info.get("exif", b""))
+    orientation = exif.get(_ORIENTATION)
+    return orientation if type(orientation) is int and 1 <= orientation <= 8 else UPRIGHT
+
+
+def _loss(image: ImageFile) -> str | None:
+    if image.mode == "CMYK":
+        return "CMYK, turned into RGB without its colour profile"
+    if any("16" in str(tile.args) for tile in image.tile):
+        return "16 bits a channel, of which the upper 8 are read"
+    return "transparency, which is ignored" if image.has_transparency_data else None

@@ -1,0 +1,144 @@
+"""model.weights: the trained weights that a run begins with, read once, at update 0."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import tensorflow as tf
+
+from accumtrain.config.convert import from_mapping
+from accumtrain.config.schema import Config
+from accumtrain.console import say, table
+from accumtrain.engine.checkpoint_files import find_whole
+from accumtrain.engine.window import Window
+from accumtrain.errors import ConfigError
+from accumtrain.jobs.trained import trained_images, trained_model
+from accumtrain.models.build_model import build_model
+from accumtrain.models.spec import ModelSpec
+from accumtrain.models.start import Started, start_from
+from accumtrain.runs.checkpoint_store import CheckpointStore
+from accumtrain.runs.files import write_json
+from accumtrain.runs.folder import BEST, CHECKPOINTS, folder_of
+from accumtrain.runs.run import read_config
+
+KEY = "model.weights"
+REPORT = "weights.json"  # in the run's folder
+SHOWN = 12  # rows of the report on the screen
+CHUNK = 2**20  # bytes
+
+
+def place_of_weights(config: Config) -> Path | None:
+    """The folder of a run, or the file, that model.weights names; None without it.
+
+    Raises:
+        ConfigError: there is none, or it is the run itself.
+    """
+    text = config.model.weights
+    if text is None:
+        return None
+    given, named = Path(text), Path(config.run.dir) / text
+    found = next((each for each in (given, named) if each.is_file() or (each / "config.yaml").is_file()), None)
+    if found is None:
+        raise ConfigError(
+            f"{KEY}={text}: neither a file, nor a run's folder, nor the name of a run in {config.run.dir}; give one of "
+            "these"
+        )
+    if found.resolve() == folder_of(config).resolve():
+        raise ConfigError(f"{KEY}={text}: that is this run itself; leave it out to continue the run")
+    if found.is_file() and config.model.kind != "keras":
+        raise ConfigError(
+            f"{KEY}={text}: a file holds weights of keras.applications, for model=keras; give a run for "
+            f"{config.model.label}"
+        )
+    return found
+
+
+def digest(config: Config) -> dict[str, Any]:
+    """What the manifest of a checkpoint says of the weights that the run began with: their content, not their path."""
+    place = place_of_weights(config)
+    if place is None:
+        return {KEY: None}
+    if place.is_file():
+        checksum = 0
+        with place.open("rb") as content:
+            while chunk := content.read(CHUNK):
+                checksum = google_crc32c.extend(checksum, chunk)
+        return {KEY: f"crc32c {checksum:08x}"}
+    folder = place / CHECKPOINTS
+    found = [*CheckpointStore(folder / BEST).newest_first(), *CheckpointStore(folder).newest_first()]
+    if not found:
+        raise ConfigError(f"{KEY}={config.model.weights}: no checkpoint in {folder}; train that run first")
+    _, manifest = find_whole(found)
+    sums = [each["crc32c"] for _, each in sorted(manifest.get("files", {}).items())]
+    return {KEY: f"crc32c {' '.join(sums)}"}
+
+
+def begin_with_weights(config: Config, window: Window) -> Started | None:
+    """Loads model.weights into a window at update 0; the averages of ema.decay begin with them, too.
+
+    Raises:
+        ConfigError: there are no such weights, or none of them fits the model.
+        CheckpointError: they can't be read.
+    """
+    place = place_of_weights(config)
+    if place is None:
+        return None
+    started = start_from(window.model, _arrays(place, window, config.model.memory))
+    if not started.loaded:
+        path, reason = next(iter(started.left.items()))
+        raise ConfigError(
+            f"{KEY}={config.model.weights}: nothing in it fits {config.model.label} (such as {path}: {reason}); give "
+            "weights of the same architecture"
+        )
+    if window.ema is not None:
+        for average, weight in zip(window.ema.averages, window.ema.weights, strict=True):
+            average.assign(weight)
+    return started
+
+
+def _arrays(place: Path, window: Window, memory: str) -> Mapping[str, Any]:
+    if place.is_file():
+        # Keras takes a second to import, and no other run needs it
+        from accumtrain.models.keras_model import KerasModel
+        from accumtrain.models.keras_weights import read_keras_file
+
+        assert isinstance(window.model, KerasModel), "place_of_weights refuses others"
+        return read_keras_file(place, window.model.whole())
+    source = read_config(place / "config.yaml")
+    source["run"] = {**source["run"], "dir": str(place.parent), "name": place.resolve().name}
+    config = from_mapping(source)
+    with tf.device("CPU"):
+        images, fingerprint = trained_images(config)
+        model, _ = trained_model(config, images, fingerprint)
+        # a RevNet has other paths under another policy, in the same order
+        policy = memory if memory in config.model.policies else config.model.memory
+        spec = ModelSpec(images.shape, len(images.class_names), config.precision, config.run.seed)
+        paths = build_model(replace(config.model, memory=policy, freeze=[]), spec).named
+        return {path: variable.numpy() for path, variable in zip(paths, model.named.values(), strict=True)}
+
+
+def show_start(config: Config, started: Started, window: Window, folder: Path, *, writes: bool) -> None:
+    """Prints what was loaded, and writes all of it to REPORT."""
+    named = window.model.named
+    values = sum(int(tf.size(named[path])) for path in started.loaded)
+    total = sum(int(tf.size(variable)) for variable in named.values())
+    say(
+        f"{config.model.weights}: {len(started.loaded)} of {len(named)} variables loaded, {values:,} of {total:,} "
+        f"values; all of them are in {folder / REPORT}"
+    )
+    if started.left:
+        table("at their initial values", ("variable", "why"), _first([*started.left.items()]))
+    if started.unused:
+        table("in the file and not used", ("name",), _first([(name,) for name in started.unused]))
+    if writes:
+        write_json(folder / REPORT, {"weights": config.model.weights, **digest(config), **vars(started)})
+
+
+def _first(rows: list[Any]) -> list[Any]:
+    """The first rows, and how many more there are."""
+    rest = len(rows) - SHOWN
+    return rows if rest <= 0 else [*rows[:SHOWN], (f"and {rest} more", *[""] * (len(rows[0]) - 1))]

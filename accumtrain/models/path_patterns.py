@@ -1,0 +1,54 @@
+"""Patterns for the paths of a model's variables: which are frozen, and by what factor their rates differ."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+
+from accumtrain.errors import ConfigError
+
+NOT = "-"  # before a pattern of model.freeze whose paths are taken back
+NEAREST = 3
+
+
+def frozen_paths(patterns: Sequence[str], paths: Sequence[str]) -> list[str]:
+    """The paths that model.freeze chooses, in order of `paths`. The last pattern that matches a path decides.
+
+    Raises:
+        ConfigError: a pattern matches no path, or all paths are chosen.
+    """
+    decided: dict[str, bool] = {}
+    for pattern in patterns:
+        matched = _matched(f"model.freeze={pattern}", pattern.removeprefix(NOT), paths)
+        decided |= dict.fromkeys(matched, not pattern.startswith(NOT))
+    frozen = [path for path in paths if decided.get(path)]
+    if len(frozen) == len(paths):
+        raise ConfigError(
+            f"model.freeze=[{','.join(patterns)}] freezes all {len(paths)} variables, and nothing is left to train; "
+            f"take some back, such as {NOT}{paths[-1].rpartition('/')[0]}/*"
+        )
+    return frozen
+
+
+def rate_factors(factors: Mapping[str, float], paths: Sequence[str]) -> list[float]:
+    """The factor on the rate of each path, by optim.rates; 1 without one. The last pattern that matches decides.
+
+    Raises:
+        ConfigError: a pattern matches no path.
+    """
+    decided: dict[str, float] = {}
+    for pattern, factor in factors.items():
+        decided |= dict.fromkeys(_matched(f"optim.rates={pattern}", pattern, paths), float(factor))
+    return [decided.get(path, 1.0) for path in paths]
+
+
+def _matched(given: str, pattern: str, paths: Sequence[str]) -> list[str]:
+    matched = [path for path in paths if fnmatchcase(path, pattern)]
+    if not matched:
+        nearest = difflib.get_close_matches(pattern, paths, n=NEAREST, cutoff=0.0)
+        raise ConfigError(
+            f"{given}: no trained variable has such a path; the nearest are {', '.join(nearest)} "
+            "(* stands for any text, / included)"
+        )
+    return matched

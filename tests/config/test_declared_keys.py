@@ -1,0 +1,81 @@
+"""What the declarations say of every key, as --help and docs/reference.md show it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields
+from typing import Annotated
+
+import pytest
+
+from accumtrain.config.convert import known_keys
+from accumtrain.config.declared_keys import Key, all_keys, keys_of, meanings_of, records, summary_of
+from accumtrain.config.schema import Config
+from accumtrain.kinds.table import Choice, required
+from accumtrain.kinds.values import COUNT, NotEmpty, Word
+
+CLASSES = [Config, *(cls for found in records().values() for cls in found)]
+
+
+@dataclass(kw_only=True)
+class Base(Choice):
+    """The base. It has more
+    than a line.
+
+    `size`: pixels
+    on a side.
+    `low`, `high`: bounds.
+
+    Attributes:
+        other: is no key.
+    """
+
+    size: Annotated[int | str, COUNT, Word("auto", "must be auto")] = "auto"
+    low: float = 1e-3
+    high: list[float] | None = None
+    flag: bool = False
+
+
+@dataclass(kw_only=True)
+class Special(Base):
+    """Another.
+
+    `low`: said anew.
+    """
+
+    path: Annotated[str, NotEmpty("")] = required("photos")
+
+
+@pytest.mark.parametrize("key", all_keys(), ids=lambda key: key.name)
+def test_every_key_has_a_meaning_that_is_a_sentence(key):
+    assert re.fullmatch(r"[A-Z0-9].*\.", key.meaning), f"{key.name}: {key.meaning!r}"
+    assert "`" not in key.meaning, "--help shows plain text"
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_every_meaning_is_that_of_a_key(cls):
+    assert meanings_of(cls).keys() <= {each.name for each in fields(cls)}
+
+
+def test_there_are_all_keys():
+    kinds = {f"{group}.kind" for group in records()}
+    assert {key.name for key in all_keys()} | kinds >= set(known_keys())
+
+
+def test_what_a_class_says_and_what_it_inherits():
+    said = {"size": "Pixels on a side.", "low": "Bounds.", "high": "Bounds."}
+    assert meanings_of(Base) == said
+    assert meanings_of(Special) == {**said, "low": "Said anew."}
+    assert summary_of(Base) == "The base. It has more than a line."
+    assert summary_of(dataclass(type("Bare", (Base,), {}))) == "", "dataclass makes a docstring of its own"
+
+
+def test_type_default_and_rule():
+    size, low, high, flag, path = keys_of(Special, "group")
+    assert size == Key(
+        "group.size", "auto or a whole number", "auto", False, "at least 1", "Pixels on a side.", ("auto",)
+    )
+    assert (low.type, low.default, low.rule) == ("a number", "0.001", "")
+    assert (high.type, high.default) == ("a list of numbers or null", "null")
+    assert (flag.type, flag.default, flag.choices) == ("true or false", "false", ("true", "false"))
+    assert (path.type, path.default, path.required, path.rule) == ("text", "photos", True, "not empty")

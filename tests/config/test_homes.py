@@ -1,0 +1,86 @@
+"""~ in every path of the configuration."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from accumtrain.config.convert import from_mapping, to_mapping
+from accumtrain.config.homes import with_homes
+from accumtrain.config.schema import Config
+from accumtrain.errors import ConfigError
+from accumtrain.kinds.groups import GROUPS
+from accumtrain.kinds.sources import NpzConfig
+from accumtrain.kinds.values import LocalPath, constraints_of
+
+PATHS = {
+    *("data.path", "data.test_path", "data.dir", "predict.input", "predict.output", "export.output", "run.dir"),
+    "model.weights",
+}
+TFRECORD = {"kind": "tfrecord", "path": "~/train-*", "test_path": "~/a//test-*", "num_classes": 3}
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+def declared() -> set[str]:
+    records: list[tuple[str, Any]] = [(group, row.config) for group, table in GROUPS.items() for row in table]
+    config = Config()
+    for field in dataclasses.fields(Config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value) and field.name not in GROUPS:
+            records.append((field.name, type(value)))
+    return {
+        f"{where}.{name}"
+        for where, record in records
+        for name, constraints in constraints_of(record).items()
+        if any(isinstance(each, LocalPath) for each in constraints)
+    }
+
+
+def test_these_keys_are_paths() -> None:
+    assert declared() == PATHS
+
+
+def test_all_of_them_are_expanded(home: Path) -> None:
+    values = {
+        "data": TFRECORD,
+        "predict": {"input": "~/new", "output": "~/out.csv"},
+        "export": {"output": "~"},
+        "run": {"dir": "~/runs"},
+        "model": {"kind": "lenet", "weights": "~/other"},
+    }
+    config = from_mapping(values)
+    assert (config.data.path, config.data.test_path) == (f"{home}/train-*", f"{home}/a//test-*")
+    assert (config.predict.input, config.predict.output) == (f"{home}/new", f"{home}/out.csv")
+    assert (config.export.output, config.run.dir, config.model.weights) == (str(home), f"{home}/runs", f"{home}/other")
+    assert from_mapping({"data": {"kind": "tfds", "name": "x", "dir": "~/sets"}}).data.dir == f"{home}/sets"
+    assert from_mapping(to_mapping(config)) == config
+    assert with_homes(config) is config, "there is nothing left to do"
+
+
+def test_a_configuration_made_in_python_is_expanded_too(home: Path) -> None:
+    assert with_homes(Config(data=NpzConfig(path="~/mine.npz"))).data.path == f"{home}/mine.npz"
+
+
+def test_only_the_beginning_of_a_path_is_meant() -> None:
+    assert from_mapping({"run": {"dir": "a/~/b~"}}).run.dir == "a/~/b~"
+    assert from_mapping({"run": {"name": None}, "job": "train"}).run.dir == "runs"
+
+
+def test_a_path_from_the_environment_stays_an_expression(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLACE", "~/secret")
+    config = from_mapping({"data": {"kind": "npz", "path": "${oc.env:PLACE}/mine.npz"}})
+    assert config.data.path == f"{home}/secret/mine.npz"
+    assert to_mapping(config)["data"]["path"] == "${oc.env:PLACE}/mine.npz"
+
+
+def test_the_home_of_nobody_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"run\.dir=~no-such-user/x: there is no home directory of that name; write"):
+        from_mapping({"run": {"dir": "~no-such-user/x"}})

@@ -1,0 +1,132 @@
+"""CIFAR in its authors' binary files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from accumtrain.data.open_data import open_data
+from accumtrain.data.pipeline import eval_batches
+from accumtrain.errors import DataError
+from accumtrain.kinds.sources import CifarBinaryConfig
+from tests.data.conftest import picture
+
+
+def record(number: int, *labels: int) -> bytes:
+    return bytes(labels) + picture(number, 32, 32).transpose(2, 0, 1).tobytes()
+
+
+@pytest.fixture
+def cifar10(tmp_path: Path) -> Path:
+    for batch in range(1, 6):
+        numbers = range(batch * 4, batch * 4 + 4)
+        content = b"".join(record(number, number % 10) for number in numbers)
+        (tmp_path / f"data_batch_{batch}.bin").write_bytes(content)
+    (tmp_path / "test_batch.bin").write_bytes(record(100, 3) + record(101, 9))
+    return tmp_path
+
+
+@pytest.fixture
+def cifar100(tmp_path: Path) -> Path:
+    (tmp_path / "train.bin").write_bytes(b"".join(record(number, 19, number * 9) for number in range(12)))
+    (tmp_path / "test.bin").write_bytes(record(100, 19, 7))
+    return tmp_path
+
+
+def config(folder: Path) -> CifarBinaryConfig:
+    return CifarBinaryConfig(path=str(folder), augment="none", mean=[0.0], std=[1.0])
+
+
+def test_cifar_10(cifar10: Path) -> None:
+    names = [f"kind{number}" for number in range(10)]
+    (cifar10 / "batches.meta.txt").write_text("\n".join(names) + "\n\n")
+    data = open_data(config(cifar10), seed=0)
+    assert (data.num_classes, data.class_names, data.image_shape) == (10, names, (32, 32, 3))
+    assert (data.train.size, data.splits["test"].size, data.val) == (20, 2, None)
+    (batch,) = eval_batches(data, batch=20, split="train")
+    assert batch["label"].numpy().tolist() == [number % 10 for number in range(4, 24)]
+    for place, number in enumerate(range(4, 24)):
+        np.testing.assert_array_equal(np.rint(batch["image"][place] * 255), picture(number, 32, 32))
+
+
+def test_cifar_100_has_its_fine_labels(cifar100: Path) -> None:
+    data = open_data(config(cifar100), seed=0)
+    assert (data.num_classes, data.class_names, data.train.size) == (100, [], 12)
+    (batch,) = eval_batches(data, batch=12, split="train")
+    assert batch["label"].numpy().tolist() == [number * 9 for number in range(12)]
+    np.testing.assert_array_equal(np.rint(batch["image"][11] * 255), picture(11, 32, 32))
+
+
+def test_another_byte_is_another_fingerprint(cifar10: Path) -> None:
+    before = open_data(config(cifar10), seed=0).fingerprint
+    content = bytearray((cifar10 / "test_batch.bin").read_bytes())
+    content[-1] ^= 1
+    (cifar10 / "test_batch.bin").write_bytes(content)
+    assert open_data(config(cifar10), seed=0).fingerprint != before
+
+
+def cut(folder: Path) -> None:
+    file = folder / "data_batch_3.bin"
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+def other_label(folder: Path) -> None:
+    (folder / "data_batch_2.bin").write_bytes(record(1, 10))
+
+
+def empty(folder: Path) -> None:
+    (folder / "test_batch.bin").write_bytes(b"")
+
+
+def no_test(folder: Path) -> None:
+    (folder / "test_batch.bin").unlink()
+
+
+def no_train(folder: Path) -> None:
+    for file in folder.glob("data_batch_*"):
+        file.unlink()
+
+
+def nothing(folder: Path) -> None:
+    no_test(folder)
+    no_train(folder)
+
+
+def both(folder: Path) -> None:
+    (folder / "train.bin").write_bytes(record(1, 1, 1))
+
+
+def directory(folder: Path) -> None:
+    no_test(folder)
+    (folder / "test_batch.bin").mkdir()
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (
+            cut,
+            r"data_batch_3.bin has 12291 bytes, no multiple of the 3,073 of a record \(1 of labels and 3,072 of pixels",
+        ),
+        (other_label, r"data_batch_2.bin holds label 10, classes of CIFAR-10 are 0\.\.9"),
+        (empty, r"test_batch.bin is empty: unpack"),
+        (no_test, r"lacks test_batch.bin: unpack"),
+        (no_train, r"lacks data_batch_\*.bin: unpack"),
+        (nothing, r"has the files of neither data set: give a folder with data_batch_\*.bin"),
+        (both, r"has the files of both data sets"),
+        (directory, r"test_batch.bin is a directory"),
+    ],
+)
+def test_refused(cifar10: Path, damage: Callable[[Path], None], message: str) -> None:
+    damage(cifar10)
+    with pytest.raises(DataError, match=message):
+        open_data(config(cifar10), seed=0)
+
+
+def test_records_of_one_data_set_in_files_of_the_other(cifar100: Path) -> None:
+    (cifar100 / "train.bin").write_bytes(record(1, 1))
+    with pytest.raises(DataError, match=r"3,074 of a record.* must be the binary version of CIFAR-100"):
+        open_data(config(cifar100), seed=0)

@@ -1,0 +1,291 @@
+"""Images of every kind that people have among their photos: read as they look, or named."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image, ImageOps
+
+from accumtrain.data.digits import load_digits
+from accumtrain.data.image_files import open_files
+from accumtrain.data.image_header import fault_in
+from accumtrain.data.images import decode, decode_window, limited, size_of
+from accumtrain.data.open_data import open_data
+from accumtrain.data.pipeline import eval_batches
+from accumtrain.data.source import Data
+from accumtrain.errors import DataError
+from accumtrain.kinds.sources import FolderConfig
+from accumtrain.runs.trained_on import Images
+
+MakeConfig = Callable[..., FolderConfig]
+HEIGHT, WIDTH = 24, 32
+LOSSY = 25  # of 255: what JPEG changes at the hard edges of these pictures
+
+
+def photo(number: int = 7) -> Image.Image:
+    """A digit, 24 x 32 pixels, in colours."""
+    digit = np.kron(load_digits()[0][0][number, ..., 0] * 15, np.ones((3, 4))).astype(np.uint8)
+    return Image.fromarray(np.stack([digit, 255 - digit, digit // 2], axis=-1))
+
+
+def encoded(image: Image.Image, file_format: str, **options: object) -> bytes:
+    file = io.BytesIO()
+    image.save(file, file_format, **options)
+    return file.getvalue()
+
+
+def transparent() -> Image.Image:
+    image = photo().convert("RGBA")
+    image.putalpha(Image.fromarray(np.arange(HEIGHT * WIDTH).reshape(HEIGHT, WIDTH).astype(np.uint8)))
+    return image
+
+
+def exif(orientation: int) -> Image.Exif:
+    made = Image.Exif()
+    made[0x0112] = orientation
+    return made
+
+
+LOSSY_WEBP = encoded(photo(), "WEBP", quality=90)
+SIXTEEN = (np.asarray(photo().convert("L")).astype(np.uint16) << 8) + 200
+# what is written, how it looks to people, and by how much a pixel may differ
+GOOD = {
+    "rgb.png": (encoded(photo(), "PNG"), photo(), 0),
+    "palette.png": (encoded(photo().quantize(16), "PNG"), photo().quantize(16), 0),
+    "palette_transparent.png": (encoded(photo().quantize(16), "PNG", transparency=3), photo().quantize(16), 0),
+    "grey.png": (encoded(photo().convert("L"), "PNG"), photo().convert("L"), 0),
+    "grey_alpha.png": (encoded(photo().convert("LA"), "PNG"), photo().convert("L"), 0),
+    "alpha.png": (encoded(transparent(), "PNG"), photo(), 0),
+    "black_and_white.png": (encoded(photo().convert("1"), "PNG"), photo().convert("1"), 0),
+    "sixteen.png": (encoded(Image.fromarray(SIXTEEN), "PNG"), photo().convert("L"), 0),
+    "rgb.jpg": (encoded(photo(), "JPEG", quality=98, subsampling=0), photo(), LOSSY),
+    "progressive.jpg": (encoded(photo(), "JPEG", quality=98, subsampling=0, progressive=True), photo(), LOSSY),
+    "grey.jfif": (encoded(photo().convert("L"), "JPEG", quality=98), photo().convert("L"), LOSSY),
+    "cmyk.jpg": (encoded(photo().convert("CMYK"), "JPEG", quality=98), photo(), LOSSY),
+    "lossless.webp": (encoded(photo(), "WEBP", lossless=True), photo(), 0),
+    "lossy.webp": (LOSSY_WEBP, Image.open(io.BytesIO(LOSSY_WEBP)), 0),
+    "alpha.webp": (encoded(transparent(), "WEBP", lossless=True, exact=True), photo(), 0),
+    "24.bmp": (encoded(photo(), "BMP"), photo(), 0),
+    "32.bmp": (encoded(transparent(), "BMP"), photo(), 0),
+    "palette.bmp": (encoded(photo().quantize(16), "BMP"), photo().quantize(16), 0),
+    "grey.bmp": (encoded(photo().convert("L"), "BMP"), photo().convert("L"), 0),
+}
+BAD = {
+    "animated.webp": (
+        encoded(photo(), "WEBP", save_all=True, append_images=[photo(8)]),
+        "is an animation, and no single image",
+    ),
+    "one_bit.bmp": (encoded(photo().convert("1"), "BMP"), "is a BMP of 1 bits per pixel, none of 8, 24 and 32"),
+    "os2.bmp": (b"BM" + bytes(12) + b"\x0c" + bytes(60), "is a BMP of the old kind of OS/2"),
+    "gif.jpg": (encoded(photo(), "GIF"), "is a GIF, none of PNG, JPEG, WebP or BMP"),
+    "tiff.png": (encoded(photo(), "TIFF"), "is a TIFF, none of PNG, JPEG, WebP or BMP"),
+    "heic.jpeg": (b"\0\0\0\x18ftypheic" + bytes(60), "is an HEIC, AVIF or film, none of PNG, JPEG, WebP or BMP"),
+    "wave.webp": (b"RIFF\0\0\0\0WAVEfmt " + bytes(60), "is a truncated WebP, or another RIFF file"),
+    "text.jpg": (b"no image at all", "has no PNG, JPEG, WebP or BMP inside"),
+}
+TRUNCATED = GOOD["rgb.jpg"][0][:600]
+of_every_good = pytest.mark.parametrize("name", GOOD)
+of_every_bad = pytest.mark.parametrize("name", BAD)
+
+
+def pixels(image: Image.Image, channels: int) -> np.ndarray:
+    return np.asarray(image.convert("RGB" if channels == 3 else "L"), int).reshape(*image.size[::-1], channels)
+
+
+@cache
+def reader(channels: int) -> tf.types.experimental.PolymorphicFunction:
+    """The compiled functions of a pipeline: size, the whole image, and a window of it."""
+
+    @tf.function(input_signature=[tf.TensorSpec([], tf.string)], autograph=False)
+    def read(content: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        content = limited(content, HEIGHT * WIDTH)
+        return size_of(content), decode(content, channels), decode_window(content, channels, lambda _: [3, 2, 8, 5])
+
+    return read
+
+
+@of_every_good
+@pytest.mark.parametrize("channels", [1, 3])
+def test_an_image_is_decoded_as_it_looks(name: str, channels: int) -> None:
+    content, image, tolerance = GOOD[name]
+    assert fault_in(content) is None
+    size, found, window = reader(channels)(tf.constant(content))
+    assert size.numpy().tolist() == [HEIGHT, WIDTH]
+    assert found.dtype == tf.uint8
+    assert np.abs(found.numpy().astype(int) - pixels(image, channels)).max() <= tolerance + (channels == 1)
+    np.testing.assert_array_equal(window, found[3:11, 2:7])
+
+
+@of_every_bad
+def test_what_is_no_image_of_a_known_kind_never_reaches_a_decoder(name: str) -> None:
+    content, fault = BAD[name]
+    assert fault_in(content) == fault
+    with pytest.raises(tf.errors.InvalidArgumentError, match="assertion failed"):
+        reader(3)(tf.constant(content))
+
+
+# --- which side is up -------------------------------------------------------------------------------------------------
+
+TRANSPOSED = {  # what makes a photo of which EXIF says so: the inverse of what sets it upright
+    1: None,
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_90,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_270,
+}
+
+
+@pytest.fixture
+def turned(tmp_path: Path) -> list[Path]:
+    """The same photo in every orientation and format."""
+    files = []
+    for orientation, transposed in TRANSPOSED.items():
+        stored = photo() if transposed is None else photo().transpose(transposed)
+        for file_format in ("JPEG", "PNG", "WEBP"):
+            options = {"lossless": True} if file_format == "WEBP" else {"quality": 98, "subsampling": 0}
+            files.append(tmp_path / f"{orientation}.{file_format.lower()}")
+            files[-1].write_bytes(encoded(stored, file_format, exif=exif(orientation), **options))
+            shown = ImageOps.exif_transpose(Image.open(files[-1]))
+            assert np.abs(pixels(shown, 3) - pixels(photo(), 3)).max() <= LOSSY, "Pillow agrees"
+    return files
+
+
+def predicted_on(files: list[Path], height: int, width: int, **keys: object) -> Data:
+    config = FolderConfig(path="", image_size=[height, width], mean=[0.0], std=[1.0], **keys)
+    return open_files(files, config, Images((height, width, 3), ["a", "b"]))
+
+
+@pytest.mark.parametrize("augment", ["none", "inception"])
+def test_exif_orientation(turned: list[Path], augment: str) -> None:
+    expected = pixels(photo(), 3)
+    if augment == "inception":  # the middle seven eighths, as they are
+        expected = expected[1:22, 2:30]
+    height, width, _ = expected.shape
+    data = predicted_on(turned, height, width, augment=augment)
+    (batch,) = eval_batches(data, batch=len(turned))
+    assert np.abs(batch["image"] * 255 - expected[None]).max() <= LOSSY
+    assert data.notes[0].startswith(f"turned upright, as their EXIF orientation says: {len(turned) - 3} files: ")
+
+
+@pytest.mark.parametrize("tag", [0, 9])
+def test_an_orientation_that_is_none_is_ignored(tmp_path: Path, tag: int) -> None:
+    (tmp_path / "photo.jpg").write_bytes(encoded(photo(), "JPEG", exif=exif(tag)))
+    assert predicted_on([tmp_path / "photo.jpg"], 8, 8).notes == []
+
+
+def test_a_header_that_says_nonsense_is_no_error(tmp_path: Path) -> None:
+    content = bytearray(encoded(photo(), "JPEG", exif=exif(6)))
+    place = content.index(b"Exif")
+    content[place + 6 : place + 16] = b"\xff" * 10
+    (tmp_path / "photo.jpg").write_bytes(content)
+    (batch,) = eval_batches(predicted_on([tmp_path / "photo.jpg"], 8, 8), batch=1)
+    assert batch["weight"].numpy().tolist() == [1]
+
+
+# --- a folder of digits with all of them in it ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    for number in range(12):
+        file = tmp_path / "photos" / f"class{number % 2}" / f"{number:03}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        photo(number).save(file)
+    for name, (content, _, _) in GOOD.items():
+        (tmp_path / "photos" / "class0" / name).write_bytes(content)
+    photo().transpose(Image.Transpose.ROTATE_90).save(tmp_path / "photos" / "class0" / "turned.jpg", exif=exif(6))
+    return tmp_path / "photos"
+
+
+def test_all_of_them_are_read_without_a_size(photos: Path, folder_config: MakeConfig) -> None:
+    data = open_data(folder_config(photos), seed=0)
+    assert (data.image_shape, data.train.size + data.test.size) == ((HEIGHT, WIDTH, 3), 12 + len(GOOD) + 1)
+    names = f"{photos}/class0/"
+    assert data.notes == [
+        f"turned upright, as their EXIF orientation says: 1 file: {names}turned.jpg",
+        f"16 bits a channel, of which the upper 8 are read: 1 file: {names}sixteen.png",
+        f"CMYK, turned into RGB without its colour profile: 1 file: {names}cmyk.jpg",
+        "transparency, which is ignored: 4 files: "
+        + ", ".join(names + each for each in sorted(each for each in GOOD if "alpha" in each or "transp" in each)),
+    ]
+    for split in ("train", "test"):
+        (batch,) = eval_batches(data, batch=data.splits[split].size, split=split)
+        assert batch["weight"].numpy().all()
+
+
+def test_bad_ones_are_named_or_left_out(photos: Path, folder_config: MakeConfig) -> None:
+    for name, (content, _) in BAD.items():
+        (photos / "class1" / name).write_bytes(content)
+    (photos / "class1" / "truncated.jpg").write_bytes(TRUNCATED)
+    with pytest.raises(DataError, match=rf"{len(BAD)} files named as an image can't be used: .*; \.\.\.: replace"):
+        open_data(folder_config(photos), seed=0)
+    data = open_data(folder_config(photos, on_error="skip"), seed=0)
+    for split in ("train", "test"):
+        list(eval_batches(data, batch=8, split=split))
+    reasons = {name: reason for name, (_, reason) in BAD.items()}
+    reasons["truncated.jpg"] = "can't be decoded as an image (600 bytes)"
+    assert {Path(each["name"]).name: each["reason"] for each in data.skipped} == reasons
+
+
+# --- folders within folders -------------------------------------------------------------------------------------------
+
+
+def test_the_class_is_the_folder_at_the_top(photos: Path, folder_config: MakeConfig) -> None:
+    flat = open_data(folder_config(photos), seed=0)
+    for file in sorted((photos / "class1").iterdir()):
+        inside = photos / "class1" / "more" / "and more"
+        inside.mkdir(parents=True, exist_ok=True)
+        file.rename(inside / file.name)
+    data = open_data(folder_config(photos), seed=0)
+    assert (data.class_names, data.train.size + data.test.size) == (["class0", "class1"], 12 + len(GOOD) + 1)
+    note = next(each for each in data.notes if "within" in each)
+    assert note.startswith("in folders within a class's folder, and of that class: 6 files: ")
+    assert flat.fingerprint["data.train.names"] != data.fingerprint["data.train.names"]
+
+
+def test_files_of_one_name_in_two_folders_are_two(photos: Path, folder_config: MakeConfig) -> None:
+    for inside in ("a", "b"):
+        (photos / "class1" / inside).mkdir()
+        photo(20).save(photos / "class1" / inside / "same.png")
+    data = open_data(folder_config(photos), seed=0)
+    assert data.train.size + data.test.size == 12 + len(GOOD) + 3
+    assert not set(data.train.files) & set(data.test.files)
+
+
+def test_a_link_to_a_folder_within_a_class_is_no_loop(photos: Path, folder_config: MakeConfig) -> None:
+    (photos / "class1" / "loop").symlink_to(photos / "class1", target_is_directory=True)
+    assert any(f"1 file: {photos}/class1/loop" in each for each in open_data(folder_config(photos), seed=0).notes)
+
+
+def test_classes_one_level_too_deep_are_explained(photos: Path, folder_config: MakeConfig) -> None:
+    photos.rename(photos.with_name("animals"))
+    (photos / "train").mkdir(parents=True)
+    (photos / "test").mkdir()
+    photos.with_name("animals").rename(photos / "train" / "animals")
+    with pytest.raises(
+        DataError, match=r"1 class folder.*if the classes are class0, class1, move them up from animals/"
+    ):
+        open_data(folder_config(photos), seed=0)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [({}, "and nothing else"), ({"a.gif": b"GIF89a", "b.heic": b"x"}, r"it has 2 files: .*a\.gif, .*heic")],
+)
+def test_an_empty_class_folder_says_what_is_in_it(
+    photos: Path, folder_config: MakeConfig, content: dict[str, bytes], words: str
+) -> None:
+    (photos / "class2" / "inside").mkdir(parents=True)
+    for name, text in content.items():
+        (photos / "class2" / "inside" / name).write_bytes(text)
+    with pytest.raises(DataError, match=rf"class folder .*class2 holds no image.*{words}: add some, or remove"):
+        open_data(folder_config(photos), seed=0)

@@ -1,0 +1,32 @@
+"""Links between pages lead somewhere, and docs/api.md has every public name. `make site` looks at anchors, too."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import accumtrain
+
+ROOT = Path(__file__).parents[2]
+FILES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *ROOT.glob("*/README.md")]
+LINK = re.compile(r"\]\((?![a-z]+:|#)([^)#\s]+)")
+BY_THEIR_KEYS = {"Config", "ModelConfig", "OptimConfig", "LossConfig", "DataConfig"}  # in docs/reference.md
+
+
+@pytest.mark.parametrize("page", FILES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_files(page):
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    assert [link for link in LINK.findall(text) if not (page.parent / link).exists()] == []
+
+
+def test_every_public_name_is_on_the_page_of_names():
+    of_keras = ast.parse((ROOT / "accumtrain" / "keras" / "__init__.py").read_text()).body
+    imported = [alias.name for each in of_keras if isinstance(each, ast.ImportFrom) for alias in each.names]
+    expected = {f"accumtrain.{name}" for name in {*accumtrain.__all__} - {"keras", "__version__"} - BY_THEIR_KEYS}
+    page = (ROOT / "docs" / "api.md").read_text()
+    shown = re.findall(r"^::: (\S+)(?:\n    options:\n      heading: (\S+))?", page, re.MULTILINE)
+    assert {heading or name for name, heading in shown} == expected | {f"accumtrain.keras.{n}" for n in imported}
+    assert all(f"`accumtrain.{name}`" in page for name in BY_THEIR_KEYS)

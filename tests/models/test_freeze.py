@@ -1,0 +1,138 @@
+"""Frozen variables: they keep their values, and the gradient of the others is what it was."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from accumtrain.engine.ema import MovingAverage
+from accumtrain.engine.memory_meter import state_bytes
+from accumtrain.engine.step import Step
+from accumtrain.errors import ConfigError
+from accumtrain.kinds.models import KerasModelConfig, ModelConfig
+from accumtrain.kinds.optimizers import SgdConfig
+from accumtrain.models.build_model import build_model
+from accumtrain.models.path_patterns import frozen_paths
+from accumtrain.models.spec import ModelSpec
+from tests.engine.small import examples, lenet, resnet20, revnet38, train, window_for
+
+SHAPE = (8, 8, 3)
+MOBILENET = KerasModelConfig(name="MobileNet", args={"alpha": 0.25})
+CASES = [
+    pytest.param(lenet(), "segments/0/*", SHAPE, id="lenet"),
+    pytest.param(resnet20(units=(1, 1)), "segments/[01]/*", SHAPE, id="resnet"),
+    pytest.param(resnet20(units=(1, 1), memory="recompute"), "segments/1/*", SHAPE, id="resnet-recompute"),
+    pytest.param(revnet38(units=(1, 1)), "segments/[01]/*", SHAPE, id="revnet"),
+    pytest.param(revnet38(units=(1, 1)), "segments/2/*", SHAPE, id="revnet-reversed"),
+    pytest.param(MOBILENET, "conv1*", (32, 32, 3), id="keras"),
+    pytest.param(
+        replace(MOBILENET, memory="recompute"),
+        "conv_dw_[123]_*",
+        (32, 32, 3),
+        id="keras-recompute",
+        marks=pytest.mark.slow,
+    ),
+]
+
+
+def values(window):
+    return {path: variable.numpy() for path, variable in window.model.named.items()}
+
+
+@pytest.mark.parametrize(("config", "pattern", "shape"), CASES)
+def test_a_frozen_variable_and_its_statistics_stay(config, pattern, shape):
+    optim = SgdConfig(lr=0.1, momentum=0.9, weight_decay=0.1)
+    frozen = replace(config, freeze=[pattern])
+    window = window_for(frozen, optim, shape, micro_steps=2, ema=lambda weights: MovingAverage(weights, 0.9))
+    count, before = len(window.model.trainable_variables), values(window)
+    train(window, [examples(8, shape)], micro_steps=2)
+    changed = {path for path, value in values(window).items() if (value != before[path]).any()}
+    kept = set(frozen_paths([pattern], [*before]))
+    assert kept
+    assert changed == set(before) - kept
+    assert len(window.gradients) == len(window.optimizer.state) == len(window.ema.averages) == count
+    plain = window_for(config, optim, shape, micro_steps=2)
+    sizes, all_sizes = state_bytes(window), state_bytes(plain)
+    assert sizes["weights"] == all_sizes["weights"]
+    share = sum(variable.shape.num_elements() * 4 for variable in window.model.frozen)
+    assert sizes["gradients"] == all_sizes["gradients"] - share
+    assert sizes["optimizer"] == all_sizes["optimizer"] - share
+
+
+@pytest.mark.parametrize(
+    "config", [lenet(), resnet20("group", units=(1, 1)), revnet38("group", units=(1, 1))], ids=lambda c: c.kind
+)
+def test_the_gradient_of_the_others_has_the_same_bits(config):
+    gradients = []
+    for freeze in ([], ["segments/1/*"], ["segments/0/*", "segments/1/*"]):
+        window = window_for(replace(config, freeze=freeze), SgdConfig(), SHAPE)
+        Step(window).accumulate(iter(tf.data.Dataset.from_tensors(examples(8, SHAPE))), 1)
+        names = {id(variable): path for path, variable in window.model.named.items()}
+        pairs = zip(window.variables_, window.gradients, strict=True)
+        gradients.append({names[id(variable)]: buffer.numpy() for variable, buffer in pairs})
+    everything, *others = gradients
+    for some in others:
+        assert 0 < len(some) < len(everything)
+        assert all(np.array_equal(gradient, everything[path]) for path, gradient in some.items())
+
+
+@pytest.mark.parametrize("build", [resnet20, revnet38])
+@pytest.mark.parametrize("freeze", ["segments/0/*", "segments/1/*", "segments/2/*"])
+def test_every_policy_gives_the_same_bits_with_frozen_norms(build, freeze):
+    gradients = []
+    for memory in build().policies:
+        window = window_for(replace(build(memory=memory, units=(1, 1)), freeze=[freeze]), SgdConfig(), SHAPE)
+        Step(window).accumulate(iter(tf.data.Dataset.from_tensors(examples(4, SHAPE))), 1)
+        gradients.append([buffer.numpy() for buffer in window.gradients])
+    assert all(all(map(np.array_equal, each, gradients[0])) for each in gradients[1:])
+
+
+@pytest.mark.parametrize("config", [resnet20(units=(1, 1)), revnet38(units=(1, 1)), MOBILENET], ids=lambda c: c.kind)
+def test_a_frozen_norm_computes_in_training_as_in_evaluation(config):
+    pattern = "*" if config.kind == "keras" else "segments/*"
+    last = "-conv_preds/*" if config.kind == "keras" else "-segments/3/*/dense/*"
+    shape = (32, 32, 3) if config.kind == "keras" else SHAPE
+    window = window_for(replace(config, freeze=[pattern, last]), SgdConfig(), shape)
+    batch = examples(8, shape)
+    assert not window.model.norms
+    (update,) = train(window, [batch], micro_steps=2)
+    fresh = build_model(config, ModelSpec(shape, 10, seed=3))
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(batch["label"], fresh(batch["image"]))
+    if config.kind != "keras":  # which drops out
+        assert update["loss"] == pytest.approx(float(tf.reduce_mean(losses)), rel=1e-5)
+
+
+def test_nothing_is_frozen_without_patterns():
+    model = build_model(ModelConfig.__subclasses__()[0](), ModelSpec(SHAPE, 10))
+    assert model.frozen == []
+    assert model.frozen_segments == 0
+
+
+def test_the_paths_of_keras_do_not_depend_on_what_was_built_before():
+    config = KerasModelConfig(name="InceptionV3")  # whose layers have no names of their own
+    first, again = (list(build_model(config, ModelSpec((75, 75, 3), 3)).named) for _ in range(2))
+    assert first == again
+
+
+def test_the_last_pattern_decides():
+    paths = ["a/kernel", "a/bias", "b/kernel"]
+    assert frozen_paths(["*", "-b/*"], paths) == ["a/kernel", "a/bias"]
+    assert frozen_paths(["*", "-a/*", "a/bias"], paths) == ["a/bias", "b/kernel"]
+
+
+@pytest.mark.parametrize(
+    ("patterns", "said"),
+    [
+        (["a/kernal"], "model.freeze=a/kernal: no trained variable has such a path; the nearest are a/kernel"),
+        (["*", "-c/*"], "model.freeze=-c/*: no trained variable has such a path"),
+        ([""], "model.freeze=: no trained variable"),
+        (["*"], "freezes all 2 variables, and nothing is left to train"),
+    ],
+)
+def test_patterns_that_choose_nothing_or_everything(patterns, said):
+    with pytest.raises(ConfigError) as refused:
+        frozen_paths(patterns, ["a/kernel", "b/bias"])
+    assert said in str(refused.value)
