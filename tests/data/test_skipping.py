@@ -23,7 +23,9 @@ BAD_TRAIN, BAD_TEST = 3, 1  # numbers of the examples that are spoiled
 Spoiled = tuple[DataConfig, list[str]]  # and the names of the examples in messages
 
 
-@pytest.fixture(params=["folder", "tfrecord", "tfds tfrecord", "tfds array_record"])
+@pytest.fixture(
+    params=["folder", "tfrecord", pytest.param("tfds tfrecord", marks=pytest.mark.slow), "tfds array_record"]
+)
 def spoiled(
     request: pytest.FixtureRequest,
     make_folder: Callable[..., Path],

@@ -75,7 +75,7 @@ def test_jobs_and_steps_that_share_a_node_have_ports_of_their_own(device, monkey
 
     assert port(41, 0) == port(41, 0), "every task of a step finds the same"
     assert len({port(41, 0), port(42, 0), port(41, 1) + 1, port(67108864, 0) + 1}) == 4
-    assert all(1024 < port(job, 0) < 32768 - 64 for job in range(300))
+    assert all(1024 < port(job, 0) < 32768 - 64 for job in (1, 63, 64, 299, 67108863))
     with pytest.raises(ConfigError, match="SLURM's variables are not understood"):
         port("x", 0)
 

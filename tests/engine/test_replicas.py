@@ -151,6 +151,7 @@ for plant in sys.argv[1:]:
 SUMS, STATE = ("loss", "gradient", "statistics sum"), ("weight", "optimizer state", "statistics")
 
 
+@pytest.mark.slow
 def test_what_is_not_finite_on_one_replica_is_found():
     lines = output_of(PLANTED, *SUMS, *STATE).splitlines()
     found = dict(line.split(",", 1) for line in lines)

@@ -17,7 +17,11 @@ SMALL = ("data=synthetic", "data.image_size=8", "data.train_examples=24", "data.
 
 
 @pytest.mark.parametrize(
-    "model", [("model=lenet5",), ("model=revnet38", "model.units=[1,1]", "model.filters=[8,8,16]")]
+    "model",
+    [
+        pytest.param(("model=lenet5",), marks=pytest.mark.slow),
+        ("model=revnet38", "model.units=[1,1]", "model.filters=[8,8,16]"),
+    ],
 )
 def test_the_run_is_the_same_to_rounding(compose, tmp_path, model):
     losses = {}

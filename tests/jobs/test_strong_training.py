@@ -40,6 +40,7 @@ def test_stopping_in_mid_epoch_changes_no_bit(config, tmp_path, monkeypatch):
     assert_same(tmp_path / "whole", tmp_path / "stopped")
 
 
+@pytest.mark.slow
 def test_the_split_of_a_batch_changes_nothing(config, tmp_path):
     for steps in (1, 4):
         run(config(f"run.name=split{steps}", f"accum.steps={steps}", "precision=float64"))

@@ -69,6 +69,7 @@ def test_two_workers_train_as_one_process(tmp_path, alone):
         np.testing.assert_allclose(value, theirs[key], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_signal_to_one_worker_stops_all_after_the_same_update(tmp_path):
     process = in_folder(tmp_path, *PROGRAM, "--workers", "2", *SMALL, "run.name=stopped", "train.steps=100000")
     metrics = tmp_path / "runs/stopped/metrics.jsonl"

@@ -37,6 +37,7 @@ def test_updates_are_those_of_the_big_batch():
     assert not beyond(found, FLOAT64)
 
 
+@pytest.mark.slow
 def test_so_they_are_on_two_replicas():
     found = differences("--models", "two_outputs", "--optimizers", "adam", "--steps", "2", "--replicas", "2")
     assert len(found) == 2

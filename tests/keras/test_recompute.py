@@ -98,6 +98,7 @@ def test_gradient_is_bitwise_that_of_the_layer(name, way):
     assert_same(network, images(dtype="float64" if name == "float64" else "float32"), way)
 
 
+@pytest.mark.slow
 @pytest.mark.xla
 def test_xla_gives_the_gradient_to_rounding():
     plain, again = (gradients(network(wrap), images(), "xla") for wrap in (as_it_is, recompute))

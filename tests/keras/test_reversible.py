@@ -99,7 +99,7 @@ def test_gradient_is_bitwise_that_of_stored_activations(name, way):
 
 
 @pytest.mark.xla
-@pytest.mark.parametrize("name", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize("name", ["float32", pytest.param("mixed_bfloat16", marks=pytest.mark.slow)])
 def test_xla_gives_the_gradient_to_rounding(name):
     keras.config.set_dtype_policy(name)
     (stored, stored_state), (reversed_, state) = (

@@ -68,6 +68,7 @@ def fits():
     return on_two_workers("-m", "tests.keras.fit_on_workers")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("door", ["Accumulate", "accumulate"])
 def test_one_collective_per_update(fits, door):
     # Keras reduces 6 inputs and 3 targets of each example to build the model; the update reduces all weights at once

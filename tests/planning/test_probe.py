@@ -52,6 +52,7 @@ def test_probe_measures_a_run_without_tensorflow_here(config, tmp_path):
     assert trial["seconds_to_first_update"] > 0
 
 
+@pytest.mark.slow
 def test_probe_without_memory_does_not_fit(config):
     trial = probe.probe(config("model=resnet20", "device.memory_limit_mb=1"), 48)
     assert trial == Trial("store", 48, fits=False)
