@@ -12,7 +12,7 @@ AUDIT := .venv-audit
 DOCS := .venv-docs
 PIP := -m pip install --quiet --disable-pip-version-check --progress-bar off
 
-.PHONY: help train memory sweep workers tpu tpu-compile test test-slow test-tpu slurm reference site torture bench bench-full audit lock clean
+.PHONY: help train memory sweep workers tpu tpu-compile test test-slow test-tpu slurm reference site screens torture bench bench-full audit lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -59,6 +59,9 @@ site: $(DOCS)/.ready ## build the pages of docs/ into site/; a link that leads n
 	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict # not --quiet, with which it counts no warnings
 	@$(DOCS)/bin/python .ci/opens_offline.py site
 	@echo "site/index.html; with search: $(PYTHON) -m http.server --directory site"
+
+screens: $(DOCS)/.ready ## the path of a new user, from the wheel: make screens, as they stand in docs/
+	$(DOCS)/bin/python .ci/screens/walk.py docs/screens
 
 torture: $(READY) ## kill trainings at random moments: make torture ARGS="--stops 1000 --workers 2"
 	@PYTHONPATH=. $(BIN)/python tests/faults/torture.py $(ARGS)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from typing import Any
 
 from accumtrain.config.schema import Config
-from accumtrain.console import format_seconds, say, table
+from accumtrain.console import format_seconds, say, table, warn
 from accumtrain.engine.checkpoint import Checkpoints
 from accumtrain.engine.memory_meter import Meter, activation_bytes, at_peak, state_bytes, tensor_bytes
 from accumtrain.engine.window import Window
+from accumtrain.kinds.losses import CrossEntropyConfig
 from accumtrain.runs.logbook import Logbook
 from accumtrain.runs.measured import measured
 from accumtrain.runs.run import Run
+
+LEARNED = 0.99  # of the loss of a guess; a model that has learned anything is below
 
 
 def speed_and_memory(window: Window, logbook: Logbook, meter: Meter) -> dict[str, Any]:
@@ -58,8 +62,17 @@ def batch_sizes(config: Config, micro_batch: int, replicas: int) -> dict[str, An
     }
 
 
-def show_closing(summary: dict[str, Any], run: Run) -> None:
-    """Prints the table at the end of a run."""
+def loss_of_a_guess(config: Config, classes: int) -> float | None:
+    """The cross-entropy of a model that gives each class the same probability; None for another loss."""
+    return math.log(classes) if isinstance(config.loss, CrossEntropyConfig) and classes > 1 else None
+
+
+def show_closing(summary: dict[str, Any], run: Run, guess: float | None) -> None:
+    """Prints the table at the end of a run, and a warning if the model has learned nothing.
+
+    Args:
+        guess: the loss of a model that guesses, None where it is not known.
+    """
     splits = measured(summary)
     means = list(dict.fromkeys(name for values in splits.values() for name in values))
     rows = [(title, *(_number(values.get(name)) for name in means)) for title, values in splits.items()]
@@ -71,6 +84,12 @@ def show_closing(summary: dict[str, Any], run: Run) -> None:
         + (f", {speed:.0f} examples/s" if speed else "")
         + f"; results in {run.path}"
     )
+    loss = summary["train"] and summary["train"]["loss"]
+    if guess is not None and loss is not None and loss > LEARNED * guess and summary["epoch"] >= 1:
+        warn(
+            f"loss {loss:.4f} is that of a guess ({guess:.4f}), the model has learned nothing: try another optim.lr, "
+            "job=lr suggests one; job=check looks at the data"
+        )
 
 
 def _number(value: float | None) -> str:

@@ -82,8 +82,7 @@ def probe(config: Config, micro_batch: int, note: str = "") -> Trial:
         RuntimeError: the child ended by a bug; the end of its stderr is in the message.
     """
     free = int(SHARE * free_bytes())
-    choices = f"model.memory={config.model.memory}, optim={config.optim.kind}, {config.precision}"
-    say(f"probing micro-batch {micro_batch}: {choices}{note}")
+    say(f"probing {config.model.memory}, {config.optim.kind}, {config.precision}, micro-batch {micro_batch}{note}")
     without_auto = config.with_accum_steps(1)  # micro_batch decides
     request = {
         child.TASK: TASK,

@@ -100,7 +100,7 @@ def test_a_long_probe_says_what_it_is_doing(config, child, monkeypatch, capsys):
     child("(folder / 'doing').write_text('timing'); time.sleep(0.7); sys.exit(6)")
     probe.probe(config(), 1, " (2 of about 4)")
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "probing micro-batch 1: model.memory=store, optim=adafactor, float32 (2 of about 4)"
+    assert lines[0] == "probing store, adafactor, float32, micro-batch 1 (2 of about 4)"
     assert re.fullmatch(r"  \d+\.\d s: timing", lines[-1])
 
 
