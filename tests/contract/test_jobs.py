@@ -174,6 +174,7 @@ def test_a_sweep_of_evaluations_ranks_by_what_they_found(command, fake, tmp_path
     assert order(tmp_path) == ["1", "0"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SWEPT)
 def test_a_second_sweep_reads_nothing_of_the_first(name, command, fake, compose, tmp_path):
     for seed in (0, 1):

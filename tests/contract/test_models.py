@@ -51,6 +51,8 @@ class Variant:
     def is_slow(self, memory: str) -> bool:
         """Left to `make test-slow` (float64 needs the other norm, so that much of it is not)."""
         if self.precision == "float32":
+            if self.name == "keras" and memory != STORE:
+                return True
             return self.key not in (None, "norm") and memory not in (STORE, self.config(STORE).policies[-1])
         if self.name == "keras" or not (self.key is None or (self.key == "norm" and self.precision == "float64")):
             return True

@@ -15,7 +15,17 @@ TEXT = "".join((DOCS / page).read_text() for page in ("keras.md", "index.md"))
 PROGRAMS = re.findall(r"^```python\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=["accumulate", "Accumulate", "fit", "reversible", "quick start"])
+NAMES = ["accumulate", "Accumulate", "fit", "reversible", "quick start"]
+SLOW = {"fit", "reversible"}
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(program, id=name, marks=pytest.mark.slow if name in SLOW else ())
+        for name, program in zip(NAMES, PROGRAMS, strict=True)
+    ],
+)
 def test_program_runs(program, tmp_path):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", program]

@@ -37,12 +37,14 @@ def test_own_layers_train(python):
     assert float(accuracy) > 0.8
 
 
+@pytest.mark.slow
 def test_a_job_of_a_configuration(python, tmp_path):
     assert python(JOB).splitlines()[-1].startswith("completed {'loss': ")
     summary = json.loads((tmp_path / "runs" / "from-python" / "summary.json").read_text())
     assert (summary["accum_steps"], summary["step"]) == (8, 20)
 
 
+@pytest.mark.slow
 def test_own_program_has_the_command_line(python, tmp_path):
     assert " mynet," in python(MINE, "--help")
     run = ("model=mynet", "optim=adam", "accum.steps=8", "run.name=one")

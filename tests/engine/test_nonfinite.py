@@ -46,7 +46,7 @@ def test_healthy_updates_are_finite(optim):
     assert all(update["finite"] and update["state_finite"] for update in updates)
 
 
-@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+@pytest.mark.parametrize("value", [pytest.param(float("inf"), marks=pytest.mark.slow), float("nan")])
 @pytest.mark.parametrize("optim", OPTIMIZERS)
 @pytest.mark.parametrize("place", ["weight", "optimizer state", "statistics"])
 def test_what_an_update_leaves_is_looked_at(optim, place, value):

@@ -166,6 +166,7 @@ def output_of(program, *arguments):
     return done.stdout
 
 
+@pytest.mark.slow
 def test_an_overflow_of_one_replica_skips_the_window_on_all():
     output_of(OVERFLOW)
 

@@ -92,6 +92,7 @@ def test_revnet_with_adafactor_and_averaged_weights(compose):
     compare(network, optim, (8, 8, 1), tf.distribute.get_strategy(), ema=lambda weights: MovingAverage(weights, 0.9))
 
 
+@pytest.mark.slow
 def test_on_two_replicas():
     """In a process of its own: logical devices have to be set before TensorFlow runs."""
     script = "from tests.engine.test_step import two_replicas; two_replicas()"

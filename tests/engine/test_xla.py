@@ -37,6 +37,7 @@ def test_sums_are_those_of_tensorflows_kernels(config):
         np.testing.assert_allclose(compiled, plain, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("config", "shape"),
     [

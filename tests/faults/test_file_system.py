@@ -64,7 +64,8 @@ def test_a_death_at_each_call(fresh):
         assert_one_is_whole(folder, (name, number))
 
 
-@pytest.mark.parametrize("error", ["ENOSPC", pytest.param("EIO", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("error", ["ENOSPC", "EIO"])
 def test_an_error_of_each_call(fresh, error):
     for name, number in calls_of_a_save(fresh("counted")):
         folder = fresh(f"{name}-{number}")

@@ -59,6 +59,7 @@ def test_the_numbers_agree(measured, tmp_path, capsys):
     assert "images/s" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_slow_input_is_found(measured, monkeypatch):
     original = bench.train_batches
 
@@ -84,6 +85,7 @@ def test_a_step_is_traced_once(measured, monkeypatch):
     assert probes[0].step.compiled_commit.experimental_get_tracing_count() == 1
 
 
+@pytest.mark.slow
 def test_no_room_for_the_matrix_product(measured, monkeypatch, capsys):
     def refused(dtype):
         raise tf.errors.ResourceExhaustedError(None, None, "no room")

@@ -95,6 +95,7 @@ def test_it_equals_predictions(trained, here, command):
     assert "class  examples  accuracy  precision" in answer.out
 
 
+@pytest.mark.slow
 def test_replicas_count_every_example_once(here, command):
     """360 examples in batches of 64: the last one is filled up."""
     assert command("job=evaluate", "run.name=one").code == 0

@@ -136,6 +136,7 @@ def test_rollback_has_a_limit(config, planted, tmp_path):
     assert_all_finite(tmp_path / "one")
 
 
+@pytest.mark.slow
 def test_windows_with_updates_between_them_are_not_in_a_row(config, planted, monkeypatch):
     """Also when one call makes several updates and ends at the bad one."""
     monkeypatch.setattr(pace, "SECONDS_PER_CALL", 1e3)

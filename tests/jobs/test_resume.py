@@ -201,6 +201,7 @@ def test_damaged_images_are_skipped_listed_and_counted(config, photos, tmp_path)
     assert json.loads((tmp_path / "runs/one/skipped.json").read_text()) == listed
 
 
+@pytest.mark.slow
 def test_a_window_of_bad_examples_only_is_left_out(config, photos, tmp_path):
     (photos / "cat/1.png").write_bytes(b"")
     (photos / "cat/1.png").write_bytes((photos / "cat/2.png").read_bytes()[:60])

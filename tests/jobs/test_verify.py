@@ -73,6 +73,7 @@ def test_bfloat16_is_reversed_to_the_bit(verified, filters):
     assert passed[REVERSAL] is True
 
 
+@pytest.mark.slow
 def test_float64_has_the_tight_bounds(verified, tmp_path):
     assert failed(verified(*RESNET, "model.norm=group", "precision=float64")) == set()
     records = json.loads((tmp_path / "run" / "verify.json").read_text())["checks"]

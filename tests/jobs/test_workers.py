@@ -87,6 +87,7 @@ def test_a_signal_to_one_worker_stops_all_after_the_same_update(tmp_path):
     assert f"continuing after update {step} of {step + 2}" in out
 
 
+@pytest.mark.slow
 def test_workers_that_do_not_share_the_folder_of_the_run(tmp_path, alone):
     here, there = tmp_path, tmp_path / "there"
     there.mkdir()

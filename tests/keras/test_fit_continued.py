@@ -81,6 +81,7 @@ def test_verify_checks_and_leaves_the_model_as_it_is() -> None:
 # --- data ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_data_sets_and_splits() -> None:
     x, y = data_of(CASES["mlp"])
     dataset = tf.data.Dataset.from_tensor_slices((x.astype("float32"), y))

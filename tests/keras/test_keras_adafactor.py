@@ -141,6 +141,7 @@ def test_rates():
     assert float(Adafactor(scale_parameter=False).learning_rate) == pytest.approx(5e-4)
 
 
+@pytest.mark.slow
 def test_keras_arguments_have_their_effect():
     plain = fitted(Adafactor(1e-2))
     for options in ({"clipvalue": 1e-3}, {"use_ema": True, "ema_momentum": 0.5}, {"weight_decay": 0.1}):

@@ -219,6 +219,7 @@ model.save(sys.argv[2])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:__array__ implementation")
 def test_a_fresh_process_loads_and_continues(tmp_path):
     model = network(recompute, drop=0.0)  # Keras does not save where a seed generator has arrived

@@ -99,7 +99,8 @@ def test_gradient_is_bitwise_that_of_stored_activations(name, way):
 
 
 @pytest.mark.xla
-@pytest.mark.parametrize("name", ["float32", pytest.param("mixed_bfloat16", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["float32", "mixed_bfloat16"])
 def test_xla_gives_the_gradient_to_rounding(name):
     keras.config.set_dtype_policy(name)
     (stored, stored_state), (reversed_, state) = (
@@ -275,6 +276,7 @@ def test_jacobian():
     np.testing.assert_allclose(found[1], found[0], atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("persistent", [False, True], ids=["once", "persistent"])
 def test_a_gradient_from_outside_the_function(persistent):
     """TensorFlow then makes functions of their own for the gradient, and for a persistent tape of its gradient, too."""

@@ -76,6 +76,7 @@ def test_one_collective_per_update(fits, door):
     assert fits["collectives"][door] == [examples * 6, examples * 3, 83]
 
 
+@pytest.mark.slow
 def test_a_window_goes_on_in_the_next_fit(fits):
     assert fits["keep"] <= FLOAT64
 

@@ -27,7 +27,7 @@ CASES = [
     pytest.param(resnet20(units=(1, 1), memory="recompute"), "segments/1/*", SHAPE, id="resnet-recompute"),
     pytest.param(revnet38(units=(1, 1)), "segments/[01]/*", SHAPE, id="revnet"),
     pytest.param(revnet38(units=(1, 1)), "segments/2/*", SHAPE, id="revnet-reversed"),
-    pytest.param(MOBILENET, "conv1*", (32, 32, 3), id="keras"),
+    pytest.param(MOBILENET, "conv1*", (32, 32, 3), id="keras", marks=pytest.mark.slow),
     pytest.param(
         replace(MOBILENET, memory="recompute"),
         "conv_dw_[123]_*",
