@@ -19,7 +19,7 @@ PROSE = 36  # characters from which on a cell is prose, which may take several l
 # of a run's name, whose keys and numbers stay together, or of a path
 BEFORE_A_WORD = re.compile(r"(?<=[-/])(?=[A-Za-z_])")
 NO_BREAK = "\N{NO-BREAK SPACE}"
-BESIDE = 3  # characters of a column beside its text
+BESIDE, NARROW = 3, 2  # characters of a column beside its text, and of one of a table that is too wide
 BEFORE_A_UNIT = re.compile(r"(?<=\d) (?=(?:bytes|KB|MB|GB|TB|s|x)\b)")  # of a number
 
 _silent: ContextVar[bool] = ContextVar("silent", default=False)
@@ -102,8 +102,8 @@ def fail(text: str) -> None:
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Prints a table with a header row. All cells are text; columns of numbers are right-aligned.
 
-    On a terminal too narrow for it the columns stand in several tables one below the other, whose rows are numbered, so
-    that no word is cut. A name longer than a line takes several.
+    On a terminal too narrow for it the columns stand closer. Where this is not enough they stand in several tables one
+    below the other, whose rows are numbered, so that no word is cut. A name longer than a line takes several.
     """
     console = stdout()
     numeric = [all(_is_number(row[place]) for row in rows) for place in range(len(columns))]
@@ -112,20 +112,23 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> 
         return
     longest = console.width - 2 * BESIDE - len(f"#{len(rows)}")  # of a name that has a line for itself
     rows = [[broken(cell, longest) for cell in row] for row in rows]
-    widths = [_width(column) for column in zip(columns, *rows, strict=True)]
     room = console.width - 1  # behind the last column is a line, too
-    if sum(widths) > room:
+    for beside in (BESIDE, NARROW):
+        widths = [beside + _width(column) for column in zip(columns, *rows, strict=True)]
+        if sum(widths) <= room:
+            break
+    else:
         columns, numeric = ("#", *columns), [True, *numeric]
         rows = [(str(number), *row) for number, row in enumerate(rows, start=1)]
-        widths = [_width(("#", str(len(rows)))), *widths]
+        widths = [beside + _width(("#", str(len(rows)))), *widths]
     console.print(Text(title, style="italic"))
     for block in _blocks(widths, room):
-        shown = Table(box=box.SIMPLE_HEAD)
+        shown = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, beside - NARROW))
         for place in block:
             shown.add_column(
                 Text(columns[place]),
                 justify="right" if numeric[place] else "left",
-                min_width=min(widths[place] - BESIDE, longest),
+                min_width=min(widths[place] - beside, longest),
                 overflow="fold",
             )
         for row in rows:
@@ -144,9 +147,9 @@ def broken(name: str, width: int) -> str:
 
 
 def _width(cells: Sequence[str]) -> int:
-    """Characters that a column takes at least, with a space at both sides and a line before it. Only prose may wrap."""
+    """Characters that a column's text takes at least. Only prose may wrap."""
     lines = [line for cell in cells for line in cell.split("\n")]
-    return BESIDE + max(min(cell_len(line), max(PROSE, *map(cell_len, line.split() or [""]))) for line in lines)
+    return max(min(cell_len(line), max(PROSE, *map(cell_len, line.split() or [""]))) for line in lines)
 
 
 def _blocks(widths: Sequence[int], width: int) -> list[list[int]]:

@@ -30,7 +30,18 @@ def main() -> None:
         Image.fromarray(image).resize((40, 40)).save(f"new/{number}.png")
     Path("new", "notes.txt").write_text("call Ada\n")
     Path("new", "broken.png").write_bytes(b"\x89PNG\r\n")
-    keras.applications.MobileNetV3Small(weights=None, input_shape=(32, 32, 3), classes=5).save("trained.keras")
+    train_on_five(images[labels < 5], labels[labels < 5])
+
+
+def train_on_five(images: np.ndarray, labels: np.ndarray) -> None:
+    """Weights of a network that knows five digits."""
+    model = keras.applications.MobileNetV3Small(
+        weights=None, input_shape=(32, 32, 3), classes=5, include_preprocessing=False
+    )
+    model.compile("adam", "sparse_categorical_crossentropy")
+    large = np.repeat(keras.ops.image.resize(images, (32, 32)), 3, axis=-1)
+    model.fit(large, labels, batch_size=32, epochs=5, verbose=0)
+    model.save("trained.keras")
 
 
 def pixels_of(images: np.ndarray) -> np.ndarray:

@@ -23,6 +23,7 @@ import termios
 import time
 from dataclasses import dataclass
 from fcntl import ioctl
+from itertools import groupby
 from pathlib import Path
 
 import pyte
@@ -85,7 +86,7 @@ STEPS = [
     Step("sweep", "accumtrain --multirun model=lenet5 train.epochs=3 batch_size=32,64,128", last=30),
     Step("report", "accumtrain job=report"),
     Step("fine_tune", "accumtrain run.name=tuned model=keras model.name=MobileNetV3Small model.weights=trained.keras"
-         f" {PHOTOS}=32 data.on_error=skip train.epochs=5"),
+         f" model.norm_momentum=0.9 {PHOTOS}=32 data.on_error=skip train.epochs=5"),
 ]  # fmt: skip
 
 
@@ -159,13 +160,18 @@ def read(terminal: int) -> bytes:
 
 
 def text_of(row: list[pyte.screens.Char]) -> Text:
+    """A line of the terminal."""
     text = Text()
-    for character in row:
-        colour = NAMED.get(character.fg, re.sub("^bright(?!_)", "bright_", character.fg))
-        colour = f"#{colour}" if re.fullmatch("[0-9a-f]{6}", colour) else colour
-        text.append(character.data, Style(color=colour, bold=character.bold, reverse=character.reverse))
+    for style, characters in groupby(row, style_of):
+        text.append("".join(character.data for character in characters), style)
     text.rstrip()
     return text
+
+
+def style_of(character: pyte.screens.Char) -> Style:
+    colour = NAMED.get(character.fg, re.sub("^bright(?!_)", "bright_", character.fg))
+    colour = f"#{colour}" if re.fullmatch("[0-9a-f]{6}", colour) else colour
+    return Style(color=colour, bold=character.bold, reverse=character.reverse)
 
 
 def draw(lines: list[Text], file: Path) -> None:

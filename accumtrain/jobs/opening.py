@@ -33,8 +33,8 @@ def show_opening(
         ("data", f"{config.data.label}: {data.facts}"),
         (
             "batch",
-            f"{config.batch_size} = micro-batch {micro_batch} x {config.accum.steps} steps x {replicas} "
-            + ("replica" if replicas == 1 else "replicas"),
+            f"{config.batch_size} = micro-batch {micro_batch} x {_counted(config.accum.count, 'step')} x "
+            + _counted(replicas, "replica"),
         ),
         ("updates", f"{total:,} = {total * config.batch_size / data.train.size:.4g} epochs"),
         ("progress", f"loss and metrics are means over the last {config.log.every} updates"),
@@ -46,6 +46,10 @@ def show_opening(
     banner(f"accumtrain {config.model.label}", rows)
     for note in [*data.notes, *_too_small(config, data)]:
         say(note)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _too_small(config: Config, data: Data) -> list[str]:

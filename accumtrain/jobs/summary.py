@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from accumtrain.config.schema import Config
@@ -84,11 +84,26 @@ def show_closing(summary: dict[str, Any], run: Run, guess: float | None) -> None
         + (f", {speed:.0f} examples/s" if speed else "")
         + f"; results in {run.path}"
     )
-    loss = summary["train"] and summary["train"]["loss"]
-    if guess is not None and loss is not None and loss > LEARNED * guess and summary["epoch"] >= 1:
-        warn(
+    if guess is not None and summary["epoch"] >= 1:
+        for warning in _no_better_than(guess, summary):
+            warn(warning)
+
+
+def _no_better_than(guess: float, summary: dict[str, Any]) -> Iterator[str]:
+    """Says of a loss that is that of a guess what may be the reason."""
+    loss, watched = (summary[split] and summary[split]["loss"] for split in ("train", summary["best_on"]))
+    if loss is None or watched is None:  # not finite
+        return
+    if loss > LEARNED * guess:
+        yield (
             f"loss {loss:.4f} is that of a guess ({guess:.4f}), the model has learned nothing: try another optim.lr, "
             "job=lr suggests one; job=check looks at the data"
+        )
+    elif watched > LEARNED * guess:
+        yield (
+            f"{summary['best_on']} loss {watched:.4f} is no better than a guess ({guess:.4f}), that of training is: "
+            "moving statistics of batch norm may lag behind, which more updates or a lower model.norm_momentum mend; "
+            "or the model knows its training images by heart"
         )
 
 

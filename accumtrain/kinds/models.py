@@ -179,6 +179,7 @@ class KerasModelConfig(ModelConfig):
 
     `name`: a function of keras.applications.
     `args`: its keyword arguments.
+    `norm_momentum`: what an update keeps of the moving statistics of batch norm; null is the model's own.
     """
 
     # models without cut points, so that they can't be recomputed: each cell takes the outputs of the two before it
@@ -188,6 +189,7 @@ class KerasModelConfig(ModelConfig):
     kind: str = "keras"
     name: str = required("MobileNetV2")
     args: dict[str, Any] = field(default_factory=dict)
+    norm_momentum: Annotated[float | None, FRACTION] = None
 
     @property
     def label(self) -> str:

@@ -55,4 +55,15 @@ def build_keras(config: KerasModelConfig, spec: ModelSpec) -> KerasModel:
             model = builders[config.name](**fixed, **config.args)
         except (TypeError, ValueError) as error:
             raise ConfigError(f"keras.applications.{config.name} refuses {spec.image_shape} images: {error}") from error
-        return KerasModel(config, model, spec.variable_dtype)
+        return _with_norm_momentum(KerasModel(config, model, spec.variable_dtype), config)
+
+
+def _with_norm_momentum(model: KerasModel, config: KerasModelConfig) -> KerasModel:
+    if config.norm_momentum is not None:
+        if not model.norms:
+            raise ConfigError(
+                f"model.norm_momentum={config.norm_momentum}: {config.name} has no batch normalisation; leave it out"
+            )
+        for norm in model.norms:
+            norm.momentum = config.norm_momentum
+    return model

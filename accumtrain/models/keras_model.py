@@ -28,11 +28,15 @@ LEAST_SAVING = 0.1  # share of the activations; recomputing is refused if it sav
 
 
 class KerasNorm(tf.Module):
-    """The moving statistics of one keras.layers.BatchNormalization."""
+    """The moving statistics of one keras.layers.BatchNormalization.
+
+    `momentum` is what an update keeps of them. It may be set; `momentum_of_layer` is what Keras's own update keeps.
+    """
 
     def __init__(self, layer: keras.layers.BatchNormalization):
         super().__init__()
-        self.momentum, self.frozen = float(layer.momentum), False
+        self.momentum = self.momentum_of_layer = float(layer.momentum)
+        self.frozen = False
         self.moving_mean, self.moving_variance = layer.moving_mean.value, layer.moving_variance.value
         self.channels = int(self.moving_mean.shape[0])
 
@@ -111,7 +115,7 @@ class KerasSegment:
         if mode.recording:
             for norm, mean, variance in self._norms:
                 # Keras's moving average, started from zero, is (1 - momentum) times the statistics of the batch
-                share = 1.0 - norm.momentum or 1.0  # with a momentum of 1 they stay as they are
+                share = 1.0 - norm.momentum_of_layer or 1.0  # with a momentum of 1 they stay as they are
                 mode.record(norm, new_state[mean] / share, new_state[variance] / share)
         y = tf.nest.map_structure(self._cast, y)
         return (y, penalty + tf.cast(losses, penalty.dtype)) if self.penalised else y
