@@ -18,6 +18,7 @@ from accumtrain.data.source import Data
 from accumtrain.devices.found import Devices
 from accumtrain.devices.resolve import resolve
 from accumtrain.engine.build_window import build_window
+from accumtrain.engine.checks.derivative_check import check_derivative
 from accumtrain.engine.checks.optimizer_check import check_optimizer
 from accumtrain.engine.checks.policy_checks import check_policies
 from accumtrain.engine.checks.result import Result
@@ -94,8 +95,13 @@ def _checks(config: Config, data: Data, devices: Devices, examples: WindowOfExam
     names, decayed = [variable.name.split(":")[0] for variable in window.variables_], window.model.decayed
     accumulated = check_window(window, devices.strategy, examples, config.precision, bitwise)
     del window  # frees its memory for the next one
+    smooth = replace(own, precision="float64", model=own.model.unrounded)
+    derivatives, _ = check_derivative(
+        partial(_window_with, smooth, data), config.model.policies, examples, config.loss
+    )
     return [
         *accumulated.results,
+        *derivatives,
         *check_policies(
             partial(_window_with, own, data),
             config.model.policies,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar
 
 from accumtrain.errors import ConfigError
@@ -42,6 +42,11 @@ class ModelConfig(Choice):
     def grid_bits(self) -> int | None:
         """Streams of a reversible model are multiples of 2^-grid_bits; 0 is no grid. None for other models."""
         return None
+
+    @property
+    def unrounded(self) -> ModelConfig:
+        """The same model without a grid, a smooth function of its weights between the kinks of its activations."""
+        return self
 
     @property
     def halvings(self) -> int:
@@ -134,10 +139,6 @@ class ResNetConfig(ModelConfig):
                 "out, or use model.norm=batch"
             )
 
-    def check_precision(self, precision: str) -> None:
-        if precision == "float64" and self.norm == "batch":
-            raise ConfigError("precision=float64: fused batch norm has no float64; use model.norm=group")
-
 
 @dataclass(kw_only=True)
 class RevNetConfig(ResNetConfig):
@@ -164,6 +165,10 @@ class RevNetConfig(ResNetConfig):
     @property
     def grid_bits(self) -> int | None:
         return self.snap_bits
+
+    @property
+    def unrounded(self) -> ModelConfig:
+        return replace(self, snap_bits=0)
 
     def check(self) -> None:
         super().check()

@@ -147,7 +147,7 @@ class Bias(tf.Module):
 
 
 class BatchNorm(tf.Module):
-    """Fused batch normalisation over N, H, W (Ioffe & Szegedy 2015, arXiv:1502.03167).
+    """Fused batch normalisation over N, H, W (Ioffe & Szegedy 2015, arXiv:1502.03167), in float64 by plain operations.
 
     In training the micro-batch is normalised by its own statistics, which are handed to `mode` and never written
     here: the window turns them into the moving statistics at its commit. The variance is the biased one. A frozen one
@@ -165,12 +165,14 @@ class BatchNorm(tf.Module):
     def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
         if mode.training and self.frozen:
             return self._by_constants(x)
+        if x.dtype == tf.float64:
+            return self._in_float64(x, mode)
         known = None if mode.training else (self.moving_mean, self.moving_variance)
         return self._normalise(x, self.gamma, self.beta, mode, known)[0]
 
     def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:
         """The pullback in training, through the batch statistics too. A replay uses the saved statistics: same bits."""
-        if self.frozen:
+        if self.frozen or x.dtype == tf.float64:
             return tape_pullback(self, x, mode)
         gamma = tf.convert_to_tensor(self.gamma)
         y, reserved = self._normalise(x, gamma, self.beta, mode, mode.saved_for_replay(self))
@@ -189,6 +191,13 @@ class BatchNorm(tf.Module):
             return tf.cast(d_x, x.dtype), [(self.gamma, d_gamma), (self.beta, d_beta)]
 
         return y, backward
+
+    def _in_float64(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
+        """Normalises in plain operations, as the fused one has no float64."""
+        mean, variance = tf.nn.moments(x, [0, 1, 2]) if mode.training else (self.moving_mean, self.moving_variance)
+        if mode.recording:
+            mode.record(self, mean, variance)
+        return tf.nn.batch_normalization(x, mean, variance, self.beta, self.gamma, EPSILON)
 
     def _by_constants(self, x: tf.Tensor) -> tf.Tensor:
         """Normalises by the moving statistics, in plain operations.

@@ -140,7 +140,6 @@ MISTAKES = [
     ("model=50", "model=50: no such choice; choose from"),
     ("train=4", "train=4: train is a group of keys; set one of them, train.<key>=<value>"),
     ("precision=fp32", "precision=fp32: no such choice; choose from float32, bfloat16, float16, float64"),
-    ("precision=float64", "precision=float64: fused batch norm has no float64; use model.norm=group"),
     ("model=resnet20 model.memory=reverse", "resnet20 is not reversible; use model.memory=recompute"),
     ("model=lenet5 model.memory=reverse", "lenet5 is not reversible"),
     ("model=keras model.name=VGG16 model.memory=reverse", "VGG16 is not reversible; use model.memory=recompute"),
@@ -347,5 +346,5 @@ def test_one_argument_of_a_keras_class_on_the_command_line(command, fake_job):
 
 
 def test_float64_with_group_norm_or_keras(compose):
-    assert compose("precision=float64", "model.norm=group").precision == "float64"
+    assert compose("precision=float64").precision == "float64"
     assert compose("precision=float64", "model=keras", "model.name=VGG16").precision == "float64"
