@@ -86,7 +86,7 @@ STEPS = [
     Step("sweep", "accumtrain --multirun model=lenet5 train.epochs=3 batch_size=32,64,128", last=30),
     Step("report", "accumtrain job=report"),
     Step("fine_tune", "accumtrain run.name=tuned model=keras model.name=MobileNetV3Small model.weights=trained.keras"
-         f" model.norm_momentum=0.9 {PHOTOS}=32 data.on_error=skip train.epochs=5"),
+         f" model.norm_momentum=0.9 {PHOTOS}=32 data.on_error=skip train.epochs=20"),
 ]  # fmt: skip
 
 

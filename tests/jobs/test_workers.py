@@ -110,7 +110,7 @@ def test_all_workers_take_the_accum_steps_of_the_one_with_the_least_memory(tmp_p
     images = ("data=synthetic", "data.image_size=64", "data.train_examples=64", "data.test_examples=8")
     together = ("device=multiworker", f"device.workers=[{addresses}]", *SMALL, *images)
     auto = ("accum.steps=auto", "run.name=auto", "train.steps=2")
-    limits = (1000, 18)  # MB; a probe is a worker alone, so it leaves out what the reduction takes
+    limits = (1000, 16)  # MB; a probe is a worker alone, so it leaves out what the reduction takes
     processes = [
         in_folder(tmp_path, *PROGRAM, *together, *auto, f"device.index={index}", f"device.memory_limit_mb={limit}")
         for index, limit in enumerate(limits)
