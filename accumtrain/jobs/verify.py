@@ -18,15 +18,17 @@ from accumtrain.data.source import Data
 from accumtrain.devices.found import Devices
 from accumtrain.devices.resolve import resolve
 from accumtrain.engine.build_window import build_window
-from accumtrain.engine.checks.derivative_check import check_derivative
+from accumtrain.engine.checks.commit_check import check_commit
+from accumtrain.engine.checks.derivative_check import InFloat64, check_derivative, check_precision
 from accumtrain.engine.checks.optimizer_check import check_optimizer
 from accumtrain.engine.checks.policy_checks import check_policies
 from accumtrain.engine.checks.result import Result
-from accumtrain.engine.checks.window_checks import WindowOfExamples, check_window
+from accumtrain.engine.checks.window_checks import Accumulated, WindowOfExamples, check_window
 from accumtrain.engine.window import Window
 from accumtrain.errors import ConfigError, VerificationError
 from accumtrain.jobs.starting import begin_with_weights
 from accumtrain.kinds.optimizers import SgdConfig
+from accumtrain.models.path_patterns import rate_factors
 from accumtrain.optim.build_optimizer import build_optimizer
 from accumtrain.planning.tensorflow_errors import in_user_words
 from accumtrain.runs.folder import result_file
@@ -93,15 +95,24 @@ def _checks(config: Config, data: Data, devices: Devices, examples: WindowOfExam
     window = build_window(own, data, total_steps=1, strategy=devices.strategy)
     begin_with_weights(own, window)
     names, decayed = [variable.name.split(":")[0] for variable in window.variables_], window.model.decayed
+    factors = rate_factors(config.optim.rates, window.model.trainable_paths)
     accumulated = check_window(window, devices.strategy, examples, config.precision, bitwise)
     del window  # frees its memory for the next one
-    smooth = replace(own, precision="float64", model=own.model.unrounded)
-    derivatives, _ = check_derivative(
-        partial(_window_with, smooth, data), config.model.policies, examples, config.loss
-    )
     return [
         *accumulated.results,
-        *derivatives,
+        *check_commit(
+            config.optim,
+            accumulated.weights,
+            accumulated.after,
+            [
+                gradient * (examples.steps if config.accum.reduction == "sum" else 1)
+                for gradient in accumulated.gradients
+            ],
+            accumulated.scalars,
+            decayed,
+            factors,
+        ),
+        *_in_float64(own, data, devices, examples, accumulated, names),
         *check_policies(
             partial(_window_with, own, data),
             config.model.policies,
@@ -113,9 +124,34 @@ def _checks(config: Config, data: Data, devices: Devices, examples: WindowOfExam
             snap_bits=config.model.grid_bits,
         ),
         check_optimizer(
-            partial(build_optimizer, config.optim), names, accumulated.weights, accumulated.gradients, decayed
+            partial(build_optimizer, config.optim),
+            names,
+            accumulated.weights,
+            accumulated.gradients,
+            decayed,
+            config.optim,
         ),
     ]
+
+
+def _in_float64(
+    config: Config,
+    data: Data,
+    devices: Devices,
+    examples: WindowOfExamples,
+    accumulated: Accumulated,
+    names: list[str],
+) -> list[Result]:
+    """Checks of the same window in float64, on one device, with the micro-batches of all replicas one by one."""
+    model = config.model.unrounded
+    alone = WindowOfExamples(examples.arrays, examples.steps * devices.replicas, examples.batch // devices.replicas)
+    smooth = replace(config.with_accum_steps(alone.steps), precision="float64", model=model)
+    window = _window_with(smooth, data, model.memory)
+    for variable, value in zip(window.variables_, accumulated.weights, strict=True):
+        variable.assign(value.astype(np.float64))
+    results, exact = check_derivative(window, alone, config.loss)
+    found = InFloat64(accumulated.gradients, accumulated.statistics)
+    return [*results, *check_precision(found, exact, names, config.precision)]
 
 
 def _window_with(config: Config, data: Data, policy: str) -> Window:

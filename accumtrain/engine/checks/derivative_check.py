@@ -6,14 +6,15 @@ of the model, and a loss that is written here once more. What it finds is thus i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.engine.checks.result import Result, ratio
-from accumtrain.engine.checks.window_checks import WindowOfExamples
+from accumtrain.engine.checks.result import Result, ratio, relative_difference
+from accumtrain.engine.checks.window_checks import WindowOfExamples, moving_statistics
 from accumtrain.engine.loss import weighted_sums
 from accumtrain.engine.micro_mode import micro_mode
 from accumtrain.engine.step import Step
@@ -22,47 +23,93 @@ from accumtrain.kinds.losses import CrossEntropyConfig, LossConfig
 
 DIRECTIONS = 3
 STEPS = 1e-6, 1e-7, 1e-8  # of a direction as long as the weights; the best counts, as a ReLU may have its kink within
-BOUND = 1e-5  # of the derivative, or of what a typical direction would give
+BOUND = 1e-5  # of the standard deviation of the derivative over directions
 LOSS_BOUND = 1e-10
+# how far the gradient of a variable may be from that in float64, along it; a value moved across the kink of a ReLU by
+# its rounding has another gradient
+ALONG_BOUND = {"float32": 0.1, "bfloat16": 0.8, "float64": 1e-9}
+STATISTICS_BOUND = {"float32": 1e-3, "bfloat16": 0.1, "float64": 1e-9}
+NEGLIGIBLE = 1e-6  # of the gradient, in a variable
 
 
-def check_derivative(
-    window_for: Callable[[str], Window], policies: Iterable[str], examples: WindowOfExamples, loss: LossConfig
-) -> tuple[list[Result], list[np.ndarray]]:
-    """Checks each memory policy.
+@dataclass(frozen=True)
+class InFloat64:
+    """What a window computes in float64.
+
+    Attributes:
+        gradient: the mean over its examples, one array for each trainable variable.
+        statistics: moving mean and variance of each batch normalisation after an update.
+    """
+
+    gradient: list[np.ndarray]
+    statistics: list[np.ndarray]
+
+
+def check_derivative(window: Window, examples: WindowOfExamples, loss: LossConfig) -> tuple[list[Result], InFloat64]:
+    """Checks a window in float64, and makes its update.
 
     Args:
-        window_for: policy -> a window at update 0, on one device, in float64.
-
-    Returns:
-        The results, and the mean gradient of the last policy.
+        window: at update 0, on one device.
     """
-    results: list[Result] = []
-    for policy in policies:
-        window = window_for(policy)
-        strategy = tf.distribute.get_strategy()
-        Step(window, strategy).accumulate(examples.micro_batches(strategy), examples.steps)
-        gradient = [buffer.numpy() for buffer in window.gradients]
-        values = _Values(window, examples, loss)
-        difference = ratio(abs(float(window.loss.numpy()) - values.total()), abs(values.total()))
-        results.append(Result(f"loss against one written apart, memory={policy}", difference, LOSS_BOUND))
-        results.append(_along_directions(window, gradient, values, policy))
-        mean = [each / float(window.examples.numpy()) for each in gradient]
-    return results, mean
+    strategy = tf.distribute.get_strategy()
+    step = Step(window, strategy)
+    step.accumulate(examples.micro_batches(strategy), examples.steps)
+    gradient = [buffer.numpy() for buffer in window.gradients]
+    values = _Values(window, examples, loss)
+    expected = values.total()
+    results = [
+        Result(
+            "loss against one written apart, in float64",
+            ratio(abs(float(window.loss.numpy()) - expected), abs(expected)),
+            LOSS_BOUND,
+        ),
+        _along_directions(window, gradient, values),
+    ]
+    mean = [each / float(window.examples.numpy()) for each in gradient]
+    step.commit()
+    return results, InFloat64(mean, moving_statistics(window))
 
 
-def _along_directions(window: Window, gradient: Sequence[np.ndarray], values: _Values, policy: str) -> Result:
+def check_precision(found: InFloat64, exact: InFloat64, names: Sequence[str], precision: str) -> list[Result]:
+    """Compares what a window computes in the user's precision with the same in float64."""
+    least = NEGLIGIBLE * np.sqrt(sum(np.vdot(each, each) for each in exact.gradient))
+    along = {
+        name: abs(float(np.vdot(actual, each) / np.vdot(each, each)) - 1.0)
+        for name, actual, each in zip(names, found.gradient, exact.gradient, strict=True)
+        if np.linalg.norm(each) > least
+    }
+    worst = max(along, key=lambda name: along[name])
+    error = relative_difference(found.gradient, exact.gradient)
+    results = [
+        Result(
+            f"gradient in {precision} along that in float64, worst variable",
+            along[worst],
+            ALONG_BOUND[precision],
+            f"{worst}; the whole gradient is {error:.1e} of its size away, grid included",
+        )
+    ]
+    if exact.statistics:
+        moved = max(
+            float(np.max(np.abs(actual - each)) / np.max(np.abs(each)))
+            for actual, each in zip(found.statistics, exact.statistics, strict=True)
+        )
+        name = f"moving statistics in {precision} against those in float64"
+        results.append(Result(name, moved, STATISTICS_BOUND[precision]))
+    return results
+
+
+def _along_directions(window: Window, gradient: Sequence[np.ndarray], values: _Values) -> Result:
     generator = np.random.default_rng(0)
     start = [variable.numpy() for variable in window.variables_]
+    sizes = [_size(value) for value in start]
+    deviation = np.sqrt(sum(np.sum(np.square(each * size)) for each, size in zip(gradient, sizes, strict=True)))
     worst = 0.0
     for _ in range(DIRECTIONS):
-        direction = [generator.standard_normal(value.shape) * _size(value) for value in start]
-        expected = sum(float(np.vdot(g, d)) for g, d in zip(gradient, direction, strict=True))
-        typical = float(np.sqrt(sum(np.sum(np.square(g * _size(s))) for g, s in zip(gradient, start, strict=True))))
+        direction = [size * generator.standard_normal(value.shape) for value, size in zip(start, sizes, strict=True)]
+        expected = sum(float(np.vdot(*pair)) for pair in zip(gradient, direction, strict=True))
         measured = [values.derivative(start, direction, step) for step in STEPS]
-        worst = max(worst, min(abs(each - expected) for each in measured) / typical)
-    name = f"gradient against differences of the loss in float64, memory={policy}"
-    return Result(name, worst, BOUND)
+        worst = max(worst, min(ratio(abs(each - expected), deviation) for each in measured))
+    return Result("gradient against differences of the loss, in float64", worst, BOUND)
 
 
 def _size(value: np.ndarray) -> float:

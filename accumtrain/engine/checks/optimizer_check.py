@@ -1,4 +1,7 @@
-"""Checks the optimizer: its updates in float32 against the same updates in float64."""
+"""Checks the optimizer: its updates in float32 against its rule in float64 NumPy, written apart (update_rules.py).
+
+An optimizer without such a rule, one of the user's own, is compared with itself in float64.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from accumtrain.engine.checks.result import Result, ratio
+from accumtrain.engine.checks.update_rules import Rule, rule_of
+from accumtrain.kinds.optimizers import OptimConfig
 from accumtrain.optim.optimizer import Optimizer
 
 UPDATES = 5
@@ -24,8 +29,9 @@ def check_optimizer(
     weights: Sequence[np.ndarray],
     gradients: Sequence[np.ndarray],
     decayed: Sequence[bool],
+    config: OptimConfig,
 ) -> Result:
-    """Updates each variable by itself, in both precisions, from the same weights and gradients. Returns the worst.
+    """Updates each variable by itself, in both ways, from the same weights and gradients. Returns the worst.
 
     The bound allows for the rounding of each new weight to float32, which no arithmetic avoids. A few values may be
     left out, where the rule is discontinuous: where, in float64 too, a change of the gradients in their last bits
@@ -36,36 +42,46 @@ def check_optimizer(
         gradients: the mean gradient of a window; each update adds noise of the same size to it.
     """
     results = [
-        _check_one(build, name, start.astype(np.float32), _noisy(gradient.astype(np.float32), place), decay)
+        _check_one(build, config, name, start.astype(np.float32), _noisy(gradient.astype(np.float32), place), decay)
         for place, (name, start, gradient, decay) in enumerate(zip(names, weights, gradients, decayed, strict=True))
     ]
     return max(results, key=lambda result: result[0])[1]
 
 
 def _check_one(
-    build: Callable[[], Optimizer], name: str, start: np.ndarray, gradients: Sequence[np.ndarray], decay: bool
+    build: Callable[[], Optimizer],
+    config: OptimConfig,
+    name: str,
+    start: np.ndarray,
+    gradients: Sequence[np.ndarray],
+    decay: bool,
 ) -> tuple[float, Result]:
     """Returns measured / bound, and the result, of one variable."""
 
-    def update(dtype: type, gradients: Sequence[np.ndarray]) -> np.ndarray:
-        return _update(build(), name, start.astype(dtype), gradients, decay)
+    def exact(gradients: Sequence[np.ndarray]) -> np.ndarray:
+        wide = start.astype(np.float64)
+        rule = rule_of(config)
+        if rule is None:
+            return _update(build(), name, wide, gradients, decay)
+        return _by_rule(rule(), build(), wide, gradients, config.weight_decay if decay else 0.0)
 
-    single, double = update(np.float32, gradients), update(np.float64, gradients)
-    measured, bound = _compare(single, double, start)
+    single, double = _update(build(), name, start, gradients, decay), exact(gradients)
+    measured, bound = compare(single, double, start)
     note = f"nearest to its bound: {name} {list(start.shape)}"
     if measured > bound:
-        moved = np.max([np.abs(update(np.float64, nudged) - double) for nudged in _nudge(gradients)], axis=0)
+        moved = np.max([np.abs(exact(nudged) - double) for nudged in _nudge(gradients)], axis=0)
         steady = moved <= JUMP * np.max(np.abs(double - start))
         jumps = steady.size - int(np.sum(steady))
         if 0 < jumps <= MOST_JUMPS * steady.size:
-            measured, bound = _compare(single[steady], double[steady], start[steady])
+            measured, bound = compare(single[steady], double[steady], start[steady])
             note += f"; without {jumps} of its {steady.size:,} values, where the rule jumps in float64 too"
-    title = f"{UPDATES} updates of the optimizer against float64, of the distance travelled"
+    apart = "its rule written apart" if rule_of(config) else "the same in float64"
+    title = f"{UPDATES} updates of the optimizer against {apart}, of the distance travelled"
     share = measured / bound if np.isfinite(measured) else np.inf
     return share, Result(title, measured, bound, note)
 
 
-def _compare(single: np.ndarray, double: np.ndarray, start: np.ndarray) -> tuple[float, float]:
+def compare(single: np.ndarray, double: np.ndarray, start: np.ndarray) -> tuple[float, float]:
     """The difference of the precisions and its bound, both divided by the distance travelled."""
     distance = float(np.linalg.norm(double - start))
     rounding = UPDATES * HALF_ULP * float(np.linalg.norm(double))
@@ -97,3 +113,14 @@ def _update(
         step = tf.constant(done, tf.int64)
         optimizer.apply([tf.constant(gradient, variable.dtype)], optimizer.learning_rate(step), step)
     return variable.numpy().astype(np.float64)
+
+
+def _by_rule(
+    rule: Rule, optimizer: Optimizer, start: np.ndarray, gradients: Sequence[np.ndarray], decay: float
+) -> np.ndarray:
+    """As `_update`, by the rule; the rates are those of the optimizer, which may compute them."""
+    weight = start
+    for done, gradient in enumerate(gradients):
+        rate = float(optimizer.learning_rate(tf.constant(done, tf.int64)))
+        weight = rule(weight, gradient.astype(np.float64), rate, decay)
+    return weight

@@ -52,15 +52,20 @@ class Accumulated:
     """The results of the checks of a window, and what later checks need.
 
     Attributes:
-        weights: the weights before the commit.
+        weights, after: the weights before and after the commit.
+        scalars: what the commit returned.
         gradients: the window's mean gradient.
+        statistics: moving mean and variance of each batch normalisation after the commit.
         first: plain back-propagation of the first micro-batch of the first replica.
         repeatable: whether the same pass gave the same bits twice.
     """
 
     results: list[Result]
     weights: list[np.ndarray]
+    after: list[np.ndarray]
+    scalars: dict[str, float]
     gradients: list[np.ndarray]
+    statistics: list[np.ndarray]
     first: Pass
     repeatable: bool
 
@@ -87,7 +92,8 @@ def check_window(
     step.drop()
     split = _gradient(window, step, examples.micro_batches(strategy), examples.steps)
     weights = [variable.numpy() for variable in window.variables_]
-    step.commit()
+    scalars = {name: float(value) for name, value in step.commit().items()}
+    after = [variable.numpy() for variable in window.variables_]
     results = [
         Result(
             f"gradient of {examples.steps} micro-batches against the mean of each alone",
@@ -98,7 +104,7 @@ def check_window(
         *_moving_statistics(window, plain),
     ]
     repeatable = all(np.array_equal(a, b) for a, b in zip(first.gradients, again.gradients, strict=True))
-    return Accumulated(results, weights, split, first, repeatable)
+    return Accumulated(results, weights, after, scalars, split, moving_statistics(window), first, repeatable)
 
 
 # --- the gradient -----------------------------------------------------------------------------------------------
@@ -135,6 +141,11 @@ def _passes(
 
 
 # --- moving statistics ------------------------------------------------------------------------------------------
+
+
+def moving_statistics(window: Window) -> list[np.ndarray]:
+    """Moving mean and variance of each batch normalisation."""
+    return [each.numpy() for norm in window.model.norms for each in (norm.moving_mean, norm.moving_variance)]
 
 
 class _Total:
