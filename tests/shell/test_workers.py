@@ -34,7 +34,8 @@ def test_each_worker_knows_the_cluster_and_the_first_failure_is_that_of_the_comm
     monkeypatch.setattr(workers, "own_program", lambda: [sys.executable, "-c", WORKER])
     answer = command("--workers", "3", "batch_size=12", "run.name=one")
     assert answer.code == 3
-    given = sorted(line.split() for line in answer.out.splitlines())
+    given = sorted(line.split() for line in answer.out.splitlines() if line.startswith("device=multiworker"))
+    assert len(given) == 3, answer.out
     assert [words[2] for words in given] == ["device.index=0", "device.index=1", "device.index=2"]
     assert {(words[0], *words[3:]) for words in given} == {("device=multiworker", "batch_size=12", "run.name=one")}
     (addresses,) = {words[1] for words in given}
