@@ -29,7 +29,7 @@ def stoppable(folder: Path) -> Iterator[None]:
     def on_signal(number: int, frame: FrameType | None) -> None:
         if not saved.is_set():
             asked.set()
-        elif not raised.is_set():
+        elif not raised.is_set() and not over.is_set():
             raised.set()
             raise KeyboardInterrupt
 
@@ -58,6 +58,8 @@ def stoppable(folder: Path) -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         for number, handler in previous.items():
             signal.signal(number, handler)
+    if saved.is_set():  # the launcher has returned before the signal reached it
+        raise KeyboardInterrupt
 
 
 def _stop(folder: Path, asked_again: threading.Event, over: threading.Event) -> None:

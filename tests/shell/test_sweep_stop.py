@@ -28,14 +28,15 @@ with sweep_folder.open_sweep_folder(Path({runs!r})) as folder:
     sweep_folder.leave(folder, 0, JobOutcome([]))
     try:
         with stoppable(folder):
-            threading.Thread(target=job, args=(folder,), daemon=True).start()  # here, or it would take SIGINT itself
+            running = threading.Thread(target=job, args=(folder,), daemon=True)
+            running.start()  # here, or it would take SIGINT itself
             child = [sys.executable, "-c", "import signal; print(signal.pthread_sigmask(signal.SIG_BLOCK, []))"]
             import subprocess; subprocess.run(child)
             for _ in range({times}):
                 os.kill(os.getpid(), {number:d})
                 while sweep_folder.goes_on(folder):  # until it has arrived: two that wait are one
                     time.sleep(0.01)
-            time.sleep(60)
+            {launcher}
     except KeyboardInterrupt:
         print("stopped", flush=True)
     assert time.monotonic() - started < 30
@@ -45,10 +46,19 @@ with sweep_folder.open_sweep_folder(Path({runs!r})) as folder:
 @pytest.mark.parametrize("number", [2, 15], ids=["SIGINT", "SIGTERM"])
 @pytest.mark.parametrize(("times", "saving", "said"), [(1, 1, ["saved", "stopped"]), (2, 40, ["stopped"])])
 def test_stop(tmp_path, number, times, saving, said):
-    program = PROGRAM.format(path=sys.path, runs=str(tmp_path), number=number, times=times, saving=saving)
+    program = PROGRAM.format(
+        path=sys.path, runs=str(tmp_path), number=number, times=times, saving=saving, launcher="time.sleep(60)"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     inherited, *rest = done.stdout.splitlines()
     assert "SIGINT" in inherited, "so that Ctrl-C in a terminal ends no process of the launcher"
     assert rest == said
     assert done.stderr == "\nstopping: the jobs that run save their state (once more to stop at once)\n"
+
+
+def test_a_launcher_that_returns_with_its_jobs_was_stopped_too(tmp_path):
+    program = PROGRAM.format(path=sys.path, runs=str(tmp_path), number=15, times=1, saving=1, launcher="running.join()")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[1:] == ["saved", "stopped"]
