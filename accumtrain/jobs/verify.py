@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -20,6 +21,7 @@ from accumtrain.devices.resolve import resolve
 from accumtrain.engine.build_window import build_window
 from accumtrain.engine.checks.commit_check import check_commit
 from accumtrain.engine.checks.derivative_check import InFloat64, check_derivative, check_precision
+from accumtrain.engine.checks.evaluation_check import check_evaluation
 from accumtrain.engine.checks.optimizer_check import check_optimizer
 from accumtrain.engine.checks.policy_checks import check_policies
 from accumtrain.engine.checks.result import Result
@@ -95,24 +97,23 @@ def _checks(config: Config, data: Data, devices: Devices, examples: WindowOfExam
     window = build_window(own, data, total_steps=1, strategy=devices.strategy)
     begin_with_weights(own, window)
     names, decayed = [variable.name.split(":")[0] for variable in window.variables_], window.model.decayed
-    factors = rate_factors(config.optim.rates, window.model.trainable_paths)
+    paths = window.model.trainable_paths
+    factors = rate_factors(config.optim.rates, paths)
     accumulated = check_window(window, devices.strategy, examples, config.precision, bitwise)
     del window  # frees its memory for the next one
+    summed = examples.steps if config.accum.reduction == "sum" else 1  # mean gradients of micro-batches, in an update
     return [
         *accumulated.results,
         *check_commit(
             config.optim,
             accumulated.weights,
             accumulated.after,
-            [
-                gradient * (examples.steps if config.accum.reduction == "sum" else 1)
-                for gradient in accumulated.gradients
-            ],
+            [summed * gradient for gradient in accumulated.gradients],
             accumulated.scalars,
             decayed,
             factors,
         ),
-        *_in_float64(own, data, devices, examples, accumulated, names),
+        *_in_float64(own, data, devices, examples, accumulated, paths),
         *check_policies(
             partial(_window_with, own, data),
             config.model.policies,
@@ -140,18 +141,27 @@ def _in_float64(
     devices: Devices,
     examples: WindowOfExamples,
     accumulated: Accumulated,
-    names: list[str],
+    paths: Sequence[str],
 ) -> list[Result]:
     """Checks of the same window in float64, on one device, with the micro-batches of all replicas one by one."""
     model = config.model.unrounded
     alone = WindowOfExamples(examples.arrays, examples.steps * devices.replicas, examples.batch // devices.replicas)
     smooth = replace(config.with_accum_steps(alone.steps), precision="float64", model=model)
     window = _window_with(smooth, data, model.memory)
-    for variable, value in zip(window.variables_, accumulated.weights, strict=True):
-        variable.assign(value.astype(np.float64))
+    _assign(window, accumulated.weights)
     results, exact = check_derivative(window, alone, config.loss)
+    _assign(window, accumulated.weights)
     found = InFloat64(accumulated.gradients, accumulated.statistics)
-    return [*results, *check_precision(found, exact, names, config.precision)]
+    return [
+        *results,
+        *check_evaluation(window, alone),
+        *check_precision(found, exact, paths, config.precision),
+    ]
+
+
+def _assign(window: Window, weights: list[np.ndarray]) -> None:
+    for variable, value in zip(window.variables_, weights, strict=True):
+        variable.assign(value.astype(np.float64))
 
 
 def _window_with(config: Config, data: Data, policy: str) -> Window:

@@ -29,7 +29,7 @@ class Rule(Protocol):
         """
 
 
-class AdamRule:
+class AdamReference:
     """Kingma & Ba 2015, Algorithm 1."""
 
     decoupled = False
@@ -51,13 +51,13 @@ class AdamRule:
         return weight - rate * m_hat / (np.sqrt(v_hat) + config.epsilon) - decayed
 
 
-class AdamWRule(AdamRule):
+class AdamWReference(AdamReference):
     """Loshchilov & Hutter 2019, Algorithm 2."""
 
     decoupled = True
 
 
-class SgdRule:
+class SgdReference:
     """With momentum as TensorFlow 1 and PyTorch define it."""
 
     def __init__(self, config: SgdConfig):
@@ -70,7 +70,7 @@ class SgdRule:
         return weight - rate * (g + self.config.momentum * self.m if self.config.nesterov else self.m)
 
 
-class AdafactorRule:
+class AdafactorReference:
     """Shazeer & Stern 2018, Algorithms 4 and 5, matrix by matrix, with sums over rows and columns as there."""
 
     def __init__(self, config: AdafactorConfig):
@@ -117,7 +117,7 @@ class AdafactorRule:
         return np.moveaxis(v, (-2, -1), pair)
 
 
-class KerasRule:
+class KerasReference:
     """Keras's own optimizer on a variable of its own, decoupled decay before the update."""
 
     def __init__(self, config: KerasOptimConfig):
@@ -141,11 +141,11 @@ class KerasRule:
 
 
 RULES: dict[type[OptimConfig], Callable[[Any], Rule]] = {
-    AdamConfig: AdamRule,
-    AdamWConfig: AdamWRule,
-    SgdConfig: SgdRule,
-    AdafactorConfig: AdafactorRule,
-    KerasOptimConfig: KerasRule,
+    AdamConfig: AdamReference,
+    AdamWConfig: AdamWReference,
+    SgdConfig: SgdReference,
+    AdafactorConfig: AdafactorReference,
+    KerasOptimConfig: KerasReference,
 }
 
 

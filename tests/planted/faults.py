@@ -1,0 +1,223 @@
+"""The faults that job=verify must find: each pullback, statistic, sum, scale, slot and order."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from accumtrain.backprop import grid, replay, segments, tape
+from accumtrain.backprop.grid import OnGrid
+from accumtrain.backprop.mode import Mode
+from accumtrain.backprop.segments import Coupling
+from accumtrain.engine import loss, window
+from accumtrain.engine.moving_statistics import MovingStatisticsBuffer
+from accumtrain.engine.window import Window
+from accumtrain.models import drop_path, kernel_gradient, layers
+from accumtrain.models.blocks import PoolAndPad, Projection, Residual
+from accumtrain.models.layers import BatchNorm, Bias, Conv, GroupNorm
+from accumtrain.models.revnet import Stems
+from accumtrain.optim import adafactor_rule, adam, sgd
+from accumtrain.optim.adafactor_rule import AdafactorRule
+from accumtrain.optim.adam import Adam, AdamW
+from accumtrain.optim.keras_adapter import KerasOptimizer
+from accumtrain.optim.optimizer import Optimizer, Parameter
+from tests.planted.plant import Fault, argument, gradients, input_gradient, result
+
+SGD = ("optim=sgd", "optim.weight_decay=0.01")
+LENET = ("model=lenet5", *SGD)
+RESNET = ("model=resnet20", "model.units=[1,1]", "model.filters=[8,8,16]", *SGD)
+REVNET = ("model=revnet38", "model.units=[2,1]", "model.filters=[8,8,16]", *SGD)
+GROUP = (*REVNET, "model.norm=group")
+BOTTLENECK = ("model=revnet38", "model.bottleneck=true", "model.units=[1,1]", "model.filters=[16,16,32]", *SGD)
+
+
+ADAM, ADAMW, ADAFACTOR, KERAS = (("model=lenet5", f"optim={kind}") for kind in ("adam", "adamw", "adafactor", "keras"))
+
+
+def scaled(factor: float):  # type: ignore[no-untyped-def]
+    return lambda value: tf.nest.map_structure(lambda each: each * tf.cast(factor, each.dtype), value)
+
+
+def each_scaled(factor: float):  # type: ignore[no-untyped-def]
+    return lambda found: [(variable, value * tf.cast(factor, value.dtype)) for variable, value in found]
+
+
+def only(kind: str, change):  # type: ignore[no-untyped-def]
+    """Changes the gradients of the variables of this name."""
+    return lambda found: [
+        (variable, change(value) if variable.name.startswith(kind) else value) for variable, value in found
+    ]
+
+
+def swapped_slots(right):  # type: ignore[no-untyped-def]
+    """The gradients of the first two variables of one shape go to each other's buffer."""
+
+    def add(self, found):  # type: ignore[no-untyped-def]
+        shapes = [variable.shape for variable in self.variables_]
+        first = next(place for place, shape in enumerate(shapes) if shapes.count(shape) > 1)
+        second = shapes.index(shapes[first], first + 1)
+        pair = {self.variables_[first].ref(): self.variables_[second], self.variables_[second].ref(): None}
+        pair[self.variables_[second].ref()] = self.variables_[first]
+        return right(self, [(pair.get(variable.ref(), variable), value) for variable, value in found])
+
+    return add
+
+
+def assigned(right):  # type: ignore[no-untyped-def]
+    """The buffers keep the last micro-batch only."""
+
+    def add(self, found):  # type: ignore[no-untyped-def]
+        slots = [(self._slot[variable.ref()], value) for variable, value in found]
+        return [buffer.assign(tf.cast(value, buffer.dtype)) for buffer, value in slots]
+
+    return add
+
+
+def without_offset(right):  # type: ignore[no-untyped-def]
+    """As if the mean of each micro-batch were the moving mean."""
+
+    def add(self, found, examples):  # type: ignore[no-untyped-def]
+        return right(self, {n: (n.moving_mean + 0.0 * mean, v) for n, (mean, v) in found.items()}, examples)
+
+    return add
+
+
+def reversed_momentum(right):  # type: ignore[no-untyped-def]
+    def init(self, norms, new_sum):  # type: ignore[no-untyped-def]
+        right(self, norms, new_sum)
+        if self.norms:
+            self._blend = 1.0 - self._blend
+
+    return init
+
+
+def clipped_to_twice(right):  # type: ignore[no-untyped-def]
+    def init(self, *args, **kwargs):  # type: ignore[no-untyped-def]
+        right(self, *args, **kwargs)
+        self.clip_norm *= 2.0
+
+    return init
+
+
+def twice(right):  # type: ignore[no-untyped-def]
+    def call(*args):  # type: ignore[no-untyped-def]
+        right(*args)
+        return right(*args)
+
+    return call
+
+
+def other_place(right):  # type: ignore[no-untyped-def]
+    """A replay draws other random numbers."""
+
+    def other(self):  # type: ignore[no-untyped-def]
+        mode = right(self)
+        mode.draws = (lambda number: 1.0 - self.draws(number)) if self.draws else None
+        return mode
+
+    return other
+
+
+def reversed_list(found):  # type: ignore[no-untyped-def]
+    """Gradients of equal shapes change places."""
+    variables, values = zip(*found, strict=True)
+    return list(zip(variables, values[::-1], strict=True)) if values[0].shape == values[-1].shape else found
+
+
+FAULTS = [
+    # pullbacks
+    Fault("1x1 kernel gradient x 1.1", kernel_gradient, "by_products", result(scaled(1.1)), BOTTLENECK),
+    Fault("kernel gradient x 1.001", layers, "kernel_gradient", result(scaled(1.001)), RESNET),
+    Fault("kernel gradient negated", layers, "kernel_gradient", result(scaled(-1.0)), REVNET),
+    Fault("input gradient of a convolution x 1.01", Conv, "_input_gradient", result(scaled(1.01)), RESNET),
+    Fault("input gradient of a convolution transposed", Conv, "_input_gradient",
+          result(lambda d_x: tf.reverse(d_x, [1])), REVNET),
+    Fault("gamma's gradient doubled", BatchNorm, "pullback", gradients(only("gamma", scaled(2.0))), RESNET),
+    Fault("beta's gradient missing", BatchNorm, "pullback", gradients(only("beta", tf.zeros_like)), REVNET),
+    Fault("gamma's and beta's gradients swapped", BatchNorm, "pullback", gradients(reversed_list), RESNET),
+    Fault("input gradient of batch norm x 1.3", BatchNorm, "pullback", input_gradient(scaled(1.3)), RESNET),
+    Fault("batch norm: gradient by constants", BatchNorm, "_in_float64",
+          lambda right: lambda self, x, mode: right(self, x, mode) + 0.01 * tf.stop_gradient(x), RESNET),
+    Fault("group norm's replay x 1.01", GroupNorm, "pullback", input_gradient(scaled(1.01)), GROUP),
+    Fault("a residual function's gradients dropped", Residual, "pullback",
+          gradients(lambda found: [(variable, tf.zeros_like(value)) for variable, value in found]), RESNET),
+    Fault("a projection's input gradient dropped", Projection, "pullback", input_gradient(tf.zeros_like), BOTTLENECK),
+    Fault("a shortcut stops half of the gradient", PoolAndPad, "__call__",
+          result(lambda x: 0.5 * x + tf.stop_gradient(0.5 * x)), REVNET),
+    Fault("the second stem's gradients dropped", Stems, "pullback",
+          gradients(lambda found: [(v, value * (place < len(found) // 2)) for place, (v, value) in enumerate(found)]),
+          REVNET),
+    Fault("a stem's pass differs from its replay", OnGrid, "pullback", input_gradient(scaled(0.9)), REVNET),
+    Fault("a bias's gradient stopped", Bias, "__call__",
+          lambda right: lambda self, x: x + tf.stop_gradient(tf.cast(self.bias, x.dtype)), LENET),
+    Fault("gradient of the loss doubled", tape, "gradient",
+          argument(2, lambda loss: lambda logits: 2.0 * loss(logits)), RESNET),
+    # reversal and order
+    Fault("a unit's two streams swapped in reverse", Coupling, "reverse",
+          result(lambda pair: (pair[0], pair[1][::-1])), REVNET),
+    Fault("F's gradient left out in reverse", segments, "add_in_place", lambda right: lambda a, b: a, REVNET),
+    Fault("subtraction off by a bit of the grid", segments, "subtract", result(lambda x: x + 2.0**-16), REVNET),
+    Fault("no grid where activations are replayed", grid, "_rounded", lambda right: lambda x, bits: x, REVNET),
+    Fault("a grid that the forward pass alone rounds to", OnGrid, "__call__",
+          lambda right: lambda self, x, mode: tf.cast(self.function(x, mode), self.dtype), REVNET),
+    Fault("a replay draws other numbers", Mode, "replay", other_place, (*REVNET, "model.drop_path=0.5")),
+    Fault("stochastic depth's gradient without its factor", drop_path.DropPath, "pullback",
+          lambda right: lambda self, x, mode: (right(self, x, mode)[0], lambda d_y: (d_y, [])),
+          (*RESNET, "model.drop_path=0.5")),
+    Fault("a replay's gradients twice", replay, "_consume_first",
+          lambda right: lambda pair, consume: right((pair[0], [(v, 2.0 * g) for v, g in pair[1]]), consume), REVNET),
+    # the loss
+    Fault("labels + 1", loss, "_class_index", result(lambda labels: (labels + 1) % 10), LENET),
+    Fault("label smoothing twice as strong", loss, "build_cross_entropy",
+          argument(0, lambda config: type(config)(label_smoothing=2 * config.label_smoothing)),
+          (*LENET, "loss.label_smoothing=0.1")),
+    Fault("class weights ignored", loss, "build_cross_entropy", argument(0, lambda config: type(config)()),
+          (*LENET, "loss.class_weights=[1,2,1,1,1,1,1,1,1,3]")),
+    Fault("loss x 1.001", loss, "cross_entropy", result(scaled(1.001)), LENET),
+    Fault("loss of the mixed label left out", loss, "_value",
+          lambda right: lambda function, logits, batch: function(batch["label"], logits), (*LENET, "data.mixup=0.4")),
+    # sums and scales of a window
+    Fault("examples + 1e-3", window, "weights", result(lambda value: value + 1e-3 / 4), LENET),
+    Fault("examples twice", window, "weights", result(scaled(2.0)), LENET),
+    Fault("buffers keep the last micro-batch", Window, "_add_gradients", assigned, LENET),
+    Fault("two variables' gradients swapped", Window, "_add_gradients", swapped_slots, RESNET),
+    Fault("gradients in bfloat16", Window, "_add_gradients",
+          argument(1, lambda found: [(v, tf.cast(tf.cast(g, tf.bfloat16), g.dtype)) for v, g in found]), LENET),
+    Fault("clipping to twice the norm", Window, "__init__", clipped_to_twice, (*LENET, "optim.clip_norm=0.1")),
+    Fault("adaptive clipping twice as wide", window, "clip_by_weight",
+          lambda right: lambda g, w, share: right(g, w, 2.0 * share), (*LENET, "optim.adaptive_clip=0.001")),
+    # statistics
+    Fault("variance between micro-batches left out", MovingStatisticsBuffer, "add", without_offset, RESNET),
+    Fault("momentum of the statistics reversed", MovingStatisticsBuffer, "__init__", reversed_momentum, RESNET),
+    Fault("unbiased variance recorded", layers, "_unbiased_to_biased", lambda right: lambda x, dtype: 1.0, RESNET),
+    Fault("recorded mean x 1.05", Mode, "record",
+          lambda right: lambda self, layer, mean, variance: right(self, layer, mean * 1.05, variance), RESNET),
+    # slots and rules of optimizers
+    Fault("Adam without bias correction", adam, "_bias_correction", lambda right: lambda beta, t: tf.ones_like(t),
+          ADAM),
+    Fault("Adam's epsilon x 1e4", Adam, "__init__",
+          lambda right: lambda self, *args, **kwargs: right(self, *args, **{**kwargs, "epsilon": 1e-4}),
+          ADAM),
+    Fault("AdamW decays by L2", AdamW, "decoupled_decay", lambda right: False, (*ADAMW, "optim.weight_decay=0.1")),
+    Fault("decay twice", Optimizer, "_decay", twice, (*ADAMW, "optim.weight_decay=0.1")),
+    Fault("no Nesterov", sgd.SGD, "__init__",
+          lambda right: lambda self, *args, **kwargs: right(self, *args, **{**kwargs, "nesterov": False}),
+          (*LENET, "optim.nesterov=true")),
+    Fault("momentum 0.99", sgd.SGD, "__init__",
+          lambda right: lambda self, *args, **kwargs: right(self, *args, **{**kwargs, "momentum": 0.99}), LENET),
+    Fault("rates of patterns ignored", Parameter, "rate",
+          lambda right: lambda self, rate: tf.cast(rate, self.variable.dtype),
+          (*LENET, "optim.rates={segments/0/*:0.1}")),
+    Fault("Adafactor: beta2 of the next update", AdafactorRule, "_blend", argument(1, lambda t: t + 1.0),
+          ADAFACTOR),
+    Fault("Adafactor: RMS of the weight x 1.01", adafactor_rule, "_rms", result(scaled(1.01)), ADAFACTOR),
+    Fault("Adafactor: momentum the other way", adafactor_rule, "_average",
+          argument(2, lambda blend: 1.0 - blend if isinstance(blend, float) else blend),
+          (*ADAFACTOR, "optim.momentum=0.9", "optim.momentum_of=update")),
+    Fault("Keras's optimizer: one update behind", KerasOptimizer, "apply",
+          lambda right: lambda self, g, rate, step, scale=1.0: right(self, g, rate, step + 1, scale),
+          (*KERAS, "optim.name=Nadam", "optim.lr=1e-3")),
+    Fault("Keras's optimizer: no decay", KerasOptimizer, "_decay", lambda right: lambda self, weight, rate: None,
+          (*KERAS, "optim.name=Lion", "optim.lr=1e-3", "optim.weight_decay=0.1")),
+]  # fmt: skip
+
+assert len({fault.name for fault in FAULTS}) == len(FAULTS)
