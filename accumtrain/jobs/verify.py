@@ -21,7 +21,7 @@ from accumtrain.devices.resolve import resolve
 from accumtrain.engine.build_window import build_window
 from accumtrain.engine.checks.commit_check import check_commit
 from accumtrain.engine.checks.derivative_check import InFloat64, check_derivative, check_precision
-from accumtrain.engine.checks.evaluation_check import check_evaluation
+from accumtrain.engine.checks.evaluation_check import check_evaluation, is_random
 from accumtrain.engine.checks.optimizer_check import check_optimizer
 from accumtrain.engine.checks.policy_checks import check_policies
 from accumtrain.engine.checks.result import Result
@@ -151,11 +151,12 @@ def _in_float64(
     _assign(window, accumulated.weights)
     results, exact = check_derivative(window, alone, config.loss)
     _assign(window, accumulated.weights)
+    random = is_random(window, alone)
     found = InFloat64(accumulated.gradients, accumulated.statistics)
     return [
         *results,
-        *check_evaluation(window, alone),
-        *check_precision(found, exact, paths, config.precision),
+        *check_evaluation(window, alone, random),
+        *check_precision(found, exact, paths, config.precision, random),
     ]
 
 

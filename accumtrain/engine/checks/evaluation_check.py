@@ -18,11 +18,18 @@ from accumtrain.engine.window import Window
 BOUND = 1e-9
 
 
-def check_evaluation(window: Window, examples: WindowOfExamples) -> list[Result]:
+def is_random(window: Window, examples: WindowOfExamples) -> bool:
+    """Whether the model draws random numbers in training."""
+    batch = _batch(examples)
+    return not np.array_equal(*(_logits(window, batch, _training(window, batch, seed)) for seed in (0, 1)))
+
+
+def check_evaluation(window: Window, examples: WindowOfExamples, random: bool) -> list[Result]:
     """Normalised by the statistics of one batch, an evaluation of this batch gives what training computes.
 
     Args:
         window: in float64, on one device. Its weights stay as they are, its moving statistics do not.
+        random: whether the model draws random numbers in training.
     """
     norms = [norm for norm in window.model.norms if norm.momentum < 1.0]
     if not norms:
@@ -39,17 +46,24 @@ def check_evaluation(window: Window, examples: WindowOfExamples) -> list[Result]
         for variable, value in zip((norm.moving_mean, norm.moving_variance), old, strict=True):
             variable.assign(value + (variable.numpy() - value) / (1.0 - norm.momentum))  # all of the way to the batch's
 
-    batch = next(examples.micro_batches(strategy, steps=1))
-    place = tf.constant(0)
-    training, otherwise = (
-        _logits(window, batch, micro_mode(seed, place, place, window.micro_steps, batch)) for seed in (0, 1)
-    )
-    evaluated = _logits(window, batch, EVALUATION)
+    batch = _batch(examples)
+    training, evaluated = (_logits(window, batch, mode) for mode in (_training(window, batch, 0), EVALUATION))
     name = "evaluation by the statistics of a batch against its training pass, in float64"
     difference = ratio(float(np.linalg.norm(evaluated - training)), float(np.linalg.norm(training)))
-    if not np.array_equal(training, otherwise):
+    if random:
         return [Result(name, difference, None, "no bound can hold: in training the model draws random numbers")]
     return [Result(name, difference, BOUND)]
+
+
+def _batch(examples: WindowOfExamples) -> Mapping[str, Any]:
+    """All examples as one batch."""
+    batch: Mapping[str, Any] = next(examples.micro_batches(tf.distribute.get_strategy(), steps=1))
+    return batch
+
+
+def _training(window: Window, batch: Mapping[str, Any], seed: int) -> Mode:
+    first = tf.constant(0)
+    return micro_mode(seed, first, first, window.micro_steps, batch)
 
 
 def _logits(window: Window, batch: Mapping[str, Any], mode: Mode) -> np.ndarray:
