@@ -21,7 +21,8 @@ BOUND = 1e-9
 def is_random(window: Window, examples: WindowOfExamples) -> bool:
     """Whether the model draws random numbers in training."""
     batch = _batch(examples)
-    return not np.array_equal(*(_logits(window, batch, _training(window, batch, seed)) for seed in (0, 1)))
+    one, other = (_logits(window, batch, _training(window, batch, seed)) for seed in (0, 1))
+    return not np.array_equal(one, other)
 
 
 def check_evaluation(window: Window, examples: WindowOfExamples, random: bool) -> list[Result]:
