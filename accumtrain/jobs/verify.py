@@ -29,6 +29,7 @@ from accumtrain.engine.checks.window_checks import Accumulated, WindowOfExamples
 from accumtrain.engine.window import Window
 from accumtrain.errors import ConfigError, VerificationError
 from accumtrain.jobs.starting import begin_with_weights
+from accumtrain.kinds.models import MODELS
 from accumtrain.kinds.optimizers import SgdConfig
 from accumtrain.models.path_patterns import rate_factors
 from accumtrain.optim.build_optimizer import build_optimizer
@@ -113,7 +114,7 @@ def _checks(config: Config, data: Data, devices: Devices, examples: WindowOfExam
             decayed,
             factors,
         ),
-        *_in_float64(own, data, devices, examples, accumulated, paths),
+        *_in_float64_if_possible(own, data, devices, examples, accumulated, paths),
         *check_policies(
             partial(_window_with, own, data),
             config.model.policies,
@@ -133,6 +134,31 @@ def _checks(config: Config, data: Data, devices: Devices, examples: WindowOfExam
             config.optim,
         ),
     ]
+
+
+def _in_float64_if_possible(
+    config: Config,
+    data: Data,
+    devices: Devices,
+    examples: WindowOfExamples,
+    accumulated: Accumulated,
+    paths: Sequence[str],
+) -> list[Result]:
+    """As `_in_float64`; a model of the user's own may have layers of another dtype, and is then left out."""
+    try:
+        return _in_float64(config, data, devices, examples, accumulated, paths)
+    except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
+        if not _is_users(config):
+            raise
+        reason = str(error).strip().splitlines()[-1]
+        return [Result("checks in float64", 0.0, None, f"left out, as the model does not compute in it: {reason}")]
+
+
+def _is_users(config: Config) -> bool:
+    """Whether the model is the user's own."""
+    build = MODELS[config.model.kind].build
+    module = build.partition(":")[0] if isinstance(build, str) else build.__module__
+    return not module.startswith("accumtrain.models.")
 
 
 def _in_float64(
