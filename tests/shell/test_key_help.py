@@ -66,9 +66,10 @@ def test_several_names(command):
 
 def test_files_of_ones_own(command, tmp_path):
     (tmp_path / "own" / "model").mkdir(parents=True)
-    (tmp_path / "own" / "model" / "tiny.yaml").write_text("# A tiny one.\ndefaults:\n  - resnet20\nunits: [1, 1, 1]\n")
-    assert "tiny                    A tiny one." in command("--help", "model", "--config-dir", "own").out
-    assert "model.units=[1,1,1]" in command("--help", "model=tiny", "--config-dir", "own").out
+    file = tmp_path / "own" / "model" / "compact.yaml"
+    file.write_text("# A small one.\ndefaults:\n  - resnet20\nunits: [1, 1, 1]\n")
+    assert "compact                 A small one." in command("--help", "model", "--config-dir", "own").out
+    assert "model.units=[1,1,1]" in command("--help", "model=compact", "--config-dir", "own").out
 
 
 @pytest.mark.parametrize(
