@@ -174,6 +174,9 @@ def _in_float64(
     alone = WindowOfExamples(examples.arrays, examples.steps * devices.replicas, examples.batch // devices.replicas)
     smooth = replace(config.with_accum_steps(alone.steps), precision="float64", model=model)
     window = _window_with(smooth, data, model.memory)
+    others = {variable.dtype.name for variable in window.variables_} - {"float64"}
+    if others:
+        raise TypeError(f"its variables are {', '.join(sorted(others))}")
     _assign(window, accumulated.weights)
     results, exact = check_derivative(window, alone, config.loss)
     _assign(window, accumulated.weights)
