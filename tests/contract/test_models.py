@@ -49,12 +49,14 @@ class Variant:
         return replace(example_of("model", self.name), memory=memory, **changes)
 
     def is_slow(self, memory: str) -> bool:
-        """Left to `make test-slow` (float64 needs the other norm, so that much of it is not)."""
+        """Left to `make test-slow`."""
         if self.precision == "float32":
             if self.name == "keras" and memory != STORE:
                 return True
             return self.key not in (None, "norm") and memory not in (STORE, self.config(STORE).policies[-1])
-        if self.name == "keras" or not (self.key is None or (self.key == "norm" and self.precision == "float64")):
+        if self.precision == "float64":
+            return self.name == "keras" or (self.key != "norm" and hasattr(self.config(STORE), "norm"))
+        if self.name == "keras" or self.key is not None:
             return True
         return self.precision == "float16" and memory != STORE
 
