@@ -96,7 +96,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--folder", type=Path, help="walk here, and leave it; with the environment that is there")
     parser.add_argument("--only", nargs="*")
     asked = parser.parse_args(arguments)
-    folder = asked.folder or Path(tempfile.mkdtemp())
+    folder = (asked.folder or Path(tempfile.mkdtemp())).resolve()
     if not (folder / "venv").exists():
         prepare(folder)
     asked.output.mkdir(parents=True, exist_ok=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from accumtrain.config.schema import Config
@@ -14,7 +14,7 @@ from accumtrain.engine.memory_meter import Meter, activation_bytes, at_peak, sta
 from accumtrain.engine.window import Window
 from accumtrain.kinds.losses import CrossEntropyConfig
 from accumtrain.runs.logbook import Logbook
-from accumtrain.runs.measured import measured
+from accumtrain.runs.measured import measured, watched_split
 from accumtrain.runs.run import Run
 
 LEARNED = 0.99  # of the loss of a guess; a model that has learned anything is below
@@ -85,23 +85,23 @@ def show_closing(summary: dict[str, Any], run: Run, guess: float | None) -> None
         + f"; results in {run.path}"
     )
     if guess is not None and summary["epoch"] >= 1:
-        for warning in _no_better_than(guess, summary):
-            warn(warning)
+        _warn_if_no_better_than(guess, summary)
 
 
-def _no_better_than(guess: float, summary: dict[str, Any]) -> Iterator[str]:
+def _warn_if_no_better_than(guess: float, summary: dict[str, Any]) -> None:
     """Says of a loss that is that of a guess what may be the reason."""
-    loss, watched = (summary[split] and summary[split]["loss"] for split in ("train", summary["best_on"]))
-    if loss is None or watched is None:  # not finite
+    split = watched_split(summary)
+    loss, watched = ((summary.get(each) or {}).get("loss") for each in ("train", split))
+    if loss is None or watched is None:  # not finite, or not measured
         return
     if loss > LEARNED * guess:
-        yield (
+        warn(
             f"loss {loss:.4f} is that of a guess ({guess:.4f}), the model has learned nothing: try another optim.lr, "
             "job=lr suggests one; job=check looks at the data"
         )
     elif watched > LEARNED * guess:
-        yield (
-            f"{summary['best_on']} loss {watched:.4f} is no better than a guess ({guess:.4f}), that of training is: "
+        warn(
+            f"{split} loss {watched:.4f} is no better than a guess ({guess:.4f}), that of training is: "
             "moving statistics of batch norm may lag behind, which more updates or a lower model.norm_momentum mend; "
             "or the model knows its training images by heart"
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import tensorflow as tf
 
@@ -13,6 +14,8 @@ from accumtrain.backprop.order import after
 from accumtrain.backprop.pullback import Gradients, Module, Pullback, chain_pullback
 from accumtrain.models.drop_path import DropPath
 from accumtrain.models.layers import NORMS, Conv, Initializer
+
+AnyModel = TypeVar("AnyModel", bound=Model)
 
 
 class NormReLU(tf.Module):
@@ -205,7 +208,7 @@ class Stem(tf.Module):
         return tf.nn.relu(x)
 
 
-def with_norm_momentum(model: Model, momentum: float) -> Model:
+def with_norm_momentum(model: AnyModel, momentum: float) -> AnyModel:
     """The model, after the momentum of its batch normalisations is set."""
     for norm in model.norms:
         norm.momentum = momentum

@@ -11,6 +11,7 @@ from keras.src.utils.naming import reset_uids
 from accumtrain.errors import ConfigError
 from accumtrain.kinds.models import KerasModelConfig
 from accumtrain.kinds.values import suggest
+from accumtrain.models.blocks import with_norm_momentum
 from accumtrain.models.keras_model import KerasModel
 from accumtrain.models.spec import ModelSpec
 
@@ -55,15 +56,11 @@ def build_keras(config: KerasModelConfig, spec: ModelSpec) -> KerasModel:
             model = builders[config.name](**fixed, **config.args)
         except (TypeError, ValueError) as error:
             raise ConfigError(f"keras.applications.{config.name} refuses {spec.image_shape} images: {error}") from error
-        return _with_norm_momentum(KerasModel(config, model, spec.variable_dtype), config)
-
-
-def _with_norm_momentum(model: KerasModel, config: KerasModelConfig) -> KerasModel:
-    if config.norm_momentum is not None:
-        if not model.norms:
-            raise ConfigError(
-                f"model.norm_momentum={config.norm_momentum}: {config.name} has no batch normalisation; leave it out"
-            )
-        for norm in model.norms:
-            norm.momentum = config.norm_momentum
-    return model
+        built = KerasModel(config, model, spec.variable_dtype)
+    if config.norm_momentum is None:
+        return built
+    if not built.norms:
+        raise ConfigError(
+            f"model.norm_momentum={config.norm_momentum}: {config.name} has no batch normalisation; leave it out"
+        )
+    return with_norm_momentum(built, config.norm_momentum)

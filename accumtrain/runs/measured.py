@@ -8,8 +8,13 @@ from typing import Any
 
 def measured(summary: Mapping[str, Any]) -> dict[str, dict[str, float | None]]:
     """Loss and metrics of a summary, by what they were measured on, in words."""
-    watched = summary.get("best_on") or "test"
+    watched = watched_split(summary)
     titles = {"train": "train, last update", watched: watched, "best": f"best on {watched}"}
     if watched != "test":
         titles["test"] = "test, of the best"
     return {title: summary[split] for split, title in titles.items() if summary.get(split) is not None}
+
+
+def watched_split(summary: Mapping[str, Any]) -> str:
+    """The split that chose the best state; in summaries of earlier versions it was the test split."""
+    return summary.get("best_on") or "test"
