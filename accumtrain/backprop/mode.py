@@ -29,6 +29,7 @@ class Mode:
         seed: int32 [2], different for every micro-batch of every replica; for layers that draw random numbers.
         draws: random numbers of each example, which do not depend on how a window is split; None if there are none.
         saved: layer -> tensors that its replay may use instead of computing them again.
+        inexact: for each reversed stage, a bool: whether its reversal gave other bits than the stage began with.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class Mode:
         self.replaying = False
         self.statistics: dict[MovingStatistics, tuple[tf.Tensor, tf.Tensor]] = {}
         self.saved: dict[tf.Module, Any] = {}
+        self.inexact: list[tf.Tensor] = []
 
     def record(self, layer: MovingStatistics, mean: tf.Tensor, variance: tf.Tensor) -> None:
         """Stores mean [C] and biased variance [C] of a layer. Raises ValueError if they are already there."""

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from accumtrain.backprop.add import add, add_in_place, subtract
+from accumtrain.backprop.mark import marked
 from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.order import after
 from accumtrain.backprop.pullback import Gradients, Pullback, Streams, chain_pullback, pullback
@@ -145,14 +146,15 @@ class Stage(tf.Module):
     Args:
         memory: `store` keeps all activations for the backward pass, `reverse` only the output.
         units: the first may have shortcuts and so change the shape of the streams; its input is then kept, too.
+        exact: whether the units are made to be reversed to the bit. The mode is told if they are not.
 
     Raises:
         ValueError: another unit than the first is not invertible.
     """
 
-    def __init__(self, memory: str, units: Sequence[Coupling]):
+    def __init__(self, memory: str, units: Sequence[Coupling], exact: bool = True):
         super().__init__()
-        self.memory, self.units = memory, list(units)
+        self.memory, self.units, self.exact = memory, list(units), exact
         if not all(unit.invertible for unit in self.units[1:]):
             raise ValueError("only the first unit of a stage may change the shape of the streams")
 
@@ -170,16 +172,28 @@ class Stage(tf.Module):
         kept = None
         if not self.units[0].invertible:
             x, kept = keep(x)
-        y, _ = pullback(self, x, mode)
-        return y, lambda y, d_y: self._reverse(kept, y, d_y, mode, consume)
+            x, _ = pullback(self.units[0], x, mode)
+        reversed_ = self.units if kept is None else self.units[1:]
+        x, begin = marked(x) if self.exact and reversed_ else (x, None)
+        y, _ = chain_pullback(reversed_, x, mode)
+        return y, lambda y, d_y: self._reverse(kept, begin, y, d_y, mode, consume)
 
     def _reverse(
-        self, kept: Kept | None, y: Streams, d_y: Streams, mode: Mode, consume: Consume
+        self,
+        kept: Kept | None,
+        begin: tf.Tensor | None,
+        y: Streams,
+        d_y: Streams,
+        mode: Mode,
+        consume: Consume,
     ) -> tuple[Streams, Streams]:
-        for unit in reversed(self.units):
-            x = None if unit.invertible or kept is None else kept(d_y)
-            y, d_y = unit.reverse(x, y, d_y, mode, consume)
-        return y, d_y
+        """Reverses the units. `begin` is the mark of what the invertible ones began with, if this is compared."""
+        for unit in reversed(self.units if kept is None else self.units[1:]):
+            y, d_y = unit.reverse(None, y, d_y, mode, consume)
+        if begin is not None:
+            y, again = marked(y)
+            mode.inexact.append(tf.reduce_any(again != begin))
+        return (y, d_y) if kept is None else self.units[0].reverse(kept(d_y), y, d_y, mode, consume)
 
 
 def forward_by_memory(segment: Any, x: Streams, mode: Mode, consume: Consume) -> tuple[Streams, Backward]:

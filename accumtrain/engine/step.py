@@ -76,8 +76,8 @@ class Step:
         It ends early after an update that is not finite, or that leaves a state that is not.
 
         Returns:
-            The scalars of the last update; and, with SUM before its name, of the loss and each metric the sum over the
-            examples of all updates, and the number of these.
+            The scalars of the last update, but `exact` of all; and, with SUM before its name, of the loss and each
+            metric the sum over the examples of all updates, and the number of these.
 
         Raises:
             ValueError: the step is eager.
@@ -112,7 +112,8 @@ class Step:
             done: tf.Tensor, update: dict[str, tf.Tensor], sums: dict[str, tf.Tensor]
         ) -> tuple[tf.Tensor, dict[str, tf.Tensor], dict[str, tf.Tensor]]:
             self.compiled_micro_steps(batches, tf.constant(self._window.micro_steps))
-            update = self.compiled_commit()
+            before, update = update["exact"], self.compiled_commit()
+            update["exact"] &= before
             examples = update["examples"]
             added = {"examples": examples, **{name: update[name] * examples for name in names}}
             return done + 1, update, {name: total + added[name] for name, total in sums.items()}

@@ -90,11 +90,9 @@ class Window(tf.Module):
             raise ValueError(f"reduction={reduction!r} is not one of mean, sum")
         self.model, self.optimizer, self.ema, self.loss_scale = model, optimizer, ema, loss_scale
         self.schedule = schedule or constant_schedule()
-        self.clip_norm, self.adaptive_clip = clip_norm, adaptive_clip
-        self.seed, self.micro_steps = seed, micro_steps
-        self.reduction = reduction
-        self.loss_function = loss
-        self.metrics = dict({"accuracy": accuracy} if metrics is None else metrics)
+        self.clip_norm, self.adaptive_clip, self.seed = clip_norm, adaptive_clip, seed
+        self.micro_steps, self.reduction = micro_steps, reduction
+        self.loss_function, self.metrics = loss, dict({"accuracy": accuracy} if metrics is None else metrics)
         self.variables_ = list(model.trainable_variables)
         if not self.variables_:
             raise ValueError("the model has no trainable variable: keep its layers as attributes of a tf.Module")
@@ -107,7 +105,7 @@ class Window(tf.Module):
         self._slot = {variable.ref(): slot for variable, slot in zip(self.variables_, self.gradients, strict=True)}
         self.examples, self.loss = new_sum([]), new_sum([])
         self.metric_sums = [new_sum([]) for _ in self.metrics]
-        self._stops = new_sum([])
+        self._stops, self._inexact = new_sum([]), new_sum([])
         self.micro_step = sum_buffer([], tf.int32)  # counts the micro-steps of each replica; never reduced
         self.statistics = MovingStatisticsBuffer(model.norms, new_sum)
         self._clear_sum = make_clear(self.gradients[0].dtype)
@@ -119,7 +117,8 @@ class Window(tf.Module):
 
     @property
     def _sums(self) -> list[tf.Variable]:
-        return [*self.gradients, self.examples, self.loss, *self.metric_sums, self._stops, *self.statistics.buffers]
+        scalars = [self.examples, self.loss, *self.metric_sums, self._stops, self._inexact]
+        return [*self.gradients, *scalars, *self.statistics.buffers]
 
     @property
     def written(self) -> list[tf.Variable]:
@@ -149,6 +148,8 @@ class Window(tf.Module):
         self.statistics.add(mode.statistics, examples)
         for buffer, value in zip((self.loss, *self.metric_sums, self.examples), (*sums, examples), strict=True):
             buffer.assign_add(tf.cast(value, buffer.dtype))
+        for inexact in mode.inexact:
+            self._inexact.assign_add(tf.cast(inexact, self._inexact.dtype))
         self.micro_step.assign_add(1)
 
     def _add_gradients(self, gradients: Gradients) -> list[tf.Operation]:
@@ -182,14 +183,15 @@ class Window(tf.Module):
         Returns:
             Scalars: loss and each metric (means over the window), grad_norm (of the gradient, before clipping),
             learning_rate, examples, finite (whether the update was made), state_finite (whether weights, optimizer
-            state, moving statistics and averages are), step (updates done), stop (whether a worker has asked to stop);
-            with a loss scale also loss_scale (of this window) and skipped (number of windows without an update so far).
+            state, moving statistics and averages are), step (updates done), stop (whether a worker has asked to stop),
+            exact (False if a reversal gave other bits); with a loss scale also loss_scale (of this window) and skipped
+            (number of windows without an update so far).
         """
         reduced = all_reduce_sum([tf.convert_to_tensor(buffer) for buffer in self._sums])
         sums = [tf.cast(total, self.dtype) for total in reduced]
         gradients, sums = sums[: len(self.gradients)], sums[len(self.gradients) :]
         examples, loss, *sums = sums
-        metrics, (stops, *statistics) = sums[: len(self.metrics)], sums[len(self.metrics) :]
+        metrics, (stops, inexact, *statistics) = sums[: len(self.metrics)], sums[len(self.metrics) :]
 
         squares = 2.0 * tf.add_n([tf.nn.l2_loss(gradient) for gradient in gradients])  # keeps no squares in memory
         divisor = examples
@@ -242,6 +244,7 @@ class Window(tf.Module):
             "finite": finite,
             "state_finite": state_finite,
             "stop": stops > 0.0,
+            "exact": inexact == 0.0,
         }
         if self.loss_scale is not None:
             scalars |= {"loss_scale": loss_scale, "skipped": tf.identity(self.loss_scale.skipped)}

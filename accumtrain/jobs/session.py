@@ -12,7 +12,7 @@ import tensorflow as tf
 from accumtrain.config.arithmetic import micro_batch_size, total_steps
 from accumtrain.config.convert import flat, to_mapping
 from accumtrain.config.schema import Config
-from accumtrain.console import say
+from accumtrain.console import say, warn
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import Share, distributed, train_batches
 from accumtrain.data.source import Data
@@ -118,6 +118,7 @@ class Session:
         self.meter, self.interrupt = Meter(xla=devices.xla), Interrupt()
         self.walltime = Walltime(config.run.walltime_seconds)
         self.watchdog = Watchdog(config.run.hang_timeout, run.path)
+        self._told_inexact = False
 
     def _evaluator(self, split: str) -> Evaluator:
         return Evaluator(
@@ -199,6 +200,19 @@ class Session:
             self.watchdog.beat("a micro-step that measures workspaces")
             self.meter.measure_workspace(lambda: self.step.accumulate(batches, 1))
             self.step.drop()
+
+    def tell_inexact(self, update: dict[str, float]) -> None:
+        """Warns, once, that a reversal was not exact to the bit."""
+        if update["exact"] or self._told_inexact:
+            return
+        self._told_inexact = True
+        bits = self.config.model.grid_bits or 0
+        warn(
+            f"update {self.done}: reversed activations had other bits than the computed ones. Most likely streams have "
+            f"left the range in which model.snap_bits={bits} adds exactly in float32, up to {2 ** (24 - bits)}. From "
+            f"here on the gradient has float32's rounding errors. model.snap_bits={max(bits - 4, 1)}, in another run, "
+            "has a range 16 times as large; job=verify shows the largest stream"
+        )
 
     def note_skipped(self) -> None:
         """Adds the examples that data.on_error=skip has left out to SKIPPED."""

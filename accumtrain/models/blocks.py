@@ -15,6 +15,10 @@ from accumtrain.backprop.pullback import Gradients, Module, Pullback, chain_pull
 from accumtrain.models.drop_path import DropPath
 from accumtrain.models.layers import NORMS, Conv, Initializer
 
+# TensorFlow fuses batch norm with a ReLU behind it for multiples of 4 channels. Only for multiples of these has oneDNN's
+# fused kernel the same bits with the statistics of a batch, in the first pass, and with known ones, in a replay.
+FUSED_BLOCK = 8
+
 AnyModel = TypeVar("AnyModel", bound=Model)
 
 
@@ -24,9 +28,10 @@ class NormReLU(tf.Module):
     def __init__(self, init: Initializer, norm: str, channels: int):
         super().__init__()
         self.norm = NORMS[norm](init, channels)
+        self._fusible = channels % FUSED_BLOCK == 0
 
     def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
-        return tf.nn.relu(self.norm(x, mode))
+        return self._relu(self.norm(x, mode))
 
     def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Callable]:
         """Returns y and the function from (d_y, y) to the gradients. It takes y, so that y need not be kept for it."""
@@ -35,7 +40,10 @@ class NormReLU(tf.Module):
         def backward(d_y: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, Gradients]:
             return norm_backward(tf.raw_ops.ReluGrad(gradients=d_y, features=y))
 
-        return tf.nn.relu(normed), backward
+        return self._relu(normed), backward
+
+    def _relu(self, x: tf.Tensor) -> tf.Tensor:
+        return tf.nn.relu(x) if self._fusible else tf.maximum(x, tf.zeros([], x.dtype))
 
 
 class Residual(tf.Module):

@@ -123,7 +123,7 @@ def build_revnet(config: RevNetConfig, spec: ModelSpec) -> Model:
         if config.memory == "recompute":
             segments += [Chain("recompute", [unit]) for unit in units]
         else:
-            segments.append(Stage(config.memory, units))
+            segments.append(Stage(config.memory, units, exact=config.snap_bits > 0))
     segments.append(Chain("store", [Join(compute_dtype), Head(init, config.norm, 2 * widths[-1], spec.num_classes)]))
     return with_norm_momentum(Model(segments, compute_dtype), config.norm_momentum)
 
