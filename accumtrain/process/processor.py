@@ -11,7 +11,7 @@ CPU_INFO = Path("/proc/cpuinfo")
 # of x86 and ARM, as far as they decide which kernels compute and so which bits come out
 INSTRUCTIONS = (
     *("sse4_2", "avx", "avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16"),
-    *("amx_tile", "amx_bf16", "amx_fp16", "asimd", "sve"),
+    *("avx_vnni", "amx_tile", "amx_bf16", "amx_fp16", "asimd", "sve"),
 )
 
 
