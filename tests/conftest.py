@@ -17,7 +17,9 @@ import pytest
 from accumtrain.config.conf_dir import CONF_DIR
 from accumtrain.config.convert import from_mapping
 from accumtrain.config.schema import Config
+from accumtrain.planning.kernel_choice import NEURAL
 from accumtrain.process import environment, tpu_runtime
+from accumtrain.process.processor import cpu
 from accumtrain.shell import cli
 from accumtrain.shell.choices import offer_rows
 from accumtrain.shell.compose import plain_values
@@ -25,6 +27,8 @@ from accumtrain.shell.overrides import for_hydra
 
 # before a test imports TensorFlow
 os.environ.update(environment.VARIABLES | tpu_runtime.quiet_environment(), TF_CPP_MIN_LOG_LEVEL="3")
+if not NEURAL.intersection(cpu()["instructions"]):  # TensorFlow's default there, or each command would time kernels
+    os.environ.setdefault(environment.ONEDNN, "0")
 
 # a shell in the background, and nohup, start commands with these ignored, and so would be all processes of the tests
 for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):

@@ -9,9 +9,11 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import tensorflow as tf
+
+from accumtrain.engine.live_operations import called_graphs, live_operations
 
 PEAK_SIZE, PEAK_REPEATS = 3072, 5  # of the matrix product that measures the device
 
@@ -30,11 +32,11 @@ def count_flops(graph: tf.Graph, batch: int) -> int:
         ValueError: another dimension of an operation is not static.
     """
     total = 0
-    for operation in _live(graph):
+    for operation in live_operations(graph):
         if operation.type in _COUNTS:
             total += 2 * _COUNTS[operation.type](operation, batch)
         else:
-            inner = [count_flops(each, batch) for each in _functions(graph, operation)]
+            inner = [count_flops(each, batch) for each in called_graphs(graph, operation)]
             total += max(inner) if operation.type in _CONDITIONALS and inner else sum(inner)
     return total
 
@@ -49,29 +51,6 @@ def matmul_flops_per_second(dtype: tf.DType) -> float:
         tf.test.experimental.sync_devices()
         seconds.append(time.perf_counter() - started)
     return 2 * PEAK_SIZE**3 / statistics.median(seconds[1:])  # without the first, which also prepares the kernel
-
-
-# --- the graph --------------------------------------------------------------------------------------------------
-
-
-def _live(graph: tf.Graph) -> list[tf.Operation]:
-    """The operations that results or side effects of a function's graph depend on."""
-    waiting = [tensor.op for tensor in graph.outputs] + list(graph.control_outputs)
-    live = {}
-    while waiting:
-        operation = waiting.pop()
-        if operation.name not in live:
-            live[operation.name] = operation
-            waiting += [tensor.op for tensor in operation.inputs] + list(operation.control_inputs)
-    return list(live.values())
-
-
-def _functions(graph: tf.Graph, operation: tf.Operation) -> Iterator[tf.Graph]:
-    """The graphs of the functions that an operation calls."""
-    for attribute in operation.op_def.attr:
-        value = operation.get_attr(attribute.name) if attribute.type in ("func", "list(func)") else []
-        for function in value if isinstance(value, list) else [value]:
-            yield graph._get_function(function.name).graph  # private, but no public function gives the shapes
 
 
 # --- multiply-adds of an operation ------------------------------------------------------------------------------

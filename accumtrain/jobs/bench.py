@@ -23,6 +23,7 @@ from accumtrain.data.source import Data
 from accumtrain.devices.found import Devices
 from accumtrain.devices.resolve import resolve
 from accumtrain.engine.dry_run import DryRun
+from accumtrain.engine.emulation import tell_emulation
 from accumtrain.engine.flops import count_flops, matmul_flops_per_second
 from accumtrain.engine.memory_meter import at_peak
 from accumtrain.planning.auto_steps import with_accum_steps_resolved
@@ -78,8 +79,9 @@ def measure(config: Config, imported: float) -> dict[str, Any]:
         dry_run = DryRun(config, data, devices, micro_batch, Path(scratch), steps)
         start = {"import": imported, "build": clock.lap()}
         tensorflow = environment.tensorflow_import_seconds()  # a part of "import"
-        graph = dry_run.step.trace(dry_run.batches).graph
+        micro_step = dry_run.step.trace(dry_run.batches)
         start["trace"] = clock.lap()
+        tell_emulation(micro_step, config.precision, xla=devices.xla)
         dry_run.update()
         start["first_run"] = clock.lap()
 
@@ -91,9 +93,9 @@ def measure(config: Config, imported: float) -> dict[str, Any]:
         call = call_seconds(dry_run)
         repeat_one_batch(dry_run, config, data, devices, batch)
         updates_without_input = timed_updates(some_updates, config.bench)
-        flops = count_flops(graph, micro_batch) / batch
+        flops = count_flops(micro_step.graph, micro_batch) / batch
 
-        del dry_run, graph, some_updates  # frees their memory for what follows
+        del dry_run, micro_step, some_updates  # frees their memory for what follows
         input_alone = input_images_per_second(config, data, batch)
     peak = matmul_peak(config)
     speed = updates.examples_per_second(config.batch_size)

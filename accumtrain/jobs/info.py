@@ -15,11 +15,12 @@ from accumtrain.errors import CheckpointError
 from accumtrain.kinds.values import show
 from accumtrain.process.cuda import cuda_build, find_gpus, missing_for_gpu
 from accumtrain.process.free_memory import free_bytes
+from accumtrain.process.processor import cpu
 from accumtrain.process.tpu_runtime import missing_here
 from accumtrain.runs.folder import CHECKPOINTS, folder_of
 from accumtrain.runs.measured import measured
 from accumtrain.runs.origin import WHOLE, origin
-from accumtrain.runs.provenance import cpu, platform_name, versions
+from accumtrain.runs.provenance import platform_name, versions
 
 VARIABLES = {  # of the environment, with what each decides
     "CUDA_VISIBLE_DEVICES": "the GPUs that TensorFlow sees",

@@ -34,6 +34,7 @@ class Job:
         needs_a_run: the folder must hold a trained run.
         continues_run_config: its configuration is that of the run, changed by the overrides of its command only.
         probed: a probe may check before the job starts that it fits into the memory.
+        chooses_kernels: the kernels of the CPU may be timed first, and the faster ones are used.
         in_children: child processes do the work, or none is needed; this process does not import TensorFlow.
         shared_by_workers: several workers can run the job together.
         preemptible: the same command continues the job after a signal, so this ends it with exit code 75.
@@ -52,6 +53,7 @@ class Job:
     needs_a_run: bool = False
     continues_run_config: bool = False
     probed: bool = False
+    chooses_kernels: bool = False
     in_children: bool = False
     shared_by_workers: bool = False
     preemptible: bool = False
@@ -116,6 +118,7 @@ JOBS.add(
         "summary.json",
         "Trains a model, or continues its run.",
         probed=True,
+        chooses_kernels=True,
         shared_by_workers=True,
         preemptible=True,
         ranking=BY_BEST,
@@ -146,6 +149,7 @@ JOBS.add(
         "accumtrain.jobs.plan:run",
         "plan.json",
         "Finds what fits into the memory, and how fast it is.",
+        chooses_kernels=True,
         in_children=True,
     ),
     Job(
@@ -154,6 +158,7 @@ JOBS.add(
         "memory.json",
         "Compares what stored, recomputed and reversed activations take.",
         check="accumtrain.planning.comparable:check_memory",
+        chooses_kernels=True,
         in_children=True,
     ),
     Job(
@@ -162,6 +167,7 @@ JOBS.add(
         "bench.json",
         "Measures speed and memory of updates.",
         probed=True,
+        chooses_kernels=True,
         ranking=(("images_per_second.median", -1),),
         columns=MEASURED,
     ),
@@ -171,6 +177,7 @@ JOBS.add(
         "lr.json",
         "A learning-rate range test, which suggests a rate.",
         probed=True,
+        chooses_kernels=True,
         columns=RATES,
     ),
     Job(

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from accumtrain.backprop.order import after
 from accumtrain.backprop.target import by_cpu_kernels
+from accumtrain.models.kernel_dtype import kernel_dtype
 
 # With so many input channels oneDNN's matrix products in bfloat16 are faster than its kernels for 3x3 convolutions, at
 # any image size.
@@ -15,13 +16,16 @@ MANY_CHANNELS = 256
 def kernel_gradient(
     x: tf.Tensor, d_y: tf.Tensor, shape: tuple[int, int, int, int], stride: int, padding: str
 ) -> tf.Tensor:
-    """The gradient of the kernel [size, size, in, out] of a 2-D convolution, in the dtype of x.
+    """The gradient of the kernel [size, size, in, out] of a 2-D convolution, in `kernel_dtype` of the dtype of x.
 
     Args:
         x: input of the convolution, [N, H, W, in].
         d_y: gradient of its output, [N, H / stride, W / stride, out].
         shape: shape of the kernel.
     """
+    computed = kernel_dtype(x.dtype)
+    if computed != x.dtype:  # after d_y, or the cast input is in memory from the forward pass on
+        x, d_y = tf.cast(after([d_y], x), computed), tf.cast(d_y, computed)
     if stride == 1 and padding == "SAME" and faster_as_products(shape, x.dtype):
         return by_products(x, d_y, shape)
     return tf.raw_ops.Conv2DBackpropFilter(

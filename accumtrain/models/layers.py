@@ -18,6 +18,7 @@ from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.order import after, computed_after
 from accumtrain.backprop.pullback import Gradients, Pullback, tape_pullback
 from accumtrain.backprop.target import by_cpu_kernels, on_gpu
+from accumtrain.models.kernel_dtype import kernel_dtype
 from accumtrain.models.kernel_gradient import faster_as_products, kernel_gradient
 
 EPSILON = 1e-3
@@ -76,14 +77,15 @@ class Conv(tf.Module):
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         kernel = tf.cast(self.kernel, x.dtype)
-        if not (could_possibly_record() and faster_as_products(kernel.shape, x.dtype)):
+        as_tensorflow = kernel_dtype(x.dtype) == x.dtype and not faster_as_products(kernel.shape, x.dtype)
+        if as_tensorflow or not could_possibly_record():
             return self._forward(x, kernel)
 
         @tf.custom_gradient  # so that tf.GradientTape gives the same bits as `pullback`
         def convolved(x: tf.Tensor, kernel: tf.Tensor) -> tuple[tf.Tensor, Callable]:
             def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
                 d_kernel = kernel_gradient(x, d_y, kernel.shape, self.stride, self.padding)
-                return self._input_gradient(x, kernel, d_y), d_kernel
+                return self._input_gradient(x, kernel, d_y), tf.cast(d_kernel, kernel.dtype)
 
             return self._forward(x, kernel), backward
 
@@ -111,16 +113,22 @@ class Conv(tf.Module):
         return self._forward(x, kernel) if known is None else known, backward
 
     def _forward(self, x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
-        return tf.nn.conv2d(x, kernel, self.stride, self.padding)
+        computed = kernel_dtype(x.dtype)
+        y = tf.nn.conv2d(tf.cast(x, computed), tf.cast(kernel, computed), self.stride, self.padding)
+        return tf.cast(y, x.dtype)
 
     def _input_gradient(self, x: tf.Tensor, kernel: tf.Tensor, d_y: tf.Tensor) -> tf.Tensor:
-        return tf.raw_ops.Conv2DBackpropInput(
+        computed = kernel_dtype(x.dtype)
+        if computed != x.dtype:  # after d_y, or the cast kernel is in memory from the forward pass on
+            kernel = tf.cast(after([d_y], kernel), computed)
+        d_x = tf.raw_ops.Conv2DBackpropInput(
             input_sizes=tf.shape(x),
             filter=kernel,
-            out_backprop=d_y,
+            out_backprop=tf.cast(d_y, computed),
             strides=[1, self.stride, self.stride, 1],
             padding=self.padding,
         )
+        return tf.cast(d_x, x.dtype)
 
 
 class Dense(tf.Module):
@@ -132,7 +140,9 @@ class Dense(tf.Module):
         self.bias = init.constant(0.0, outputs, "bias")
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
-        return tf.matmul(x, tf.cast(self.kernel, x.dtype)) + tf.cast(self.bias, x.dtype)
+        computed = kernel_dtype(x.dtype)
+        product = tf.matmul(tf.cast(x, computed), tf.cast(tf.cast(self.kernel, x.dtype), computed))
+        return tf.cast(product, x.dtype) + tf.cast(self.bias, x.dtype)
 
 
 class Bias(tf.Module):

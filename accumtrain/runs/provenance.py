@@ -7,18 +7,14 @@ import platform
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any
 
 from accumtrain.process.environment import job_started
+from accumtrain.process.processor import cpu
 from accumtrain.version import __version__
 
 PACKAGES = ("tensorflow", "keras", "numpy", "hydra-core")
-CPU_INFO = Path("/proc/cpuinfo")
-# of x86 and ARM, as far as they decide which kernels compute and so which bits come out
-INSTRUCTIONS = ("sse4_2", "avx", "avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile", "asimd", "sve")
 GIT_SECONDS = 5.0
 # writes nothing, and starts no monitor of the file system that the repository's configuration may name
 GIT = ("git", "--no-optional-locks", "-c", "core.fsmonitor=false")
@@ -87,21 +83,3 @@ def _git() -> dict[str, Any] | None:
         return None
     described = done.stdout.strip()
     return {"commit": described.removesuffix(DIRTY), "dirty": described.endswith(DIRTY)}
-
-
-def cpu() -> dict[str, Any]:
-    """Model of the processor, and its instruction sets among INSTRUCTIONS."""
-    facts = dict(_cpu_facts())
-    known = set(facts.get("flags", facts.get("Features", "")).split())
-    return {
-        "model": facts.get("model name") or platform.processor() or platform.machine(),
-        "instructions": [name for name in INSTRUCTIONS if name in known],
-    }
-
-
-def _cpu_facts() -> Iterator[tuple[str, str]]:
-    """The lines of the first core."""
-    if CPU_INFO.exists():
-        for line in CPU_INFO.read_text().partition("\n\n")[0].splitlines():
-            name, _, value = line.partition(":")
-            yield name.strip(), value.strip()

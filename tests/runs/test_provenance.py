@@ -76,24 +76,6 @@ def test_no_monitor_of_the_repository_runs(repository):
     assert not (repository / "ran").exists()
 
 
-@pytest.mark.parametrize(
-    ("text", "model", "instructions"),
-    [
-        ("processor: 0\nmodel name\t: Some CPU @ 2 GHz\nflags\t\t: fpu avx2 sse4_2 fma\n", "Some CPU @ 2 GHz", 3),
-        ("processor: 0\nFeatures: fp asimd sve\n\nprocessor: 1\nmodel name: another\n", None, 2),
-        (None, None, 0),
-    ],
-)
-def test_the_cpu(folder, monkeypatch, text, model, instructions):
-    file = folder / "cpuinfo"
-    if text is not None:
-        file.write_text(text)
-    monkeypatch.setattr(module, "CPU_INFO", file)
-    cpu = provenance("")["cpu"]
-    assert cpu["model"] == model if model else cpu["model"]
-    assert len(cpu["instructions"]) == instructions
-
-
 def test_a_version_under_another_name(monkeypatch):
     monkeypatch.setattr(module, "PACKAGES", ("no-such-package", "json"))
     monkeypatch.setattr(json, "__version__", "2.0.9", raising=False)

@@ -1,0 +1,153 @@
+"""Which CPU kernels a run uses: TensorFlow's own or oneDNN's, by measurement.
+
+TensorFlow uses oneDNN's by default only on CPUs with instructions for neural networks, and leaves them off on all
+others, where either may be faster: it depends on the model and on the size of the images. TensorFlow reads the choice
+once, when it is imported, so each kind of kernels is timed in a child process of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from accumtrain.config.arithmetic import micro_batch_size
+from accumtrain.config.convert import from_mapping, to_mapping
+from accumtrain.config.schema import Config
+from accumtrain.console import say
+from accumtrain.errors import CheckpointError
+from accumtrain.kinds.groups import chosen_rows
+from accumtrain.kinds.jobs import Job
+from accumtrain.kinds.table import load
+from accumtrain.planning.probe import measure_in_child
+from accumtrain.process import child, environment
+from accumtrain.process.environment import ONEDNN
+from accumtrain.process.processor import cpu
+from accumtrain.runs.files import read_json, write_json
+from accumtrain.runs.folder import folder_of
+from accumtrain.runs.provenance import versions
+
+TASK = "accumtrain.planning.kernel_choice:answer"
+FILE = "kernels.json"  # in the run's folder: a continued run uses the kernels that it began with
+# with one of these TensorFlow uses oneDNN's kernels by default
+NEURAL = {"avx512_vnni", "avx512_bf16", "avx_vnni", "amx_tile", "amx_bf16"}
+MOST = 16  # examples per micro-step that are timed
+SECONDS = "seconds"  # of the kernels of a micro-step, for each value of ONEDNN
+KERNELS = {"0": "TensorFlow's own", "1": "oneDNN's"}  # by the value of ONEDNN
+
+
+def choose_kernels(config: Config, job: Job) -> None:
+    """Sets ONEDNN in the environment for this process and its children, before TensorFlow is imported.
+
+    The choice of the user, of the run that is continued, or of an earlier measurement stays; else both are measured.
+
+    Raises:
+        AccumtrainError: the run would fail, for example for missing data.
+        KeyboardInterrupt: a signal stopped the measurement.
+    """
+    if not _is_open(config, job):
+        return
+    kept, cache = folder_of(config) / FILE, _cache(config)
+    seconds = _read(kept) or _read(cache) or _measure(config)
+    if seconds is None:
+        say("the kernels can't be timed in the memory that is free: TensorFlow's own are used")
+        return
+    for path in (kept, cache):
+        with suppress(OSError, CheckpointError):  # a full disk is told by what can't do without it
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_json(path, {SECONDS: seconds})
+    os.environ[ONEDNN] = faster = min(KERNELS, key=lambda value: seconds[value])
+    ratio = max(seconds.values()) / seconds[faster]
+    say(f"{KERNELS[faster]} kernels are {ratio:.2f} times as fast here for this model and size ({ONEDNN}={faster})")
+
+
+def _is_open(config: Config, job: Job) -> bool:
+    """Whether nothing decides yet, and either may be faster."""
+    instructions = set(cpu()["instructions"])
+    return (
+        job.chooses_kernels
+        and "tensorflow" not in sys.modules
+        and ONEDNN not in os.environ
+        and environment.on_one_cpu(config.device)
+        and config.device.xla is not True
+        and "avx2" in instructions
+        and not instructions & NEURAL
+    )
+
+
+def _read(path: Path) -> dict[str, float] | None:
+    """The seconds that were measured before; None if there are none."""
+    if not path.exists():
+        return None
+    try:
+        found = read_json(path).get(SECONDS)
+    except CheckpointError:
+        return None  # damaged: it is measured again
+    if not isinstance(found, dict) or found.keys() != KERNELS.keys():
+        return None
+    return found if all(isinstance(each, float) and each > 0 for each in found.values()) else None
+
+
+def _cache(config: Config) -> Path:
+    """The file in the user's cache folder for this model, data and size on this CPU with this software."""
+    values = to_mapping(config)
+    keys = ("model", "data", "precision", "batch_size", "accum", "loss")
+    facts = [{key: values[key] for key in keys}, cpu(), os.cpu_count(), versions()]
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:16]
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "accumtrain" / f"kernels_{digest}.json"
+
+
+def _measure(config: Config) -> dict[str, float] | None:
+    """Seconds for each value of ONEDNN; None if there is too little memory for it."""
+    say("timing TensorFlow's own CPU kernels and oneDNN's, once for this model and size")
+    steps = 1 if config.accum.is_auto else config.accum.count
+    request = {
+        child.TASK: TASK,
+        "carried": sorted({row.carried for row in chosen_rows(config) if row.carried}),
+        "config": to_mapping(config.with_accum_steps(1)),
+        "micro_batch": min(MOST, micro_batch_size(config.batch_size, steps, 1)),
+    }
+    seconds = {}
+    for value in KERNELS:
+        with tempfile.TemporaryDirectory(prefix="accumtrain-kernels-") as name:
+            measured = measure_in_child(request, Path(name), {ONEDNN: value})
+        if measured is None:
+            return None
+        seconds[value] = measured[SECONDS]
+    return seconds
+
+
+# --- in the child -----------------------------------------------------------------------------------------------
+
+
+def answer(request: Mapping[str, Any], folder: Path) -> dict[str, float]:
+    """The seconds of the kernels of a micro-step in this process."""
+    for target, argument in request["carried"]:
+        load(target)(argument)
+    config = from_mapping(request["config"])
+    device = replace(config.device, memory_limit_mb=None)  # each kernel runs alone, so little memory is taken
+    config = replace(config, batch_size=request["micro_batch"], device=device)
+    environment.prepare(device)
+
+    from accumtrain.data.open_data import open_data
+    from accumtrain.devices.resolve import resolve
+    from accumtrain.engine.dry_run import DryRun
+    from accumtrain.engine.kernel_timer import seconds_of_kernels
+    from accumtrain.planning.tensorflow_errors import in_user_words
+
+    doing = folder / child.DOING
+    doing.write_text("opening the data")
+    data = open_data(config.data, config.run.seed)
+    doing.write_text("tracing the model and timing its kernels")
+    devices = resolve(device)
+    with in_user_words(config, data):
+        dry_run = DryRun(config, data, devices, config.batch_size, folder / "checkpoints", 1)
+        graph = dry_run.step.trace(dry_run.batches).graph
+        return {SECONDS: seconds_of_kernels(graph, config.batch_size)}

@@ -1,0 +1,33 @@
+"""The processor: its model and the instruction sets that decide which kernels compute. No TensorFlow is imported."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+CPU_INFO = Path("/proc/cpuinfo")
+# of x86 and ARM, as far as they decide which kernels compute and so which bits come out
+INSTRUCTIONS = (
+    *("sse4_2", "avx", "avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16"),
+    *("avx_vnni", "amx_tile", "amx_bf16", "amx_fp16", "asimd", "sve"),
+)
+
+
+def cpu() -> dict[str, Any]:
+    """Model of the processor, and its instruction sets among INSTRUCTIONS; none where the system does not name them."""
+    facts = dict(_cpu_facts())
+    known = set(facts.get("flags", facts.get("Features", "")).split())
+    return {
+        "model": facts.get("model name") or platform.processor() or platform.machine(),
+        "instructions": [name for name in INSTRUCTIONS if name in known],
+    }
+
+
+def _cpu_facts() -> Iterator[tuple[str, str]]:
+    """The lines of the first core."""
+    if CPU_INFO.exists():
+        for line in CPU_INFO.read_text().partition("\n\n")[0].splitlines():
+            name, _, value = line.partition(":")
+            yield name.strip(), value.strip()

@@ -1,0 +1,59 @@
+"""What is said before the first update of a precision that this CPU only emulates."""
+
+from __future__ import annotations
+
+import pytest
+import tensorflow as tf
+
+from accumtrain.engine import emulation
+from accumtrain.engine.emulation import slowdown, tell_emulation
+
+
+@pytest.fixture
+def emulating(monkeypatch):
+    monkeypatch.setattr(emulation, "is_emulated", lambda dtype: dtype == tf.bfloat16)
+    monkeypatch.setattr(emulation, "slowdown", lambda dtype: 19.6)
+
+
+def micro_step(dtype):
+    """A loop over a function with a convolution in `dtype` and a product in float32."""
+
+    @tf.function
+    def body(x):
+        y = tf.nn.conv2d(tf.cast(x, dtype), tf.ones([3, 3, 2, 2], dtype), 1, "SAME")
+        return tf.cast(tf.cast(y, tf.float32) @ tf.eye(2), x.dtype)
+
+    @tf.function
+    def steps(x):
+        return tf.while_loop(lambda x: tf.reduce_sum(x) < 10.0, lambda x: (body(x),), [x])
+
+    return steps.get_concrete_function(tf.TensorSpec([1, 4, 4, 2]))
+
+
+def test_emulated_operations_are_counted_inside_loops_and_functions(emulating, capsys):
+    tell_emulation(micro_step(tf.bfloat16), "bfloat16", xla=False)
+    said = " ".join(capsys.readouterr().err.split())
+    assert said.startswith("warning: 1 of 2 convolutions and matrix products are computed in bfloat16, which")
+    assert "takes 20 times as long" in said
+
+
+def test_what_is_computed_in_float32_is_said_without_a_warning(emulating, capsys):
+    tell_emulation(micro_step(tf.float32), "bfloat16", xla=False)
+    out, err = capsys.readouterr()
+    assert out.startswith("precision=bfloat16: this CPU has no instructions for it")
+    assert not err
+
+
+@pytest.mark.parametrize(("precision", "xla"), [("float32", False), ("bfloat16", True)])
+def test_nothing_is_said_of_other_precisions_and_for_xla(emulating, capsys, precision, xla):
+    tell_emulation(micro_step(tf.bfloat16), precision, xla=xla)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_an_eager_run_has_no_graph_to_look_at(emulating, capsys):
+    tell_emulation(None, "bfloat16", xla=False)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_float32_takes_as_long_as_itself():
+    assert 0.05 < slowdown(tf.float32) < 20.0

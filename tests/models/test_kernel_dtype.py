@@ -1,0 +1,150 @@
+"""Convolutions and products of 16 bits on a CPU without instructions for them: computed in float32."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from accumtrain.backprop import tape
+from accumtrain.backprop.mode import Mode
+from accumtrain.kinds.models import RevNetConfig
+from accumtrain.models import kernel_dtype as module
+from accumtrain.models.build_model import build_model
+from accumtrain.models.kernel_dtype import is_emulated, kernel_dtype
+from accumtrain.models.layers import Conv, Dense, Initializer
+from accumtrain.models.spec import ModelSpec
+
+PRODUCTS = ("Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter", "MatMul")
+HALVES = [tf.bfloat16, tf.float16]
+
+
+@pytest.fixture
+def emulating(monkeypatch):
+    """A CPU without instructions for 16 bits."""
+    monkeypatch.setattr(module, "is_emulated", lambda dtype: dtype in HALVES)
+
+
+def product_dtypes(function):
+    operations = tf.function(function).get_concrete_function().graph.get_operations()
+    return {operation.outputs[0].dtype for operation in operations if operation.type in PRODUCTS}
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize(("size", "stride"), [(1, 1), (3, 1), (3, 2)])
+def test_a_convolution_is_that_of_float32_rounded_once(emulating, dtype, size, stride):
+    conv = Conv(Initializer(1), size, 6, 10, stride)
+    x = tf.cast(tf.random.stateless_normal([4, 9, 9, 6], [1, 2]), dtype)
+    wide, kernel = tf.cast(x, tf.float32), tf.cast(tf.cast(conv.kernel, dtype), tf.float32)
+    with tf.GradientTape() as tape:
+        tape.watch([wide, kernel])
+        expected = tf.nn.conv2d(wide, kernel, stride, "SAME")
+    d_y = tf.cast(tf.random.stateless_normal(expected.shape, [3, 4]), dtype)
+    d_wide, d_kernel = tape.gradient(expected, [wide, kernel], tf.cast(d_y, tf.float32))
+
+    y, backward = conv.pullback(x)
+    d_x, [(_, found)] = backward(d_y, x)
+    np.testing.assert_array_equal(y, tf.cast(expected, dtype))
+    np.testing.assert_array_equal(d_x, tf.cast(d_wide, dtype))
+    np.testing.assert_allclose(found, d_kernel, rtol=1e-5, atol=1e-5)  # products for 1 x 1 sum in another order
+
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        taped = conv(x)
+    taped_d_x, taped_d_kernel = tape.gradient(taped, [x, conv.kernel], d_y)
+    np.testing.assert_array_equal(taped, y)
+    np.testing.assert_array_equal(taped_d_x, d_x)
+    np.testing.assert_array_equal(taped_d_kernel, tf.cast(tf.cast(found, dtype), tf.float32))
+
+
+def test_every_product_is_computed_in_float32(emulating):
+    conv, dense = Conv(Initializer(1), 3, 4, 8), Dense(Initializer(2), 8, 5)
+
+    def step():
+        with tf.GradientTape() as tape:
+            x = tf.zeros([2, 6, 6, 4], tf.bfloat16)
+            y = dense(tf.reduce_mean(conv(x), axis=[1, 2]))
+        return y, tape.gradient(y, [*conv.trainable_variables, *dense.trainable_variables])
+
+    assert product_dtypes(step) == {tf.float32}
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.float64])
+def test_other_dtypes_compute_in_themselves(dtype):
+    assert kernel_dtype(dtype) == dtype
+    assert not is_emulated(dtype)
+
+
+@pytest.mark.parametrize(
+    ("onednn", "instructions", "emulated"),
+    [
+        (True, ["avx2", "avx512f", "avx512_bf16"], False),
+        (True, ["amx_bf16"], False),
+        (True, ["avx2", "avx512f", "avx512_vnni"], True),
+        (False, ["avx512_bf16", "amx_bf16"], True),
+        (True, [], True),
+    ],
+)
+def test_instructions_and_onednn_decide(monkeypatch, onednn, instructions, emulated):
+    monkeypatch.setattr(module, "IsMklEnabled", lambda: onednn)
+    monkeypatch.setattr(module, "cpu", lambda: {"instructions": instructions})
+    assert is_emulated.__wrapped__(tf.bfloat16) is emulated
+    assert is_emulated.__wrapped__(tf.float32) is False
+
+
+@pytest.mark.parametrize("bottleneck", [False, True])
+def test_a_reversed_gradient_has_the_bits_of_a_stored_one(emulating, bottleneck):
+    config = {"units": [2, 2], "filters": [16, 32, 64], "bottleneck": bottleneck}
+    images = tf.random.stateless_normal([3, 8, 8, 3], [5, 6])
+    stored, reversed_, recomputed = (
+        gradients_of(build_model(RevNetConfig(memory=memory, **config), ModelSpec((8, 8, 3), 4, "bfloat16")), images)
+        for memory in ("store", "reverse", "recompute")
+    )
+    for number, gradient in enumerate(stored):
+        assert np.any(gradient)
+        np.testing.assert_array_equal(reversed_[number], gradient)
+        np.testing.assert_array_equal(recomputed[number], gradient)
+
+
+def gradients_of(model, images):
+    found = {}
+
+    def consume(pairs):
+        found.update({variable.ref(): value for variable, value in pairs})
+        return []
+
+    @tf.function(autograph=False)
+    def step():
+        tape.gradient(model, images, tf.reduce_logsumexp, Mode(training=True, recording=True), consume)
+        return [found[variable.ref()] for variable in model.trainable_variables]
+
+    return [value.numpy() for value in step()]
+
+
+def test_a_wide_copy_waits_for_the_gradient(emulating):
+    """Casts of the input for the backward pass come after d_y, or all inputs would be kept in float32."""
+    conv = Conv(Initializer(1), 3, 4, 8)
+
+    @tf.function
+    def step(x, d_y):
+        y, backward = conv.pullback(x)
+        d_x, [(_, d_kernel)] = backward(d_y, x)
+        return y, d_x, d_kernel
+
+    graph = step.get_concrete_function(
+        tf.TensorSpec([2, 6, 6, 4], tf.bfloat16), tf.TensorSpec([2, 6, 6, 8], tf.bfloat16)
+    ).graph
+    backward = [each for each in graph.get_operations() if each.type.startswith("Conv2DBackprop")]
+    casts = [operand.op for each in backward for operand in each.inputs if operand.op.type == "Cast"]
+    assert len(casts) == 4
+    assert all("d_y" in ancestors(cast) for cast in casts)
+
+
+def ancestors(operation):
+    waiting, found = [operation], set()
+    while waiting:
+        current = waiting.pop()
+        if current.name not in found:
+            found.add(current.name)
+            waiting += [*(tensor.op for tensor in current.inputs), *current.control_inputs]
+    return found

@@ -1,0 +1,140 @@
+"""Which CPU kernels a run uses, and what decides."""
+
+from __future__ import annotations
+
+import json
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from accumtrain.errors import DataError
+from accumtrain.kinds.jobs import JOBS
+from accumtrain.planning import kernel_choice as module
+from accumtrain.planning.kernel_choice import choose_kernels
+from accumtrain.process import environment
+from accumtrain.process.environment import ONEDNN
+from accumtrain.runs.folder import folder_of
+
+DESKTOP = ["avx", "avx2", "fma"]
+
+
+@pytest.fixture
+def machine(monkeypatch, tmp_path):
+    """A CPU without instructions for neural networks, in a process that has not imported TensorFlow."""
+    found = SimpleNamespace(instructions=DESKTOP, seconds={"0": 0.30, "1": 0.20}, asked=[])
+    monkeypatch.setattr(module, "cpu", lambda: {"model": "a desktop", "instructions": found.instructions})
+    monkeypatch.setattr(environment, "has_gpu_node", lambda: False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv(ONEDNN, "to be restored")
+    monkeypatch.delenv(ONEDNN)
+    modules = {name: loaded for name, loaded in sys.modules.items() if name != "tensorflow"}
+    monkeypatch.setattr(module, "sys", SimpleNamespace(modules=modules))
+
+    def measure_in_child(request, folder, variables):
+        found.asked.append((variables[ONEDNN], request["micro_batch"]))
+        seconds = found.seconds[variables[ONEDNN]]
+        if isinstance(seconds, Exception):
+            raise seconds
+        return None if seconds is None else {"seconds": seconds}
+
+    monkeypatch.setattr(module, "measure_in_child", measure_in_child)
+    return found
+
+
+@pytest.fixture
+def config(compose, tmp_path):
+    def of(*overrides):
+        return compose("batch_size=64", "accum.steps=8", f"run.dir={tmp_path}", "run.name=run", *overrides)
+
+    return of
+
+
+def chosen(config, job="train"):
+    choose_kernels(config, JOBS[job])
+    return environment.os.environ.get(ONEDNN)
+
+
+@pytest.mark.parametrize(("own", "onednn", "faster"), [(0.30, 0.20, "1"), (0.20, 0.30, "0")])
+def test_the_faster_kernels_are_used_and_said(machine, config, capsys, own, onednn, faster):
+    machine.seconds = {"0": own, "1": onednn}
+    assert chosen(config()) == faster
+    assert machine.asked == [("0", 8), ("1", 8)]
+    name = "oneDNN's" if faster == "1" else "TensorFlow's own"
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"{name} kernels are 1.50 times as fast here for this model and size ({ONEDNN}={faster})" in said
+
+
+def test_an_earlier_measurement_serves_all_runs_of_this_model_and_size(machine, config, monkeypatch):
+    chosen(config())
+    for overrides, measured in [(("run.name=b", "optim=adam"), 0), (("run.name=c", "data.image_size=16"), 2)]:
+        monkeypatch.delenv(ONEDNN)
+        machine.asked.clear()
+        assert chosen(config("data=synthetic", *overrides) if measured else config(*overrides)) == "1"
+        assert len(machine.asked) == measured
+
+
+def test_a_continued_run_keeps_its_kernels(machine, config, monkeypatch, tmp_path):
+    folder_of(config()).mkdir()
+    chosen(config())
+    monkeypatch.delenv(ONEDNN)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another"))
+    machine.seconds = {"0": 0.1, "1": 0.2}
+    machine.asked.clear()
+    assert chosen(config()) == "1"
+    assert not machine.asked
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", '{"seconds": 1}', '{"seconds": {"0": 1.0}}', '{"seconds": {"0": 1.0, "1": "x"}}']
+)
+def test_a_damaged_measurement_is_made_again(machine, config, content):
+    path = folder_of(config()) / module.FILE
+    path.parent.mkdir()
+    path.write_text(content)
+    assert chosen(config()) == "1"
+    assert json.loads(path.read_text()) == {"seconds": machine.seconds}
+
+
+def test_too_little_memory_leaves_tensorflows_default(machine, config, capsys):
+    machine.seconds = {"0": 0.3, "1": None}
+    assert chosen(config()) is None
+    assert "TensorFlow's own are used" in capsys.readouterr().out
+
+
+def test_a_mistake_ends_the_job_as_it_would_without(machine, config):
+    machine.seconds = {"0": DataError("no such file"), "1": 0.2}
+    with pytest.raises(DataError, match="no such file"):
+        chosen(config())
+
+
+@pytest.mark.parametrize("instructions", [[*DESKTOP, "avx512_vnni"], [*DESKTOP, "avx_vnni"], ["asimd", "sve"], []])
+def test_tensorflows_default_holds_on_other_processors(machine, config, instructions):
+    machine.instructions = instructions
+    assert chosen(config()) is None
+    assert not machine.asked
+
+
+@pytest.mark.parametrize("value", ["0", "1"])
+def test_the_users_choice_holds(machine, config, monkeypatch, value):
+    monkeypatch.setenv(ONEDNN, value)
+    assert chosen(config()) == value
+    assert not machine.asked
+
+
+@pytest.mark.parametrize("override", ["device.xla=true", "device=mirrored", "device=tpu"])
+def test_only_kernels_of_one_cpu_are_chosen(machine, config, override):
+    assert chosen(config(override)) is None
+    assert not machine.asked
+
+
+@pytest.mark.parametrize("job", ["evaluate", "predict", "report", "verify"])
+def test_short_jobs_measure_nothing(machine, config, job):
+    assert chosen(config(), job) is None
+    assert not machine.asked
+
+
+def test_a_cache_that_can_not_be_written_is_done_without(machine, config, monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert chosen(config()) == "1"

@@ -1,0 +1,26 @@
+"""What is known of the processor."""
+
+from __future__ import annotations
+
+import pytest
+
+from accumtrain.process import processor as module
+from accumtrain.process.processor import cpu
+
+
+@pytest.mark.parametrize(
+    ("text", "model", "instructions"),
+    [
+        ("processor: 0\nmodel name\t: Some CPU @ 2 GHz\nflags\t\t: fpu avx2 sse4_2 fma\n", "Some CPU @ 2 GHz", 3),
+        ("processor: 0\nFeatures: fp asimd sve\n\nprocessor: 1\nmodel name: another\n", None, 2),
+        (None, None, 0),
+    ],
+)
+def test_model_and_instructions(tmp_path, monkeypatch, text, model, instructions):
+    file = tmp_path / "cpuinfo"
+    if text is not None:
+        file.write_text(text)
+    monkeypatch.setattr(module, "CPU_INFO", file)
+    found = cpu()
+    assert found["model"] == model if model else found["model"]
+    assert len(found["instructions"]) == instructions
