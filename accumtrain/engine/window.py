@@ -213,7 +213,7 @@ class Window(tf.Module):
             reached = [variable.ref() in self._reached for variable in self.variables_]
             gradients = [each if known else None for each, known in zip(gradients, reached, strict=True)]
 
-        def update() -> tf.Tensor:
+        def update() -> None:
             # automatic control dependencies order these lines: each waits for variables that one before it writes
             self.optimizer.apply(gradients, rate, self.step, scale)
             self.statistics.write(statistics, examples)
@@ -222,14 +222,14 @@ class Window(tf.Module):
             self.step.assign_add(1)
             if self.loss_scale is not None:
                 self.loss_scale.after_update()
-            return self._state_finite()
 
-        def skip() -> tf.Tensor:
+        def skip() -> None:
             if self.loss_scale is not None:
                 self.loss_scale.after_overflow()
-            return self._state_finite()  # a state that has become infinite makes all gradients infinite
 
-        state_finite = tf.cond(finite, update, skip)
+        tf.cond(finite, update, skip)
+        # once for both ways, which halves the graph: a state that has become infinite makes all gradients infinite
+        state_finite = all_finite(map(tf.convert_to_tensor, self.written))
         with tf.control_dependencies([state_finite]):  # by then nothing reads the sums any more
             self._clear(finite & all_finite(metrics) if metrics else finite)
         scalars = {
@@ -247,9 +247,6 @@ class Window(tf.Module):
             scalars |= {"loss_scale": loss_scale, "skipped": tf.identity(self.loss_scale.skipped)}
         return scalars
 
-    def _state_finite(self) -> tf.Tensor:
-        return all_finite(map(tf.convert_to_tensor, self.written))
-
     def _clear(self, finite: tf.Tensor) -> None:
         """Sets the buffers to zero. Finite ones are zeroed in place, so that each update has the same memory layout."""
         if is_for_xla():  # XLA packs memory itself, and would compile a conditional for each buffer for minutes
@@ -263,9 +260,13 @@ class Window(tf.Module):
 def all_finite(values: Iterable[tf.Tensor]) -> tf.Tensor:
     """Whether all numbers are finite, by their sums: infinity and NaN stay in a sum, and it is one pass without a copy.
 
-    A sum beyond the largest number of the dtype, 3e38 in float32, counts as infinite.
+    Vectors are joined before, as a deep network has hundreds of them and every operation costs time to trace. A sum
+    beyond the largest number of the dtype, 3e38 in float32, counts as infinite.
     """
     values = list(values)
+    vectors = [each for each in values if each.shape.rank == 1]
+    joined = [tf.concat([each for each in vectors if each.dtype == dtype], 0) for dtype in {v.dtype for v in vectors}]
+    values = [each for each in values if each.shape.rank != 1] + joined
     axes = {rank: tf.constant([*range(rank)], tf.int32, [rank]) for rank in {each.shape.rank for each in values}}
     sums = [tf.raw_ops.Sum(input=each, axis=axes[each.shape.rank]) for each in values]
     widest = max((each.dtype for each in sums), key=lambda dtype: dtype.size)
