@@ -6,7 +6,7 @@ are ON_READ sums: each replica adds to its own copy, and the commit reduces all 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,7 @@ from accumtrain.backprop.pullback import Gradients
 from accumtrain.backprop.target import is_for_xla
 from accumtrain.engine.all_reduce import all_reduce_sum
 from accumtrain.engine.ema import MovingAverage
+from accumtrain.engine.finite import all_finite
 from accumtrain.engine.loss import Batch, PerExample, accuracy, cross_entropy, weighted_sums, weights
 from accumtrain.engine.loss_scale import LossScale
 from accumtrain.engine.micro_mode import micro_mode
@@ -127,6 +128,14 @@ class Window(tf.Module):
         averages = [] if self.ema is None else self.ema.averages
         state = [*self.variables_, *self.optimizer.state, *self.statistics.variables_, *averages]
         return [variable for variable in state if variable.dtype.is_floating]
+
+    @property
+    def all_variables(self) -> list[tf.Variable]:
+        """Every variable that its functions read or write, in an order that the configuration alone decides."""
+        others = [] if self.ema is None else self.ema.averages
+        scale = [] if self.loss_scale is None else self.loss_scale.variables
+        state = [*self.model.named.values(), *self.optimizer.state, *others, *scale, *self.buffers, self.step]
+        return list({id(variable): variable for variable in state}.values())
 
     # --- micro-step -----------------------------------------------------------------------------------------------
 
@@ -255,22 +264,6 @@ class Window(tf.Module):
         else:
             in_sequence(partial(self._clear_sum, buffer.handle, finite) for buffer in self._sums)
         self.micro_step.assign(0)
-
-
-def all_finite(values: Iterable[tf.Tensor]) -> tf.Tensor:
-    """Whether all numbers are finite, by their sums: infinity and NaN stay in a sum, and it is one pass without a copy.
-
-    Vectors are joined before, as a deep network has hundreds of them and every operation costs time to trace. A sum
-    beyond the largest number of the dtype, 3e38 in float32, counts as infinite.
-    """
-    values = list(values)
-    vectors = [each for each in values if each.shape.rank == 1]
-    joined = [tf.concat([each for each in vectors if each.dtype == dtype], 0) for dtype in {v.dtype for v in vectors}]
-    values = [each for each in values if each.shape.rank != 1] + joined
-    axes = {rank: tf.constant([*range(rank)], tf.int32, [rank]) for rank in {each.shape.rank for each in values}}
-    sums = [tf.raw_ops.Sum(input=each, axis=axes[each.shape.rank]) for each in values]
-    widest = max((each.dtype for each in sums), key=lambda dtype: dtype.size)
-    return tf.reduce_all(tf.math.is_finite(tf.stack([tf.cast(each, widest) for each in sums])))
 
 
 def make_clear(dtype: tf.DType) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:

@@ -78,7 +78,8 @@ def measure(config: Config, imported: float) -> dict[str, Any]:
         dry_run = DryRun(config, data, devices, micro_batch, Path(scratch), steps)
         start = {"import": imported, "build": clock.lap()}
         tensorflow = environment.tensorflow_import_seconds()  # a part of "import"
-        graph = dry_run.step.trace(dry_run.batches).graph
+        dry_run.step.prepare(dry_run.batches)
+        graph = dry_run.step.compiled_micro_steps.get_concrete_function(dry_run.batches, tf.constant(1)).graph
         start["trace"] = clock.lap()
         dry_run.update()
         start["first_run"] = clock.lap()

@@ -23,6 +23,8 @@ from accumtrain.engine.all_reduce import same_on_all_replicas, values_of_workers
 from accumtrain.engine.build_window import build_window
 from accumtrain.engine.checkpoint import Checkpoints
 from accumtrain.engine.evaluator import Evaluator
+from accumtrain.engine.graph_cache import GraphCache
+from accumtrain.engine.graph_key import graph_key, may_be_kept
 from accumtrain.engine.loss import build_means, build_split_metrics
 from accumtrain.engine.memory_meter import Meter
 from accumtrain.engine.pace import WORTH_TOGETHER, Pace
@@ -37,6 +39,7 @@ from accumtrain.planning.auto_steps import with_accum_steps_resolved
 from accumtrain.planning.tensorflow_errors import in_user_words
 from accumtrain.planning.worker_share import own_share
 from accumtrain.process.interrupt import Interrupt
+from accumtrain.process.user_cache import user_cache
 from accumtrain.process.walltime import Walltime
 from accumtrain.process.watchdog import Watchdog
 from accumtrain.runs.due import Due
@@ -93,7 +96,9 @@ class Session:
         self.micro_batch = micro_batch_size(config.batch_size, config.accum.count, devices.replicas)
         self.global_micro_batch = self.micro_batch * devices.replicas
         with devices.strategy.scope():
-            self.step = Step(window, devices.strategy, xla=devices.xla, eager=config.debug.eager)
+            self.step = Step(
+                window, devices.strategy, xla=devices.xla, eager=config.debug.eager, cache=self._graph_cache()
+            )
             self.evaluator = self._evaluator(data.watched)
             both = data.val is not None and data.test is not None
             self.tester = self._evaluator("test") if both else None  # at the end, of the best state
@@ -118,6 +123,13 @@ class Session:
         self.meter, self.interrupt = Meter(xla=devices.xla), Interrupt()
         self.walltime = Walltime(config.run.walltime_seconds)
         self.watchdog = Watchdog(config.run.hang_timeout, run.path)
+
+    def _graph_cache(self) -> GraphCache | None:
+        folder = user_cache()
+        if folder is None or not may_be_kept(self.config, self.devices):
+            return None
+        key = graph_key(self.config, self.data, self.total)
+        return GraphCache(key, self.window.all_variables, folder / "graphs")
 
     def _evaluator(self, split: str) -> Evaluator:
         return Evaluator(

@@ -65,7 +65,7 @@ class Training(Session):
             self._evaluate_if_due()  # if the run was stopped during an evaluation
             if not self._finished():
                 self.watchdog.beat("tracing the first update")
-                self.step.trace(batches)
+                self.step.prepare(batches)
             self.checkpoints.save()  # of update 0, during the first micro-steps: so saving is known to be possible
             while not self._finished():
                 before = self.done

@@ -128,6 +128,8 @@ def _check_unchanged(device: DeviceConfig) -> None:
 
 
 def _import_tensorflow() -> None:
+    if "tensorflow" in sys.modules:
+        return
     started = time.perf_counter()
     with _without_keras(), _kept_for_good():
         importlib.import_module("tensorflow")
