@@ -11,7 +11,6 @@ from typing import Any
 
 import tensorflow as tf
 
-import accumtrain
 from accumtrain.backprop.target import on_cpu
 from accumtrain.config.convert import to_mapping
 from accumtrain.config.schema import Config
@@ -22,6 +21,7 @@ from accumtrain.kinds.groups import chosen_rows
 from accumtrain.process.program import is_own_command
 from accumtrain.runs.provenance import cpu, platform_name, versions
 
+PACKAGE = Path(__file__).parents[1]
 # These name and observe a run; nothing of them is traced, but for what `graph_key` adds.
 NOT_TRACED = ("job", "train", "eval", "checkpoint", "log", "run", "bench", "range_test", "report", "predict", "export")
 # Settings of TensorFlow, its compiler and its libraries, some of which are read while a graph is made.
@@ -64,9 +64,9 @@ def graph_key(config: Config, data: Data, total_steps: int) -> dict[str, Any]:
 @cache
 def source_digest() -> str:
     """A digest of the source of the whole package."""
-    package, state = Path(accumtrain.__file__).parent, hashlib.sha256()
-    for file in sorted(package.rglob("*.py")):
-        state.update(f"{file.relative_to(package)}\0{file.stat().st_size}\0".encode())
+    state = hashlib.sha256()
+    for file in sorted(PACKAGE.rglob("*.py")):
+        state.update(f"{file.relative_to(PACKAGE)}\0{file.stat().st_size}\0".encode())
         state.update(file.read_bytes())
     return state.hexdigest()
 

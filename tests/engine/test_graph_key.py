@@ -104,7 +104,7 @@ def test_the_source_digest_sees_a_changed_line(monkeypatch, tmp_path):
     (tmp_path / "room").mkdir()
     file = tmp_path / "room" / "a.py"
     file.write_text("x = 1\n")
-    monkeypatch.setattr(module.accumtrain, "__file__", str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(module, "PACKAGE", tmp_path)
     before = module.source_digest.__wrapped__()
     file.write_text("x = 2\n")
     assert module.source_digest.__wrapped__() != before
