@@ -43,8 +43,9 @@ def start(case: str, checkout: Path, cache: Path) -> Start:
     """Trains one update in a process of its own, with the code of `checkout`."""
     with tempfile.TemporaryDirectory() as scratch:
         command = [sys.executable, "-m", "accumtrain", *CASES[case], *SMALL, f"run.dir={scratch}", "run.name=run"]
-        environment = {**os.environ, "PYTHONPATH": str(checkout), "XDG_CACHE_HOME": str(cache)}
-        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+        environment = {**os.environ, "PYTHONPATH": str(checkout.absolute()), "XDG_CACHE_HOME": str(cache)}
+        # python -m looks into the current folder first
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, cwd=checkout.absolute())
         _, code, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(code)
         if process.returncode != 0:
