@@ -44,9 +44,9 @@ class TimedStep(Step):
         self.calls: list[tuple[float, float, int]] = []
         self._micro_steps, self._batches = window.micro_steps, None
 
-    def trace(self, batches: Any) -> Any:
+    def prepare(self, batches: Any) -> Any:
         self._batches = batches
-        return super().trace(batches)
+        return super().prepare(batches)
 
     def accumulate(self, batches: Any, count: int = 1) -> None:
         with self._timed(count):

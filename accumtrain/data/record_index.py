@@ -8,7 +8,6 @@ user's cache directory if that is not writable. It is renewed for shards whose s
 from __future__ import annotations
 
 import hashlib
-import os
 import tempfile
 import zipfile
 from pathlib import Path
@@ -18,6 +17,7 @@ import numpy as np
 from accumtrain.data.byte_ranges import ByteRanges, is_remote, size_and_time
 from accumtrain.data.record_format import FOOTER_BYTES, HEADER_BYTES, length_of
 from accumtrain.errors import DataError
+from accumtrain.process.user_cache import user_cache
 
 _GZIP = b"\x1f\x8b"
 
@@ -75,9 +75,9 @@ def _starts(file: ByteRanges, path: str, size: int) -> np.ndarray:
 def _places(paths: list[str]) -> list[Path]:
     """Where the index of these shards may be stored, the preferred place first."""
     digest = hashlib.sha256("\n".join(paths).encode()).hexdigest()[:16]
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "accumtrain"
     beside = [] if is_remote(paths[0]) else [Path(paths[0]).parent]
-    return [*(folder / f".accumtrain_index_{digest}.npz" for folder in beside), cache / f"index_{digest}.npz"]
+    cached = [cache / f"index_{digest}.npz"] if (cache := user_cache()) else []
+    return [*(folder / f".accumtrain_index_{digest}.npz" for folder in beside), *cached]
 
 
 def _load(stamps: dict[str, Stamp]) -> dict[str, np.ndarray]:

@@ -21,21 +21,22 @@ PRODUCTS = (
 SIDE, CHANNELS, REPEATS = 14, 64, 3  # of the convolution that measures the emulation
 
 
-def tell_emulation(micro_step: Any, precision: str, *, xla: bool) -> None:
+def tell_emulation(micro_step: Any, precision: str, *, compiled: bool) -> None:
     """Says before the first update what a precision costs that this CPU has no instructions for.
 
     Layers of accumtrain compute convolutions and matrix products in float32 then (models/kernel_dtype.py); those of
     Keras and of users do not.
 
     Args:
-        micro_step: the traced micro-step; None if it runs eagerly.
+        micro_step: the traced micro-step; None if another process has kept it, which it does for accumtrain's layers only.
         precision: of the run.
-        xla: whether XLA compiles the micro-step, and so chooses how to compute.
+        compiled: whether TensorFlow's own kernels run the graph, not Python or what XLA makes of it.
     """
     dtype = tf.dtypes.as_dtype(precision)
-    if micro_step is None or xla or not by_cpu_kernels() or not is_emulated(dtype):
+    if not (compiled and by_cpu_kernels() and is_emulated(dtype)):
         return
-    products = [operation for operation in all_live_operations(micro_step.graph) if operation.type in PRODUCTS]
+    operations = [] if micro_step is None else all_live_operations(micro_step.graph)
+    products = [operation for operation in operations if operation.type in PRODUCTS]
     emulated = sum(operation.outputs[0].dtype == dtype for operation in products)
     if emulated:
         warn(

@@ -13,6 +13,9 @@ from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 # tf.config.optimizer sets these for all threads; here two may compile at the same time
 from tensorflow.python.eager.context import FunctionCallOptions, context
 
+from accumtrain.engine.graph_cache import GraphCache
+from accumtrain.engine.kept_function import KeptFunction
+
 # The passes that fuse and lay out convolutions and normalisations stay on; one iteration is enough for them.
 FUSION_ONLY = RewriterConfig(
     meta_optimizer_iterations=RewriterConfig.ONE,
@@ -26,21 +29,33 @@ NO_GRAPH_OPTIMIZER = RewriterConfig(disable_meta_optimizer=True)
 
 
 class CompiledFunction:
-    """A tf.function that is always compiled and called under the same settings of the graph optimizer."""
+    """A tf.function that is always compiled and called under the same settings of the graph optimizer.
 
-    def __init__(self, function: Callable[..., Any], options: RewriterConfig):
+    Args:
+        cache: where its graphs are kept between processes; None traces them in each.
+    """
+
+    def __init__(self, function: Callable[..., Any], options: RewriterConfig, cache: GraphCache | None = None):
         self._function, self._options = tf.function(function, autograph=False), options
+        self._name, self._cache = function.__name__, cache
+        self._kept: dict[str, KeptFunction | None] = {}  # by signature; None where a graph was traced here
         self._ahead: Future | None = None
 
     def __call__(self, *arguments: Any) -> Any:
         self._wait()
         with self._settings():
-            return self._function(*arguments)
+            kept = None if tf.inside_function() else self._from_cache(*arguments)
+            return (kept or self._function)(*arguments)
 
-    def trace_ahead(self, *arguments: Any) -> None:
-        """Starts tracing for arguments like these in another thread. The first call waits for the end of it."""
+    def prepare(self, *arguments: Any) -> Any:
+        """Takes the graph for arguments like these from the cache, or traces it, returns it and keeps it there."""
+        self._wait()
+        return self._make_ready(*arguments)
+
+    def prepare_ahead(self, *arguments: Any) -> None:
+        """Starts `prepare` in another thread. The first call waits for the end of it."""
         thread = ThreadPoolExecutor(1)
-        self._ahead = thread.submit(self._trace, *arguments)
+        self._ahead = thread.submit(self._make_ready, *arguments)
         thread.shutdown(wait=False)
 
     def get_concrete_function(self, *arguments: Any) -> Any:
@@ -51,6 +66,20 @@ class CompiledFunction:
     def experimental_get_tracing_count(self) -> int:
         """How often it has been traced."""
         return self._function.experimental_get_tracing_count()
+
+    def _make_ready(self, *arguments: Any) -> Any:
+        return self._trace(*arguments) if self._from_cache(*arguments) is None else None
+
+    def _from_cache(self, *arguments: Any) -> KeptFunction | None:
+        """The kept graph for arguments like these. Where there is none, the graph is traced and handed to the cache."""
+        if self._cache is None:
+            return None
+        signature = _signature(arguments)
+        if signature not in self._kept:
+            self._kept[signature] = self._cache.find(self._name, signature)
+            if self._kept[signature] is None:
+                self._cache.keep(self._name, signature, self._trace(*arguments))
+        return self._kept[signature]
 
     def _trace(self, *arguments: Any) -> Any:
         with self._settings():  # the functions that it calls get their settings when they are traced
@@ -72,3 +101,9 @@ class CompiledFunction:
             yield
         finally:
             context().function_call_options = before
+
+
+def _signature(arguments: tuple[Any, ...]) -> str:
+    """The kinds of tensors and iterators."""
+    flat = tf.nest.flatten(arguments)
+    return str([each.element_spec if hasattr(each, "element_spec") else (each.shape, each.dtype) for each in flat])

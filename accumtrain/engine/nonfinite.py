@@ -8,8 +8,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from accumtrain.engine.finite import all_finite
 from accumtrain.engine.step import Step
-from accumtrain.engine.window import Window, all_finite
+from accumtrain.engine.window import Window
 
 NAMED = 3  # variables named in a message
 

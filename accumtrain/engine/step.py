@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from accumtrain.backprop.target import for_xla
+from accumtrain.engine.graph_cache import GraphCache
 from accumtrain.engine.graph_optimizer import FUSION_ONLY, NO_GRAPH_OPTIMIZER, CompiledFunction
 from accumtrain.engine.window import Window
 from accumtrain.runs.recent_means import SUM
@@ -20,6 +21,7 @@ class Step:
         strategy: None is the current one.
         xla: compile micro-steps with XLA. The commit would gain nothing from it.
         eager: run micro-steps without graphs, slowly, so that a debugger and prints work inside layers.
+        cache: where graphs are kept between processes; None traces them in each.
     """
 
     def __init__(
@@ -29,14 +31,15 @@ class Step:
         *,
         xla: bool = False,
         eager: bool = False,
+        cache: GraphCache | None = None,
     ):
         self._window, self._strategy = window, strategy or tf.distribute.get_strategy()
         self._micro_step = by_xla(window.accumulate, self._strategy) if xla else window.accumulate
         self._update = for_xla()(window.commit) if on_tpu(self._strategy) else window.commit
-        self.compiled_micro_steps = CompiledFunction(self._accumulate, FUSION_ONLY)
-        self.compiled_commit = CompiledFunction(self._commit, NO_GRAPH_OPTIMIZER)
+        self.compiled_micro_steps = CompiledFunction(self._accumulate, FUSION_ONLY, cache)
+        self.compiled_commit = CompiledFunction(self._commit, NO_GRAPH_OPTIMIZER, cache)
         # the two functions that `_updates` calls keep their own settings
-        self.compiled_updates = CompiledFunction(self._updates, NO_GRAPH_OPTIMIZER)
+        self.compiled_updates = CompiledFunction(self._updates, NO_GRAPH_OPTIMIZER, cache)
         self._taken = 0  # micro-steps since the last commit
         self.eager = eager
 
@@ -86,12 +89,16 @@ class Step:
             raise ValueError("updates: eager micro-steps can't run inside a graph; call accumulate and commit")
         return self.compiled_updates(batches, tf.constant(count))
 
-    def trace(self, batches: Any) -> Any:
-        """Traces the micro-step and returns it, None if eager. The commit is then traced in another thread."""
+    def prepare(self, batches: Any) -> Any:
+        """Makes the graph of the micro-step. That of the commit is then made in another thread.
+
+        Returns:
+            The micro-step as a concrete function; None if it is eager or was kept by another process.
+        """
         if self.eager:
             return None
-        micro_step = self.compiled_micro_steps.get_concrete_function(batches, tf.constant(1))
-        self.compiled_commit.trace_ahead()
+        micro_step = self.compiled_micro_steps.prepare(batches, tf.constant(1))
+        self.compiled_commit.prepare_ahead()
         return micro_step
 
     def _accumulate(self, batches: Any, count: tf.Tensor) -> None:

@@ -6,7 +6,7 @@ are ON_READ sums: each replica adds to its own copy, and the commit reduces all 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,7 @@ from accumtrain.backprop.pullback import Gradients
 from accumtrain.backprop.target import is_for_xla
 from accumtrain.engine.all_reduce import all_reduce_sum
 from accumtrain.engine.ema import MovingAverage
+from accumtrain.engine.finite import all_finite
 from accumtrain.engine.loss import Batch, PerExample, accuracy, cross_entropy, weighted_sums, weights
 from accumtrain.engine.loss_scale import LossScale
 from accumtrain.engine.micro_mode import micro_mode
@@ -127,6 +128,14 @@ class Window(tf.Module):
         state = [*self.variables_, *self.optimizer.state, *self.statistics.variables_, *averages]
         return [variable for variable in state if variable.dtype.is_floating]
 
+    @property
+    def all_variables(self) -> list[tf.Variable]:
+        """Every variable that its functions read or write, in an order that the configuration alone decides."""
+        others = [] if self.ema is None else self.ema.averages
+        scale = [] if self.loss_scale is None else self.loss_scale.variables
+        state = [*self.model.named.values(), *self.optimizer.state, *others, *scale, *self.buffers, self.step]
+        return list({id(variable): variable for variable in state}.values())
+
     # --- micro-step -----------------------------------------------------------------------------------------------
 
     def accumulate(self, batch: Batch) -> None:
@@ -215,7 +224,7 @@ class Window(tf.Module):
             reached = [variable.ref() in self._reached for variable in self.variables_]
             gradients = [each if known else None for each, known in zip(gradients, reached, strict=True)]
 
-        def update() -> tf.Tensor:
+        def update() -> None:
             # automatic control dependencies order these lines: each waits for variables that one before it writes
             self.optimizer.apply(gradients, rate, self.step, scale)
             self.statistics.write(statistics, examples)
@@ -224,14 +233,14 @@ class Window(tf.Module):
             self.step.assign_add(1)
             if self.loss_scale is not None:
                 self.loss_scale.after_update()
-            return self._state_finite()
 
-        def skip() -> tf.Tensor:
+        def skip() -> None:
             if self.loss_scale is not None:
                 self.loss_scale.after_overflow()
-            return self._state_finite()  # a state that has become infinite makes all gradients infinite
 
-        state_finite = tf.cond(finite, update, skip)
+        tf.cond(finite, update, skip)
+        # once for both ways, which halves the graph: a state that has become infinite makes all gradients infinite
+        state_finite = all_finite(map(tf.convert_to_tensor, self.written))
         with tf.control_dependencies([state_finite]):  # by then nothing reads the sums any more
             self._clear(finite & all_finite(metrics) if metrics else finite)
         scalars = {
@@ -250,9 +259,6 @@ class Window(tf.Module):
             scalars |= {"loss_scale": loss_scale, "skipped": tf.identity(self.loss_scale.skipped)}
         return scalars
 
-    def _state_finite(self) -> tf.Tensor:
-        return all_finite(map(tf.convert_to_tensor, self.written))
-
     def _clear(self, finite: tf.Tensor) -> None:
         """Sets the buffers to zero. Finite ones are zeroed in place, so that each update has the same memory layout."""
         if is_for_xla():  # XLA packs memory itself, and would compile a conditional for each buffer for minutes
@@ -261,18 +267,6 @@ class Window(tf.Module):
         else:
             in_sequence(partial(self._clear_sum, buffer.handle, finite) for buffer in self._sums)
         self.micro_step.assign(0)
-
-
-def all_finite(values: Iterable[tf.Tensor]) -> tf.Tensor:
-    """Whether all numbers are finite, by their sums: infinity and NaN stay in a sum, and it is one pass without a copy.
-
-    A sum beyond the largest number of the dtype, 3e38 in float32, counts as infinite.
-    """
-    values = list(values)
-    axes = {rank: tf.constant([*range(rank)], tf.int32, [rank]) for rank in {each.shape.rank for each in values}}
-    sums = [tf.raw_ops.Sum(input=each, axis=axes[each.shape.rank]) for each in values]
-    widest = max((each.dtype for each in sums), key=lambda dtype: dtype.size)
-    return tf.reduce_all(tf.math.is_finite(tf.stack([tf.cast(each, widest) for each in sums])))
 
 
 def make_clear(dtype: tf.DType) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:

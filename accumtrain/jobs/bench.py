@@ -79,9 +79,9 @@ def measure(config: Config, imported: float) -> dict[str, Any]:
         dry_run = DryRun(config, data, devices, micro_batch, Path(scratch), steps)
         start = {"import": imported, "build": clock.lap()}
         tensorflow = environment.tensorflow_import_seconds()  # a part of "import"
-        micro_step = dry_run.step.trace(dry_run.batches)
+        micro_step = dry_run.step.prepare(dry_run.batches)
         start["trace"] = clock.lap()
-        tell_emulation(micro_step, config.precision, xla=devices.xla)
+        tell_emulation(micro_step, config.precision, compiled=not devices.xla)
         dry_run.update()
         start["first_run"] = clock.lap()
 

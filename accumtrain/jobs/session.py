@@ -22,7 +22,10 @@ from accumtrain.devices.resolve import resolve
 from accumtrain.engine.all_reduce import same_on_all_replicas, values_of_workers
 from accumtrain.engine.build_window import build_window
 from accumtrain.engine.checkpoint import Checkpoints
+from accumtrain.engine.emulation import tell_emulation
 from accumtrain.engine.evaluator import Evaluator
+from accumtrain.engine.graph_cache import GraphCache
+from accumtrain.engine.graph_key import graph_key, may_be_kept
 from accumtrain.engine.loss import build_means, build_split_metrics
 from accumtrain.engine.memory_meter import Meter
 from accumtrain.engine.pace import WORTH_TOGETHER, Pace
@@ -37,6 +40,7 @@ from accumtrain.planning.auto_steps import with_accum_steps_resolved
 from accumtrain.planning.tensorflow_errors import in_user_words
 from accumtrain.planning.worker_share import own_share
 from accumtrain.process.interrupt import Interrupt
+from accumtrain.process.user_cache import user_cache
 from accumtrain.process.walltime import Walltime
 from accumtrain.process.watchdog import Watchdog
 from accumtrain.runs.due import Due
@@ -93,7 +97,9 @@ class Session:
         self.micro_batch = micro_batch_size(config.batch_size, config.accum.count, devices.replicas)
         self.global_micro_batch = self.micro_batch * devices.replicas
         with devices.strategy.scope():
-            self.step = Step(window, devices.strategy, xla=devices.xla, eager=config.debug.eager)
+            self.step = Step(
+                window, devices.strategy, xla=devices.xla, eager=config.debug.eager, cache=self._graph_cache()
+            )
             self.evaluator = self._evaluator(data.watched)
             both = data.val is not None and data.test is not None
             self.tester = self._evaluator("test") if both else None  # at the end, of the best state
@@ -119,6 +125,13 @@ class Session:
         self.walltime = Walltime(config.run.walltime_seconds)
         self.watchdog = Watchdog(config.run.hang_timeout, run.path)
         self._told_inexact = False
+
+    def _graph_cache(self) -> GraphCache | None:
+        folder = user_cache()
+        if folder is None or not may_be_kept(self.config, self.devices):
+            return None
+        key = graph_key(self.config, self.data, self.total)
+        return GraphCache(key, self.window.all_variables, folder / "graphs")
 
     def _evaluator(self, split: str) -> Evaluator:
         return Evaluator(
@@ -188,6 +201,11 @@ class Session:
             events.images(
                 "first images, augmented", first_images(self.data, self.config.log.images, self.recovery.seed)
             )
+
+    def prepare_step(self, batches: Any) -> None:
+        """Makes the graph of the micro-step, and says what its precision costs on this machine."""
+        micro_step = self.step.prepare(batches)
+        tell_emulation(micro_step, self.config.precision, compiled=not (self.devices.xla or self.step.eager))
 
     def measure_workspace(self, batches: Iterator[Any]) -> None:
         """Measures the workspaces of a micro-step, which changes nothing. Does nothing under a memory limit.

@@ -10,7 +10,6 @@ from accumtrain.config.schema import Config
 from accumtrain.console import say
 from accumtrain.engine.all_reduce import same_on_all_replicas
 from accumtrain.engine.checkpoint import ACCURACY, restore_model
-from accumtrain.engine.emulation import tell_emulation
 from accumtrain.engine.evaluator import Evaluator
 from accumtrain.engine.loss_scale import SMALLEST
 from accumtrain.engine.nonfinite import describe_state, describe_window
@@ -66,7 +65,7 @@ class Training(Session):
             self._evaluate_if_due()  # if the run was stopped during an evaluation
             if not self._finished():
                 self.watchdog.beat("tracing the first update")
-                tell_emulation(self.step.trace(batches), self.config.precision, xla=self.devices.xla)
+                self.prepare_step(batches)
             self.checkpoints.save()  # of update 0, during the first micro-steps: so saving is known to be possible
             while not self._finished():
                 before = self.done

@@ -30,6 +30,7 @@ from accumtrain.planning.probe import measure_in_child
 from accumtrain.process import child, environment
 from accumtrain.process.environment import ONEDNN
 from accumtrain.process.processor import cpu
+from accumtrain.process.user_cache import user_cache
 from accumtrain.runs.files import read_json, write_json
 from accumtrain.runs.folder import folder_of
 from accumtrain.runs.provenance import versions
@@ -54,12 +55,12 @@ def choose_kernels(config: Config, job: Job) -> None:
     """
     if not _is_open(config, job):
         return
-    kept, cache = folder_of(config) / FILE, _cache(config)
-    seconds = _read(kept) or _read(cache) or _measure(config)
+    places = [path for path in (folder_of(config) / FILE, _cache(config)) if path is not None]
+    seconds = next(filter(None, map(_read, places)), None) or _measure(config)
     if seconds is None:
         say("the kernels can't be timed in the memory that is free: TensorFlow's own are used")
         return
-    for path in (kept, cache):
+    for path in places:
         with suppress(OSError, CheckpointError):  # a full disk is told by what can't do without it
             path.parent.mkdir(parents=True, exist_ok=True)
             write_json(path, {SECONDS: seconds})
@@ -95,13 +96,14 @@ def _read(path: Path) -> dict[str, float] | None:
     return found if all(isinstance(each, float) and each > 0 for each in found.values()) else None
 
 
-def _cache(config: Config) -> Path:
-    """The file in the user's cache folder for this model, data and size on this CPU with this software."""
+def _cache(config: Config) -> Path | None:
+    """The file for this model, data, size, CPU and software in the user's cache folder; None if there is no folder."""
     values = to_mapping(config)
     keys = ("model", "data", "precision", "batch_size", "accum", "loss")
     facts = [{key: values[key] for key in keys}, cpu(), os.cpu_count(), versions()]
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:16]
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "accumtrain" / f"kernels_{digest}.json"
+    folder = user_cache()
+    return None if folder is None else folder / f"kernels_{digest}.json"
 
 
 def _measure(config: Config) -> dict[str, float] | None:
@@ -149,5 +151,5 @@ def answer(request: Mapping[str, Any], folder: Path) -> dict[str, float]:
     devices = resolve(device)
     with in_user_words(config, data):
         dry_run = DryRun(config, data, devices, config.batch_size, folder / "checkpoints", 1)
-        graph = dry_run.step.trace(dry_run.batches).graph
+        graph = dry_run.step.prepare(dry_run.batches).graph
         return {SECONDS: seconds_of_kernels(graph, config.batch_size)}

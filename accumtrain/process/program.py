@@ -6,8 +6,12 @@ import json
 import os
 import sys
 from collections.abc import Mapping
+from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any
 
+EXTENSIONS = "accumtrain.extensions"  # entry points of installed packages that add choices
+SCRIPT = "accumtrain"  # file of the installed command
 VARIABLE = "ACCUMTRAIN_PROGRAM"  # environment variable, which the processes of launchers inherit
 CHILD = "--child"
 
@@ -24,6 +28,18 @@ def remember_program(main: Mapping[str, Any]) -> None:
 def own_program() -> list[str]:
     """The command that starts this program, without arguments."""
     return [sys.executable, *json.loads(os.environ.get(VARIABLE, '["-m", "accumtrain"]'))]
+
+
+def is_own_command() -> bool:
+    """Whether this is accumtrain's own command line, or its child, without extensions: no other code has changed it."""
+    match json.loads(os.environ.get(VARIABLE, "[]")):
+        case ["-m", "accumtrain"]:
+            own = True
+        case [file]:
+            own = Path(file).stem == SCRIPT
+        case _:
+            own = False
+    return own and not entry_points(group=EXTENSIONS)
 
 
 def child_command() -> list[str]:

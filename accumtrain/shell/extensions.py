@@ -5,8 +5,7 @@ from __future__ import annotations
 from importlib.metadata import entry_points
 
 from accumtrain.errors import ConfigError
-
-GROUP = "accumtrain.extensions"
+from accumtrain.process.program import EXTENSIONS
 
 
 def load_extensions() -> None:
@@ -15,7 +14,7 @@ def load_extensions() -> None:
     Raises:
         ConfigError: an extension can't be imported, or fails.
     """
-    for point in entry_points(group=GROUP):
+    for point in entry_points(group=EXTENSIONS):
         try:
             extension = point.load()
             if callable(extension):

@@ -31,28 +31,30 @@ def micro_step(dtype):
 
 
 def test_emulated_operations_are_counted_inside_loops_and_functions(emulating, capsys):
-    tell_emulation(micro_step(tf.bfloat16), "bfloat16", xla=False)
+    tell_emulation(micro_step(tf.bfloat16), "bfloat16", compiled=True)
     said = " ".join(capsys.readouterr().err.split())
     assert said.startswith("warning: 1 of 2 convolutions and matrix products are computed in bfloat16, which")
     assert "takes 20 times as long" in said
 
 
 def test_what_is_computed_in_float32_is_said_without_a_warning(emulating, capsys):
-    tell_emulation(micro_step(tf.float32), "bfloat16", xla=False)
+    tell_emulation(micro_step(tf.float32), "bfloat16", compiled=True)
     out, err = capsys.readouterr()
     assert out.startswith("precision=bfloat16: this CPU has no instructions for it")
     assert not err
 
 
-@pytest.mark.parametrize(("precision", "xla"), [("float32", False), ("bfloat16", True)])
-def test_nothing_is_said_of_other_precisions_and_for_xla(emulating, capsys, precision, xla):
-    tell_emulation(micro_step(tf.bfloat16), precision, xla=xla)
+@pytest.mark.parametrize(("precision", "compiled"), [("float32", True), ("bfloat16", False)])
+def test_nothing_is_said_of_other_precisions_and_where_other_kernels_compute(emulating, capsys, precision, compiled):
+    tell_emulation(micro_step(tf.bfloat16), precision, compiled=compiled)
     assert capsys.readouterr() == ("", "")
 
 
-def test_an_eager_run_has_no_graph_to_look_at(emulating, capsys):
-    tell_emulation(None, "bfloat16", xla=False)
-    assert capsys.readouterr() == ("", "")
+def test_a_graph_that_was_kept_is_of_layers_that_compute_in_float32(emulating, capsys):
+    tell_emulation(None, "bfloat16", compiled=True)
+    out, err = capsys.readouterr()
+    assert out.startswith("precision=bfloat16: this CPU has no instructions for it")
+    assert not err
 
 
 def test_float32_takes_as_long_as_itself():

@@ -53,7 +53,7 @@ def test_traced_ahead_once_while_another_runs_under_its_own_settings():
         return x + 1
 
     ahead = CompiledFunction(slow, NO_GRAPH_OPTIMIZER)
-    ahead.trace_ahead(tf.constant(1))
+    ahead.prepare_ahead(tf.constant(1))
 
     def other(x):
         seen.append(settings().disable_meta_optimizer)
@@ -71,6 +71,6 @@ def test_an_error_ahead_comes_out_of_the_call():
         raise ValueError("no")
 
     compiled = CompiledFunction(function, NO_GRAPH_OPTIMIZER)
-    compiled.trace_ahead(tf.constant(1))
+    compiled.prepare_ahead(tf.constant(1))
     with pytest.raises(ValueError, match="no"):
         compiled(tf.constant(1))

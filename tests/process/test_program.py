@@ -9,7 +9,8 @@ from importlib.machinery import ModuleSpec
 
 import pytest
 
-from accumtrain.process.program import CHILD, VARIABLE, child_command, own_program, remember_program
+from accumtrain.process import program
+from accumtrain.process.program import CHILD, VARIABLE, child_command, is_own_command, own_program, remember_program
 
 OWN = """
 import accumtrain
@@ -39,6 +40,26 @@ def test_own_program(monkeypatch, module, arguments):
     remember_program(module)
     assert own_program() == [sys.executable, *arguments]
     assert child_command() == [*own_program(), CHILD]
+
+
+@pytest.mark.parametrize(
+    ("module", "own"),
+    [
+        ({"__spec__": ModuleSpec("accumtrain.__main__", None)}, True),
+        ({"__spec__": None, "__file__": "/env/bin/accumtrain"}, True),
+        ({"__spec__": None, "__file__": "/there/mine.py"}, False),
+        ({"__spec__": ModuleSpec("mine.__main__", None)}, False),
+        ({}, False),
+    ],
+    ids=["-m", "script", "own file", "own package", "library"],
+)
+def test_is_own_command(monkeypatch, module, own):
+    monkeypatch.setenv(VARIABLE, "")  # so that what is set is undone
+    monkeypatch.delenv(VARIABLE)
+    remember_program(module)
+    assert is_own_command() is own
+    monkeypatch.setattr(program, "entry_points", lambda group: ["an extension"])
+    assert not is_own_command()
 
 
 @pytest.mark.parametrize("start", [["mine.py"], ["-m", "mine"]], ids=" ".join)

@@ -43,8 +43,8 @@ def installed(monkeypatch, tmp_path):
         (tmp_path / "package" / "an_extension.py").write_text(code)
         monkeypatch.syspath_prepend(tmp_path / "package")
         monkeypatch.delitem(sys.modules, "an_extension", raising=False)
-        point = EntryPoint("tiny", value, extensions.GROUP)
-        monkeypatch.setattr(extensions, "entry_points", lambda group: [point] if group == extensions.GROUP else [])
+        point = EntryPoint("tiny", value, extensions.EXTENSIONS)
+        monkeypatch.setattr(extensions, "entry_points", lambda group: [point] if group == extensions.EXTENSIONS else [])
 
     return install
 

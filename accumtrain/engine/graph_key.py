@@ -1,0 +1,76 @@
+"""What decides the graphs of a run: two runs with the same key trace the same operations."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from accumtrain.backprop.target import on_cpu
+from accumtrain.config.convert import to_mapping
+from accumtrain.config.schema import Config
+from accumtrain.data.labels import class_counts
+from accumtrain.data.source import Data
+from accumtrain.devices.found import Devices
+from accumtrain.kinds.groups import chosen_rows
+from accumtrain.process.processor import cpu
+from accumtrain.process.program import is_own_command
+from accumtrain.runs.provenance import platform_name, versions
+
+PACKAGE = Path(__file__).parents[1]
+# These name and observe a run; nothing of them is traced, but for what `graph_key` adds.
+NOT_TRACED = ("job", "train", "eval", "checkpoint", "log", "run", "bench", "range_test", "report", "predict", "export")
+# Settings of TensorFlow, its compiler and its libraries, some of which are read while a graph is made.
+PREFIXES = ("TF_", "XLA_", "ONEDNN_", "DNNL_", "MKL_", "KMP_", "OMP_", "EIGEN_")
+OWN_CODE = "accumtrain."
+KERAS = "keras"  # layers and optimizers of Keras make objects while they are traced, which a kept graph lacks
+
+
+def may_be_kept(config: Config, devices: Devices) -> bool:
+    """Whether graphs of this run are functions of its key: one CPU, TensorFlow's own kernels, no foreign code."""
+    if not is_own_command():
+        return False
+    plain = devices.strategy is tf.distribute.get_strategy() and not (devices.xla or config.debug.eager)
+    rows = chosen_rows(config)
+    ours = all(isinstance(row.build, str) and row.build.startswith(OWN_CODE) for row in rows)
+    return plain and on_cpu() and ours and KERAS not in (config.model.kind, config.optim.kind)
+
+
+def graph_key(config: Config, data: Data, total_steps: int) -> dict[str, Any]:
+    """All that the graphs of a run depend on, but for its variables: configuration, data, software, machine."""
+    traced = {name: value for name, value in to_mapping(config).items() if name not in NOT_TRACED}
+    loss = config.loss.for_training(partial(class_counts, data.train, data.num_classes))
+    return {
+        "config": traced,
+        "loss": vars(loss),  # with weights that may come from the labels
+        "seed": config.run.seed,
+        "rollback": config.run.on_nonfinite,  # which gives the rate a factor
+        "total_steps": total_steps,
+        "image_shape": data.image_shape,
+        "num_classes": data.num_classes,
+        "source": source_digest(),
+        "versions": versions(),
+        "tensorflow": tf.version.GIT_VERSION,
+        "platform": platform_name(),
+        "cpu": cpu(),
+        "environment": _settings(os.environ),
+    }
+
+
+@cache
+def source_digest() -> str:
+    """A digest of the source of the whole package."""
+    state = hashlib.sha256()
+    for file in sorted(PACKAGE.rglob("*.py")):
+        state.update(f"{file.relative_to(PACKAGE)}\0{file.stat().st_size}\0".encode())
+        state.update(file.read_bytes())
+    return state.hexdigest()
+
+
+def _settings(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name.startswith(PREFIXES)}

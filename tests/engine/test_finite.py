@@ -1,0 +1,29 @@
+"""One number that is not finite is found among tensors of any rank and dtype, wherever it stands."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from accumtrain.engine.finite import all_finite
+
+SHAPES = [(), (3,), (5,), (2, 4), (2, 3, 4), (4,)]
+DTYPES = [np.float32, np.float32, np.float64, np.float32, np.float64, np.float64]
+
+
+def values():
+    return [np.full(shape, 1e30, dtype) for shape, dtype in zip(SHAPES, DTYPES, strict=True)]
+
+
+def test_all_are():
+    assert bool(all_finite(map(tf.constant, values())))
+
+
+@pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("place", range(len(SHAPES)))
+def test_one_is_not(place, bad):
+    for at in {0, -1}:
+        found = values()
+        found[place].reshape(-1)[at] = bad
+        assert not bool(all_finite(map(tf.constant, found)))

@@ -1,0 +1,21 @@
+"""Where things lie that can be made anew."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from accumtrain.process.user_cache import user_cache
+
+
+def test_xdg_then_home_then_nowhere(monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", "/there")
+    assert user_cache() == Path("/there/accumtrain")
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    monkeypatch.setenv("HOME", "/home/ada")
+    assert user_cache() == Path("/home/ada/.cache/accumtrain")
+
+    def no_home():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", no_home)
+    assert user_cache() is None
