@@ -1,0 +1,165 @@
+"""python -m tests.mutation accumtrain/optim: which changes of the code does no test notice?
+
+Each mutant (mutations.py) runs in a process of its own against the tests that execute its line. Nothing is written but
+into the folder of --state: which tests execute which line, and the survivors. Survivors that explained.yaml names, with
+the reason why nothing can or need notice them, are counted apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import yaml
+
+from tests.mutation.covering_tests import PYTEST, Recorded, chosen, fingerprint, record
+from tests.mutation.mutations import Mutant, read_mutants
+from tests.mutation.warm_process import InPlaceOf, start, wait_for_one, warm_up
+
+ROOT = Path(__file__).parents[2]
+ROOMS = ("accumtrain/engine", "accumtrain/models", "accumtrain/optim", "accumtrain/backprop")
+TESTS = ("backprop", "contract", "engine", "models", "optim", "planted")
+EXPLAINED = Path(__file__).with_name("explained.yaml")
+START_UP, SLOWER = 30.0, 6.0  # seconds, and how many times its tests' usual time, after which a mutant hangs
+KILLED, SURVIVED, EXPLAINED_ONE, UNTESTED = "killed", "survived", "explained", "no test"
+
+
+@dataclass(frozen=True)
+class Work:
+    """A mutant, its tests, and their usual time."""
+
+    mutant: Mutant
+    tests: list[str]
+    seconds: float
+
+
+def main() -> int:
+    arguments = _arguments()
+    state: Path = arguments.state
+    state.mkdir(parents=True, exist_ok=True)
+    sys.path.insert(0, str(ROOT))
+    warm_up()
+    recorded = _recorded(state, arguments.processes)
+    explained = {mutant: why for entries in _explained().values() for mutant, why in entries.items()}
+    outcomes: dict[str, Counter[str]] = {}
+    work = []
+    for path in _files(arguments.paths):
+        outcomes[path] = Counter()
+        for mutant in _sample(path, arguments):
+            tests, seconds = chosen(recorded, path, mutant.line, arguments.seconds)
+            if mutant.name in explained:
+                outcomes[path][EXPLAINED_ONE] += 1
+            elif not tests:
+                outcomes[path][UNTESTED] += 1
+                print(f"no test executes {path}:{mutant.line} {mutant.name}", flush=True)
+            else:
+                work.append(Work(mutant, tests, seconds))
+    survivors = []
+    for done, (each, outcome) in enumerate(_outcomes(work, arguments.processes, state), 1):
+        outcomes[each.mutant.path][outcome] += 1
+        if outcome == SURVIVED:
+            survivors.append(each.mutant.name)
+            print(f"survived {len(each.tests)} tests: {each.mutant.path}:{each.mutant.line} {each.mutant.name}")
+        print(f"{done} of {len(work)}", end="\r", flush=True)
+    (state / "survivors.json").write_text(json.dumps(survivors))
+    _print_table(outcomes)
+    return 1 if survivors else 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
+    parser.add_argument("paths", nargs="*", default=ROOMS, help="files and folders of the package")
+    parser.add_argument("--sample", type=int, help="mutants of each file, drawn at random but always the same")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of tests that a mutant must survive, at most")
+    parser.add_argument("--processes", type=int, default=2, help="at the same time")
+    parser.add_argument("--again", action="store_true", help="only the survivors of the last run")
+    parser.add_argument("--matching", default="", help="only mutants with this text in their name")
+    parser.add_argument("--state", type=Path, default=ROOT / ".mutants", help="folder for what is recorded")
+    return parser.parse_args()
+
+
+def _explained() -> dict[str, dict[str, str]]:
+    """File -> mutant -> why nothing can or need notice it."""
+    return yaml.safe_load(EXPLAINED.read_text()) or {}
+
+
+def _files(paths: list[str]) -> list[str]:
+    files = [file for path in paths for file in ([path] if path.endswith(".py") else (ROOT / path).rglob("*.py"))]
+    return sorted(str(Path(file).relative_to(ROOT)) if Path(file).is_absolute() else str(file) for file in files)
+
+
+def _sample(path: str, arguments: argparse.Namespace) -> list[Mutant]:
+    mutants = [mutant for mutant in read_mutants(ROOT, path) if arguments.matching in mutant.name]
+    if arguments.again:
+        again = set(json.loads((arguments.state / "survivors.json").read_text()))
+        mutants = [mutant for mutant in mutants if mutant.name in again]
+    if arguments.sample is None or arguments.sample >= len(mutants):
+        return mutants
+    return random.Random(path).sample(mutants, arguments.sample)
+
+
+# --- which tests execute which line -----------------------------------------------------------------------------
+
+
+def _recorded(state: Path, processes: int) -> list[Recorded]:
+    """What each test file executes; recorded anew where the file or the package has changed."""
+    package = fingerprint(ROOT, _files(list(ROOMS)))
+    files = [
+        str(file.relative_to(ROOT)) for room in TESTS for file in sorted((ROOT / "tests" / room).glob("test_*.py"))
+    ]
+    outputs = {file: state / f"{Path(file).stem}-{package}-{fingerprint(ROOT, [file])}.json" for file in files}
+    missing = [file for file in files if not outputs[file].exists()]
+    running: dict[int, float] = {}
+    while missing or running:
+        while missing and len(running) < processes:
+            file = missing.pop()
+            child = start(partial(record, ROOT, file, ROOMS, outputs[file]), state / f"{Path(file).stem}.log")
+            running[child] = time.monotonic() + 1200.0
+            print(f"recording {file}", flush=True)
+        ended, _ = wait_for_one(running)
+        del running[ended]
+    return [Recorded(**json.loads(output.read_text())) for output in outputs.values() if output.exists()]
+
+
+# --- mutants ----------------------------------------------------------------------------------------------------
+
+
+def _outcomes(work: list[Work], processes: int, state: Path) -> Iterator[tuple[Work, str]]:
+    """Yields each mutant with its outcome, in the order in which they end."""
+    waiting, running, limits = list(reversed(work)), dict[int, Work](), dict[int, float]()
+    while waiting or running:
+        while waiting and len(running) < processes:
+            each = waiting.pop()
+            child = start(partial(_test, each), state / f"mutant{len(waiting) % processes}.log")
+            running[child] = each
+            limits[child] = time.monotonic() + START_UP + SLOWER * each.seconds
+        ended, status = wait_for_one(limits)
+        del limits[ended]
+        yield running.pop(ended), SURVIVED if status == 0 else KILLED
+
+
+def _test(work: Work) -> int:
+    """Runs the tests of a mutant, in a child. Returns pytest's exit code, 0 if all of them pass."""
+    import pytest
+
+    sys.meta_path.insert(0, InPlaceOf(ROOT, work.mutant.path, work.mutant.source))
+    return int(pytest.main([*PYTEST, "--exitfirst", *work.tests]))
+
+
+def _print_table(outcomes: dict[str, Counter[str]]) -> None:
+    columns = (KILLED, SURVIVED, EXPLAINED_ONE, UNTESTED)
+    print(f"{'file':44}" + "".join(f"{column:>11}" for column in columns))
+    for path, counts in [*outcomes.items(), ("all", sum(outcomes.values(), Counter()))]:
+        print(f"{path:44}" + "".join(f"{counts[column]:11}" for column in columns))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,96 @@
+"""Which tests execute each line of the package, and how long each of them takes: recorded once for each test file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import coverage
+import pytest
+
+
+@dataclass
+class Recorded:
+    """What the tests of one file execute.
+
+    Attributes:
+        seconds: of each test that passes, by its pytest name.
+        lines: path of a file of the package -> line -> tests that execute it.
+    """
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    lines: dict[str, dict[str, list[str]]] = field(default_factory=dict)
+
+    def of(self, path: str, line: int) -> set[str]:
+        """The tests that execute a line; for one that only the import executes, those of the whole file."""
+        lines = self.lines.get(path, {})
+        found = lines.get(str(line)) or [test for tests in lines.values() for test in tests]
+        return set(found) & self.seconds.keys()
+
+
+def record(root: Path, test_file: str, rooms: Iterable[str], output: Path) -> None:
+    """Runs the fast tests of a file once, and writes what they execute. For a process of its own.
+
+    Args:
+        rooms: folders or files of the package whose lines count.
+    """
+    measured = coverage.Coverage(
+        data_file=None, include=[f"{root}/{room}/**" for room in rooms], concurrency="thread", config_file=False
+    )
+    plugin = _Contexts(measured)
+    measured.start()
+    pytest.main([*PYTEST, test_file], plugins=[plugin])
+    measured.stop()
+    data = measured.get_data()
+    result = Recorded(plugin.seconds)
+    for file in data.measured_files():
+        by_line = data.contexts_by_lineno(file).items()
+        lines = {str(line): [context for context in contexts if context] for line, contexts in by_line}
+        result.lines[str(Path(file).relative_to(root))] = {line: tests for line, tests in lines.items() if tests}
+    output.write_text(json.dumps(vars(result)))
+
+
+PYTEST = ("-q", "-p", "no:cacheprovider", "--no-header")
+
+
+class _Contexts:
+    """A plugin of pytest: the lines that a test executes carry its name."""
+
+    def __init__(self, measured: coverage.Coverage):
+        self.measured, self.seconds = measured, dict[str, float]()
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self.measured.switch_context(nodeid)
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.when == "call" and report.passed:
+            self.seconds[report.nodeid] = report.duration
+
+
+def fingerprint(root: Path, files: Iterable[str]) -> str:
+    """Changes whenever one of the files does."""
+    content = b"".join((root / file).read_bytes() for file in files)
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def chosen(recorded: Iterable[Recorded], path: str, line: int, seconds: float) -> tuple[list[str], float]:
+    """The tests to run for a change of a line, and how long they take: those of its own room first, then the fastest.
+
+    Args:
+        seconds: the most that they may take together.
+    """
+    room = path.split("/")[1]
+    known = {test: each.seconds[test] for each in recorded for test in each.of(path, line)}
+    order = sorted(known, key=lambda test: (not test.startswith(f"tests/{room}/"), known[test]))
+    tests: list[str] = []
+    total = 0.0
+    for test in order:
+        if tests and total + known[test] > seconds:
+            continue
+        tests.append(test)
+        total += known[test]
+    return tests, total
