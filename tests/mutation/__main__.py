@@ -26,7 +26,10 @@ from tests.mutation.warm_process import InPlaceOf, start, wait_for_one, warm_up
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("accumtrain/engine", "accumtrain/models", "accumtrain/optim", "accumtrain/backprop")
-TESTS = ("backprop", "contract", "engine", "models", "optim", "planted")
+TESTS = (
+    *("backprop", "engine", "models", "optim", "planted"),
+    *(f"contract/test_{name}.py" for name in ("losses_and_schedules", "models", "optimizers")),
+)
 EXPLAINED = Path(__file__).with_name("explained.yaml")
 START_UP, SLOWER = 30.0, 6.0  # seconds, and how many times its tests' usual time, after which a mutant hangs
 KILLED, SURVIVED, EXPLAINED_ONE, UNTESTED = "killed", "survived", "explained", "no test"
@@ -112,9 +115,9 @@ def _sample(path: str, arguments: argparse.Namespace) -> list[Mutant]:
 def _recorded(state: Path, processes: int) -> list[Recorded]:
     """What each test file executes; recorded anew where the file or the package has changed."""
     package = fingerprint(ROOT, _files(list(ROOMS)))
-    files = [
-        str(file.relative_to(ROOT)) for room in TESTS for file in sorted((ROOT / "tests" / room).glob("test_*.py"))
-    ]
+    folders = [ROOT / "tests" / name for name in TESTS]
+    found = [file for folder in folders for file in (folder.rglob("test_*.py") if folder.is_dir() else [folder])]
+    files = sorted(str(file.relative_to(ROOT)) for file in found)
     outputs = {file: state / f"{Path(file).stem}-{package}-{fingerprint(ROOT, [file])}.json" for file in files}
     missing = [file for file in files if not outputs[file].exists()]
     running: dict[int, float] = {}
@@ -124,8 +127,10 @@ def _recorded(state: Path, processes: int) -> list[Recorded]:
             child = start(partial(record, ROOT, file, ROOMS, outputs[file]), state / f"{Path(file).stem}.log")
             running[child] = time.monotonic() + 1200.0
             print(f"recording {file}", flush=True)
-        ended, _ = wait_for_one(running)
+        ended, status = wait_for_one(running)
         del running[ended]
+        if status:
+            print(f"no recording: the end of {state}/*.log says why", flush=True)
     return [Recorded(**json.loads(output.read_text())) for output in outputs.values() if output.exists()]
 
 

@@ -141,11 +141,8 @@ def _other_calls(node: ast.Call) -> Iterator[ast.AST]:
         yield _changed(node, func=_changed(node.func, attr=OTHER_FUNCTIONS[name]))
     elif name in OTHER_FUNCTIONS:
         yield _changed(node, func=ast.Name(OTHER_FUNCTIONS[name], ast.Load()))
-    if (
-        len(node.args) > 1
-        and name not in NOT_SWAPPED
-        and not any(isinstance(each, ast.Starred) for each in node.args[:2])
-    ):
+    listed = not any(isinstance(each, ast.Starred) for each in node.args[:2])
+    if len(node.args) > 1 and listed and name not in NOT_SWAPPED:
         yield _changed(node, args=[node.args[1], node.args[0], *node.args[2:]])
     if _is_of_tensorflow(node.func) and node.args and name not in MAKES_SOMETHING_NEW:
         yield node.args[0]

@@ -1,4 +1,4 @@
-"""Several updates of one weight by the rules of job=verify, in float64 NumPy, which share nothing with accumtrain/optim."""
+"""Several updates of one weight by the rules of job=verify, in float64 NumPy."""
 
 from __future__ import annotations
 
