@@ -20,9 +20,9 @@ from pathlib import Path
 
 import yaml
 
-from tests.mutation.covering_tests import PYTEST, Recorded, chosen, fingerprint, record
+from tests.mutation.covering_tests import PYTEST, Recorded, chosen, record
 from tests.mutation.mutations import Mutant, read_mutants
-from tests.mutation.warm_process import InPlaceOf, start, wait_for_one, warm_up
+from tests.mutation.warm_process import TIMED_OUT, InPlaceOf, start, wait_for_one, warm_up
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("accumtrain/engine", "accumtrain/models", "accumtrain/optim", "accumtrain/backprop")
@@ -32,7 +32,7 @@ TESTS = (
 )
 EXPLAINED = Path(__file__).with_name("explained.yaml")
 START_UP, SLOWER = 30.0, 6.0  # seconds, and how many times its tests' usual time, after which a mutant hangs
-KILLED, SURVIVED, EXPLAINED_ONE, UNTESTED = "killed", "survived", "explained", "no test"
+KILLED, HUNG, SURVIVED, EXPLAINED_ONE, UNTESTED = "killed", "hung", "survived", "explained", "no test"
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def main() -> int:
         if outcome == SURVIVED:
             survivors.append(each.mutant.name)
             print(f"survived {len(each.tests)} tests: {each.mutant.path}:{each.mutant.line} {each.mutant.name}")
-        print(f"{done} of {len(work)}", end="\r", flush=True)
+        print(f"{done} of {len(work)}", end="\r" if sys.stdout.isatty() else "\n", flush=True)
     (state / "survivors.json").write_text(json.dumps(survivors))
     _print_table(outcomes)
     return 1 if survivors else 0
@@ -95,8 +95,9 @@ def _explained() -> dict[str, dict[str, str]]:
 
 
 def _files(paths: list[str]) -> list[str]:
-    files = [file for path in paths for file in ([path] if path.endswith(".py") else (ROOT / path).rglob("*.py"))]
-    return sorted(str(Path(file).relative_to(ROOT)) if Path(file).is_absolute() else str(file) for file in files)
+    """The files of the paths, each relative to the root."""
+    found = [[ROOT / path] if path.endswith(".py") else sorted((ROOT / path).rglob("*.py")) for path in paths]
+    return [str(file.relative_to(ROOT)) for files in found for file in files]
 
 
 def _sample(path: str, arguments: argparse.Namespace) -> list[Mutant]:
@@ -113,13 +114,12 @@ def _sample(path: str, arguments: argparse.Namespace) -> list[Mutant]:
 
 
 def _recorded(state: Path, processes: int) -> list[Recorded]:
-    """What each test file executes; recorded anew where the file or the package has changed."""
-    package = fingerprint(ROOT, _files(list(ROOMS)))
+    """What each test file executes; recorded anew where it, or what it executes, has changed."""
     folders = [ROOT / "tests" / name for name in TESTS]
     found = [file for folder in folders for file in (folder.rglob("test_*.py") if folder.is_dir() else [folder])]
     files = sorted(str(file.relative_to(ROOT)) for file in found)
-    outputs = {file: state / f"{Path(file).stem}-{package}-{fingerprint(ROOT, [file])}.json" for file in files}
-    missing = [file for file in files if not outputs[file].exists()]
+    outputs = {file: state / f"{Path(file).stem}.json" for file in files}
+    missing = [file for file in files if not outputs[file].exists() or not _read(outputs[file]).is_current(ROOT)]
     running: dict[int, float] = {}
     while missing or running:
         while missing and len(running) < processes:
@@ -131,7 +131,11 @@ def _recorded(state: Path, processes: int) -> list[Recorded]:
         del running[ended]
         if status:
             print(f"no recording: the end of {state}/*.log says why", flush=True)
-    return [Recorded(**json.loads(output.read_text())) for output in outputs.values() if output.exists()]
+    return [_read(output) for output in outputs.values() if output.exists()]
+
+
+def _read(output: Path) -> Recorded:
+    return Recorded(**json.loads(output.read_text()))
 
 
 # --- mutants ----------------------------------------------------------------------------------------------------
@@ -148,7 +152,7 @@ def _outcomes(work: list[Work], processes: int, state: Path) -> Iterator[tuple[W
             limits[child] = time.monotonic() + START_UP + SLOWER * each.seconds
         ended, status = wait_for_one(limits)
         del limits[ended]
-        yield running.pop(ended), SURVIVED if status == 0 else KILLED
+        yield running.pop(ended), {0: SURVIVED, TIMED_OUT: HUNG}.get(status, KILLED)
 
 
 def _test(work: Work) -> int:
@@ -160,7 +164,7 @@ def _test(work: Work) -> int:
 
 
 def _print_table(outcomes: dict[str, Counter[str]]) -> None:
-    columns = (KILLED, SURVIVED, EXPLAINED_ONE, UNTESTED)
+    columns = (KILLED, HUNG, SURVIVED, EXPLAINED_ONE, UNTESTED)
     print(f"{'file':44}" + "".join(f"{column:>11}" for column in columns))
     for path, counts in [*outcomes.items(), ("all", sum(outcomes.values(), Counter()))]:
         print(f"{path:44}" + "".join(f"{counts[column]:11}" for column in columns))

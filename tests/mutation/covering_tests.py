@@ -20,10 +20,16 @@ class Recorded:
     Attributes:
         seconds: of each test that passes, by its pytest name.
         lines: path of a file of the package -> line -> tests that execute it.
+        files: fingerprints of the test file and of those files.
     """
 
     seconds: dict[str, float] = field(default_factory=dict)
     lines: dict[str, dict[str, list[str]]] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+
+    def is_current(self, root: Path) -> bool:
+        """Whether none of the files has changed since."""
+        return all(fingerprint(root / file) == known for file, known in self.files.items())
 
     def of(self, path: str, line: int) -> set[str]:
         """The tests that execute a line; for one that only the import executes, those of the whole file."""
@@ -51,6 +57,7 @@ def record(root: Path, test_file: str, rooms: Iterable[str], output: Path) -> No
         by_line = data.contexts_by_lineno(file).items()
         lines = {str(line): [context for context in contexts if context] for line, contexts in by_line}
         result.lines[str(Path(file).relative_to(root))] = {line: tests for line, tests in lines.items() if tests}
+    result.files = {file: fingerprint(root / file) for file in [test_file, *result.lines]}
     output.write_text(json.dumps(vars(result)))
 
 
@@ -71,10 +78,9 @@ class _Contexts:
             self.seconds[report.nodeid] = report.duration
 
 
-def fingerprint(root: Path, files: Iterable[str]) -> str:
-    """Changes whenever one of the files does."""
-    content = b"".join((root / file).read_bytes() for file in files)
-    return hashlib.sha256(content).hexdigest()[:16]
+def fingerprint(file: Path) -> str:
+    """Changes whenever the file does."""
+    return hashlib.sha256(file.read_bytes() if file.exists() else b"").hexdigest()[:16]
 
 
 def chosen(recorded: Iterable[Recorded], path: str, line: int, seconds: float) -> tuple[list[str], float]:
