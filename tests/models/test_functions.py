@@ -120,7 +120,7 @@ class Apart:
             if f"{path}/activations/{place}/norm/gamma" in self.named:
                 x = relu(self.norm(x, f"{path}/activations/{place}/norm"))
             else:
-                assert place == 0 and path.startswith("segments/1/"), "only the first unit, behind the stem's"
+                assert (place, path.split("/")[1]) == (0, "1"), "only in the first unit, behind the stem's"
             x = convolution(x, self.named[f"{path}/convs/{place}/kernel"], stride if place == 0 else 1)
         return x
 

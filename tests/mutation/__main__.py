@@ -70,9 +70,9 @@ def main() -> int:
         outcomes[each.mutant.path][outcome] += 1
         if outcome == SURVIVED:
             survivors.append(each.mutant.name)
+            (state / "survivors.json").write_text(json.dumps(survivors))
             print(f"survived {len(each.tests)} tests: {each.mutant.path}:{each.mutant.line} {each.mutant.name}")
         print(f"{done} of {len(work)}", end="\r" if sys.stdout.isatty() else "\n", flush=True)
-    (state / "survivors.json").write_text(json.dumps(survivors))
     _print_table(outcomes)
     return 1 if survivors else 0
 
