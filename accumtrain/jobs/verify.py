@@ -27,6 +27,7 @@ from accumtrain.engine.checks.optimizer_check import check_optimizer
 from accumtrain.engine.checks.policy_checks import check_policies
 from accumtrain.engine.checks.result import Result
 from accumtrain.engine.checks.window_checks import Accumulated, WindowOfExamples, check_window
+from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
 from accumtrain.errors import ConfigError, VerificationError
 from accumtrain.jobs.starting import begin_with_weights
@@ -102,11 +103,13 @@ def _checks(config: Config, data: Data, devices: Devices, examples: WindowOfExam
     names, decayed = [variable.name.split(":")[0] for variable in window.variables_], window.model.decayed
     paths = window.model.trainable_paths
     factors = rate_factors(config.optim.rates, paths)
-    accumulated = check_window(window, devices.strategy, examples, config.precision, bitwise)
+    with devices.strategy.scope():
+        step = Step(window, devices.strategy)
+    accumulated = check_window(window, step, devices.strategy, examples, config.precision, bitwise)
     later = check_later_updates(
-        window, devices.strategy, examples, config.optim, config.schedule, total, config.ema.decay
+        window, step, devices.strategy, examples, config.optim, config.schedule, total, config.ema.decay
     )
-    del window  # frees its memory for the next one
+    del window, step  # frees its memory for the next one
     summed = examples.steps if config.accum.reduction == "sum" else 1  # mean gradients of micro-batches, in an update
     return [
         *accumulated.results,

@@ -15,7 +15,7 @@ import tensorflow as tf
 from accumtrain.backprop.mode import EVALUATION, Mode
 from accumtrain.kinds.models import ModelConfig, ResNetConfig, RevNetConfig
 from accumtrain.models.build_model import build_model
-from accumtrain.models.layers import Initializer
+from accumtrain.models.layers import BatchNorm, Bias, Conv, Dense, GroupNorm, Initializer
 from accumtrain.models.spec import ModelSpec
 
 SHAPE = (11, 9, 3)  # odd: pooling and strides leave a rest
@@ -67,8 +67,40 @@ def test_kernels_are_drawn_with_the_variance_of_their_layer(parts):
         np.testing.assert_allclose(variable, unit * math.sqrt(2 / (size * 16 * parts)), rtol=1e-6)
     unit = tf.random.stateless_uniform([12, 5], [7, 3], -1.0, 1.0)
     np.testing.assert_allclose(dense, unit * math.sqrt(3 / 12), rtol=1e-5, atol=1e-7)
-    values = [init.constant(value, 3, "name").numpy() for value in (0.0, 1.0)]
-    np.testing.assert_array_equal(values, [[0.0] * 3, [1.0] * 3])
+
+
+def test_layers_begin_with_the_numbers_of_their_papers():
+    """Of one with the defaults of its arguments; a network draws its kernels in the order of its layers."""
+    init = Initializer(seed=7)
+    conv, dense, bias = Conv(init, 3, 4, 16), Dense(init, 12, 5), Bias(init, 3)
+    norm, group = BatchNorm(init, 3), GroupNorm(init, 24)
+    unit = tf.random.stateless_truncated_normal([3, 3, 4, 16], [7, 1])
+    np.testing.assert_allclose(conv.kernel, unit * math.sqrt(2 / (9 * 16)), rtol=1e-6)
+    assert (conv.stride, conv.padding, init.drawn) == (1, "SAME", 2)
+    for layer in (norm, group):
+        assert not np.any(layer.beta)
+        assert np.all(layer.gamma == 1.0)
+    assert not np.any([*dense.bias.numpy(), *bias.bias.numpy(), *norm.moving_mean.numpy()])
+    assert np.all(norm.moving_variance == 1.0)
+    assert (norm.channels, norm.momentum, norm.frozen, group.groups) == (3, 0.9, False, 3)
+    assert [variable.name for variable in norm.trainable_variables] == ["beta:0", "gamma:0"]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_the_variance_is_the_biased_one_also_of_an_unknown_number_of_examples(count):
+    """One value has no variance, biased or not."""
+    x = np.random.default_rng(0).normal(size=(count, 1, 1, 4)).astype(np.float32)
+    norm = BatchNorm(Initializer(0), 4)
+
+    def statistics(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        mode = Mode(training=True, recording=True)
+        norm(x, mode)
+        return mode.statistics[norm]
+
+    for shape in ([None, 1, 1, 4], x.shape):
+        mean, variance = tf.function(statistics, input_signature=[tf.TensorSpec(shape)])(tf.constant(x))
+        np.testing.assert_allclose(mean, x.mean((0, 1, 2)), rtol=1e-6)
+        np.testing.assert_allclose(variance, x.astype(float).var((0, 1, 2)), rtol=1e-5)
 
 
 # --- written apart --------------------------------------------------------------------------------------------------
@@ -95,6 +127,7 @@ class Apart:
                 path, stride = f"segments/{segment}/layers/0", 2 if stage > 0 and unit == 0 else 1
                 residual = self.residual(x, f"{path}/residual", stride)
                 x = self.shortcut(x, residual, f"{path}/shortcut", stride) + residual
+                assert x.shape[-1] == self.width(stage)
                 segment += 1
         return x, f"segments/{segment}/layers/0"
 
@@ -107,7 +140,12 @@ class Apart:
                 y1 = self.shortcut(x1, f, f"{path}/shortcuts/0/function", stride) + f
                 g = self.residual(y1, f"{path}/g/function", 1)
                 x1, x2 = y1, self.shortcut(x2, g, f"{path}/shortcuts/1/function", stride) + g
+                assert x1.shape[-1] == x2.shape[-1] == self.width(stage) // 2
         return np.concatenate([x1, x2], axis=-1), f"segments/{len(self.config.units) + 1}/layers/1"
+
+    def width(self, stage: int) -> int:
+        """Channels of the output of a stage, of both streams."""
+        return self.config.filters[stage + 1] * (4 if self.config.bottleneck else 1)
 
     def stem(self, images: np.ndarray, path: str) -> np.ndarray:
         large = self.config.stem == "imagenet"
@@ -116,12 +154,17 @@ class Apart:
         return pool(x, 3, 2, np.nanmax) if large else x
 
     def residual(self, x: np.ndarray, path: str, stride: int) -> np.ndarray:
-        for place in range(3 if self.config.bottleneck else 2):
+        kernels = [self.named[f"{path}/convs/{place}/kernel"] for place in range(3 if self.config.bottleneck else 2)]
+        outputs = kernels[-1].shape[-1]
+        inner, sizes = (outputs // 4, [1, 3, 1]) if self.config.bottleneck else (outputs, [3, 3])
+        assert [kernel.shape[0] for kernel in kernels] == sizes
+        assert {kernel.shape[-1] for kernel in kernels[:-1]} == {inner}
+        for place, kernel in enumerate(kernels):
             if f"{path}/activations/{place}/norm/gamma" in self.named:
                 x = relu(self.norm(x, f"{path}/activations/{place}/norm"))
             else:
                 assert (place, path.split("/")[1]) == (0, "1"), "only in the first unit, behind the stem's"
-            x = convolution(x, self.named[f"{path}/convs/{place}/kernel"], stride if place == 0 else 1)
+            x = convolution(x, kernel, stride if place == 0 else 1)
         return x
 
     def shortcut(self, x: np.ndarray, like: np.ndarray, path: str, stride: int) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,11 +31,13 @@ class Recorded:
         """Whether none of the files has changed since."""
         return all(fingerprint(root / file) == known for file, known in self.files.items())
 
-    def of(self, path: str, line: int) -> set[str]:
-        """The tests that execute a line; for one that only the import executes, those of the whole file."""
-        lines = self.lines.get(path, {})
-        found = lines.get(str(line)) or [test for tests in lines.values() for test in tests]
-        return set(found) & self.seconds.keys()
+    def of_line(self, path: str, line: int) -> set[str]:
+        """The tests that execute a line."""
+        return self.seconds.keys() & self.lines.get(path, {}).get(str(line), [])
+
+    def of_file(self, path: str) -> set[str]:
+        """The tests that execute any line of a file."""
+        return self.seconds.keys() & {test for tests in self.lines.get(path, {}).values() for test in tests}
 
 
 def record(root: Path, test_file: str, rooms: Iterable[str], output: Path) -> None:
@@ -83,14 +85,16 @@ def fingerprint(file: Path) -> str:
     return hashlib.sha256(file.read_bytes() if file.exists() else b"").hexdigest()[:16]
 
 
-def chosen(recorded: Iterable[Recorded], path: str, line: int, seconds: float) -> tuple[list[str], float]:
+def chosen(recorded: Sequence[Recorded], path: str, line: int, seconds: float) -> tuple[list[str], float]:
     """The tests to run for a change of a line, and how long they take: those of its own room first, then the fastest.
 
     Args:
         seconds: the most that they may take together.
     """
     room = path.split("/")[1]
-    known = {test: each.seconds[test] for each in recorded for test in each.of(path, line)}
+    known = {test: each.seconds[test] for each in recorded for test in each.of_line(path, line)}
+    if not known:  # only the import executes the line
+        known = {test: each.seconds[test] for each in recorded for test in each.of_file(path)}
     order = sorted(known, key=lambda test: (not test.startswith(f"tests/{room}/"), known[test]))
     tests: list[str] = []
     total = 0.0

@@ -21,6 +21,7 @@ LATE = 10**6  # updates, after which the average's own decay holds
 
 def check_later_updates(
     window: Window,
+    step: Step,
     strategy: tf.distribute.Strategy,
     examples: WindowOfExamples,
     optim: OptimConfig,
@@ -32,16 +33,15 @@ def check_later_updates(
 
     Args:
         window: whose buffers are clear.
+        step: of the window and the strategy.
         total: number of updates of the run.
         decay: of the moving average; 0 for none.
     """
-    with strategy.scope():
-        step = Step(window, strategy)
     results = []
     if rate_of(optim, schedule, 1, total) is not None:
         results.append(_rates(window, step, optim, schedule, total))
     if decay:
-        results.append(_average(window, strategy, step, examples, decay))
+        results.append(_average(window, step, strategy, examples, decay))
     return results
 
 
@@ -58,7 +58,7 @@ def _rates(window: Window, step: Step, optim: OptimConfig, schedule: ScheduleCon
 
 
 def _average(
-    window: Window, strategy: tf.distribute.Strategy, step: Step, examples: WindowOfExamples, decay: float
+    window: Window, step: Step, strategy: tf.distribute.Strategy, examples: WindowOfExamples, decay: float
 ) -> Result:
     """The averages are first moved away from the weights, or what the decay keeps of them would not show."""
     assert window.ema is not None
