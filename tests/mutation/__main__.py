@@ -14,7 +14,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -29,7 +29,9 @@ ROOMS = ("accumtrain/engine", "accumtrain/models", "accumtrain/optim", "accumtra
 TESTS = (
     *("backprop", "engine", "models", "optim", "planted"),
     *(f"contract/test_{name}.py" for name in ("losses_and_schedules", "models", "optimizers")),
+    "jobs/test_verify.py",
 )
+SURVIVORS = "survivors.json"
 EXPLAINED = Path(__file__).with_name("explained.yaml")
 START_UP, SLOWER = 30.0, 6.0  # seconds, and how many times its tests' usual time, after which a mutant hangs
 KILLED, HUNG, SURVIVED, EXPLAINED_ONE, UNTESTED = "killed", "hung", "survived", "explained", "no test"
@@ -51,26 +53,30 @@ def main() -> int:
     sys.path.insert(0, str(ROOT))
     warm_up()
     recorded = _recorded(state, arguments.processes)
-    explained = {mutant: why for entries in _explained().values() for mutant, why in entries.items()}
+    explained = yaml.safe_load(EXPLAINED.read_text()) or {}  # file -> mutant -> why nothing can or need notice it
     outcomes: dict[str, Counter[str]] = {}
     work = []
     for path in _files(arguments.paths):
         outcomes[path] = Counter()
         for mutant in _sample(path, arguments):
-            tests, seconds = chosen(recorded, path, mutant.line, arguments.seconds)
-            if mutant.name in explained:
+            tests, seconds = chosen(recorded, mutant, arguments.seconds)
+            if mutant.name in explained.get(path, {}):
                 outcomes[path][EXPLAINED_ONE] += 1
             elif not tests:
                 outcomes[path][UNTESTED] += 1
                 print(f"no test executes {path}:{mutant.line} {mutant.name}", flush=True)
             else:
                 work.append(Work(mutant, tests, seconds))
-    survivors = []
+    survivors: list[str] = []
+    _write(state, survivors)
+    if work and not _pass_without_a_change(work[0], state):
+        print(f"the tests of {work[0].mutant.path} fail without any change: the log in {state} says why")
+        return 2
     for done, (each, outcome) in enumerate(_outcomes(work, arguments.processes, state), 1):
         outcomes[each.mutant.path][outcome] += 1
         if outcome == SURVIVED:
             survivors.append(each.mutant.name)
-            (state / "survivors.json").write_text(json.dumps(survivors))
+            _write(state, survivors)
             print(f"survived {len(each.tests)} tests: {each.mutant.path}:{each.mutant.line} {each.mutant.name}")
         print(f"{done} of {len(work)}", end="\r" if sys.stdout.isatty() else "\n", flush=True)
     _print_table(outcomes)
@@ -89,11 +95,6 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _explained() -> dict[str, dict[str, str]]:
-    """File -> mutant -> why nothing can or need notice it."""
-    return yaml.safe_load(EXPLAINED.read_text()) or {}
-
-
 def _files(paths: list[str]) -> list[str]:
     """The files of the paths, each relative to the root."""
     found = [[ROOT / path] if path.endswith(".py") else sorted((ROOT / path).rglob("*.py")) for path in paths]
@@ -103,7 +104,7 @@ def _files(paths: list[str]) -> list[str]:
 def _sample(path: str, arguments: argparse.Namespace) -> list[Mutant]:
     mutants = [mutant for mutant in read_mutants(ROOT, path) if arguments.matching in mutant.name]
     if arguments.again:
-        again = set(json.loads((arguments.state / "survivors.json").read_text()))
+        again = set(json.loads((arguments.state / SURVIVORS).read_text()))
         mutants = [mutant for mutant in mutants if mutant.name in again]
     if arguments.sample is None or arguments.sample >= len(mutants):
         return mutants
@@ -138,7 +139,17 @@ def _read(output: Path) -> Recorded:
     return Recorded(**json.loads(output.read_text()))
 
 
+def _write(state: Path, survivors: list[str]) -> None:
+    (state / SURVIVORS).write_text(json.dumps(survivors))
+
+
 # --- mutants ----------------------------------------------------------------------------------------------------
+
+
+def _pass_without_a_change(work: Work, state: Path) -> bool:
+    unchanged = replace(work.mutant, source=(ROOT / work.mutant.path).read_text())
+    ((_, outcome),) = _outcomes([replace(work, mutant=unchanged)], 1, state)
+    return outcome == SURVIVED
 
 
 def _outcomes(work: list[Work], processes: int, state: Path) -> Iterator[tuple[Work, str]]:
@@ -147,7 +158,7 @@ def _outcomes(work: list[Work], processes: int, state: Path) -> Iterator[tuple[W
     while waiting or running:
         while waiting and len(running) < processes:
             each = waiting.pop()
-            child = start(partial(_test, each), state / f"mutant{len(waiting) % processes}.log")
+            child = start(partial(_test, each), state / f"mutant{len(work) - len(waiting)}.log")
             running[child] = each
             limits[child] = time.monotonic() + START_UP + SLOWER * each.seconds
         ended, status = wait_for_one(limits)

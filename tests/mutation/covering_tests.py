@@ -12,6 +12,8 @@ from typing import Any
 import coverage
 import pytest
 
+from tests.mutation.mutations import Mutant
+
 
 @dataclass
 class Recorded:
@@ -85,16 +87,18 @@ def fingerprint(file: Path) -> str:
     return hashlib.sha256(file.read_bytes() if file.exists() else b"").hexdigest()[:16]
 
 
-def chosen(recorded: Sequence[Recorded], path: str, line: int, seconds: float) -> tuple[list[str], float]:
-    """The tests to run for a change of a line, and how long they take: those of its own room first, then the fastest.
+def chosen(recorded: Sequence[Recorded], mutant: Mutant, seconds: float) -> tuple[list[str], float]:
+    """The tests to run for a mutant, and how long they take: those of its own room first, then the fastest.
 
     Args:
         seconds: the most that they may take together.
     """
-    room = path.split("/")[1]
-    known = {test: each.seconds[test] for each in recorded for test in each.of_line(path, line)}
-    if not known:  # only the import executes the line
-        known = {test: each.seconds[test] for each in recorded for test in each.of_file(path)}
+    room = mutant.path.split("/")[1]
+    known = {
+        test: each.seconds[test]
+        for each in recorded
+        for test in (each.of_file(mutant.path) if mutant.by_import else each.of_line(mutant.path, mutant.line))
+    }
     order = sorted(known, key=lambda test: (not test.startswith(f"tests/{room}/"), known[test]))
     tests: list[str] = []
     total = 0.0

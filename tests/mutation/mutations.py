@@ -35,12 +35,14 @@ class Mutant:
     Attributes:
         path: of the file, relative to the root of the repository.
         line: of the change, from 1.
+        by_import: whether importing the file executes it.
         name: the function, and its lines before and after; the same as long as these lines are.
         source: the whole file with the change.
     """
 
     path: str
     line: int
+    by_import: bool
     name: str
     source: str
 
@@ -48,8 +50,8 @@ class Mutant:
 def mutants_of(path: str, source: str) -> Iterator[Mutant]:
     """Yields all mutants of a file, in the order of its lines."""
     found = [
-        _mutant(path, source, owner, changed, replacement)
-        for owner, node in _mutable(ast.parse(source), "")
+        _mutant(path, source, owner, by_import, changed, replacement)
+        for owner, by_import, node in _mutable(ast.parse(source), "", True)
         for changed, replacement in _replacements(node)
     ]
     yield from sorted({mutant.source: mutant for mutant in found}.values(), key=lambda mutant: mutant.line)
@@ -60,20 +62,21 @@ def read_mutants(root: Path, path: str) -> list[Mutant]:
     return list(mutants_of(path, (root / path).read_text()))
 
 
-def _mutable(node: ast.AST, owner: str) -> Iterator[tuple[str, ast.AST]]:
+def _mutable(node: ast.AST, owner: str, by_import: bool) -> Iterator[tuple[str, bool, ast.AST]]:
     """The nodes that are executed and have a meaning: no annotations, decorators, docstrings or messages of errors."""
     if isinstance(node, (ast.Raise, ast.Assert, ast.JoinedStr, ast.Import, ast.ImportFrom)) or _is_plain(node):
         return
     if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
         owner = f"{owner}.{node.name}".lstrip(".")
-    yield owner, node
+    yield owner, by_import, node
     left_out = {"annotation", "returns", "decorator_list", "bases", "type_comment"}
     for field, value in ast.iter_fields(node):
         if field in left_out:
             continue
+        child_by_import = by_import and not (field == "body" and isinstance(node, (ast.FunctionDef, ast.Lambda)))
         for child in value if isinstance(value, list) else [value]:
             if isinstance(child, ast.AST) and not _is_text(child) and not _is_alias(node, child):
-                yield from _mutable(child, owner)
+                yield from _mutable(child, owner, child_by_import)
 
 
 def _is_plain(node: ast.AST) -> bool:
@@ -164,7 +167,9 @@ def _changed(node: ast.AST, **fields: object) -> ast.AST:
     return changed
 
 
-def _mutant(path: str, source: str, owner: str, node: ast.expr | ast.stmt, replacement: ast.AST) -> Mutant:
+def _mutant(
+    path: str, source: str, owner: str, by_import: bool, node: ast.expr | ast.stmt, replacement: ast.AST
+) -> Mutant:
     """Replaces the text of the node only, so that the lines of the others stay."""
     assert node.end_lineno is not None
     lines = source.encode().splitlines(keepends=True)  # offsets count bytes
@@ -174,4 +179,4 @@ def _mutant(path: str, source: str, owner: str, node: ast.expr | ast.stmt, repla
     new = head + (b"(" + text + b")" if isinstance(node, ast.expr) else text) + tail
     before = b" ".join(line.strip() for line in lines[first : last + 1]).decode()
     changed = b"".join([*lines[:first], new, *lines[last + 1 :]]).decode()
-    return Mutant(path, node.lineno, f"{owner or 'module'}: {before} => {new.decode().strip()}", changed)
+    return Mutant(path, node.lineno, by_import, f"{owner or 'module'}: {before} => {new.decode().strip()}", changed)

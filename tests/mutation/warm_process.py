@@ -31,6 +31,10 @@ def warm_up() -> None:
     sys.dont_write_bytecode = True
     for name in IMPORTED:
         importlib.import_module(name)
+    from tensorflow.python.autograph.core import config  # not public
+
+    # autograph would compile the functions of the package anew, from their files
+    config.CONVERSION_RULES = (config.DoNotConvert("accumtrain"), *config.CONVERSION_RULES)
     assert not environment.computes_already(), "a fork of a TensorFlow that computes would hang"
     for name in [name for name in sys.modules if name.startswith("accumtrain")]:
         del sys.modules[name]
