@@ -6,9 +6,12 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.backprop.mode import Mode
+from accumtrain.kinds.models import RevNetConfig
 from accumtrain.models.blocks import Residual
+from accumtrain.models.build_model import build_model
 from accumtrain.models.layers import Initializer
 from accumtrain.models.revnet import count_stored_inner_convs
+from accumtrain.models.spec import ModelSpec
 
 
 @pytest.mark.parametrize(
@@ -38,3 +41,14 @@ def test_the_last_convolution_but_one_is_stored_in_the_recorded_pass_and_used_in
     tf.debugging.assert_equal(residual.pullback(x, mode.replay())[0], y)
     mode.saved[residual.convs[place]] += 1.0
     assert not bool(tf.reduce_all(residual.pullback(x, mode.replay())[0] == y))
+
+
+def test_it_is_the_last_units_that_store():
+    config = RevNetConfig(units=[1, 3], filters=[8, 8, 16], memory="reverse")
+    assert count_stored_inner_convs(config.units, [4, 8], config.bottleneck) == [0, 1]
+    model = build_model(config, ModelSpec((8, 8, 1), 3, seed=1))
+    stores = [
+        [(unit.f.function.store_inner_conv, unit.g.function.store_inner_conv) for unit in stage.units]
+        for stage in model.segments[1:3]
+    ]
+    assert stores == [[(False, False)], [(False, False), (False, False), (True, True)]]

@@ -29,7 +29,7 @@ ROOMS = ("accumtrain/engine", "accumtrain/models", "accumtrain/optim", "accumtra
 TESTS = (
     *("backprop", "engine", "models", "optim", "planted"),
     *(f"contract/test_{name}.py" for name in ("losses_and_schedules", "models", "optimizers")),
-    "jobs/test_verify.py",
+    # "jobs/test_verify.py",
 )
 SURVIVORS = "survivors.json"
 EXPLAINED = Path(__file__).with_name("explained.yaml")

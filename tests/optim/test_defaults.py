@@ -19,6 +19,7 @@ from accumtrain.kinds.schedules import (
 from accumtrain.optim import rate_schedules
 from accumtrain.optim.adafactor import Adafactor
 from accumtrain.optim.adam import Adam, AdamW
+from accumtrain.optim.optimizer import Parameter
 from accumtrain.optim.sgd import SGD
 from tests.optim.references import by_rule
 
@@ -65,3 +66,8 @@ def test_a_schedule_is_that_of_its_definition(make, config):
     updates = [*range(1, TOTAL + 1), 9999, 10000, 10001, 20000, 20001]
     values = [float(schedule(tf.constant(t - 1, tf.int64))) for t in updates]
     np.testing.assert_allclose(values, [FACTORS[type(config)](config, t, TOTAL) for t in updates], rtol=1e-6, atol=1e-7)
+
+
+def test_a_parameter_has_the_whole_rate():
+    rate = Parameter(tf.Variable([1.0], dtype=tf.float64), decayed=False).rate(tf.constant(0.5))
+    assert (rate.dtype, float(rate)) == (tf.float64, 0.5)
