@@ -77,6 +77,7 @@ def test_layers_begin_with_the_numbers_of_their_papers():
     unit = tf.random.stateless_truncated_normal([3, 3, 4, 16], [7, 1])
     np.testing.assert_allclose(conv.kernel, unit * math.sqrt(2 / (9 * 16)), rtol=1e-6)
     assert (conv.stride, conv.padding, init.drawn) == (1, "SAME", 2)
+    np.testing.assert_array_equal(Initializer(seed=7).conv((3, 3, 4, 16)), conv.kernel)
     for layer in (norm, group):
         assert not np.any(layer.beta)
         assert np.all(layer.gamma == 1.0)

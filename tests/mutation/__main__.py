@@ -18,9 +18,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-import yaml
-
 from tests.mutation.covering_tests import PYTEST, Recorded, chosen, record
+from tests.mutation.explained import read_explained
 from tests.mutation.mutations import Mutant, read_mutants
 from tests.mutation.warm_process import TIMED_OUT, InPlaceOf, start, wait_for_one, warm_up
 
@@ -32,7 +31,6 @@ TESTS = (
     # "jobs/test_verify.py",
 )
 SURVIVORS = "survivors.json"
-EXPLAINED = Path(__file__).with_name("explained.yaml")
 START_UP, SLOWER = 30.0, 6.0  # seconds, and how many times its tests' usual time, after which a mutant hangs
 KILLED, HUNG, SURVIVED, EXPLAINED_ONE, UNTESTED = "killed", "hung", "survived", "explained", "no test"
 
@@ -53,7 +51,7 @@ def main() -> int:
     sys.path.insert(0, str(ROOT))
     warm_up()
     recorded = _recorded(state, arguments.processes)
-    explained = yaml.safe_load(EXPLAINED.read_text()) or {}  # file -> mutant -> why nothing can or need notice it
+    explained = read_explained()
     outcomes: dict[str, Counter[str]] = {}
     work = []
     for path in _files(arguments.paths):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import yaml
 
+from tests.mutation.explained import read_explained
 from tests.mutation.mutations import mutants_of, read_mutants
 
 ROOT = Path(__file__).parents[2]
@@ -70,8 +70,7 @@ def test_a_mutant_is_named_by_its_function_and_line():
 
 def test_every_explained_mutant_is_one():
     """A line that has changed since needs its explanation anew, or none."""
-    explained = yaml.safe_load((ROOT / "tests/mutation/explained.yaml").read_text()) or {}
-    for path, reasons in explained.items():
+    for path, reasons in read_explained().items():
         names = {mutant.name for mutant in read_mutants(ROOT, path)}
         assert set(reasons) <= names, f"{path}: {sorted(set(reasons) - names)}"
         assert all(isinstance(why, str) and why for why in reasons.values())
