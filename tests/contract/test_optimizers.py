@@ -94,8 +94,9 @@ def test_a_scale_is_that_of_the_gradients(name):
     optimizer.apply(gradients, optimizer.learning_rate(step), step, 0.25)
     plain = Trained(build(name)).update(GRADIENTS[:1])
     assert_same_bits(summed.weights, plain.weights)
-    # some rules give the same weights whatever the size of the gradients
-    assert_same_bits(*([slot.numpy() for slot in each.optimizer.state] for each in (summed, plain)))
+    for slot, expected in zip(summed.optimizer.state, plain.optimizer.state, strict=True):
+        # some rules give the same weights whatever the size of the gradients, but not the same slots
+        np.testing.assert_allclose(slot, expected, rtol=1e-6)
 
 
 def test_a_checkpoint_continues_bit_for_bit(name, tmp_path):
