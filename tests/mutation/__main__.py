@@ -117,13 +117,13 @@ def _recorded(state: Path, processes: int) -> list[Recorded]:
     folders = [ROOT / "tests" / name for name in TESTS]
     found = [file for folder in folders for file in (folder.rglob("test_*.py") if folder.is_dir() else [folder])]
     files = sorted(str(file.relative_to(ROOT)) for file in found)
-    outputs = {file: state / f"{Path(file).stem}.json" for file in files}
+    outputs = {file: state / f"{file.removesuffix('.py').replace('/', '-')}.json" for file in files}
     missing = [file for file in files if not outputs[file].exists() or not _read(outputs[file]).is_current(ROOT)]
     running: dict[int, float] = {}
     while missing or running:
         while missing and len(running) < processes:
             file = missing.pop()
-            child = start(partial(record, ROOT, file, ROOMS, outputs[file]), state / f"{Path(file).stem}.log")
+            child = start(partial(record, ROOT, file, ROOMS, outputs[file]), outputs[file].with_suffix(".log"))
             running[child] = time.monotonic() + 1200.0
             print(f"recording {file}", flush=True)
         ended, status = wait_for_one(running)
