@@ -29,8 +29,9 @@ def warm_up() -> None:
     os.environ.update(environment.VARIABLES | tpu_runtime.quiet_environment(), TF_CPP_MIN_LOG_LEVEL="3")
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # pytest wants to import plugins before anyone else does
     sys.dont_write_bytecode = True
-    for name in IMPORTED:
-        importlib.import_module(name)
+    with environment.held_back_stderr():
+        for name in IMPORTED:
+            importlib.import_module(name)
     from tensorflow.python.autograph.core import config  # not public
 
     # autograph would compile the functions of the package anew, from their files
