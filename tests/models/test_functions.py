@@ -58,6 +58,19 @@ def test_a_network_computes_what_its_paper_says(config, norm, precision, rtol):
         np.testing.assert_allclose(variance, expected_variance, rtol=rtol)
 
 
+def test_frozen_norms_compute_in_training_as_the_paper_says_of_evaluation():
+    config = CONFIGS["resnet"]
+    model = build_model(config, ModelSpec(SHAPE, CLASSES, "float64", seed=1))
+    draw = np.random.default_rng(0)
+    for path, variable in model.named.items():
+        variable.assign(draw.uniform(0.5, 1.5, variable.shape) if "norm" in path else draw.normal(size=variable.shape))
+    for layer in model.norms:
+        layer.frozen = True
+    images = draw.normal(size=(4, *SHAPE))
+    apart = Apart(config, {path: variable.numpy() for path, variable in model.named.items()}, "batch", training=False)
+    np.testing.assert_allclose(model(images, Mode(training=True, recording=True)), apart.logits(images), rtol=1e-9)
+
+
 @pytest.mark.parametrize("parts", [1, 2])
 def test_kernels_are_drawn_with_the_variance_of_their_layer(parts):
     init = Initializer(seed=7)
