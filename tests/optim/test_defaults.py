@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+from dataclasses import fields
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -18,6 +21,7 @@ from accumtrain.kinds.schedules import (
 )
 from accumtrain.optim import rate_schedules
 from accumtrain.optim.adafactor import Adafactor
+from accumtrain.optim.adafactor_rule import AdafactorRule
 from accumtrain.optim.adam import Adam, AdamW
 from accumtrain.optim.optimizer import Parameter
 from accumtrain.optim.sgd import SGD
@@ -71,3 +75,8 @@ def test_a_schedule_is_that_of_its_definition(make, config):
 def test_a_parameter_has_the_whole_rate():
     rate = Parameter(tf.Variable([1.0], dtype=tf.float64), decayed=False).rate(tf.constant(0.5))
     assert (rate.dtype, float(rate)) == (tf.float64, 0.5)
+
+
+def test_adafactors_rule_alone_has_the_same_defaults():
+    known = inspect.signature(Adafactor).parameters
+    assert all(each.default == known[each.name].default for each in fields(AdafactorRule))
