@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.config.arithmetic import micro_batch_size
+from accumtrain.config.arithmetic import micro_batch_size, total_steps
 from accumtrain.config.schema import Config
 from accumtrain.console import say, table
 from accumtrain.data.open_data import open_data
@@ -22,10 +22,12 @@ from accumtrain.engine.build_window import build_window
 from accumtrain.engine.checks.commit_check import check_commit
 from accumtrain.engine.checks.derivative_check import InFloat64, check_derivative, check_precision
 from accumtrain.engine.checks.evaluation_check import check_evaluation, is_random
+from accumtrain.engine.checks.later_updates import check_later_updates
 from accumtrain.engine.checks.optimizer_check import check_optimizer
 from accumtrain.engine.checks.policy_checks import check_policies
 from accumtrain.engine.checks.result import Result
 from accumtrain.engine.checks.window_checks import Accumulated, WindowOfExamples, check_window
+from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
 from accumtrain.errors import ConfigError, VerificationError
 from accumtrain.jobs.starting import begin_with_weights
@@ -95,13 +97,19 @@ def run(config: Config) -> dict[str, Any]:
 def _checks(config: Config, data: Data, devices: Devices, examples: WindowOfExamples) -> list[Result]:
     bitwise = config.model.same_bits_in_every_graph
     own = config.with_accum_steps(examples.steps)
-    window = build_window(own, data, total_steps=1, strategy=devices.strategy)
+    total = total_steps(config, data.train.size)
+    window = build_window(own, data, total, devices.strategy)
     begin_with_weights(own, window)
     names, decayed = [variable.name.split(":")[0] for variable in window.variables_], window.model.decayed
     paths = window.model.trainable_paths
     factors = rate_factors(config.optim.rates, paths)
-    accumulated = check_window(window, devices.strategy, examples, config.precision, bitwise)
-    del window  # frees its memory for the next one
+    with devices.strategy.scope():
+        step = Step(window, devices.strategy)
+    accumulated = check_window(window, step, devices.strategy, examples, config.precision, bitwise)
+    later = check_later_updates(
+        window, step, devices.strategy, examples, config.optim, config.schedule, total, config.ema.decay
+    )
+    del window, step  # frees its memory for the next one
     summed = examples.steps if config.accum.reduction == "sum" else 1  # mean gradients of micro-batches, in an update
     return [
         *accumulated.results,
@@ -114,6 +122,7 @@ def _checks(config: Config, data: Data, devices: Devices, examples: WindowOfExam
             decayed,
             factors,
         ),
+        *later,
         *_in_float64_if_possible(own, data, devices, examples, accumulated, paths),
         *check_policies(
             partial(_window_with, own, data),

@@ -15,8 +15,8 @@ from accumtrain.backprop.pullback import Gradients, Module, Pullback, chain_pull
 from accumtrain.models.drop_path import DropPath
 from accumtrain.models.layers import NORMS, Conv, Initializer
 
-# TensorFlow fuses batch norm with a ReLU behind it for multiples of 4 channels. oneDNN's fused kernel gives the same bits
-# with the statistics of a batch, in the first pass, and with known ones, in a replay, only for multiples of these.
+# TensorFlow fuses batch norm with the ReLU behind it for multiples of 4 channels. oneDNN's fused kernel gives the same
+# bits with the statistics of a batch, in the first pass, and with known ones, in a replay, for multiples of these only.
 FUSED_BLOCK = 8
 
 AnyModel = TypeVar("AnyModel", bound=Model)

@@ -66,5 +66,7 @@ def test_a_loss_that_is_not_finite_is_the_worst(examples):
 def test_top5(examples):
     labels, logits, _ = examples
     expected = [label in row.argsort()[-5:] for label, row in zip(labels, logits, strict=True)]
-    np.testing.assert_array_equal(top5(tf.constant(labels), tf.constant(logits)), expected)
+    found = top5(tf.constant(labels), tf.constant(logits))
+    np.testing.assert_array_equal(found, expected)
+    assert found.dtype == logits.dtype
     assert 0 < np.mean(expected) < 1

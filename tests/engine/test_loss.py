@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.engine.loss import accuracy, build_cross_entropy, build_means, cross_entropy, weighted_sums
+from accumtrain.engine.loss import accuracy, build_cross_entropy, build_means, cross_entropy, weighted_sums, weights
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
 from accumtrain.errors import ConfigError
@@ -52,6 +52,7 @@ def test_examples_without_weight_count_alike():
     batch = {"label": tf.constant(LABELS)}
     weighted = weighted_sums([cross_entropy], LOGITS, {**batch, "weight": tf.ones([3])})
     assert np.array_equal(weighted_sums([cross_entropy], LOGITS, batch), weighted)
+    assert weights({"label": tf.zeros([3, 2])}).shape == [3], "labels of any rank"
 
 
 def test_own_loss_and_metrics():
@@ -112,11 +113,12 @@ def test_smoothing_is_that_of_keras():
 
 
 def test_class_weights_multiply_the_loss_and_not_the_accuracy():
-    batch = {"label": tf.constant(LABELS)}
-    plain = cross_entropy(tf.constant(LABELS), LOGITS).numpy()
+    labels = [2, 1, 0]  # in another order than the classes
+    batch = {"label": tf.constant(labels)}
+    plain = cross_entropy(tf.constant(labels), LOGITS).numpy()
     loss, right = weighted_sums([of(class_weights=[1.0, 0.0, 5.0]), accuracy], LOGITS, batch)
-    assert float(loss) == pytest.approx(plain @ [1, 0, 5])
-    assert float(right) == 2.0
+    assert float(loss) == pytest.approx(plain @ [5, 0, 1])
+    assert float(right) == 1.0
 
 
 def test_two_labels_are_a_mixed_target():

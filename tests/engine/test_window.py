@@ -1,11 +1,13 @@
 """The window's contract: accum.steps changes memory, never what is learned; an update is a transaction."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from accumtrain.engine import window as window_module
 from accumtrain.engine.ema import MovingAverage
 from accumtrain.engine.step import Step
 from accumtrain.kinds.optimizers import AdafactorConfig, AdamConfig, KerasOptimConfig, SgdConfig
@@ -238,3 +240,19 @@ def test_average_takes_the_place_of_the_weights_exactly_and_gives_it_back():
     with window.ema.in_place():
         assert all(np.array_equal(a, b) for a, b in zip(weights(window), averages, strict=True))
     assert all(np.array_equal(a, b) for a, b in zip(weights(window), own, strict=True))
+
+
+def test_every_micro_batch_of_every_replica_has_a_place_of_its_own(monkeypatch):
+    """Random layers draw by it; two that share one would draw alike."""
+    window = window_for(lenet(), SGD, SHAPE, micro_steps=2)
+    seen = []
+    monkeypatch.setattr(window_module, "micro_mode", lambda seed, step, place, parts, _: seen.append((place, parts)))
+    strategy = SimpleNamespace(num_replicas_in_sync=3)
+    monkeypatch.setattr(tf.distribute, "get_strategy", lambda: strategy)
+    for micro_step in range(2):
+        window.micro_step.assign(micro_step)
+        for replica in range(3):
+            context = SimpleNamespace(replica_id_in_sync_group=replica)
+            monkeypatch.setattr(tf.distribute, "get_replica_context", lambda context=context: context)
+            window._mode({})
+    assert [(int(place), parts) for place, parts in seen] == [(place, 6) for place in range(6)]

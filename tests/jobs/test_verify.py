@@ -87,7 +87,7 @@ def test_float64_has_the_tight_bounds(verified, tmp_path):
 def test_streams_off_the_grid_fail(command, tmp_path):
     answer = command(*WINDOW, *REVNET, SGD, "model.snap_bits=0", "run.name=run")
     assert answer.code == VerificationError.exit_code == 7
-    assert "2 of 17 checks failed" in answer.err
+    assert "2 of 18 checks failed" in answer.err
     assert "model.snap_bits=16 makes it exact" in answer.out
     records = json.loads((tmp_path / "runs" / "run" / "verify.json").read_text())["checks"]
     bad = [record["check"] for record in records if record["passed"] is False]

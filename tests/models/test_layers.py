@@ -181,6 +181,7 @@ def test_batch_norm_of_bfloat16_avoids_the_slow_kernels_of_onednn(channels, dtyp
     assert {operation.get_attr("T") for operation in operations if "BatchNorm" in operation.type} == {dtype}
     (y, d_x, again), gradients = traced(low)
     tf.debugging.assert_equal(again, y)
+    assert y.dtype == d_x.dtype == tf.bfloat16
     if dtype == tf.float32:
         wide, wide_gradients = traced(tf.cast(low, tf.float32))
         for actual, expected in zip((y, again), (wide[0], wide[2]), strict=True):
@@ -189,3 +190,10 @@ def test_batch_norm_of_bfloat16_avoids_the_slow_kernels_of_onednn(channels, dtyp
             np.testing.assert_allclose(
                 tf.cast(actual, tf.float32), expected, rtol=0, atol=0.02 * np.abs(expected).max()
             )
+
+
+def test_group_norm_of_bfloat16_computes_in_float32():
+    norm = perturbed(GroupNorm(Initializer(1), 16))
+    low = tf.cast(tf.random.stateless_normal([4, 8, 8, 16], [1, 2]), tf.bfloat16)
+    wide = norm(tf.cast(low, tf.float32), Mode(training=True))
+    tf.debugging.assert_equal(norm(low, Mode(training=True)), tf.cast(wide, tf.bfloat16))

@@ -11,7 +11,7 @@ import tensorflow as tf
 from accumtrain.config.rules import check
 from accumtrain.errors import ConfigError
 from accumtrain.optim.build_optimizer import build_optimizer
-from tests.optim.references import adafactor
+from tests.optim.references import by_rule
 
 OPTIONS = {
     "paper": {"momentum": 0.0, "weight_decay": 0.0},
@@ -33,7 +33,7 @@ def test_agrees_with_the_paper(configs, weights, gradients, train, assert_same_p
         for t in range(1, len(gradients) + 1)
     ]
     series = list(zip(*gradients, strict=True))
-    expected = [adafactor(config, w, list(g), rates) for w, g in zip(weights, series, strict=True)]
+    expected = [by_rule(config, w, list(g), rates) for w, g in zip(weights, series, strict=True)]
     assert_same_path(train(build_optimizer(config), weights, gradients, dtype), expected, weights, rtol)
 
 

@@ -77,6 +77,10 @@ def test_cosine_of_a_run_that_ends_in_its_warmup(total):
     np.testing.assert_allclose(values, np.arange(1, total + 1) / 5, rtol=1e-6)
 
 
+def test_cosine_of_two_updates_has_both_ends():
+    assert factors(CosineConfig(warmup=0, final=0.25), total=2, steps=2).tolist() == [1.0, 0.25]
+
+
 def test_boundaries_are_exact():
     values = factors(StepConfig(warmup=0, boundaries=[3, 4], factor=0.5), steps=6)
     assert values.tolist() == [1.0, 1.0, 1.0, 0.5, 0.25, 0.25]

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.optim.build_optimizer import build_optimizer
-from tests.optim.references import sgd
+from tests.optim.references import by_rule
 
 
 @pytest.mark.parametrize(("dtype", "rtol"), [(tf.float32, 1e-5), (tf.float64, 1e-12)])
@@ -19,7 +19,7 @@ def test_agrees_with_the_definition(
 ):
     config = replace(configs["sgd"], momentum=momentum, nesterov=nesterov, weight_decay=weight_decay)
     series = list(zip(*gradients, strict=True))
-    expected = [sgd(config, w, list(g), rates) for w, g in zip(weights, series, strict=True)]
+    expected = [by_rule(config, w, list(g), rates) for w, g in zip(weights, series, strict=True)]
     assert_same_path(train(build_optimizer(config), weights, gradients, dtype), expected, weights, rtol)
 
 

@@ -9,13 +9,14 @@ from accumtrain.backprop.grid import OnGrid
 from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.segments import Coupling
 from accumtrain.engine import loss, window
+from accumtrain.engine.ema import MovingAverage
 from accumtrain.engine.moving_statistics import MovingStatisticsBuffer
 from accumtrain.engine.window import Window
 from accumtrain.models import drop_path, kernel_gradient, layers
 from accumtrain.models.blocks import PoolAndPad, Projection, Residual
 from accumtrain.models.layers import BatchNorm, Bias, Conv, GroupNorm
 from accumtrain.models.revnet import Stems
-from accumtrain.optim import adafactor_rule, adam, sgd
+from accumtrain.optim import adafactor_rule, adam, rate_schedules, sgd
 from accumtrain.optim.adafactor_rule import AdafactorRule
 from accumtrain.optim.adam import Adam, AdamW
 from accumtrain.optim.keras_adapter import KerasOptimizer
@@ -30,6 +31,8 @@ GROUP = (*REVNET, "model.norm=group")
 BOTTLENECK = ("model=revnet38", "model.bottleneck=true", "model.units=[1,1]", "model.filters=[16,16,32]", *SGD)
 
 
+COSINE = (*LENET, "schedule=cosine", "schedule.warmup=5")
+AVERAGED = (*LENET, "ema.decay=0.999")
 ADAM, ADAMW, ADAFACTOR, KERAS = (("model=lenet5", f"optim={kind}") for kind in ("adam", "adamw", "adafactor", "keras"))
 
 
@@ -94,6 +97,15 @@ def clipped_to_twice(right):  # type: ignore[no-untyped-def]
     def init(self, *args, **kwargs):  # type: ignore[no-untyped-def]
         right(self, *args, **kwargs)
         self.clip_norm *= 2.0
+
+    return init
+
+
+def schedule_read_late(right):  # type: ignore[no-untyped-def]
+    def init(self, *args, **kwargs):  # type: ignore[no-untyped-def]
+        right(self, *args, **kwargs)
+        in_time = self.schedule
+        self.schedule = lambda step: in_time(step + 1)
 
     return init
 
@@ -218,6 +230,21 @@ FAULTS = [
           (*KERAS, "optim.name=Nadam", "optim.lr=1e-3")),
     Fault("Keras's optimizer: no decay", KerasOptimizer, "_decay", lambda right: lambda self, weight, rate: None,
           (*KERAS, "optim.name=Lion", "optim.lr=1e-3", "optim.weight_decay=0.1")),
+    # rates and averages
+    Fault("the schedule read one update late", Window, "__init__", schedule_read_late, COSINE),
+    Fault("a warm-up longer by one update", rate_schedules, "_with_warmup", argument(1, lambda warmup: warmup + 1),
+          COSINE),
+    Fault("a cosine of twice the length", rate_schedules, "_falling", argument(0, lambda progress: progress / 2.0),
+          COSINE),
+    Fault("rate x 1.00001", Optimizer, "learning_rate", result(scaled(1.00001)), LENET),
+    Fault("Adafactor: relative step of the next update", AdafactorRule, "relative_step",
+          argument(1, lambda step: step + 1), (*ADAFACTOR, "optim.lr=null", "optim.warmup_init=true")),
+    Fault("the average's decay 0.99 for 0.999", MovingAverage, "__init__", argument(2, lambda decay: 0.99), AVERAGED),
+    Fault("the average counts from the next update", MovingAverage, "update", argument(1, lambda step: step + 1),
+          AVERAGED),
+    Fault("the average keeps the share of the weight", MovingAverage, "_blend",
+          lambda right: staticmethod(lambda variables, share: right(variables, 1.0 - share)), AVERAGED),
+    Fault("the average is never updated", MovingAverage, "update", lambda right: lambda self, step: None, AVERAGED),
 ]  # fmt: skip
 
 assert len({fault.name for fault in FAULTS}) == len(FAULTS)

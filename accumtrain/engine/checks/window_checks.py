@@ -71,15 +71,20 @@ class Accumulated:
 
 
 def check_window(
-    window: Window, strategy: tf.distribute.Strategy, examples: WindowOfExamples, precision: str, bitwise: bool
+    window: Window,
+    step: Step,
+    strategy: tf.distribute.Strategy,
+    examples: WindowOfExamples,
+    precision: str,
+    bitwise: bool,
 ) -> Accumulated:
     """Compares a window with plain back-propagation and commits it; the window must be at update 0.
 
     Args:
+        step: of the window and the strategy.
         bitwise: whether the model's operations give the same bits in every graph.
     """
     with strategy.scope():
-        step = Step(window, strategy)
         reference, other_draws = (
             Reference(window.model, window.loss_function, strategy, seed, window.micro_steps)
             for seed in (window.seed, window.seed + 1)

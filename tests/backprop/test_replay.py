@@ -1,0 +1,29 @@
+"""What is kept of the streams for a replay: themselves, or for XLA one tensor as wide as a TPU pads to."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from accumtrain.backprop.replay import keep
+from accumtrain.backprop.target import for_xla
+
+
+@pytest.mark.parametrize(("channels", "joined"), [(64, True), (32, False), (128, False)])
+def test_two_streams_of_half_a_tpus_lanes_are_kept_as_one(channels, joined):
+    spec = tf.TensorSpec([2, 3, 5, channels])
+
+    def kept_and_back(*streams):
+        x, kept = keep(streams)
+        return x, kept(streams)
+
+    plain = tf.function(kept_and_back, autograph=False).get_concrete_function(spec, spec)
+    with for_xla():
+        for_a_tpu = tf.function(kept_and_back, autograph=False).get_concrete_function(spec, spec)
+    kinds = [{operation.type for operation in each.graph.get_operations()} for each in (plain, for_a_tpu)]
+    assert ["ConcatV2" in each for each in kinds] == [False, joined]
+    streams = [tf.random.stateless_normal([2, 3, 5, channels], [1, seed]) for seed in range(2)]
+    for returned in plain(*streams):
+        for stream, expected in zip(returned, streams, strict=True):
+            np.testing.assert_array_equal(stream, expected)

@@ -1,0 +1,228 @@
+"""What ResNets and RevNets compute, against the same written apart in float64 NumPy, from the papers.
+
+He et al. 2016, arXiv:1603.05027, for the residual functions; Gomez et al. 2017, arXiv:1707.04585, for the coupling.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from accumtrain.backprop.mode import EVALUATION, Mode
+from accumtrain.kinds.models import ModelConfig, ResNetConfig, RevNetConfig
+from accumtrain.models.build_model import build_model
+from accumtrain.models.layers import BatchNorm, Bias, Conv, Dense, GroupNorm, Initializer
+from accumtrain.models.spec import ModelSpec
+
+SHAPE = (11, 9, 3)  # odd: pooling and strides leave a rest
+CLASSES = 5
+BASIC = {"units": [2, 1], "filters": [8, 8, 20]}
+BOTTLENECK = {"units": [1, 1], "filters": [8, 8, 12], "bottleneck": True, "stem": "imagenet"}
+CONFIGS: dict[str, ModelConfig] = {
+    "resnet": ResNetConfig(**BASIC),
+    "resnet, bottleneck": ResNetConfig(**BOTTLENECK),
+    "revnet": RevNetConfig(**BASIC, memory="store", snap_bits=0),
+    "revnet, bottleneck": RevNetConfig(**BOTTLENECK, memory="store", snap_bits=0),
+}
+
+
+@pytest.mark.parametrize(("precision", "rtol"), [("float64", 1e-11), ("float32", 1e-4)])
+@pytest.mark.parametrize("norm", ["batch", "group"])
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS.keys())
+def test_a_network_computes_what_its_paper_says(config, norm, precision, rtol):
+    model = build_model(replace(config, norm=norm), ModelSpec(SHAPE, CLASSES, precision, seed=1))
+    draw = np.random.default_rng(0)
+    for path, variable in model.named.items():
+        values = draw.uniform(0.5, 1.5, variable.shape) if "variance" in path else draw.normal(size=variable.shape)
+        variable.assign(values)
+    images = draw.normal(size=(4, *SHAPE)).astype(np.float32)
+    training = Mode(training=True, recording=True)
+    for mode in (EVALUATION, training):
+        apart = Apart(
+            config,
+            {path: variable.numpy().astype(float) for path, variable in model.named.items()},
+            norm,
+            mode.training,
+        )
+        expected = apart.logits(images)
+        np.testing.assert_allclose(model(images, mode), expected, rtol=rtol, atol=rtol * np.abs(expected).max())
+    paths = {id(variable): path for path, variable in model.named.items()}
+    assert len(model.norms) == len(apart.statistics) == (len(training.statistics) if norm == "batch" else 0)
+    for layer, (mean, variance) in training.statistics.items():
+        expected_mean, expected_variance = apart.statistics[paths[id(layer.gamma)]]
+        np.testing.assert_allclose(mean, expected_mean, rtol=rtol, atol=rtol * np.sqrt(expected_variance).max())
+        np.testing.assert_allclose(variance, expected_variance, rtol=rtol)
+
+
+def test_frozen_norms_compute_in_training_as_the_paper_says_of_evaluation():
+    config = CONFIGS["resnet"]
+    model = build_model(config, ModelSpec(SHAPE, CLASSES, "float64", seed=1))
+    draw = np.random.default_rng(0)
+    for path, variable in model.named.items():
+        variable.assign(draw.uniform(0.5, 1.5, variable.shape) if "norm" in path else draw.normal(size=variable.shape))
+    for layer in model.norms:
+        layer.frozen = True
+    images = draw.normal(size=(4, *SHAPE))
+    apart = Apart(config, {path: variable.numpy() for path, variable in model.named.items()}, "batch", training=False)
+    np.testing.assert_allclose(model(images, Mode(training=True, recording=True)), apart.logits(images), rtol=1e-9)
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_kernels_are_drawn_with_the_variance_of_their_layer(parts):
+    init = Initializer(seed=7)
+    kernel, other, dense = init.conv((3, 3, 4, 16), parts), init.conv((1, 1, 4, 16), parts), init.dense((12, 5))
+    for number, (variable, size) in enumerate([(kernel, 3 * 3), (other, 1)], 1):
+        unit = tf.random.stateless_truncated_normal(variable.shape, [7, number])
+        np.testing.assert_allclose(variable, unit * math.sqrt(2 / (size * 16 * parts)), rtol=1e-6)
+    unit = tf.random.stateless_uniform([12, 5], [7, 3], -1.0, 1.0)
+    np.testing.assert_allclose(dense, unit * math.sqrt(3 / 12), rtol=1e-5, atol=1e-7)
+
+
+def test_layers_begin_with_the_numbers_of_their_papers():
+    """Of one with the defaults of its arguments; a network draws its kernels in the order of its layers."""
+    init = Initializer(seed=7)
+    conv, dense, bias = Conv(init, 3, 4, 16), Dense(init, 12, 5), Bias(init, 3)
+    norm, group = BatchNorm(init, 3), GroupNorm(init, 24)
+    unit = tf.random.stateless_truncated_normal([3, 3, 4, 16], [7, 1])
+    np.testing.assert_allclose(conv.kernel, unit * math.sqrt(2 / (9 * 16)), rtol=1e-6)
+    assert (conv.stride, conv.padding, init.drawn) == (1, "SAME", 2)
+    np.testing.assert_array_equal(Initializer(seed=7).conv((3, 3, 4, 16)), conv.kernel)
+    for layer in (norm, group):
+        assert not np.any(layer.beta)
+        assert np.all(layer.gamma == 1.0)
+    assert not np.any([*dense.bias.numpy(), *bias.bias.numpy(), *norm.moving_mean.numpy()])
+    assert np.all(norm.moving_variance == 1.0)
+    assert (norm.channels, norm.momentum, norm.frozen, group.groups) == (3, 0.9, False, 3)
+    assert [variable.name for variable in norm.trainable_variables] == ["beta:0", "gamma:0"]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_the_variance_is_the_biased_one_also_of_an_unknown_number_of_examples(count):
+    """One value has no variance, biased or not."""
+    x = np.random.default_rng(0).normal(size=(count, 1, 1, 4)).astype(np.float32)
+    norm = BatchNorm(Initializer(0), 4)
+
+    def statistics(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        mode = Mode(training=True, recording=True)
+        norm(x, mode)
+        return mode.statistics[norm]
+
+    for shape in ([None, 1, 1, 4], x.shape):
+        mean, variance = tf.function(statistics, input_signature=[tf.TensorSpec(shape)])(tf.constant(x))
+        np.testing.assert_allclose(mean, x.mean((0, 1, 2)), rtol=1e-6)
+        np.testing.assert_allclose(variance, x.astype(float).var((0, 1, 2)), rtol=1e-5)
+
+
+# --- written apart --------------------------------------------------------------------------------------------------
+
+
+class Apart:
+    """A network by the paths of its variables. `statistics` holds mean and variance of each batch by path of gamma."""
+
+    def __init__(self, config: ModelConfig, named: dict[str, np.ndarray], norm: str, training: bool):
+        self.config, self.named, self.kind, self.training = config, named, norm, training
+        self.statistics: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+
+    def logits(self, images: np.ndarray) -> np.ndarray:
+        network = self.revnet if isinstance(self.config, RevNetConfig) else self.resnet
+        x, head = network(images)
+        x = relu(self.norm(x, f"{head}/activation/norm")).mean(axis=(1, 2))
+        return x @ self.named[f"{head}/dense/kernel"] + self.named[f"{head}/dense/bias"]
+
+    def resnet(self, images: np.ndarray) -> tuple[np.ndarray, str]:
+        x = self.stem(images, "segments/0/layers/0")
+        segment = 1
+        for stage, units in enumerate(self.config.units):
+            for unit in range(units):
+                path, stride = f"segments/{segment}/layers/0", 2 if stage > 0 and unit == 0 else 1
+                residual = self.residual(x, f"{path}/residual", stride)
+                x = self.shortcut(x, residual, f"{path}/shortcut", stride) + residual
+                assert x.shape[-1] == self.width(stage)
+                segment += 1
+        return x, f"segments/{segment}/layers/0"
+
+    def revnet(self, images: np.ndarray) -> tuple[np.ndarray, str]:
+        x1, x2 = (self.stem(images, f"segments/0/layers/0/stems/{stream}/function") for stream in range(2))
+        for stage, units in enumerate(self.config.units):
+            for unit in range(units):
+                path, stride = f"segments/{stage + 1}/units/{unit}", 2 if stage > 0 and unit == 0 else 1
+                f = self.residual(x2, f"{path}/f/function", stride)
+                y1 = self.shortcut(x1, f, f"{path}/shortcuts/0/function", stride) + f
+                g = self.residual(y1, f"{path}/g/function", 1)
+                x1, x2 = y1, self.shortcut(x2, g, f"{path}/shortcuts/1/function", stride) + g
+                assert x1.shape[-1] == x2.shape[-1] == self.width(stage) // 2
+        return np.concatenate([x1, x2], axis=-1), f"segments/{len(self.config.units) + 1}/layers/1"
+
+    def width(self, stage: int) -> int:
+        """Channels of the output of a stage, of both streams."""
+        return self.config.filters[stage + 1] * (4 if self.config.bottleneck else 1)
+
+    def stem(self, images: np.ndarray, path: str) -> np.ndarray:
+        large = self.config.stem == "imagenet"
+        x = convolution(images, self.named[f"{path}/conv/kernel"], 2 if large else 1)
+        x = relu(self.norm(x, f"{path}/norm"))
+        return pool(x, 3, 2, np.nanmax) if large else x
+
+    def residual(self, x: np.ndarray, path: str, stride: int) -> np.ndarray:
+        kernels = [self.named[f"{path}/convs/{place}/kernel"] for place in range(3 if self.config.bottleneck else 2)]
+        outputs = kernels[-1].shape[-1]
+        inner, sizes = (outputs // 4, [1, 3, 1]) if self.config.bottleneck else (outputs, [3, 3])
+        assert [kernel.shape[0] for kernel in kernels] == sizes
+        assert {kernel.shape[-1] for kernel in kernels[:-1]} == {inner}
+        for place, kernel in enumerate(kernels):
+            if f"{path}/activations/{place}/norm/gamma" in self.named:
+                x = relu(self.norm(x, f"{path}/activations/{place}/norm"))
+            else:
+                assert (place, path.split("/")[1]) == (0, "1"), "only in the first unit, behind the stem's"
+            x = convolution(x, kernel, stride if place == 0 else 1)
+        return x
+
+    def shortcut(self, x: np.ndarray, like: np.ndarray, path: str, stride: int) -> np.ndarray:
+        if x.shape == like.shape:
+            return x
+        if self.config.bottleneck:
+            return convolution(x, self.named[f"{path}/conv/kernel"], stride)
+        missing = like.shape[-1] - x.shape[-1]
+        return np.pad(pool(x, stride, stride, np.nanmean), [(0, 0)] * 3 + [(missing // 2, missing - missing // 2)])
+
+    def norm(self, x: np.ndarray, path: str) -> np.ndarray:
+        gamma, beta = (self.named[f"{path}/{name}"] for name in ("gamma", "beta"))
+        if self.kind == "group":
+            size = math.gcd(x.shape[-1], 8)
+            groups = x.reshape(*x.shape[:3], -1, size)
+            mean, variance = (moment(groups, axis=(1, 2, 4), keepdims=True) for moment in (np.mean, np.var))
+            return ((groups - mean) / np.sqrt(variance + 1e-3)).reshape(x.shape) * gamma + beta
+        if self.training:
+            self.statistics[f"{path}/gamma"] = mean, variance = x.mean(axis=(0, 1, 2)), x.var(axis=(0, 1, 2))
+        else:
+            self.statistics[f"{path}/gamma"] = mean, variance = (
+                self.named[f"{path}/moving_{name}"] for name in ("mean", "variance")
+            )
+        return (x - mean) / np.sqrt(variance + 1e-3) * gamma + beta
+
+
+def relu(x: np.ndarray) -> np.ndarray:
+    return np.maximum(x, 0.0)
+
+
+def windows(x: np.ndarray, size: int, stride: int) -> np.ndarray:
+    """[N, H, W, C] -> [N, rows, columns, C, size, size], as many as pixels / stride, rounded up; NaN outside."""
+    pads = []
+    for pixels in x.shape[1:3]:
+        missing = max((-(-pixels // stride) - 1) * stride + size - pixels, 0)
+        pads.append((missing // 2, missing - missing // 2))
+    padded = np.pad(x, [(0, 0), *pads, (0, 0)], constant_values=np.nan)
+    return np.lib.stride_tricks.sliding_window_view(padded, (size, size), (1, 2))[:, ::stride, ::stride]
+
+
+def convolution(x: np.ndarray, kernel: np.ndarray, stride: int) -> np.ndarray:
+    return np.einsum("nhwcij,ijco->nhwo", np.nan_to_num(windows(x, kernel.shape[0], stride)), kernel)
+
+
+def pool(x: np.ndarray, size: int, stride: int, function) -> np.ndarray:
+    """Of the pixels that there are."""
+    return function(windows(x, size, stride), axis=(-2, -1))

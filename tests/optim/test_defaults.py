@@ -1,0 +1,82 @@
+"""What optimizers and schedules do for programs that give no more than they must, by the rules written apart."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import fields
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from accumtrain.engine.checks.rate_rules import FACTORS
+from accumtrain.kinds.optimizers import AdafactorConfig, AdamConfig, AdamWConfig, SgdConfig
+from accumtrain.kinds.schedules import (
+    ConstantConfig,
+    CosineConfig,
+    InverseTimeConfig,
+    OneCycleConfig,
+    RsqrtConfig,
+    StepConfig,
+)
+from accumtrain.optim import rate_schedules
+from accumtrain.optim.adafactor import Adafactor
+from accumtrain.optim.adafactor_rule import AdafactorRule
+from accumtrain.optim.adam import Adam, AdamW
+from accumtrain.optim.optimizer import Parameter
+from accumtrain.optim.sgd import SGD
+from tests.optim.references import by_rule
+
+UPDATES, TOTAL = 4, 12
+OPTIMIZERS = {
+    "sgd": (SGD, SgdConfig(lr=0.1, weight_decay=0.0, momentum=0.0, nesterov=False)),
+    "momentum alone": (lambda: SGD(momentum=0.9), SgdConfig(lr=0.1, weight_decay=0.0, momentum=0.9, nesterov=False)),
+    "adam": (Adam, AdamConfig(lr=1e-3, weight_decay=0.0, beta1=0.9, beta2=0.999, epsilon=1e-8)),
+    "adamw": (AdamW, AdamWConfig(lr=1e-3, weight_decay=0.0, beta1=0.9, beta2=0.999, epsilon=1e-8)),
+    "adafactor": (Adafactor, AdafactorConfig(lr=None, weight_decay=0.0, momentum=0.0)),
+}
+SCHEDULES = {
+    "constant": (lambda: rate_schedules.constant_schedule(), ConstantConfig(warmup=0)),
+    "cosine": (lambda: rate_schedules.cosine_schedule(TOTAL), CosineConfig(warmup=0, final=0.0)),
+    "step": (lambda: rate_schedules.step_schedule([3, 7]), StepConfig(warmup=0, boundaries=[3, 7], factor=0.1)),
+    "rsqrt": (lambda: rate_schedules.rsqrt_schedule(5), RsqrtConfig(warmup=0, timescale=5)),
+    "rsqrt of long runs": (lambda: rate_schedules.rsqrt_schedule(), RsqrtConfig(warmup=0, timescale=10000)),
+    "inverse_time": (
+        lambda: rate_schedules.inverse_time_schedule(5),
+        InverseTimeConfig(warmup=0, decay=1.0, timescale=5),
+    ),
+    "inverse_time of long runs": (lambda: rate_schedules.inverse_time_schedule(), InverseTimeConfig(timescale=10000)),
+    "one_cycle": (lambda: rate_schedules.one_cycle_schedule(TOTAL), OneCycleConfig(rise=0.3, start=0.04, final=4e-6)),
+}
+
+
+@pytest.mark.parametrize(("make", "config"), OPTIMIZERS.values(), ids=OPTIMIZERS.keys())
+def test_an_optimizer_without_arguments_is_that_of_its_paper(make, config):
+    draw = np.random.default_rng(0)
+    start, gradients = draw.normal(size=(3, 4)), [draw.normal(size=(3, 4)) for _ in range(UPDATES)]
+    optimizer, weight = make(), tf.Variable(start)
+    optimizer.build([weight], [True])
+    steps = [tf.constant(step, tf.int64) for step in range(UPDATES)]
+    rates = [optimizer.learning_rate(step) for step in steps]
+    for step, rate, gradient in zip(steps, rates, gradients, strict=True):
+        optimizer.apply([tf.constant(gradient)], rate, step)
+    np.testing.assert_allclose(weight, by_rule(config, start, gradients, [float(rate) for rate in rates]), rtol=1e-12)
+    assert float(rates[0]) == np.float32(config.lr or 0.01)
+
+
+@pytest.mark.parametrize(("make", "config"), SCHEDULES.values(), ids=SCHEDULES.keys())
+def test_a_schedule_is_that_of_its_definition(make, config):
+    schedule = make()
+    updates = [*range(1, TOTAL + 1), 9999, 10000, 10001, 20000, 20001]
+    values = [float(schedule(tf.constant(t - 1, tf.int64))) for t in updates]
+    np.testing.assert_allclose(values, [FACTORS[type(config)](config, t, TOTAL) for t in updates], rtol=1e-6, atol=1e-7)
+
+
+def test_a_parameter_has_the_whole_rate():
+    rate = Parameter(tf.Variable([1.0], dtype=tf.float64), decayed=False).rate(tf.constant(0.5))
+    assert (rate.dtype, float(rate)) == (tf.float64, 0.5)
+
+
+def test_adafactors_rule_alone_has_the_same_defaults():
+    known = inspect.signature(Adafactor).parameters
+    assert all(each.default == known[each.name].default for each in fields(AdafactorRule))
