@@ -56,7 +56,7 @@ def choose_kernels(config: Config, job: Job) -> None:
     if not _is_open(config, job):
         return
     places = [path for path in (folder_of(config) / FILE, _cache(config)) if path is not None]
-    seconds = next(filter(None, map(_read, places)), None) or _measure(config)
+    seconds = next(filter(None, map(_read, places)), None) or measure(config)
     if seconds is None:
         say("the kernels can't be timed in the memory that is free: TensorFlow's own are used")
         return
@@ -106,7 +106,7 @@ def _cache(config: Config) -> Path | None:
     return None if folder is None else folder / f"kernels_{digest}.json"
 
 
-def _measure(config: Config) -> dict[str, float] | None:
+def measure(config: Config) -> dict[str, float] | None:
     """Seconds for each value of ONEDNN; None if there is too little memory for it."""
     say("timing TensorFlow's own CPU kernels and oneDNN's, once for this model and size")
     steps = 1 if config.accum.is_auto else config.accum.count

@@ -29,7 +29,7 @@ VARIABLES = {
     "TF_FORCE_GPU_ALLOW_GROWTH": "true",  # takes a GPU's memory only as it is needed
     "KERAS_BACKEND": "tensorflow",
 }
-# oneDNN's kernels make a CPU twice as fast, but crash the process, instead of raising an error, when memory runs out.
+# oneDNN's kernels, mostly the faster ones, crash the process, instead of raising an error, when memory runs out.
 ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
 CPU_LIMIT = "TF_CPU_BFC_MEM_LIMIT_IN_MB"
 # Operations run one after the other, each on all cores: as fast, and no two of them hold memory at the same time.
