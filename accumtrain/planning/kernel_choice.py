@@ -58,7 +58,7 @@ def choose_kernels(config: Config, job: Job) -> None:
     places = [path for path in (folder_of(config) / FILE, _cache(config)) if path is not None]
     seconds = next(filter(None, map(_read, places)), None) or measure(config)
     if seconds is None:
-        say("the kernels can't be timed in the memory that is free: TensorFlow's own are used")
+        say("the kernels can't be compared: TensorFlow's own are used")
         return
     for path in places:
         with suppress(OSError, CheckpointError):  # a full disk is told by what can't do without it
@@ -107,7 +107,7 @@ def _cache(config: Config) -> Path | None:
 
 
 def measure(config: Config) -> dict[str, float] | None:
-    """Seconds for each value of ONEDNN; None if there is too little memory for it."""
+    """Seconds for each value of ONEDNN; None if there is too little memory for it, or one kind of kernels fails."""
     say("timing TensorFlow's own CPU kernels and oneDNN's, once for this model and size")
     steps = 1 if config.accum.is_auto else config.accum.count
     request = {
@@ -119,8 +119,13 @@ def measure(config: Config) -> dict[str, float] | None:
     seconds = {}
     for value in KERNELS:
         with tempfile.TemporaryDirectory(prefix="accumtrain-kernels-") as name:
-            measured = measure_in_child(request, Path(name), {ONEDNN: value})
+            try:
+                measured = measure_in_child(request, Path(name), {ONEDNN: value})
+            except RuntimeError as error:  # if the run itself fails, too, it says so
+                say(f"{KERNELS[value]} kernels fail here: {str(error).strip().splitlines()[-1]}")
+                return None
         if measured is None:
+            say(f"timing {KERNELS[value]} kernels takes more memory than is free")
             return None
         seconds[value] = measured[SECONDS]
     return seconds

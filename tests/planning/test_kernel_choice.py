@@ -96,10 +96,22 @@ def test_a_damaged_measurement_is_made_again(machine, config, content):
     assert json.loads(path.read_text()) == {"seconds": machine.seconds}
 
 
-def test_too_little_memory_leaves_tensorflows_default(machine, config, capsys):
-    machine.seconds = {"0": 0.3, "1": None}
+@pytest.mark.parametrize(
+    ("result", "said"),
+    [
+        (None, "timing oneDNN's kernels takes more memory than is free"),
+        (
+            RuntimeError("ended with code 1:\n  File ...\nno such kernel\n"),
+            "oneDNN's kernels fail here: no such kernel",
+        ),
+    ],
+)
+def test_where_one_kind_can_not_be_timed_tensorflows_default_stays(machine, config, capsys, result, said):
+    machine.seconds = {"0": 0.3, "1": result}
     assert chosen(config()) is None
-    assert "TensorFlow's own are used" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert said in out
+    assert "the kernels can't be compared: TensorFlow's own are used" in out
 
 
 def test_a_mistake_ends_the_job_as_it_would_without(machine, config):
