@@ -22,6 +22,7 @@ from accumtrain.engine.build_window import build_window
 from accumtrain.engine.checks.commit_check import check_commit
 from accumtrain.engine.checks.derivative_check import InFloat64, check_derivative, check_precision
 from accumtrain.engine.checks.evaluation_check import check_evaluation, is_random
+from accumtrain.engine.checks.grid_check import check_grid
 from accumtrain.engine.checks.later_updates import check_later_updates
 from accumtrain.engine.checks.optimizer_check import check_optimizer
 from accumtrain.engine.checks.policy_checks import check_policies
@@ -191,11 +192,14 @@ def _in_float64(
     _assign(window, accumulated.weights)
     random = is_random(window, alone)
     found = InFloat64(accumulated.gradients, accumulated.statistics)
-    return [
-        *results,
-        *check_evaluation(window, alone, random),
-        *check_precision(found, exact, paths, config.precision, random),
-    ]
+    results += check_evaluation(window, alone, random)
+    results += check_precision(found, exact, paths, config.precision, random)
+    if config.model.grid_bits:
+        del window  # frees its memory for the next one
+        on_grid = _window_with(replace(smooth, model=config.model), data, model.memory)
+        _assign(on_grid, accumulated.weights)
+        results.append(check_grid(on_grid, alone, exact, config.model.grid_bits))
+    return results
 
 
 def _assign(window: Window, weights: list[np.ndarray]) -> None:
