@@ -47,6 +47,8 @@ class Trial:
         examples_per_second: over whole updates of accum_steps micro-steps.
         seconds_to_first_update: from the start of the process.
         expected_bytes: estimate for which no probe was made: of peak_bytes, or without a limit of rss_bytes.
+        foreseen: nothing was run: peak_bytes, workspace_bytes and expected_bytes (of rss_bytes) are foreseen.
+        moments: the largest moments, the peak first (fields of replay.Moment), of a foreseen trial.
     """
 
     memory: str
@@ -61,6 +63,8 @@ class Trial:
     examples_per_second: float | None = None
     seconds_to_first_update: float | None = None
     expected_bytes: int | None = None
+    foreseen: bool = False
+    moments: list[dict[str, Any]] | None = None
 
     @property
     def activation_bytes(self) -> int | None:

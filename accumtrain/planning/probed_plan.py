@@ -53,22 +53,22 @@ def climb(config: Config, attempt: ProbeFunction, done: int = 0, policies_after:
         policies_after: number of policies that follow.
     """
 
-    def place(number: int, sizes: Sequence[int]) -> str:
-        return f" ({done + number} of about {done + len(sizes) * (1 + policies_after)})"
+    def place(number: int, planned: Sequence[int]) -> str:
+        return f" ({done + number} of about {done + len(planned) * (1 + policies_after)})"
 
-    trials = [attempt(config, 1, place(1, _sizes(config, config.device.known_replicas)))]
+    trials = [attempt(config, 1, place(1, sizes(config, config.device.known_replicas)))]
     if not trials[0].fits:
         return trials
     assert trials[0].replicas is not None
-    sizes = _sizes(config, trials[0].replicas)
-    for number, size in enumerate(sizes[1:], start=2):
-        trials.append(_expected_beyond(config, trials, size) or attempt(config, size, place(number, sizes)))
+    planned = sizes(config, trials[0].replicas)
+    for number, size in enumerate(planned[1:], start=2):
+        trials.append(_expected_beyond(config, trials, size) or attempt(config, size, place(number, planned)))
         if not trials[-1].fits:
             break
     return trials
 
 
-def _sizes(config: Config, replicas: int) -> list[int]:
+def sizes(config: Config, replicas: int) -> list[int]:
     return ladder(config.batch_size // replicas)[:PROBES]
 
 

@@ -83,7 +83,7 @@ def prepare(device: DeviceConfig, *, probed: bool = False) -> None:
     if look_for_device is not None:
         load(look_for_device)(device)
     os.environ.update(VARIABLES | tpu_runtime.quiet_environment())
-    if _on_one_cpu(device):
+    if on_one_cpu(device):
         os.environ.setdefault(OPERATIONS_AT_ONCE, "1")
     if device.memory_limit_mb is not None:
         os.environ[CPU_LIMIT] = str(device.memory_limit_mb)
@@ -149,7 +149,8 @@ def _without_keras() -> Iterator[None]:
             os.environ[LEGACY_KERAS] = before
 
 
-def _on_one_cpu(device: DeviceConfig) -> bool:
+def on_one_cpu(device: DeviceConfig) -> bool:
+    """Whether a run on `device` computes on one CPU, which runs one operation after the other."""
     return device.one_cpu_without_gpu and (device.virtual or 1) == 1 and not has_gpu_node()
 
 
