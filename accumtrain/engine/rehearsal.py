@@ -50,10 +50,13 @@ class Rehearsal:
 
 
 def sizes_for(image_shape: tuple[int, ...]) -> tuple[int, int]:
-    """The two micro-batches of a rehearsal: larger for small images, so that little has to be extrapolated."""
-    pixels = image_shape[0] * image_shape[1]
-    large = min(64, max(4, PIXELS // pixels // 4 * 4))
-    return large // 4 if large > 4 else 2, large
+    """The two micro-batches of a rehearsal: larger for small images, so that little has to be extrapolated.
+
+    They are powers of two, for which kernels are chosen as for other even numbers.
+    """
+    large = 1 << (PIXELS // (image_shape[0] * image_shape[1])).bit_length() - 1 if image_shape else 4
+    large = min(64, max(4, large))
+    return max(2, large // 4), large
 
 
 def rehearse(config: Config, devices: Devices, data: Data, *, commit: bool) -> Rehearsal:

@@ -21,7 +21,7 @@ from accumtrain.errors import CheckpointError, OutOfMemoryError
 from accumtrain.planning.advice import LAST_RESORT, combined, in_words, remedies
 from accumtrain.planning.foresee import Foreseen, foresee
 from accumtrain.planning.probe import SHARE, Trial, probe
-from accumtrain.planning.search import Point, largest_that_fits
+from accumtrain.planning.search import Point, largest_that_fits, line_through
 from accumtrain.process import environment
 from accumtrain.process.free_memory import free_bytes
 from accumtrain.runs.folder import folder_of
@@ -140,12 +140,21 @@ def search_foreseen(config: Config, attempt: ProbeFunction, expected: Callable[[
     if not trials[0].fits:
         return [*search_among(config, attempt, sizes[:place]), *trials]
     while trials[-1].fits and place + 1 < len(sizes):
-        measured = point(config, trials[-1])[1] / expected(sizes[place])
-        if expected(sizes[place + 1]) * measured > budget(config):
+        if _next_from(config, trials, expected, sizes[place + 1]) > budget(config):
             break
         place += 1
         trials.append(attempt(config, sizes[place]))
     return trials
+
+
+def _next_from(config: Config, trials: Sequence[Trial], expected: Callable[[int], float], size: int) -> float:
+    """Bytes of the next larger size: on a line through the last two trials, or as foreseen, in proportion to one."""
+    points = [point(config, trial) for trial in trials[-2:]]
+    if len(points) == 2:
+        base, slope = line_through(*points)
+        return base + slope * size
+    (tried, used), *_ = points
+    return expected(size) * used / expected(tried)
 
 
 def _expected(config: Config, found: Foreseen, micro_batch: int) -> float:

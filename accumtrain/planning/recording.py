@@ -13,7 +13,7 @@ from accumtrain.engine.operation_places import Place, operation_of
 from accumtrain.engine.rehearsal import COMMIT, END, SETTLED, STEP, Rehearsal
 
 STATE, DATA, WORKSPACE, OTHER = "state", "data", "workspace", "other"
-MOST_UNMATCHED = 0.05  # of what a micro-step takes
+MOST_UNMATCHED = 0.2  # of what the larger micro-steps take in all
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,8 @@ def record(rehearsal: Rehearsal) -> Recording:
             elif (pair := by_key[number]) is not None:
                 slope = (pair[1] - pair[0]) / (large - small)
                 base = pair[0] - slope * small
-            elif each.part == f"{STEP} {large}":
+            elif each.part == f"{STEP} {large}" and operation_of(each.change.operation or "") in rehearsal.places:
+                base, slope = 0.0, each.change.asked / large  # the small one has taken nothing in its place
                 unmatched += each.change.asked
         if each.by_step and each.part == f"{STEP} {large}":
             all_bytes += each.change.asked
