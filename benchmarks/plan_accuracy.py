@@ -4,8 +4,8 @@
     .venv/bin/python benchmarks/plan_accuracy.py --only foreseen
 
 First the peak that is foreseen against that of a real run of three updates, ten models in two precisions, and the
-seconds of the whole table of RevNet-104 at 224 pixels. Then what a probe finds, three models in two precisions. Then runs
-with accum.steps=auto under ten limits: each must complete, and twice its micro-batch must not.
+seconds of the whole table of RevNet-104 at 224 pixels. Then what a probe finds, three models in two precisions. Then
+runs with accum.steps=auto under ten limits: each must complete, and twice its micro-batch must not.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from typing import Any
 from command_line import call
 from workbench import compose
 
-from accumtrain.planning.foresee import foresee
+from accumtrain.planning.foresight import foresee
 from accumtrain.planning.probe import probe
 
 OUT_OF_MEMORY = 6  # exit code

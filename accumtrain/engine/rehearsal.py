@@ -54,8 +54,8 @@ def sizes_for(image_shape: tuple[int, ...]) -> tuple[int, int]:
 
     They are powers of two, for which kernels are chosen as for other even numbers.
     """
-    large = 1 << (PIXELS // (image_shape[0] * image_shape[1])).bit_length() - 1 if image_shape else 4
-    large = min(64, max(4, large))
+    images = min(64, max(4, PIXELS // (image_shape[0] * image_shape[1])))
+    large = 1 << images.bit_length() - 1
     return max(2, large // 4), large
 
 

@@ -19,7 +19,7 @@ from accumtrain.config.schema import Config
 from accumtrain.console import format_bytes, say, table
 from accumtrain.errors import CheckpointError, OutOfMemoryError
 from accumtrain.planning.advice import LAST_RESORT, combined, in_words, remedies
-from accumtrain.planning.foresee import Foreseen, foresee
+from accumtrain.planning.foresight import Foreseen, foresee
 from accumtrain.planning.probe import SHARE, Trial, probe
 from accumtrain.planning.search import Point, largest_that_fits, line_through
 from accumtrain.process import environment

@@ -9,7 +9,7 @@ from accumtrain.config.schema import Config
 from accumtrain.console import format_bytes, say, table
 from accumtrain.planning.advice import policies
 from accumtrain.planning.auto_steps import budget, limit_text
-from accumtrain.planning.foresee import Foreseen, Point, foresee
+from accumtrain.planning.foresight import Foreseen, ForeseenPoint, foresee
 from accumtrain.planning.plan_file import plan_result, title
 from accumtrain.planning.probe import Trial
 from accumtrain.planning.probed_plan import draw, plan_by_probes, sizes
@@ -45,7 +45,7 @@ def plan_memory(config: Config) -> dict[str, Any]:
     return plan_result(config, {"memory_limit_mb": limit}, trials)
 
 
-def _trial(config: Config, found: Foreseen, point: Point) -> Trial:
+def _trial(config: Config, found: Foreseen, point: ForeseenPoint) -> Trial:
     resident = int(found.resident_bytes(point.peak_bytes))
     used = resident if config.device.memory_limit_mb is None else point.peak_bytes
     return Trial(

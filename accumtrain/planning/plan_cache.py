@@ -17,8 +17,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import accumtrain
-
 PACKAGES = ("tensorflow", "keras", "numpy")
 VARIABLES = ("TF_", "ONEDNN_", "DNNL_", "OMP_", "KERAS_", "XLA_", "MKL_")  # prefixes
 WITHOUT_FILES = ("synthetic", "digits")  # sources whose examples follow from the configuration
@@ -66,7 +64,7 @@ def _path(request: Mapping[str, Any]) -> Path | None:
 @cache
 def _program() -> list[str]:
     """Versions, and a hash of every file of this package."""
-    home = Path(accumtrain.__file__).parent
+    home = Path(__file__).parents[1]
     digest = hashlib.sha256()
     for file in sorted(path for path in home.rglob("*") if path.is_file() and path.suffix != ".pyc"):
         digest.update(f"{file.relative_to(home)}\0".encode() + file.read_bytes())

@@ -48,7 +48,7 @@ class Trial:
         seconds_to_first_update: from the start of the process.
         expected_bytes: estimate for which no probe was made: of peak_bytes, or without a limit of rss_bytes.
         foreseen: nothing was run: peak_bytes, workspace_bytes and expected_bytes (of rss_bytes) are foreseen.
-        moments: the largest moments, the peak first (fields of replay.Moment), of a foreseen trial.
+        moments: the largest moments, the peak first (fields of played.Moment), of a foreseen trial.
     """
 
     memory: str

@@ -10,8 +10,8 @@ import pytest
 
 from accumtrain.config.convert import to_mapping
 from accumtrain.jobs import dispatch
-from accumtrain.planning import auto_steps, foresee, foreseen_plan, plan_cache
-from accumtrain.planning.foresee import Foreseen, Point
+from accumtrain.planning import auto_steps, foreseen_plan, foresight, plan_cache
+from accumtrain.planning.foresight import Foreseen, ForeseenPoint
 from accumtrain.planning.probe import Trial, probe
 
 MB = 2**20
@@ -34,7 +34,9 @@ def config(compose, tmp_path):
 def foreseen(peaks, memory="store", beside=100 * MB):
     moment = {"kind": "forward", "layer": "segments/0", "operation": "conv", "words": "forward of segment 0 (conv)"}
     points = [
-        Point(size, peak * MB, [{**moment, "bytes": peak * MB, "held": {"state": 2 * MB, "forward": (peak - 2) * MB}}])
+        ForeseenPoint(
+            size, peak * MB, [{**moment, "bytes": peak * MB, "held": {"state": 2 * MB, "forward": (peak - 2) * MB}}]
+        )
         for size, peak in peaks.items()
     ]
     return Foreseen(memory, 2 * MB, beside, 0, points)
@@ -132,13 +134,13 @@ def test_the_table_and_the_moments(config, monkeypatch, capsys, tmp_path):
 )
 def test_what_is_tried_instead(config, monkeypatch, overrides, reason):
     monkeypatch.delenv("TF_NUM_INTEROP_THREADS", raising=False)
-    monkeypatch.setattr(foresee.environment, "has_gpu_node", lambda: False)
-    assert foresee.why_not(config(*overrides)) == reason
+    monkeypatch.setattr(foresight.environment, "has_gpu_node", lambda: False)
+    assert foresight.why_not(config(*overrides)) == reason
 
 
 def test_operations_side_by_side_are_tried(config, monkeypatch):
     monkeypatch.setenv("TF_NUM_INTEROP_THREADS", "2")
-    assert "side by side" in foresee.why_not(config())
+    assert "side by side" in foresight.why_not(config())
 
 
 # --- the cache --------------------------------------------------------------------------------------------------
@@ -191,7 +193,7 @@ def test_a_damaged_answer_is_none(config):
 def test_a_rehearsal_foresees_what_a_probe_finds_and_is_kept(config, capsys):
     """ResNet-20 at 48 images of 32 pixels; TensorFlow starts twice."""
     asked = config("model=resnet20", "data.train_examples=256", "data.test_examples=48")
-    (found,) = foresee.foresee([asked], [1, 48])
+    (found,) = foresight.foresee([asked], [1, 48])
     real = probe(asked, 48)
     assert found.static_bytes == pytest.approx(real.static_bytes, rel=0.02)
     assert found.points[1].peak_bytes == pytest.approx(real.peak_bytes, rel=0.1), "packing differs from run to run"
@@ -199,7 +201,7 @@ def test_a_rehearsal_foresees_what_a_probe_finds_and_is_kept(config, capsys):
     assert sum(peak["held"].values()) == peak["bytes"]
     assert max(peak["held"], key=peak["held"].get) == "forward", "activations that are stored"
     assert "rehearsing store" in capsys.readouterr().out
-    assert foresee.foresee([asked], [1, 48]) == [found]
+    assert foresight.foresee([asked], [1, 48]) == [found]
     shown = capsys.readouterr().out
     assert "rehearsing" not in shown
     assert "left it" in shown

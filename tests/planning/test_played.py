@@ -6,8 +6,8 @@ import pytest
 
 from accumtrain.engine.allocation_log import Change, Log
 from accumtrain.engine.rehearsal import Rehearsal, sizes_for
+from accumtrain.planning.played import Replay
 from accumtrain.planning.recording import NotRepeatableError, Piece, Recording, record
-from accumtrain.planning.replay import Replay
 
 KB = 1024
 STEP_THREAD, CALLER, PIPELINE = 7, 1, 9

@@ -25,16 +25,16 @@ from accumtrain.process import child, environment
 from accumtrain.process.free_memory import free_bytes
 from accumtrain.process.program import child_command
 
-TASK = "accumtrain.planning.foresee:answer"
+TASK = "accumtrain.planning.foresight:answer"
 ONE_REHEARSAL = 3 * 2**30  # bytes of free memory for each that runs at a time
 
 
 @dataclass(frozen=True)
-class Point:
+class ForeseenPoint:
     """What a micro-batch takes, as foreseen.
 
     Attributes:
-        moments: fields of the largest `replay.Moment`s, the peak first.
+        moments: fields of the largest `played.Moment`s, the peak first.
     """
 
     micro_batch: int
@@ -58,7 +58,7 @@ class Foreseen:
     static_bytes: int
     beside_bytes: int
     commit_bytes: int
-    points: list[Point]
+    points: list[ForeseenPoint]
 
     def resident_bytes(self, peak_bytes: float) -> float:
         """About the resident memory of the process at a peak of tensors."""
@@ -74,7 +74,7 @@ class Foreseen:
         return lower.peak_bytes + slope * (micro_batch - lower.micro_batch)
 
 
-def _size(point: Point) -> int:
+def _size(point: ForeseenPoint) -> int:
     return point.micro_batch
 
 
@@ -117,7 +117,7 @@ def foresee(variants: Sequence[Config], sizes: Sequence[int]) -> list[Foreseen] 
     else:
         say(f"from {plan_cache.folder()}, where an earlier plan of the same command, program and machine left it")
     foreseen = [
-        Foreseen(**{**each, "points": [Point(**point) for point in each["points"]]}) for each in answers if each
+        Foreseen(**{**each, "points": [ForeseenPoint(**point) for point in each["points"]]}) for each in answers if each
     ]
     commit = max(each.commit_bytes for each in foreseen)
     return [_at_least(each, commit) for each in foreseen]
@@ -178,8 +178,8 @@ def answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     from accumtrain.devices.resolve import resolve
     from accumtrain.engine.memory_meter import Meter
     from accumtrain.engine.rehearsal import rehearse
+    from accumtrain.planning.played import Replay
     from accumtrain.planning.recording import NotRepeatableError, record
-    from accumtrain.planning.replay import Replay
     from accumtrain.planning.tensorflow_errors import in_user_words
 
     doing = folder / child.DOING
@@ -203,7 +203,7 @@ def answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     assert tensors is not None
     replay = Replay(recording)
     points = [
-        Point(size, replay.peak_bytes(size), [asdict(moment) for moment in replay.moments(size)])
+        ForeseenPoint(size, replay.peak_bytes(size), [asdict(moment) for moment in replay.moments(size)])
         for size in request["sizes"]
     ]
     commit = replay.commit_bytes() if request["commit"] else 0
