@@ -81,7 +81,7 @@ class _Walk:
         own = next((self._weights[name] for name in inputs if name in self._weights), None)
         of_tape = self._places.get(node.name.removeprefix("gradient_tape/").rpartition("/")[0])
         layer = own or (of_tape or next((place for place in before if place[1]), ("", "")))[1]
-        if "Grad" in node.op or "Backprop" in node.op or "gradient_tape" in node.name:
+        if _is_gradient(node):
             return GRADIENT, layer
         if own is not None and node.op in WITH_WEIGHTS:
             again = (layer, node.op) in self._seen
@@ -89,6 +89,12 @@ class _Walk:
             return (REPLAY if again else FORWARD), layer
         passes = [place[0] for place in before]
         return next((each for each in (GRADIENT, REPLAY) if each in passes), FORWARD), layer
+
+
+def _is_gradient(node: Any) -> bool:
+    if node.op in ("StopGradient", "PreventGradient"):
+        return False
+    return "Grad" in node.op or "Backprop" in node.op or "gradient_tape" in node.name
 
 
 def _in_order(nodes: Any) -> list[Any]:

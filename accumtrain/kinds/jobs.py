@@ -145,7 +145,7 @@ JOBS.add(
         "plan",
         "accumtrain.jobs.plan:run",
         "plan.json",
-        "Finds what fits into the memory, and how fast it is.",
+        "Finds what fits into the memory, and what takes it.",
         in_children=True,
     ),
     Job(
