@@ -145,7 +145,7 @@ JOBS.add(
         "plan",
         "accumtrain.jobs.plan:run",
         "plan.json",
-        "Finds what fits into the memory, and what takes it.",
+        "Finds what fits into the memory, what takes it, and how fast it is.",
         in_children=True,
     ),
     Job(

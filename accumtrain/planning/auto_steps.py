@@ -180,11 +180,16 @@ def ladder(examples: int) -> list[int]:
 def row(trial: Trial) -> tuple[str, ...]:
     """A trial's line in a table of COLUMNS."""
     sizes = (trial.peak_bytes, trial.workspace_bytes, trial.rss_bytes)
+    peak, workspace, resident = ("-" if size is None else format_bytes(size) for size in sizes)
+    if trial.peak_bytes is not None and trial.expected_bytes is not None:
+        resident = f"some {format_bytes(trial.expected_bytes)}"
     return (
         trial.memory,
         str(trial.accum_steps or "-"),
         str(trial.micro_batch),
-        *("-" if size is None else format_bytes(size) for size in sizes),
+        peak,
+        workspace,
+        resident,
         speed(trial),
         _verdict(trial),
     )
@@ -197,7 +202,7 @@ def speed(trial: Trial) -> str:
 
 
 def _verdict(trial: Trial) -> str:
-    if trial.expected_bytes is not None:
+    if trial.peak_bytes is None and trial.expected_bytes is not None:
         return f"beyond (some {format_bytes(trial.expected_bytes)})"
     return "yes" if trial.fits else "no"
 

@@ -12,6 +12,7 @@ from accumtrain.config.convert import to_mapping
 from accumtrain.jobs import dispatch
 from accumtrain.planning import auto_steps, foreseen_plan, foresight, plan_cache
 from accumtrain.planning.foresight import Foreseen, ForeseenPoint
+from accumtrain.planning.plan_picture import draw
 from accumtrain.planning.probe import Trial, probe
 
 MB = 2**20
@@ -108,6 +109,7 @@ def test_the_table_and_the_moments(config, monkeypatch, capsys, tmp_path):
     peaks = {1: 22, 2: 24, 4: 28, 8: 36, 16: 52, 48: 116}
     found = [foreseen(peaks), foreseen(dict.fromkeys(peaks, 20), "recompute")]
     monkeypatch.setattr(foreseen_plan, "foresee", lambda variants, sizes: found)
+    monkeypatch.setattr(foreseen_plan, "probe", measuring([]))
     result = dispatch.run(config("job=plan", "device.memory_limit_mb=48"))
     trials = json.loads((tmp_path / "mine/plan.json").read_text())["trials"]
     assert [(t["memory"], t["micro_batch"], t["accum_steps"], t["fits"]) for t in trials] == [
@@ -115,13 +117,93 @@ def test_the_table_and_the_moments(config, monkeypatch, capsys, tmp_path):
         for memory in ("store", "recompute")
         for size in peaks
     ]
-    assert all(t["foreseen"] and t["rss_bytes"] is None and t["examples_per_second"] is None for t in trials)
+    measured = [t for t in trials if t["measured"]]
+    assert [(t["memory"], t["micro_batch"], t["peak_bytes"] / MB) for t in measured] == [
+        ("store", 8, 33),
+        ("recompute", 48, 33),
+    ]
+    assert all((t["rss_bytes"], t["examples_per_second"]) == (900 * MB, 12.5) for t in measured)
+    others = [t for t in trials if not t["measured"]]
+    assert all(t["rss_bytes"] is None and t["examples_per_second"] is None for t in others)
+    assert [t["expected_bytes"] / MB for t in others[:4]] == [122, 124, 128, 152]
     assert trials[3]["moments"][0]["held"] == {"state": 2 * MB, "forward": 34 * MB}
     assert result["trials"] == trials
     shown = capsys.readouterr().out
-    assert "in device.memory_limit_mb=48, foreseen" in shown
+    assert shown.index("are measured, and only then") < shown.index("in device.memory_limit_mb=48, foreseen\n")
+    lines = [" ".join(line.split()) for line in shown[shown.rindex("in device.memory_limit_mb=48\n") :].splitlines()]
+    assert "store 6 8 33.0 MB 0 bytes 900.0 MB 12.5 yes measured" in lines
+    assert "store 3 16 52.0 MB 0 bytes some 152.0 MB - no foreseen" in lines
     assert "largest moments of store, micro-batch 8:\n  36.0 MB in forward of segment 0 (conv): state 2.0 MB" in shown
     assert (tmp_path / "mine/plan.png").exists()
+
+
+def measuring(asked, too_large=()):
+    """A function in the place of `probe`, which notes what is asked for."""
+
+    def attempt(config, micro_batch, note=""):
+        asked.append((config.model.memory, micro_batch, note))
+        trial = Trial(config.model.memory, micro_batch, fits=False)
+        if (config.model.memory, micro_batch) in too_large:
+            return trial
+        sizes = {"peak_bytes": 33 * MB, "workspace_bytes": 0, "rss_bytes": 900 * MB}
+        return replace(trial, fits=True, accum_steps=48 // micro_batch, replicas=1, examples_per_second=12.5, **sizes)
+
+    return attempt
+
+
+@pytest.mark.parametrize(
+    ("too_large", "asked", "results"),
+    [
+        ([], [8], [("foreseen", True)] * 3 + [("measured", True), ("foreseen", False)]),
+        ([8], [8, 4], [("foreseen", True)] * 2 + [("measured", True), ("measured", False), ("foreseen", False)]),
+        ([8, 4], [8, 4], [("foreseen", True)] * 2 + [("measured", False)] * 2 + [("foreseen", False)]),
+    ],
+)
+def test_the_largest_that_should_fit_is_measured(config, too_large, asked, results):
+    trials = [
+        Trial("store", size, size <= 8, 48 // size, 1, peak_bytes=MB, measured=False, moments=[{"bytes": size}])
+        for size in (1, 2, 4, 8, 16)
+    ]
+    made = []
+    probe_ = measuring(made, {("store", size) for size in too_large})
+    found = foreseen_plan.with_largest_measured([config()], trials, probe_)
+    assert made == [("store", size, " (policy 1 of 1)") for size in asked]
+    assert [("measured" if t.measured else "foreseen", t.fits) for t in found] == results
+    assert [(t.micro_batch, t.accum_steps, t.moments) for t in found] == [
+        (t.micro_batch, t.accum_steps, t.moments) for t in trials
+    ]
+    assert [t.peak_bytes for t in found if t.measured and not t.fits] == [None] * len(too_large)
+
+
+def test_where_nothing_should_fit_nothing_is_measured(config):
+    trials = [Trial("store", 1, fits=False, peak_bytes=MB, measured=False)]
+    assert foreseen_plan.with_largest_measured([config()], trials, pytest.fail) == trials
+
+
+def test_an_interrupt_while_measuring_leaves_nothing(config, monkeypatch, tmp_path):
+    def stopped(config, micro_batch, note=""):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(foreseen_plan, "foresee", lambda variants, sizes: [foreseen({1: 22})])
+    monkeypatch.setattr(foreseen_plan, "probe", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        dispatch.run(config("job=plan", "device.memory_limit_mb=48"))
+    assert not (tmp_path / "mine").exists()
+
+
+def test_the_picture_tells_measured_from_foreseen(monkeypatch, tmp_path):
+    from matplotlib import pyplot
+
+    trials = [Trial("store", size, True, peak_bytes=size * MB, measured=size == 4) for size in (1, 2, 4)]
+    monkeypatch.setattr(pyplot, "close", lambda figure: None)
+    draw(trials, 8, tmp_path / "plan.png")
+    lines = pyplot.gcf().axes[0].get_lines()
+    rings = {
+        tuple(line.get_xdata()): line.get_markerfacecolor() == "white" for line in lines if line.get_ls() == "None"
+    }
+    assert (rings[4,], rings[1, 2]) == (False, True)
+    monkeypatch.undo()
+    pyplot.close("all")
 
 
 @pytest.mark.parametrize(
