@@ -14,6 +14,7 @@ from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XLine, XPlane, XSpace  #
 ALLOCATION, DEALLOCATION = "MemoryAllocation", "MemoryDeallocation"
 EVERY_ALLOCATION = tf.profiler.experimental.ProfilerOptions(host_tracer_level=3)
 MARK = "accumtrain:"
+DATA_THREADS = "tf_data_"  # how TensorFlow names them: tf_data_private_threadpool, tf_data_iterator_get_next, ...
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Change:
         asked: bytes asked for.
         operation: name of the operation that runs then on that thread; None if none does.
         operation_ended: when that operation ended.
-        thread: number of the thread.
+        thread: name and number of the thread, as TensorFlow calls it; `of_data` says whether it is tf.data's.
     """
 
     moment: int
@@ -35,15 +36,20 @@ class Change:
     asked: int
     operation: str | None
     operation_ended: int | None
-    thread: int
+    thread: str
+
+    @property
+    def of_data(self) -> bool:
+        """Whether a thread of the data pipeline did it."""
+        return self.thread.startswith(DATA_THREADS)
 
 
 @dataclass
 class Log:
-    """All changes in the order of time, and the moments and threads of the marks that the work has set."""
+    """All changes in the order of time, and the moments of the marks that the work has set."""
 
     changes: list[Change] = field(default_factory=list)
-    marks: list[tuple[int, str, int]] = field(default_factory=list)
+    marks: list[tuple[int, str]] = field(default_factory=list)
 
 
 def mark(name: str) -> None:
@@ -76,16 +82,15 @@ def log_allocations(work: Callable[[], Any]) -> Log:
     return log
 
 
-def _changes_and_marks(plane: XPlane) -> Iterator[Change | tuple[int, str, int]]:
+def _changes_and_marks(plane: XPlane) -> Iterator[Change | tuple[int, str]]:
     names = {key: found.name for key, found in plane.event_metadata.items()}
     stat_names = {key: found.name for key, found in plane.stat_metadata.items()}
     for line in plane.lines:
         yield from _of_thread(line, names, stat_names)
 
 
-def _of_thread(
-    line: XLine, names: dict[int, str], stat_names: dict[int, str]
-) -> Iterator[Change | tuple[int, str, int]]:
+def _of_thread(line: XLine, names: dict[int, str], stat_names: dict[int, str]) -> Iterator[Change | tuple[int, str]]:
+    thread = f"{line.name}/{line.id}"
     running: dict[str, int] = {}  # the end of the operation of each name that began last
     for event in sorted(line.events, key=lambda each: each.offset_ps):
         name, moment = names[event.metadata_id], line.timestamp_ns * 1000 + event.offset_ps
@@ -95,8 +100,8 @@ def _of_thread(
             operation = None if told is None else told.str_value or stat_names[told.ref_value]
             address, size, asked = (stats[key].int64_value for key in ("addr", "allocation_bytes", "requested_bytes"))
             ended = None if operation is None else running.get(operation)
-            yield Change(moment, name == ALLOCATION, address, size, asked, operation, ended, line.id)
+            yield Change(moment, name == ALLOCATION, address, size, asked, operation, ended, thread)
         elif name.startswith(MARK):
-            yield moment, name.removeprefix(MARK).partition("#")[0], line.id
+            yield moment, name.removeprefix(MARK).partition("#")[0]
         else:
             running[name.rpartition(":")[0]] = moment + event.duration_ps

@@ -28,7 +28,7 @@ from accumtrain.engine.window import Window
 
 STEP, SETTLED, COMMIT, END = "step", "settled", "commit", "end"
 PIXELS = 4 * 224 * 224  # of the larger micro-batch, about, which decides how long a rehearsal takes
-STEPS = 4  # largest number of micro-steps of the larger size
+FEWEST, STEPS = 2, 4  # micro-steps of the larger size; the second begins with its batches ready, as in a run
 SECONDS = 1.0  # after which no further one begins
 CALM = 0.05  # seconds in which the data pipeline takes nothing: it has all its batches ready
 
@@ -101,7 +101,7 @@ class _Play:
             self.places = find_places(traced, window.model.named, {paths[id(v)]: buffer for v, buffer in buffers})
         started = time.perf_counter()
         for made in range(1 if size == self.sizes[0] else STEPS):
-            if made and time.perf_counter() - started > SECONDS:
+            if made >= FEWEST and time.perf_counter() - started > SECONDS:
                 break
             mark(f"{STEP} {size}")
             step.accumulate(batches, 1)

@@ -95,8 +95,8 @@ def record(rehearsal: Rehearsal) -> Recording:
         pieces.append(_piece(each, base, slope, rehearsal.places))
     if unmatched > MOST_UNMATCHED * max(all_bytes, 1):
         raise NotRepeatableError(f"{unmatched} of {all_bytes} bytes were taken with {large} images only")
-    begins = [moment for moment, name, _ in rehearsal.log.marks if name.startswith(STEP)]
-    end = next(moment for moment, name, _ in rehearsal.log.marks if name in (COMMIT, END))
+    begins = [moment for moment, name in rehearsal.log.marks if name.startswith(STEP)]
+    end = next(moment for moment, name in rehearsal.log.marks if name in (COMMIT, END))
     *steps, after = (bisect_left(moments, moment) for moment in (*begins, end))
     return Recording(pieces, actions, steps, after)
 
@@ -104,8 +104,7 @@ def record(rehearsal: Rehearsal) -> Recording:
 def _pair(rehearsal: Rehearsal) -> tuple[list[_Taken], list[int], list[int]]:
     """The pieces, the actions as in a Recording, and the moment of each action."""
     log = rehearsal.log
-    marks, names = [moment for moment, _, _ in log.marks], [name for _, name, _ in log.marks]
-    of_step = _threads_of_step(rehearsal)
+    marks, names = [moment for moment, _ in log.marks], [name for _, name in log.marks]
     taken: list[_Taken] = []
     actions: list[int] = []
     moments: list[int] = []
@@ -119,24 +118,12 @@ def _pair(rehearsal: Rehearsal) -> tuple[list[_Taken], list[int], list[int]]:
             moments.append(change.moment)
             # what the pipeline takes between two steps belongs to the step before
             size_of_step = part.replace(SETTLED, STEP)
-            taken.append(_Taken(change, size_of_step, place, change.thread in of_step))
+            taken.append(_Taken(change, size_of_step, place, not change.of_data))
         elif (number := held.pop(change.address, None)) is not None:
             taken[number].ended = change.moment
             actions.append(~number)
             moments.append(change.moment)
     return taken, actions, moments
-
-
-def _threads_of_step(rehearsal: Rehearsal) -> set[int]:
-    """The thread that has set the marks, and those whose operations are mostly the micro-step's.
-
-    The functions of the data pipeline have names of their own, some of which are the same.
-    """
-    votes: Counter[int] = Counter()
-    for change in rehearsal.log.changes:
-        if change.taken and change.operation is not None:
-            votes[change.thread] += 1 if operation_of(change.operation) in rehearsal.places else -1
-    return {thread for _, _, thread in rehearsal.log.marks} | {thread for thread, vote in votes.items() if vote > 0}
 
 
 def _by_key(taken: Sequence[_Taken], rehearsal: Rehearsal) -> list[tuple[int, int] | None]:
@@ -147,7 +134,7 @@ def _by_key(taken: Sequence[_Taken], rehearsal: Rehearsal) -> list[tuple[int, in
     keys: list[tuple[Any, ...] | None] = []
     sizes: dict[str, dict[tuple[Any, ...], int]] = {f"{STEP} {size}": {} for size in rehearsal.sizes}
     counts: Counter[tuple[Any, ...]] = Counter()
-    last: dict[int, str] = {}
+    last: dict[str, str] = {}
     repetition = -1
     for each in taken:
         key = None
@@ -175,7 +162,7 @@ def _data_lines(taken: Sequence[_Taken], rehearsal: Rehearsal) -> dict[str, tupl
     """
     ready = {}
     for size in rehearsal.sizes:
-        moment = [moment for moment, name, _ in rehearsal.log.marks if name == f"{SETTLED} {size}"][-1]
+        moment = [moment for moment, name in rehearsal.log.marks if name == f"{SETTLED} {size}"][-1]
         ready[size] = sum(
             each.change.asked
             for each in taken
