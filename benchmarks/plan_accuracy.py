@@ -4,8 +4,8 @@
     .venv/bin/python benchmarks/plan_accuracy.py --only foreseen
 
 First the peak that is foreseen against that of a real run of ten updates, ten models in two precisions, and the
-seconds of the whole table of RevNet-104 at 224 pixels. Then what a probe finds against three
-updates, three models in two precisions. Then runs with accum.steps=auto under ten limits: each must complete, and twice its micro-batch must not.
+seconds of the whole table of RevNet-104 at 224 pixels. Then what a probe finds against three updates, three models in
+two precisions. Then runs with accum.steps=auto under ten limits: each must complete, twice its micro-batch must not.
 """
 
 import argparse

@@ -25,7 +25,8 @@ def step(batches):
 def work():
     options = tf.data.Options()
     options.threading.private_threadpool_size = 0
-    data = tf.data.Dataset.range(4).map(lambda _: larger(tf.zeros([1000])), tf.data.AUTOTUNE).prefetch(2)
+    of_4_kb = tf.data.Dataset.range(4).map(lambda i: tf.fill([1000], tf.cast(i, tf.float32)))
+    data = of_4_kb.map(larger, tf.data.AUTOTUNE).prefetch(2)
     batches = iter(data.with_options(options))
     mark("begun")
     step(batches).numpy()
