@@ -1,36 +1,55 @@
-"""How well `job=plan` predicts, and whether `accum.steps=auto` picks the right size (about fifteen minutes).
+"""How well `job=plan` foresees, and whether `accum.steps=auto` picks the right size (about half an hour).
 
     .venv/bin/python benchmarks/plan_accuracy.py
+    .venv/bin/python benchmarks/plan_accuracy.py --only foreseen
 
-First what a probe of plan finds against the peak of a real run of three updates, three models in two precisions.
-Then runs with accum.steps=auto under ten limits: each must complete, and twice its micro-batch must not.
+First the peak that is foreseen against that of a real run of ten updates, ten models in two precisions, and the
+seconds of the whole table of RevNet-104 at 224 pixels. Then what a probe finds against three updates, three models in
+two precisions. Then runs with accum.steps=auto under ten limits: each must complete, twice its micro-batch must not.
 """
 
 import argparse
 import json
+import os
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
 from command_line import call
 from workbench import compose
 
+from accumtrain.planning.foresight import foresee
 from accumtrain.planning.probe import probe
 
 OUT_OF_MEMORY = 6  # exit code
+UPDATES = 10  # of a run that is foreseen: its peak rises while the data pipeline fills and the allocator packs anew
 IMAGES = ["data=synthetic", "data.num_classes=10", "data.train_examples=512", "data.test_examples=64"]
 MODELS = {
     "revnet56": ["model=revnet56", "data.image_size=96", "batch_size=32"],
     "resnet50": ["model=resnet50", "data.image_size=64", "batch_size=32"],
     "resnet20": ["model=resnet20", "data.image_size=32", "batch_size=256"],
 }
+FORESEEN = {
+    "lenet5": ["model=lenet5", "data.image_size=32", "batch_size=512"],
+    "resnet20": MODELS["resnet20"],
+    "resnet32": ["model=resnet32", "model.memory=recompute", "data.image_size=32", "batch_size=128"],
+    "revnet38": ["model=revnet38", "data.image_size=32", "batch_size=256"],
+    "resnet50": MODELS["resnet50"],
+    "revnet56": MODELS["revnet56"],
+    "resnet110": ["model=resnet110", "data.image_size=32", "batch_size=32"],
+    "revnet110": ["model=revnet110", "data.image_size=32", "batch_size=64"],
+    "resnet101": ["model=resnet101", "model.memory=recompute", "data.image_size=64", "batch_size=32"],
+    "revnet104": ["model=revnet104", "data.image_size=128", "batch_size=32"],
+}
+TABLE = ["model=revnet104", "data=synthetic", "data.image_size=224", "batch_size=256", "device.memory_limit_mb=4096"]
 LIMITS = {"resnet20": (100, 130, 170, 220, 300, 400, 600), "revnet56": (400, 600, 900)}
 
 
 def run(*overrides: str) -> tuple[int, dict[str, Any] | None]:
-    """Exit code and, where that is 0, the summary of three updates with an evaluation."""
+    """Exit code and, where that is 0, the summary of three updates, or as `overrides` say, with an evaluation."""
     with tempfile.TemporaryDirectory() as folder:
-        code, path = call(Path(folder), *IMAGES, *overrides, "train.steps=3")
+        code, path = call(Path(folder), *IMAGES, "train.steps=3", *overrides)
         return code, json.loads((path / "summary.json").read_text()) if code == 0 else None
 
 
@@ -42,8 +61,41 @@ def peak_of_run(*overrides: str) -> int | None:
     return None if summary is None else summary["memory"]["tensor_peak_bytes"]
 
 
+def foreseen() -> None:
+    print("foreseen and real peak of tensors, MB")
+    errors = []
+    for name, overrides in FORESEEN.items():
+        for precision in ("float32", "bfloat16"):
+            asked = [*overrides, f"precision={precision}", "accum.steps=2"]
+            config = compose(*IMAGES, *asked)
+            started = time.perf_counter()
+            found = foresee([config], [config.batch_size // 2])
+            seconds = time.perf_counter() - started
+            if isinstance(found, str):
+                print(f"  {name} {precision}: {found}", flush=True)
+                continue
+            real, plan = peak_of_run(*asked, f"train.steps={UPDATES}"), found[0].points[0].peak_bytes
+            assert real is not None
+            errors.append(plan / real - 1)
+            sizes = f"{plan / 2**20:.1f} {real / 2**20:.1f} (state {found[0].static_bytes / 2**20:.1f})"
+            print(f"  {name} {precision}: {sizes} {errors[-1]:+.1%}, rehearsed in {seconds:.0f} s", flush=True)
+    within = sum(abs(error) <= 0.03 for error in errors)
+    print(f"  {within} of {len(errors)} within 3 %, the largest error {max(map(abs, errors)):.1%}")
+
+
+def table_of_revnet104() -> None:
+    """The seconds of job=plan, and of all processors for its processes."""
+    with tempfile.TemporaryDirectory() as folder:
+        started, before = time.perf_counter(), os.times()
+        code, _ = call(Path(folder), "job=plan", *TABLE)
+        after = os.times()
+    busy = after.children_user + after.children_system - before.children_user - before.children_system
+    seconds = time.perf_counter() - started
+    print(f"the table of RevNet-104: exit code {code}, {seconds:.0f} s, {busy:.0f} s of processors")
+
+
 def predictions() -> None:
-    print("predicted and real peak of tensors, MB")
+    print("probed and real peak of tensors, MB")
     for name, overrides in MODELS.items():
         for precision in ("float32", "bfloat16"):
             asked = [*overrides, f"precision={precision}", "accum.steps=2"]
@@ -78,5 +130,14 @@ def choices(models: list[str]) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--models", nargs="*", default=list(LIMITS), choices=LIMITS, help="for accum.steps=auto")
-    predictions()
-    choices(parser.parse_args().models)
+    parser.add_argument("--only", choices=("foreseen", "probed", "auto"), help="one part")
+    arguments = parser.parse_args()
+    if arguments.only in (None, "foreseen"):
+        with tempfile.TemporaryDirectory() as kept:
+            os.environ["XDG_CACHE_HOME"] = kept  # nothing of earlier plans
+            foreseen()
+            table_of_revnet104()
+    if arguments.only in (None, "probed"):
+        predictions()
+    if arguments.only in (None, "auto"):
+        choices(arguments.models)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Mapping
-from functools import cache, partial
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -18,11 +16,11 @@ from accumtrain.data.labels import class_counts
 from accumtrain.data.source import Data
 from accumtrain.devices.found import Devices
 from accumtrain.kinds.groups import chosen_rows
+from accumtrain.process.own_source import source_digest
 from accumtrain.process.processor import cpu
 from accumtrain.process.program import is_own_command
 from accumtrain.runs.provenance import platform_name, versions
 
-PACKAGE = Path(__file__).parents[1]
 # These name and observe a run; nothing of them is traced, but for what `graph_key` adds.
 NOT_TRACED = ("job", "train", "eval", "checkpoint", "log", "run", "bench", "range_test", "report", "predict", "export")
 # Settings of TensorFlow, its compiler and its libraries, some of which are read while a graph is made.
@@ -60,16 +58,6 @@ def graph_key(config: Config, data: Data, total_steps: int) -> dict[str, Any]:
         "cpu": cpu(),
         "environment": _settings(os.environ),
     }
-
-
-@cache
-def source_digest() -> str:
-    """A digest of the source of the whole package."""
-    state = hashlib.sha256()
-    for file in sorted(PACKAGE.rglob("*.py")):
-        state.update(f"{file.relative_to(PACKAGE)}\0{file.stat().st_size}\0".encode())
-        state.update(file.read_bytes())
-    return state.hexdigest()
 
 
 def _settings(environment: Mapping[str, str]) -> dict[str, str]:

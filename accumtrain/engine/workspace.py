@@ -6,17 +6,11 @@ without it TensorFlow's own take about as much as the processor's last cache hol
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
-import tensorflow as tf
-from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XLine, XPlane, XSpace  # not public; what the profiler writes
-
-ALLOCATION, DEALLOCATION = "MemoryAllocation", "MemoryDeallocation"
-EVERY_ALLOCATION = tf.profiler.experimental.ProfilerOptions(host_tracer_level=3)
+from accumtrain.engine.allocation_log import Log, log_allocations
 
 
 @dataclass(frozen=True)
@@ -46,7 +40,7 @@ def workspace_at_peak(work: Callable[[], Any]) -> int:
         tf.errors.OpError: a profiler runs in this process already, or its file can't be written.
         OSError: there is no folder for temporary files.
     """
-    allocations = list(_allocations(work))
+    allocations = list(paired(log_allocations(work)))
     return peak_bytes(allocations) - peak_bytes([each for each in allocations if not each.is_workspace])
 
 
@@ -61,42 +55,12 @@ def peak_bytes(allocations: list[Allocation]) -> int:
     return peak
 
 
-def _allocations(work: Callable[[], Any]) -> Iterator[Allocation]:
-    with tempfile.TemporaryDirectory(prefix="accumtrain-profile-") as folder:
-        with tf.profiler.experimental.Profile(folder, EVERY_ALLOCATION):
-            work()
-        (path,) = Path(folder).glob("**/*.xplane.pb")
-        space = XSpace.FromString(path.read_bytes())
-    events = sorted((each for plane in space.planes for each in _events(plane)), key=lambda each: each[0])
-    held: dict[int, tuple[int, int, int | None]] = {}
-    for moment, name, stats, operation_ended in events:
-        if name == ALLOCATION:
-            held[stats["addr"]] = stats["allocation_bytes"], moment, operation_ended
-        elif taken := held.pop(stats["addr"], None):
-            yield Allocation(*taken[:2], ended=moment, operation_ended=taken[2])
-    for size, began, operation_ended in held.values():
-        yield Allocation(size, began, None, operation_ended)
-
-
-def _events(plane: XPlane) -> Iterator[tuple[int, str, dict[str, Any], int | None]]:
-    """Time, name, statistics of allocations and deallocations, and the end of the operation that runs then."""
-    names = {key: found.name for key, found in plane.event_metadata.items()}
-    stat_names = {key: found.name for key, found in plane.stat_metadata.items()}
-    for line in plane.lines:
-        yield from _events_of_thread(line, names, stat_names)
-
-
-def _events_of_thread(
-    line: XLine, names: dict[int, str], stat_names: dict[int, str]
-) -> Iterator[tuple[int, str, dict[str, Any], int | None]]:
-    running: dict[str, int] = {}  # the end of the operation of each name that began last
-    for event in sorted(line.events, key=lambda each: each.offset_ps):
-        name, moment = names[event.metadata_id], line.timestamp_ns * 1000 + event.offset_ps
-        if name in (ALLOCATION, DEALLOCATION):
-            stats = {stat_names[stat.metadata_id]: stat for stat in event.stats}
-            operation = stats.get("tf_op")
-            ended = None if operation is None else running.get(operation.str_value or stat_names[operation.ref_value])
-            numbers = {key: stats[key].int64_value for key in ("addr", "allocation_bytes")}
-            yield moment, name, numbers, ended
-        else:
-            running[name.rpartition(":")[0]] = moment + event.duration_ps
+def paired(log: Log) -> Iterator[Allocation]:
+    """The pieces of a log, each with its begin and its end."""
+    held: dict[int, Allocation] = {}
+    for change in log.changes:
+        if change.taken:
+            held[change.address] = Allocation(change.size, change.moment, None, change.operation_ended)
+        elif taken := held.pop(change.address, None):
+            yield replace(taken, ended=change.moment)
+    yield from held.values()

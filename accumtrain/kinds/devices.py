@@ -133,7 +133,7 @@ class Device(Kind[DeviceConfig]):
     """
 
     before_tensorflow: str | None = None
-    plan: str = "accumtrain.planning.probed_plan:plan_by_probes"
+    plan: str = "accumtrain.planning.foreseen_plan:plan_memory"
 
 
 DEVICES: Table[Device] = Table("device.kind")

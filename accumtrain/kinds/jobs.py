@@ -148,7 +148,7 @@ JOBS.add(
         "plan",
         "accumtrain.jobs.plan:run",
         "plan.json",
-        "Finds what fits into the memory, and how fast it is.",
+        "Finds what fits into the memory, what takes it, and how fast it is.",
         chooses_kernels=True,
         in_children=True,
     ),

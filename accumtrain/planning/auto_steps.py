@@ -1,8 +1,13 @@
-"""accum.steps=auto: the largest micro-batch that fits, found by probes. batch_size and updates do not change."""
+"""accum.steps=auto: the largest micro-batch that fits, foreseen and confirmed by a probe, or found by probes.
+
+batch_size and updates do not change.
+"""
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
@@ -14,8 +19,9 @@ from accumtrain.config.schema import Config
 from accumtrain.console import format_bytes, say, table
 from accumtrain.errors import CheckpointError, OutOfMemoryError
 from accumtrain.planning.advice import LAST_RESORT, combined, in_words, remedies
+from accumtrain.planning.foresight import Foreseen, foresee
 from accumtrain.planning.probe import SHARE, Trial, probe
-from accumtrain.planning.search import Point, largest_that_fits
+from accumtrain.planning.search import Point, largest_that_fits, line_through
 from accumtrain.process import environment
 from accumtrain.process.free_memory import free_bytes
 from accumtrain.runs.folder import folder_of
@@ -46,7 +52,12 @@ def with_accum_steps_resolved(config: Config) -> Config:
         say(f"accum.steps={steps}, as {folder_of(config)} began")
         return config.with_accum_steps(steps)
     say("accum.steps=auto: looking for the largest micro-batch that fits")
-    trials = search(config, probe)
+    found = foresee([config], ladder(config.batch_size))
+    if isinstance(found, str):
+        say(f"the memory of this run can't be foreseen, so it is tried: {found}")
+        trials = search(config, probe)
+    else:
+        trials = search_foreseen(config, probe, partial(_expected, config, found[0]))
     table(f"accum.steps for batch_size={config.batch_size} in {limit_text(config)}", COLUMNS, [row(t) for t in trials])
     fitting = [trial for trial in trials if trial.fits]
     if not fitting:
@@ -90,16 +101,66 @@ def search(config: Config, attempt: ProbeFunction) -> list[Trial]:
         ConfigError: batch_size does not divide by the replicas.
     """
     first = attempt(config, 1)
-    trials = {1: first}
+    if first.replicas is None:
+        return [first]
+    return search_among(config, attempt, divisors(config.batch_size // first.replicas), [first])
+
+
+def search_among(
+    config: Config, attempt: ProbeFunction, sizes: Sequence[int], made: Sequence[Trial] = ()
+) -> list[Trial]:
+    """Probes as `search` does, among these sizes, which are increasing. `made` are trials that need no probe."""
+    trials = {trial.micro_batch: trial for trial in made}
 
     def used(size: int) -> float | None:
         if size not in trials:
             trials[size] = attempt(config, size)
         return point(config, trials[size])[1] if trials[size].fits else None
 
-    if first.replicas is not None:
-        largest_that_fits(divisors(config.batch_size // first.replicas), used, partial(budget, config))
+    if sizes:
+        largest_that_fits(sizes, used, partial(budget, config))
     return [trials[size] for size in sorted(trials)]
+
+
+def search_foreseen(config: Config, attempt: ProbeFunction, expected: Callable[[int], float]) -> list[Trial]:
+    """Probes the largest micro-batch that should fit on one replica: one probe, where what is foreseen is right.
+
+    If it fits, the next larger one is probed only if it should fit by what the probe has measured, and so on. If it
+    does not fit, smaller ones are searched as without foresight.
+
+    Args:
+        expected: bytes that a micro-batch takes, as `budget` counts them; not decreasing.
+
+    Returns:
+        The trials, sorted by micro-batch. If the first does not fit, nothing does.
+    """
+    sizes = divisors(config.batch_size)
+    place = max(0, bisect_right(sizes, budget(config), key=expected) - 1)
+    trials = [attempt(config, sizes[place])]
+    if not trials[0].fits:
+        return [*search_among(config, attempt, sizes[:place]), *trials]
+    while trials[-1].fits and place + 1 < len(sizes):
+        if _next_from(config, trials, expected, sizes[place + 1]) > budget(config):
+            break
+        place += 1
+        trials.append(attempt(config, sizes[place]))
+    return trials
+
+
+def _next_from(config: Config, trials: Sequence[Trial], expected: Callable[[int], float], size: int) -> float:
+    """Bytes of the next larger size: on a line through the last two trials, or as foreseen, in proportion to one."""
+    points = [point(config, trial) for trial in trials[-2:]]
+    if len(points) == 2:
+        base, slope = line_through(*points)
+        return base + slope * size
+    (tried, used), *_ = points
+    return expected(size) * used / expected(tried)
+
+
+def _expected(config: Config, found: Foreseen, micro_batch: int) -> float:
+    """Bytes that a micro-batch takes, as `budget` counts them."""
+    peak = found.peak_bytes(micro_batch)
+    return peak if config.device.memory_limit_mb is not None else found.resident_bytes(peak)
 
 
 def divisors(number: int) -> list[int]:
@@ -119,11 +180,16 @@ def ladder(examples: int) -> list[int]:
 def row(trial: Trial) -> tuple[str, ...]:
     """A trial's line in a table of COLUMNS."""
     sizes = (trial.peak_bytes, trial.workspace_bytes, trial.rss_bytes)
+    peak, workspace, resident = ("-" if size is None else format_bytes(size) for size in sizes)
+    if trial.peak_bytes is not None and trial.expected_bytes is not None:
+        resident = f"some {format_bytes(trial.expected_bytes)}"
     return (
         trial.memory,
         str(trial.accum_steps or "-"),
         str(trial.micro_batch),
-        *("-" if size is None else format_bytes(size) for size in sizes),
+        peak,
+        workspace,
+        resident,
         speed(trial),
         _verdict(trial),
     )
@@ -136,7 +202,7 @@ def speed(trial: Trial) -> str:
 
 
 def _verdict(trial: Trial) -> str:
-    if trial.expected_bytes is not None:
+    if trial.peak_bytes is None and trial.expected_bytes is not None:
         return f"beyond (some {format_bytes(trial.expected_bytes)})"
     return "yes" if trial.fits else "no"
 

@@ -34,7 +34,7 @@ STOPPED = (-signal.SIGINT, -signal.SIGTERM, Preempted.exit_code)
 
 @dataclass(frozen=True)
 class Trial:
-    """The result of one probe. `accum_steps` and all after it are None if it ran out of memory or was not made.
+    """The result of one probe, or what is foreseen in its place. What was not measured or foreseen is None.
 
     Attributes:
         memory: the memory policy.
@@ -46,7 +46,10 @@ class Trial:
         rss_bytes: peak resident memory of the process.
         examples_per_second: over whole updates of accum_steps micro-steps.
         seconds_to_first_update: from the start of the process.
-        expected_bytes: estimate for which no probe was made: of peak_bytes, or without a limit of rss_bytes.
+        expected_bytes: an estimate where no probe was made: of rss_bytes beside a foreseen peak_bytes; where that is
+            None, of peak_bytes under a limit, else of rss_bytes.
+        measured: it was run. If not, peak_bytes and workspace_bytes are foreseen, or None, and expected_bytes is set.
+        moments: the largest moments as foreseen, the peak first (fields of played.Moment).
     """
 
     memory: str
@@ -61,6 +64,8 @@ class Trial:
     examples_per_second: float | None = None
     seconds_to_first_update: float | None = None
     expected_bytes: int | None = None
+    measured: bool = True
+    moments: list[dict[str, Any]] | None = None
 
     @property
     def activation_bytes(self) -> int | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from accumtrain.config.schema import Config
@@ -11,9 +10,9 @@ from accumtrain.console import say, table
 from accumtrain.planning.advice import policies
 from accumtrain.planning.auto_steps import COLUMNS, ProbeFunction, budget, ladder, limit_text, point, row
 from accumtrain.planning.plan_file import plan_result, title
+from accumtrain.planning.plan_picture import draw
 from accumtrain.planning.probe import Trial, probe
 from accumtrain.planning.search import line_through
-from accumtrain.runs.axis_scale import scale_axis
 from accumtrain.runs.folder import folder_of, result_file
 
 PROBES = 6  # largest number for each policy
@@ -32,7 +31,7 @@ def plan_by_probes(config: Config) -> dict[str, Any]:
     variants = policies(config)
     trials: list[Trial] = []
     for place, variant in enumerate(variants):
-        done = sum(trial.expected_bytes is None for trial in trials)
+        done = sum(trial.measured for trial in trials)
         trials += climb(variant, probe, done=done, policies_after=len(variants) - place - 1)
     limit = config.device.memory_limit_mb
     folder = folder_of(config)
@@ -53,22 +52,22 @@ def climb(config: Config, attempt: ProbeFunction, done: int = 0, policies_after:
         policies_after: number of policies that follow.
     """
 
-    def place(number: int, sizes: Sequence[int]) -> str:
-        return f" ({done + number} of about {done + len(sizes) * (1 + policies_after)})"
+    def place(number: int, planned: Sequence[int]) -> str:
+        return f" ({done + number} of about {done + len(planned) * (1 + policies_after)})"
 
-    trials = [attempt(config, 1, place(1, _sizes(config, config.device.known_replicas)))]
+    trials = [attempt(config, 1, place(1, sizes(config, config.device.known_replicas)))]
     if not trials[0].fits:
         return trials
     assert trials[0].replicas is not None
-    sizes = _sizes(config, trials[0].replicas)
-    for number, size in enumerate(sizes[1:], start=2):
-        trials.append(_expected_beyond(config, trials, size) or attempt(config, size, place(number, sizes)))
+    planned = sizes(config, trials[0].replicas)
+    for number, size in enumerate(planned[1:], start=2):
+        trials.append(_expected_beyond(config, trials, size) or attempt(config, size, place(number, planned)))
         if not trials[-1].fits:
             break
     return trials
 
 
-def _sizes(config: Config, replicas: int) -> list[int]:
+def sizes(config: Config, replicas: int) -> list[int]:
     return ladder(config.batch_size // replicas)[:PROBES]
 
 
@@ -80,33 +79,4 @@ def _expected_beyond(config: Config, fitting: Sequence[Trial], size: int) -> Tri
     expected = base + slope * size
     if expected <= CLEARLY * budget(config):
         return None
-    return Trial(config.model.memory, size, fits=False, expected_bytes=int(expected))
-
-
-def draw(trials: Sequence[Trial], limit_mb: int | None, path: Path) -> None:
-    """Draws tensors at the peak against the micro-batch, a line for each policy, the limit dashed."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axis = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
-    for memory in dict.fromkeys(trial.memory for trial in trials):
-        points = [(t.micro_batch, t.peak_bytes / 2**20) for t in trials if t.memory == memory and t.peak_bytes]
-        if points:
-            axis.plot(*zip(*points, strict=True), marker="o", label=memory)
-    if limit_mb is not None:
-        axis.axhline(limit_mb, color="black", ls="--", lw=1, label="limit")
-    drawn = [trial for trial in trials if trial.peak_bytes]
-    peaks = [trial.peak_bytes / 2**20 for trial in drawn if trial.peak_bytes]
-    scale_axis(axis, "x", [trial.micro_batch for trial in drawn], base=2)
-    scale_axis(axis, "y", [*peaks, *([] if limit_mb is None else [limit_mb])], base=2)
-    if drawn:
-        axis.set_xticks(sorted({trial.micro_batch for trial in drawn}))
-    axis.set_xlabel("micro-batch")
-    axis.set_ylabel("tensors at the peak, MB")
-    axis.grid(alpha=0.3)
-    if axis.get_legend_handles_labels()[0]:
-        axis.legend()
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
+    return Trial(config.model.memory, size, fits=False, expected_bytes=int(expected), measured=False)

@@ -100,16 +100,6 @@ def test_settings_of_the_environment_are_in_the_key(variable, data, monkeypatch)
     assert text(BASE, data) != before
 
 
-def test_the_source_digest_sees_a_changed_line(monkeypatch, tmp_path):
-    (tmp_path / "room").mkdir()
-    file = tmp_path / "room" / "a.py"
-    file.write_text("x = 1\n")
-    monkeypatch.setattr(module, "PACKAGE", tmp_path)
-    before = module.source_digest.__wrapped__()
-    file.write_text("x = 2\n")
-    assert module.source_digest.__wrapped__() != before
-
-
 def of_one_cpu(**changes):
     return replace(Devices(tf.distribute.get_strategy(), "CPU", xla=False), **changes)
 

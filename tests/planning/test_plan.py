@@ -13,7 +13,7 @@ import yaml
 
 from accumtrain.errors import CheckpointError, OutOfMemoryError
 from accumtrain.jobs import dispatch
-from accumtrain.planning import auto_steps, probed_plan
+from accumtrain.planning import auto_steps, foreseen_plan, probed_plan
 from accumtrain.planning.advice import policies
 from accumtrain.planning.probe import Trial
 from accumtrain.runs.run import Run
@@ -28,6 +28,13 @@ def config(compose, tmp_path):
         return compose("model=lenet5", "batch_size=48", "accum.steps=auto", *run, *overrides)
 
     return of
+
+
+@pytest.fixture(autouse=True)
+def not_foreseen(monkeypatch):
+    """Here memory is tried, as on a GPU; tests/planning/test_foreseen.py has the rest."""
+    for module in (auto_steps, foreseen_plan):
+        monkeypatch.setattr(module, "foresee", lambda variants, sizes: "a test tries it")
 
 
 class Memory:
@@ -209,7 +216,9 @@ def test_plan_stops_climbing_where_memory_ends(config, monkeypatch, capsys, tmp_
         (policy, size, size < 8, None) for policy in ("store", "recompute") for size in (1, 2, 4, 8)
     ]
     assert (tmp_path / "mine/plan.png").read_bytes().startswith(b"\x89PNG")
-    assert "lenet5, adafactor, float32, batch_size=48 in device.memory_limit_mb=27" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "the memory of this run can't be foreseen, so it is tried: a test tries it" in shown
+    assert "lenet5, adafactor, float32, batch_size=48 in device.memory_limit_mb=27" in shown
 
 
 def test_plan_does_not_probe_what_is_clearly_beyond(config, monkeypatch, capsys):

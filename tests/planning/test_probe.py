@@ -111,12 +111,16 @@ def eventually(condition, seconds=20):
     return condition()
 
 
+def runs(process):
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
 @pytest.mark.parametrize(
     ("job", "stopped"), [("job=plan", 130), pytest.param("accum.steps=auto", 75, marks=pytest.mark.slow)]
 )
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_a_probe_ends_with_its_command(tmp_path, job, stopped, number):
-    """Stopped in the middle of a probe, a command takes the child and its folder with it."""
+    """Stopped in the middle of a probe or rehearsals, a command takes the children and their folders with it."""
     environment = os.environ | {"TMPDIR": str(tmp_path)}
     arguments = ("model=lenet5", job, f"run.dir={tmp_path / 'runs'}")
     command = subprocess.Popen(
@@ -127,11 +131,12 @@ def test_a_probe_ends_with_its_command(tmp_path, job, stopped, number):
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job in the background may ignore it
     )
     assert eventually(lambda: list(tmp_path.glob("accumtrain-probe-*/doing")), seconds=60)  # TensorFlow starts twice
-    (child,) = psutil.Process(command.pid).children()
+    children = psutil.Process(command.pid).children()
     command.send_signal(number)
     command.communicate(timeout=60)
     assert command.returncode == (-9 if number == signal.SIGKILL else stopped)
-    assert eventually(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
+    assert children
+    assert eventually(lambda: not any(map(runs, children)))
     assert eventually(lambda: not list(tmp_path.glob("accumtrain-probe-*")))
 
 

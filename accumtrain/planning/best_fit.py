@@ -1,0 +1,127 @@
+"""A model of TensorFlow's best-fit-with-coalescing allocator, as a CPU's tensors use it.
+
+A piece is rounded up to 256 bytes. The smallest free piece of the first bin that has one large enough is handed out,
+whole unless it is at least twice as large or would leave 128 MB; free neighbours become one piece. Where nothing fits,
+the system gives another region, of 2 MB first and then of twice as much each time. (third_party/xla/xla/tsl/framework/
+bfc_allocator.cc)
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+
+UNIT = 256  # bytes
+BINS = 21
+FIRST_REGION = 2 * 2**20
+LEFT_OVER = 128 * 2**20  # a piece that would leave as much is divided
+LIMIT = 64 * 2**30  # what TensorFlow takes at most if nothing else is said
+SPACING = 2**40  # between the addresses of two regions: no two are neighbours
+
+
+class BestFitAllocator:
+    """Addresses and sizes as TensorFlow's allocator gives them; the regions lie one below the other.
+
+    Attributes:
+        in_use: bytes handed out.
+        peak: the most that `in_use` has been.
+    """
+
+    def __init__(self, limit: int = LIMIT):
+        self._limit, self._reserved, self._region, self._base = limit, 0, FIRST_REGION, 2**62
+        self._free: list[tuple[int, int, int]] = []  # bin, size, address, sorted
+        self._size: dict[int, int] = {}  # of every piece, by its address
+        self._before: dict[int, int] = {}  # the neighbour below, and above, in the same region
+        self._after: dict[int, int] = {}
+        self._taken: set[int] = set()
+        self.in_use = self.peak = 0
+
+    def copy(self) -> BestFitAllocator:
+        """An allocator in the same state."""
+        twin = BestFitAllocator()
+        twin.__dict__ |= {
+            name: value if isinstance(value, int) else value.copy() for name, value in self.__dict__.items()
+        }
+        return twin
+
+    def take(self, asked: int) -> int:
+        """Hands out a piece of at least `asked` bytes and returns its address.
+
+        Raises:
+            MemoryError: there is no free piece as large, and the limit allows no further region for it.
+        """
+        size = max(UNIT, -(-asked // UNIT) * UNIT)
+        place = bisect_left(self._free, (_bin(size), size, 0))
+        if place == len(self._free):
+            self._add_region(size)
+            place = bisect_left(self._free, (_bin(size), size, 0))
+        _, found, address = self._free.pop(place)
+        if found >= 2 * size or found - size >= LEFT_OVER:
+            self._split(address, size)
+        self._taken.add(address)
+        self.in_use += self._size[address]
+        self.peak = max(self.peak, self.in_use)
+        return address
+
+    def size(self, address: int) -> int:
+        """Bytes of the piece at `address`."""
+        return self._size[address]
+
+    def give_back(self, address: int) -> None:
+        """Takes back the piece at `address`, which becomes one with its free neighbours."""
+        self._taken.remove(address)
+        self.in_use -= self._size[address]
+        after, before = self._after.get(address), self._before.get(address)
+        if after is not None and after not in self._taken:
+            self._forget(after)
+            self._join(address, after)
+        if before is not None and before not in self._taken:
+            self._forget(before)
+            self._join(before, address)
+            address = before
+        self._offer(address)
+
+    def _add_region(self, size: int) -> None:
+        available = (self._limit - self._reserved) // UNIT * UNIT
+        if size > available:
+            raise MemoryError(f"{size} bytes are asked for, and {available} are left of {self._limit}")
+        grown = size > self._region
+        while size > self._region:
+            self._region *= 2
+        given = min(self._region, available)
+        if not grown:
+            self._region *= 2
+        self._reserved += given
+        self._size[self._base] = given
+        self._offer(self._base)
+        self._base -= SPACING
+
+    def _split(self, address: int, size: int) -> None:
+        rest = address + size
+        self._size[rest] = self._size[address] - size
+        self._size[address] = size
+        after = self._after.get(address)
+        if after is not None:
+            self._after[rest], self._before[after] = after, rest
+        self._after[address], self._before[rest] = rest, address
+        self._offer(rest)
+
+    def _join(self, address: int, after: int) -> None:
+        self._size[address] += self._size.pop(after)
+        del self._before[after]
+        beyond = self._after.pop(after, None)
+        if beyond is None:
+            del self._after[address]
+        else:
+            self._after[address], self._before[beyond] = beyond, address
+
+    def _offer(self, address: int) -> None:
+        size = self._size[address]
+        insort(self._free, (_bin(size), size, address))
+
+    def _forget(self, address: int) -> None:
+        size = self._size[address]
+        del self._free[bisect_left(self._free, (_bin(size), size, address))]
+
+
+def _bin(size: int) -> int:
+    return min(BINS - 1, (size // UNIT).bit_length() - 1)

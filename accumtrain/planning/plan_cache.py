@@ -1,0 +1,79 @@
+"""Answers of rehearsals, kept for the next plan of the same run by the same program on the same machine.
+
+The name of a file is a hash of all that an answer depends on, so an answer is used as it is or not at all. Where files
+of the user's have a part in it, data or code, nothing is kept: their names would not tell whether they have changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Mapping
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from accumtrain.process.own_source import source_digest
+from accumtrain.process.user_cache import user_cache
+
+PACKAGES = ("tensorflow", "keras", "numpy")
+VARIABLES = ("TF_", "ONEDNN_", "DNNL_", "OMP_", "KERAS_", "XLA_", "MKL_")  # prefixes
+WITHOUT_FILES = ("synthetic", "digits")  # sources whose examples follow from the configuration
+NOT_ASKED = ("run", "log", "job")  # groups without effect on memory
+
+
+def folder() -> Path | None:
+    """Where answers are kept; None for a user without a home."""
+    cache = user_cache()
+    return None if cache is None else cache / "plans"
+
+
+def read(request: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The answer to the same request by the same program on the same machine; None if there is none."""
+    path = _path(request)
+    if path is None or not path.exists():
+        return None
+    with suppress(OSError, ValueError):  # unreadable or damaged: it is only a cache
+        found: dict[str, Any] = json.loads(path.read_text())
+        return found
+    return None
+
+
+def write(request: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
+    """Keeps an answer, where that is possible."""
+    path = _path(request)
+    if path is None:
+        return
+    with suppress(OSError):  # a disk that is full or not writable costs the next plan some seconds
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(f".{os.getpid()}")
+        partial.write_text(json.dumps(answer))
+        partial.replace(path)
+
+
+def _path(request: Mapping[str, Any]) -> Path | None:
+    config = request["config"]
+    home = folder()
+    own_code = request["carried"] or config["model"]["kind"] == "keras" or config["model"].get("weights")
+    if home is None or own_code or config["data"]["kind"] not in WITHOUT_FILES:
+        return None
+    asked = {key: value for key, value in config.items() if key not in NOT_ASKED}
+    everything = json.dumps([asked, request["sizes"], request["commit"], _program(), _machine()], sort_keys=True)
+    return home / f"{hashlib.sha256(everything.encode()).hexdigest()[:32]}.json"
+
+
+def _program() -> list[str]:
+    """Versions, and a digest of every file of this package."""
+    return [source_digest(), platform.python_version(), *(f"{name} {version(name)}" for name in PACKAGES)]
+
+
+def _machine() -> list[str]:
+    """What the kernels that are chosen, and their memory, depend on."""
+    cpu = Path("/proc/cpuinfo")
+    described = cpu.read_text() if cpu.exists() else platform.processor()
+    facts = {line for line in described.splitlines() if line.startswith(("model name", "flags", "cache size"))}
+    variables = [f"{name}={value}" for name, value in os.environ.items() if name.startswith(VARIABLES)]
+    return [platform.machine(), *sorted(facts), str(os.cpu_count()), *sorted(variables)]
