@@ -24,7 +24,7 @@ def test_both_keep_their_order():
 
 
 def test_data_comes_earlier_and_later():
-    """102 stands at 9 of 15: it comes between 4.5, after three actions of each, and the end, after all ten of the step."""
+    """102 stands at 9 of 15: it comes between 4.5, after three actions of each, and the end, after all of the step."""
     places = {with_other_timing(TOGETHER, of_data, Random(seed)).index(102) for seed in range(200)}
     assert min(places) == 6
     assert max(places) == 13
