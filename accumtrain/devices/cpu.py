@@ -37,6 +37,12 @@ def split_cpu(count: int) -> None:
         set_once(tf.config.set_logical_device_configuration, cpu, [tf.config.LogicalDeviceConfiguration()] * count)
 
 
+def first_piece_mb() -> int:
+    """Megabytes of the tensor that `take_memory_in_one_piece` asks for and gives back."""
+    # the allocator rounds up, to a power of two or to its limit
+    return min(int(os.environ.get(CPU_LIMIT, 1024)), 1024) * 9 // 10
+
+
 @cache
 def take_memory_in_one_piece() -> None:
     """Makes the CPU's allocator ask the system for its first gigabyte at once. Initialises TensorFlow's devices.
@@ -45,8 +51,7 @@ def take_memory_in_one_piece() -> None:
     large tensor: RevNet-104's peak was up to a tenth higher (docs/allocator.md). The allocator's tables take 3 % of the
     gigabyte; the rest takes physical memory only when it is used.
     """
-    # the allocator rounds up, to a power of two or to its limit
-    megabytes = min(int(os.environ.get(CPU_LIMIT, 1024)), 1024) * 9 // 10
+    megabytes = first_piece_mb()
     if megabytes < 32:
         return  # the limit is too small for that
     with tf.device("/cpu:0"):

@@ -44,11 +44,19 @@ class Moment:
 
 
 class Replay:
-    """Plays a recording for several micro-batches. What comes before the first micro-step is played once."""
+    """Plays a recording for several micro-batches. What comes before the first micro-step is played once.
 
-    def __init__(self, recording: Recording):
+    Args:
+        first_piece: bytes that the process has taken and given back before, so that later pieces lie side by side.
+    """
+
+    def __init__(self, recording: Recording, first_piece: int = 0):
         self._recording, self._before = recording, recording.steps[0]
         self._start = _State(BestFitAllocator(limit=NO_LIMIT), {}, {})
+        if first_piece:
+            allocator = self._start.allocator
+            for address in (allocator.take(1), allocator.take(first_piece)):  # its shape, which lies in a region before
+                allocator.give_back(address)
         self._go(self._start, recording.actions[: self._before], 1)  # state does not depend on the micro-batch
 
     def peak_bytes(self, micro_batch: int) -> int:
