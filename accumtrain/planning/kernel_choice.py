@@ -40,6 +40,7 @@ FILE = "kernels.json"  # in the run's folder: a continued run uses the kernels t
 # with one of these TensorFlow uses oneDNN's kernels by default
 NEURAL = {"avx512_vnni", "avx512_bf16", "avx_vnni", "amx_tile", "amx_bf16"}
 MOST = 16  # examples per micro-step that are timed
+WORTH = 1.1  # how many times as fast oneDNN's kernels must be by themselves: whole updates gain less
 SECONDS = "seconds"  # of the kernels of a micro-step, for each value of ONEDNN
 KERNELS = {"0": "TensorFlow's own", "1": "oneDNN's"}  # by the value of ONEDNN
 
@@ -64,9 +65,10 @@ def choose_kernels(config: Config, job: Job) -> None:
         with suppress(OSError, CheckpointError):  # a full disk is told by what can't do without it
             path.parent.mkdir(parents=True, exist_ok=True)
             write_json(path, {SECONDS: seconds})
-    os.environ[ONEDNN] = faster = min(KERNELS, key=lambda value: seconds[value])
-    ratio = max(seconds.values()) / seconds[faster]
-    say(f"{KERNELS[faster]} kernels are {ratio:.2f} times as fast here for this model and size ({ONEDNN}={faster})")
+    ratio = seconds["0"] / seconds["1"]
+    os.environ[ONEDNN] = used = "1" if ratio >= WORTH else "0"
+    timed = f"for this model and size oneDNN's are {ratio:.2f} times as fast here"
+    say(f"{KERNELS[used]} kernels are used ({ONEDNN}={used}): {timed}")
 
 
 def _is_open(config: Config, job: Job) -> bool:
