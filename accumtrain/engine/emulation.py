@@ -28,7 +28,7 @@ def tell_emulation(micro_step: Any, precision: str, *, compiled: bool) -> None:
     Keras and of users do not.
 
     Args:
-        micro_step: the traced micro-step; None if another process has kept it, as is done with accumtrain's layers.
+        micro_step: the traced micro-step; None if a kept graph is used, as is done with accumtrain's layers only.
         precision: of the run.
         compiled: whether TensorFlow's own kernels run the graph, not Python or what XLA makes of it.
     """

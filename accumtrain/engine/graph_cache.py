@@ -21,6 +21,9 @@ from accumtrain.engine.kept_function import KeptFunction, as_bytes
 
 SUFFIX = ".graph"
 MOST_BYTES = 64 * 2**20  # of all files; those of RevNet-104 are 0.3 MB
+# From here on Python's objects of a trace take more memory than it is worth to have the trace at hand: 100 MB for the
+# micro-step and the commit of RevNet-104, of 1.1 and 1.6 MB.
+LARGE_BYTES = 500_000
 CHECKSUM_BYTES = hashlib.sha256().digest_size
 
 
@@ -59,12 +62,21 @@ class GraphCache:
         _touch(path)
         return found
 
-    def keep(self, name: str, signature: str, concrete: Any) -> None:
-        """Writes a traced function, in another thread. Nothing is written if it uses more than the variables."""
+    def keep(self, name: str, signature: str, concrete: Any) -> KeptFunction | None:
+        """Writes a traced function, in another thread. Nothing is written if it uses more than the variables.
+
+        Returns:
+            The function as a second start finds it, to take the place of the traced one, if that is large; else None.
+        """
+        path = self._path(name, signature)
+        content = as_bytes(concrete, self._variables, mark=path.stem)
+        if content is None:
+            return None
         # not an executor, which would hide a bug here until somebody asks for the result
-        writer = threading.Thread(target=self._write, args=(self._path(name, signature), concrete))
+        writer = threading.Thread(target=self._write, args=(path, content))
         self._writers.append(writer)
         writer.start()
+        return KeptFunction(content, self._variables) if len(content) >= LARGE_BYTES else None
 
     def wait(self) -> None:
         """Returns when everything is written."""
@@ -75,10 +87,7 @@ class GraphCache:
         digest = hashlib.sha256(json.dumps([self._key, name, signature]).encode()).hexdigest()
         return self._folder / f"{digest[:32]}{SUFFIX}"
 
-    def _write(self, path: Path, concrete: Any) -> None:
-        content = as_bytes(concrete, self._variables, mark=path.stem)
-        if content is None:
-            return
+    def _write(self, path: Path, content: bytes) -> None:
         packed = zlib.compress(content, 1)
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -36,9 +37,10 @@ class CompiledFunction:
     """
 
     def __init__(self, function: Callable[..., Any], options: RewriterConfig, cache: GraphCache | None = None):
-        self._function, self._options = tf.function(function, autograph=False), options
+        self._untraced, self._options = function, options
+        self._function = tf.function(function, autograph=False)
         self._name, self._cache = function.__name__, cache
-        self._kept: dict[str, KeptFunction | None] = {}  # by signature; None where a graph was traced here
+        self._kept: dict[str, KeptFunction | None] = {}  # by signature; None where the trace of this process is used
         self._ahead: Future | None = None
 
     def __call__(self, *arguments: Any) -> Any:
@@ -48,7 +50,11 @@ class CompiledFunction:
             return (kept or self._function)(*arguments)
 
     def prepare(self, *arguments: Any) -> Any:
-        """Takes the graph for arguments like these from the cache, or traces it, returns it and keeps it there."""
+        """Takes the graph for arguments like these from the cache, or traces it and keeps it there.
+
+        Returns:
+            The traced function; None if the kept one is used in its place.
+        """
         self._wait()
         return self._make_ready(*arguments)
 
@@ -71,19 +77,29 @@ class CompiledFunction:
         return self._trace(*arguments) if self._from_cache(*arguments) is None else None
 
     def _from_cache(self, *arguments: Any) -> KeptFunction | None:
-        """The kept graph for arguments like these. Where there is none, the graph is traced and handed to the cache."""
+        """The kept function for arguments like these; None where that of `_trace` is to be used.
+
+        Where there is none, it is traced and handed to the cache, which may give back another to use in its place.
+        """
         if self._cache is None:
             return None
         signature = _signature(arguments)
         if signature not in self._kept:
             self._kept[signature] = self._cache.find(self._name, signature)
             if self._kept[signature] is None:
-                self._cache.keep(self._name, signature, self._trace(*arguments))
+                self._kept[signature] = self._cache.keep(self._name, signature, self._trace(*arguments))
+                if self._kept[signature] is not None:
+                    self._forget_traces()
         return self._kept[signature]
 
     def _trace(self, *arguments: Any) -> Any:
         with self._settings():  # the functions that it calls get their settings when they are traced
             return self._function.get_concrete_function(*arguments)
+
+    def _forget_traces(self) -> None:
+        """Frees what Python keeps of the traced graphs, before compiling the kept one takes memory."""
+        self._function = tf.function(self._untraced, autograph=False)
+        gc.collect()  # the objects of a graph refer to each other
 
     def _wait(self) -> None:
         if self._ahead is not None:

@@ -93,7 +93,7 @@ class Step:
         """Makes the graph of the micro-step. That of the commit is then made in another thread.
 
         Returns:
-            The micro-step as a concrete function; None if it is eager or was kept by another process.
+            The micro-step as a concrete function; None if it is eager or a kept graph is used in its place.
         """
         if self.eager:
             return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import weakref
 import zlib
 
 import numpy as np
@@ -73,6 +74,25 @@ def test_a_second_start_traces_nothing_and_gives_the_same_bits(case, together, t
     assert traced_again == 0
     assert first == plain
     assert second == plain
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["one by one", "together"])
+def test_a_large_function_takes_the_place_of_its_trace(together, tmp_path, monkeypatch):
+    plain, _ = trained(new_window(), None, together=together)
+    monkeypatch.setattr(graph_cache, "LARGE_BYTES", 0)
+    traces = []
+    keep = GraphCache.keep
+
+    def keep_and_watch(cache, name, signature, concrete):
+        traces.append(weakref.ref(concrete.graph))
+        return keep(cache, name, signature, concrete)
+
+    monkeypatch.setattr(GraphCache, "keep", keep_and_watch)
+    window = new_window()
+    state, _ = trained(window, make_cache(tmp_path, window), together=together)
+    assert len(traces) == (3 if together else 2)
+    assert [trace() for trace in traces] == [None] * len(traces)  # nothing holds them
+    assert state == plain
 
 
 def test_functions_that_are_traced_later_do_not_meet_the_names_of_kept_ones(tmp_path):
