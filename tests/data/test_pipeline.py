@@ -25,7 +25,8 @@ STRONG = {"jitter": 0.4, "randaugment": 1, "erasing": 0.5, "mixup": 0.4, "cutmix
 
 @pytest.fixture(
     params=[
-        *("array resized and shifted", "generated crop_flip", "generated inception"),
+        *("array resized and shifted", "generated crop_flip"),
+        pytest.param("generated inception", marks=pytest.mark.slow),
         pytest.param("files inception", marks=pytest.mark.slow),
         pytest.param("generated strong", marks=pytest.mark.slow),
         pytest.param("files strong and balanced", marks=pytest.mark.slow),

@@ -64,7 +64,9 @@ def fill(folder):
 
 
 @pytest.mark.parametrize("together", [False, True], ids=["one by one", "together"])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [pytest.param(each, marks=pytest.mark.slow if "revnet" in each else ()) for each in CASES]
+)
 def test_a_second_start_traces_nothing_and_gives_the_same_bits(case, together, tmp_path):
     plain, _ = trained(new_window(case), None, together=together)
     first_window, second_window = new_window(case), new_window(case)

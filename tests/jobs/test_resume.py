@@ -190,6 +190,7 @@ def test_a_jump_of_the_rate_is_told(config, trained, capsys):
     assert "takes" not in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_damaged_images_are_skipped_listed_and_counted(config, photos, tmp_path):
     (photos / "cat/1.png").write_bytes((photos / "cat/1.png").read_bytes()[:60])
     summary = run(config("data.on_error=skip", "train.steps=6"))

@@ -357,6 +357,7 @@ def test_one_loss_object_for_two_outputs_and_their_losses(batch, reduction):
         assert_same_fit(models, X, (one_hot, one_hot + 1), batch=batch)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Gradients do not exist")  # as Keras itself says
 def test_a_mask_of_an_output_without_a_loss_does_not_count():
     def build() -> keras.Model:
@@ -378,6 +379,7 @@ class Hasty(keras.optimizers.SGD):
         return super().apply_gradients([(3.0 * gradient, variable) for gradient, variable in grads_and_vars])
 
 
+@pytest.mark.slow
 def test_an_optimizer_with_an_apply_gradients_of_its_own():
     models = pair()
     for model in models:

@@ -164,6 +164,7 @@ def test_a_unit_of_any_rank_is_clipped_by_its_weights(rank):
         np.testing.assert_allclose(clipped[unit], gradient[unit] * min(1.0, limit), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_batch_norm_in_one_micro_batch_is_that_of_keras():
     """test_batch_norm.py, test_compare_bn_layers: moving statistics, too."""
     one, whole = (fitted(normalised_mlp, (IMAGES, LABELS), door) for door in ("accumulate", None))

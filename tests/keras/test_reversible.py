@@ -419,6 +419,7 @@ model.save(sys.argv[2])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:__array__ implementation")
 def test_a_fresh_process_loads_and_continues(tmp_path):
     # no dropout, as Keras does not save where a seed generator has arrived
@@ -461,6 +462,7 @@ def test_mirrored_replicas():
     assert done.returncode == 0, done.stderr[-2000:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["eager", "graph"])
 def test_memory_does_not_grow_with_the_units(way):
     x = images((32, 32, 16), batch=8)
