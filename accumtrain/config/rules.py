@@ -51,6 +51,8 @@ def check(config: Config) -> None:
         raise ConfigError(
             "accum.reduction=sum: accum.steps decides what is learned, so it can't be auto; give a number"
         )
+    if isinstance(config.model.memory, int) and JOBS[config.job].probed:
+        _check_memory_budget(config, config.model.memory)
     steps = 1 if config.accum.is_auto else config.accum.count
     micro_batch_size(config.batch_size, steps, config.device.known_replicas)
 
@@ -89,6 +91,20 @@ def _check_workers(config: Config) -> None:
     if config.run.on_nonfinite == "rollback":
         raise ConfigError(
             f"run.on_nonfinite=rollback: works in one process, not with device={kind}; choose skip or stop"
+        )
+
+
+def _check_memory_budget(config: Config, budget: int) -> None:
+    least = config.model.policies[-1]
+    if config.accum.is_auto:
+        raise ConfigError(
+            f"model.memory={budget} and accum.steps=auto: one looks for what fits beside the other; give a number of "
+            f"micro-batches, accum.steps=<number>, or model.memory={least}"
+        )
+    if config.device.has_workers:
+        raise ConfigError(
+            f"model.memory={budget}: is looked for in one process, not with device={config.device.kind}; use "
+            f"model.memory={least}"
         )
 
 

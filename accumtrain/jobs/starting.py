@@ -87,7 +87,7 @@ def begin_with_weights(config: Config, window: Window) -> Started | None:
     place = place_of_weights(config)
     if place is None:
         return None
-    started = start_from(window.model, _arrays(place, window, config.model.memory))
+    started = start_from(window.model, _arrays(place, window, config.model.policy))
     if not started.loaded:
         path, reason = next(iter(started.left.items()))
         raise ConfigError(
@@ -115,9 +115,9 @@ def _arrays(place: Path, window: Window, memory: str) -> Mapping[str, Any]:
         images, fingerprint = trained_images(config)
         model, _ = trained_model(config, images, fingerprint)
         # a RevNet has other paths under another policy, in the same order
-        policy = memory if memory in config.model.policies else config.model.memory
+        policy = memory if memory in config.model.policies else config.model.policy
         spec = ModelSpec(images.shape, len(images.class_names), config.precision, config.run.seed)
-        paths = build_model(replace(config.model, memory=policy, freeze=[]), spec).named
+        paths = build_model(replace(config.model.with_policy(policy), freeze=[]), spec).named
         return {path: variable.numpy() for path, variable in zip(paths, model.named.values(), strict=True)}
 
 

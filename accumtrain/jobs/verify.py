@@ -183,7 +183,7 @@ def _in_float64(
     model = config.model.unrounded
     alone = WindowOfExamples(examples.arrays, examples.steps * devices.replicas, examples.batch // devices.replicas)
     smooth = replace(config.with_accum_steps(alone.steps), precision="float64", model=model)
-    window = _window_with(smooth, data, model.memory)
+    window = _window_with(smooth, data, model.policy)
     others = {variable.dtype.name for variable in window.variables_} - {"float64"}
     if others:
         raise TypeError(f"its variables are {', '.join(sorted(others))}")
@@ -196,7 +196,7 @@ def _in_float64(
     results += check_precision(found, exact, paths, config.precision, random)
     if config.model.grid_bits:
         del window  # frees its memory for the next one
-        on_grid = _window_with(replace(smooth, model=config.model), data, model.memory)
+        on_grid = _window_with(replace(smooth, model=config.model), data, model.policy)
         _assign(on_grid, accumulated.weights)
         results.append(check_grid(on_grid, alone, exact, config.model.grid_bits))
     return results
@@ -209,7 +209,7 @@ def _assign(window: Window, weights: list[np.ndarray]) -> None:
 
 def _window_with(config: Config, data: Data, policy: str) -> Window:
     """A window on one device, with another memory policy and an optimizer without state."""
-    model = replace(config.model, memory=policy)
+    model = config.model.with_policy(policy)
     optim = SgdConfig(lr=1.0, weight_decay=0.0, momentum=0.0)
     config = replace(config, model=model, optim=optim)
     window = build_window(config, data, 1, tf.distribute.get_strategy())

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar
 
 from accumtrain.errors import ConfigError
 from accumtrain.kinds.table import Choice, Kind, Table, required
-from accumtrain.kinds.values import FRACTION, LOCAL_PATH, NotEmpty, OneOf, Range, show
+from accumtrain.kinds.values import COUNT, FRACTION, LOCAL_PATH, NOT_NEGATIVE, NotEmpty, OneOf, Range, show
 
 STORE, RECOMPUTE, REVERSE = "store", "recompute", "reverse"
 NORM_MOMENTUM = 0.9
 MEMORIES = (STORE, RECOMPUTE, REVERSE)  # each takes less memory than the one before
+MEMORY = OneOf(MEMORIES, number="a number of MB that all tensors may take")
 
 
 @dataclass(kw_only=True)
@@ -19,7 +21,8 @@ class ModelConfig(Choice):
     """Keys of every model.
 
     `memory`: how the backward pass gets activations. store: all are kept. recompute: those at cut points are kept, the
-    others computed again. reverse: the last ones are kept, the others computed back from them (RevNets only).
+    others computed again. reverse: the last ones are kept, the others computed back from them (RevNets only). A number:
+    what all tensors may take, in MB; as much is kept as fits.
     `weights`: a run, by its name or folder, or a file of Keras weights to start from. null: initial values.
     `freeze`: patterns of paths of variables that keep their values. One that begins with - takes its paths back.
 
@@ -27,7 +30,7 @@ class ModelConfig(Choice):
         same_bits_in_every_graph: the model's operations give the same bits in every graph, as job=verify then requires.
     """
 
-    memory: Annotated[str, OneOf(MEMORIES)] = STORE
+    memory: Annotated[int | str, COUNT, MEMORY] = STORE
     weights: Annotated[str | None, NotEmpty("leave it out to start from initial values"), LOCAL_PATH] = None
     freeze: list[str] = field(default_factory=list)
 
@@ -37,6 +40,20 @@ class ModelConfig(Choice):
     def policies(self) -> tuple[str, ...]:
         """The values of `memory` that this model supports."""
         return (STORE, RECOMPUTE)
+
+    @property
+    def policy(self) -> str:
+        """`memory` as a policy; a number of MB must have been replaced by one."""
+        assert isinstance(self.memory, str), "model.memory=<MB> was not settled"
+        return self.memory
+
+    def with_policy(self, memory: str) -> ModelConfig:
+        """The same model with another policy, without what is set for the policy that it has."""
+        return replace(self, memory=memory)
+
+    def dial(self) -> Sequence[ModelConfig]:
+        """The same model, from what keeps least for the backward pass to what keeps all. None changes a bit."""
+        return [self.with_policy(memory) for memory in dict.fromkeys((self.policies[-1], STORE))]
 
     @property
     def grid_bits(self) -> int | None:
@@ -54,12 +71,17 @@ class ModelConfig(Choice):
         return 0
 
     @property
+    def kept_in_words(self) -> str:
+        """The memory policy, and what is kept beside it."""
+        return self.policy
+
+    @property
     def facts(self) -> list[str]:
         """What the banner says about the model."""
-        return [f"memory={self.memory}"]
+        return [f"memory={self.kept_in_words}"]
 
     def check(self) -> None:
-        if self.memory in self.policies:
+        if self.memory in self.policies or isinstance(self.memory, int):
             return
         if self.memory == REVERSE:
             raise ConfigError(
@@ -98,6 +120,8 @@ class ResNetConfig(ModelConfig):
     `bottleneck`: residual functions of three convolutions in place of two.
     `units`: number of residual units of each stage.
     `filters`: channels of the stem and of each stage; a bottleneck unit has 4 times as many outputs.
+    `kept_convs`: how many convolutions of residual functions keep their output, beside what model.memory=recompute or
+    reverse keeps; those first that spare most for their memory. null: as many as cost no memory at the peak.
     """
 
     kind: str = "resnet"
@@ -108,6 +132,38 @@ class ResNetConfig(ModelConfig):
     bottleneck: bool = False
     units: list[int] = field(default_factory=lambda: [3, 3, 3])
     filters: list[int] = field(default_factory=lambda: [16, 16, 32, 64])
+    kept_convs: Annotated[int | None, NOT_NEGATIVE] = None
+
+    functions: ClassVar[int] = 1  # residual functions of a unit
+
+    @property
+    def stream_widths(self) -> list[int]:
+        """Channels of what residual functions are added to: after the stem, and in each stage."""
+        stem, *filters = self.filters
+        return [stem, *(width * (4 if self.bottleneck else 1) for width in filters)]
+
+    @property
+    def convs_to_keep(self) -> int:
+        """How many convolutions of a residual function it helps to keep. What the last one gives is only added."""
+        return 2 if self.bottleneck else 1
+
+    @property
+    def most_kept_convs(self) -> int:
+        return sum(self.units) * self.functions * self.convs_to_keep
+
+    def with_policy(self, memory: str) -> ResNetConfig:
+        return replace(self, memory=memory, kept_convs=None if memory == STORE else self.kept_convs)
+
+    def dial(self) -> Sequence[ModelConfig]:
+        least = replace(self, memory=self.policies[-1])
+        kept = [replace(least, kept_convs=count) for count in range(self.most_kept_convs + 1)]
+        return [*kept, self.with_policy(STORE)]
+
+    @property
+    def kept_in_words(self) -> str:
+        if self.kept_convs is None:
+            return self.policy
+        return f"{self.policy} with {self.kept_convs} of {self.most_kept_convs} convolutions kept"
 
     @property
     def label(self) -> str:
@@ -138,6 +194,24 @@ class ResNetConfig(ModelConfig):
                 f"model.norm_momentum={self.norm_momentum}: model.norm={self.norm} has no moving statistics; leave it "
                 "out, or use model.norm=batch"
             )
+        if self.kept_convs is not None:
+            self._check_kept_convs(self.kept_convs)
+
+    def _check_kept_convs(self, count: int) -> None:
+        if isinstance(self.memory, int):
+            raise ConfigError(
+                f"model.kept_convs={count} and model.memory={self.memory}: the number of MB decides how many are kept; "
+                "leave one of the two out"
+            )
+        if self.memory == STORE:
+            raise ConfigError(
+                f"model.kept_convs={count}: model.memory=store keeps everything; leave it out, or use "
+                f"model.memory={self.policies[-1]}"
+            )
+        if count > self.most_kept_convs:
+            raise ConfigError(
+                f"model.kept_convs={count}: {self.label} has {self.most_kept_convs} convolutions that can be kept"
+            )
 
 
 @dataclass(kw_only=True)
@@ -150,9 +224,11 @@ class RevNetConfig(ResNetConfig):
     """
 
     kind: str = "revnet"
-    memory: Annotated[str, OneOf(MEMORIES)] = REVERSE
+    memory: Annotated[int | str, COUNT, MEMORY] = REVERSE
     filters: list[int] = field(default_factory=lambda: [32, 32, 64, 112])
     snap_bits: Annotated[int, Range(0, 21)] = 16
+
+    functions: ClassVar[int] = 2
 
     @property
     def label(self) -> str:
@@ -161,6 +237,14 @@ class RevNetConfig(ResNetConfig):
     @property
     def policies(self) -> tuple[str, ...]:
         return MEMORIES
+
+    @property
+    def stream_widths(self) -> list[int]:
+        return [width // 2 for width in super().stream_widths]
+
+    @property
+    def convs_to_keep(self) -> int:
+        return 3 if self.bottleneck else 2  # the last one's output is subtracted in the reversal
 
     @property
     def grid_bits(self) -> int | None:

@@ -52,13 +52,19 @@ class Range:
 
 @dataclass(frozen=True)
 class OneOf:
-    """Text from a list. null passes, as the type decides whether it is allowed."""
+    """Text from a list. null passes, as the type decides whether it is allowed.
+
+    `number` says what a whole number in its place is; None if it may be none.
+    """
 
     choices: tuple[str, ...]
+    number: str | None = None
 
     def check(self, key: str, value: Any) -> None:
-        if value is not None and value not in self.choices:
-            raise ConfigError(f"{key}={show(value)}: no such choice; {suggest(str(value), self.choices)}")
+        if value is None or value in self.choices or (self.number is not None and type(value) is int):
+            return
+        other = f", or {self.number}" if self.number else ""
+        raise ConfigError(f"{key}={show(value)}: no such choice; {suggest(str(value), self.choices)}{other}")
 
     def __str__(self) -> str:
         return ""

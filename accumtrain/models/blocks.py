@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -53,8 +53,7 @@ class Residual(tf.Module):
         inputs, outputs: numbers of channels. A bottleneck has a quarter of `outputs` inside.
         preactivated: False leaves out the first norm and ReLU: in the first unit, as the stem ends with them.
         keep_activations: a replay keeps the outputs of norm and ReLU; False computes them again for their gradient.
-        store_inner_conv: the forward pass keeps the output of the last convolution but one for the replay. In a
-            bottleneck this halves the work of the replay for a quarter of the unit's channels.
+        kept_convs: numbers of the convolutions whose output the forward pass keeps for the replay.
         drop_path: leaves it out for some examples; None for none.
         compute_dtype: dtype of the convolutions; None is that of the input.
     """
@@ -71,11 +70,11 @@ class Residual(tf.Module):
         drop_path: DropPath | None = None,
         preactivated: bool = True,
         keep_activations: bool = True,
-        store_inner_conv: bool = False,
+        kept_convs: Collection[int] = (),
         compute_dtype: tf.DType | None = None,
     ):
         super().__init__()
-        self.keep_activations, self.store_inner_conv = keep_activations, store_inner_conv
+        self.keep_activations, self.kept_convs = keep_activations, kept_convs
         self.drop_path, self.compute_dtype = drop_path, compute_dtype
         inner = outputs // 4 if bottleneck else outputs
         sizes = (1, 3, 1) if bottleneck else (3, 3)
@@ -101,9 +100,9 @@ class Residual(tf.Module):
                 conv,
                 self.keep_activations,
                 self.compute_dtype,
-                store_output=self.store_inner_conv and conv is self.convs[-2],
+                keep_output=number in self.kept_convs,
             )
-            for activation, conv in zip(self.activations, self.convs, strict=True)
+            for number, (activation, conv) in enumerate(zip(self.activations, self.convs, strict=True))
         ]
         return layers if self.drop_path is None else [*layers, self.drop_path]
 
@@ -116,7 +115,7 @@ class _NormReLUConv:
     conv: Conv
     keep_activation: bool
     compute_dtype: tf.DType | None
-    store_output: bool = False
+    keep_output: bool = False
 
     def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
         x = tf.cast(x, self.compute_dtype or x.dtype)
@@ -127,7 +126,7 @@ class _NormReLUConv:
         activated, activation_backward = self._activate(x, mode)
         saved = mode.saved_for_replay(self.conv)
         y, conv_backward = self.conv.pullback(activated, None if saved is None else after([activated], saved))
-        if self.store_output and mode.recording:
+        if self.keep_output and mode.recording:
             mode.saved[self.conv] = y
 
         def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, Gradients]:

@@ -157,7 +157,7 @@ class KerasModel(Model):
         norms = {id(layer): KerasNorm(layer) for layer in (normalisations(model) if moving is None else moving)}
         states = [variable for variable in model.non_trainable_variables if variable.name == SEED]
         draws = {id(variable): draw for draw, variable in enumerate(states)}
-        parts = [model] if config.memory == "store" else _parts(config.label, model)
+        parts = [model] if config.policy == "store" else _parts(config.label, model)
         policies = ["recompute"] * (len(parts) - 1) + ["store"]
         dtypes = [*(None for _ in parts[:-1]), dtype]
         segments = [

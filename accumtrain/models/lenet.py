@@ -57,5 +57,5 @@ def build_lenet(config: LeNetConfig, spec: ModelSpec) -> Model:
     first = Features(init, channels, 6, paddings[0])
     second = Features(init, 6, 16, paddings[1])
     classifier = Classifier(init, [16 * maps[0] * maps[1], 120, 84, spec.num_classes])
-    layers: list[tuple[str, Callable]] = [(config.memory, first), (config.memory, second), ("store", classifier)]
+    layers: list[tuple[str, Callable]] = [(config.policy, first), (config.policy, second), ("store", classifier)]
     return Model([Chain(memory, [layer]) for memory, layer in layers], spec.compute_dtype)

@@ -12,6 +12,7 @@ from accumtrain.kinds.models import ResNetConfig
 from accumtrain.models.blocks import Residual, Stem, shortcut, with_norm_momentum
 from accumtrain.models.drop_path import drop_paths
 from accumtrain.models.head import Head
+from accumtrain.models.kept_convs import convs_kept, kept_places
 from accumtrain.models.spec import ModelSpec
 
 
@@ -40,11 +41,9 @@ class Unit(tf.Module):
 
 def build_resnet(config: ResNetConfig, spec: ModelSpec) -> Model:
     """Stem, one segment per unit, head."""
-    init = spec.init
-    stem_filters, *filters = config.filters
-    widths = [stem_filters] + [width * (4 if config.bottleneck else 1) for width in filters]
+    init, widths, kept = spec.init, config.stream_widths, kept_places(config)
     segments: list[Segment] = [
-        Chain(config.memory, [Stem(init, config.norm, config.stem, spec.channels, stem_filters)]),
+        Chain(config.policy, [Stem(init, config.norm, config.stem, spec.channels, widths[0])]),
     ]
     drop_path = drop_paths(config.drop_path, sum(config.units))
     for stage, units in enumerate(config.units):
@@ -59,10 +58,11 @@ def build_resnet(config: ResNetConfig, spec: ModelSpec) -> Model:
                 stride=stride,
                 bottleneck=config.bottleneck,
                 preactivated=stage > 0 or unit > 0,
+                kept_convs=convs_kept(kept, stage, unit, 0),
                 drop_path=next(drop_path),
             )
             skip = shortcut(init, inputs, outputs, stride, config.bottleneck)
-            segments.append(Chain(config.memory, [Unit(residual, skip)]))
+            segments.append(Chain(config.policy, [Unit(residual, skip)]))
             inputs = outputs
     segments.append(Chain("store", [Head(init, config.norm, widths[-1], spec.num_classes)]))
     return with_norm_momentum(Model(segments, spec.compute_dtype), config.norm_momentum)

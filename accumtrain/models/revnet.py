@@ -6,7 +6,7 @@ Both streams are float32 (or float64, as the variables) whatever dtype F and G c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import tensorflow as tf
 
@@ -20,6 +20,7 @@ from accumtrain.kinds.models import RevNetConfig
 from accumtrain.models.blocks import Residual, Stem, shortcut, with_norm_momentum
 from accumtrain.models.drop_path import drop_paths
 from accumtrain.models.head import Head
+from accumtrain.models.kept_convs import convs_kept, kept_places
 from accumtrain.models.spec import ModelSpec
 
 
@@ -68,14 +69,8 @@ def build_revnet(config: RevNetConfig, spec: ModelSpec) -> Model:
     """Stem, one segment per stage (per unit when recomputed), head."""
     init, compute_dtype = spec.init, spec.compute_dtype
     # a stem is not invertible: with memory=reverse it is recomputed
-    stem_memory = "store" if config.memory == "store" else "recompute"
-    stem_filters, *filters = [width // 2 for width in config.filters]  # of one stream
-    widths = [stem_filters] + [width * (4 if config.bottleneck else 1) for width in filters]
-
-    stored = [0] * len(config.units)
-    if config.memory == "reverse":
-        stored = count_stored_inner_convs(config.units, widths[1:], config.bottleneck)
-
+    stem_memory = "store" if config.policy == "store" else "recompute"
+    widths, kept = config.stream_widths, kept_places(config)
     drop_path = drop_paths(config.drop_path, 2 * sum(config.units))  # of F and G of each unit
 
     def on_grid(function: Callable[[tf.Tensor, Mode], tf.Tensor], dtype: tf.DType) -> OnGrid:
@@ -83,11 +78,10 @@ def build_revnet(config: RevNetConfig, spec: ModelSpec) -> Model:
 
     def unit(stage: int, place: int) -> Coupling:
         entry, first_stage = place == 0, stage == 0
-        units_to_end = config.units[stage] - place  # of the stage, with this one
         inputs, outputs = widths[stage] if entry else widths[stage + 1], widths[stage + 1]
         stride = 2 if entry and not first_stage else 1
 
-        def residual(inputs: int, stride: int, preactivated: bool) -> Residual:
+        def residual(function: int, inputs: int, stride: int, preactivated: bool) -> Residual:
             return Residual(
                 init,
                 config.norm,
@@ -97,7 +91,7 @@ def build_revnet(config: RevNetConfig, spec: ModelSpec) -> Model:
                 bottleneck=config.bottleneck,
                 preactivated=preactivated,
                 keep_activations=not first_stage,
-                store_inner_conv=units_to_end <= stored[stage],
+                kept_convs=convs_kept(kept, stage, place, function),
                 drop_path=next(drop_path),
                 compute_dtype=compute_dtype,
             )
@@ -105,8 +99,8 @@ def build_revnet(config: RevNetConfig, spec: ModelSpec) -> Model:
         # memory peaks in the first stage: values as large as its streams stay in low precision, and `add` casts them
         f_dtype = compute_dtype if first_stage or (entry and stage == 1) else init.dtype
         g_dtype = compute_dtype if first_stage else init.dtype
-        f = on_grid(residual(inputs, stride, preactivated=not (entry and first_stage)), f_dtype)
-        g = on_grid(residual(outputs, 1, preactivated=True), g_dtype)
+        f = on_grid(residual(0, inputs, stride, preactivated=not (entry and first_stage)), f_dtype)
+        g = on_grid(residual(1, outputs, 1, preactivated=True), g_dtype)
         first_shortcut, second_shortcut = (
             shortcut(init, inputs, outputs, stride, config.bottleneck, compute_dtype) for _ in range(2)
         )
@@ -116,31 +110,13 @@ def build_revnet(config: RevNetConfig, spec: ModelSpec) -> Model:
 
     # the stems' output is kept for the replay: in low precision, if shortcuts of the first unit cast it to streams
     stem_dtype = init.dtype if widths[0] == widths[1] else compute_dtype
-    stems = (Stem(init, config.norm, config.stem, spec.channels, stem_filters, parts=2) for _ in range(2))
+    stems = (Stem(init, config.norm, config.stem, spec.channels, widths[0], parts=2) for _ in range(2))
     segments: list[Segment] = [Chain(stem_memory, [Stems(*(on_grid(stem, stem_dtype) for stem in stems))])]
     for stage, count in enumerate(config.units):
         units = [unit(stage, place) for place in range(count)]
-        if config.memory == "recompute":
+        if config.policy == "recompute":
             segments += [Chain("recompute", [unit]) for unit in units]
         else:
-            segments.append(Stage(config.memory, units, exact=config.snap_bits > 0))
+            segments.append(Stage(config.policy, units, exact=config.snap_bits > 0))
     segments.append(Chain("store", [Join(compute_dtype), Head(init, config.norm, 2 * widths[-1], spec.num_classes)]))
     return with_norm_momentum(Model(segments, compute_dtype), config.norm_momentum)
-
-
-def count_stored_inner_convs(units: Sequence[int], widths: Sequence[int], bottleneck: bool) -> list[int]:
-    """For each stage, how many of its last units store the output of the inner convolution (see Residual).
-
-    Memory peaks late in the backward pass, in the first stage, whose images are the largest. What the last units of the
-    network store is freed by then. So units store from the end of the network on, as long as all of it together is no
-    larger than one and a half streams of the first stage. Each stage halves height and width.
-    """
-    # values that F and G of one unit store, and those still allowed, for each pixel of the first stage
-    per_unit = [2 * width / (4 if bottleneck else 1) / 4**stage for stage, width in enumerate(widths)]
-    left, stored = 1.5 * widths[0], [0] * len(units)
-    for stage in reversed(range(len(units))):
-        stored[stage] = min(units[stage], int(left / per_unit[stage]))
-        left -= stored[stage] * per_unit[stage]
-        if stored[stage] < units[stage]:
-            break
-    return stored

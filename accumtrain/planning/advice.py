@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
@@ -52,7 +52,7 @@ def combined(config: Config, options: Sequence[Remedy]) -> Config:
 
 def policies(config: Config) -> list[Config]:
     """The configuration with each memory policy that its model supports."""
-    return [_with(config, {"model": {"memory": memory}}) for memory in config.model.policies]
+    return [replace(config, model=config.model.with_policy(memory)) for memory in config.model.policies]
 
 
 def in_words(config: Config, replicas: int) -> str:
@@ -90,7 +90,7 @@ def _more_steps(config: Config, replicas: int) -> list[Remedy]:
 
 def _leaner_policies(config: Config) -> list[Remedy]:
     policies = config.model.policies
-    leaner = policies[policies.index(config.model.memory) + 1 :]
+    leaner = policies[policies.index(config.model.policy) + 1 :]
     return [
         remedy
         for memory in leaner

@@ -83,7 +83,7 @@ def with_largest_measured(variants: Sequence[Config], foreseen: Sequence[Trial],
     """
     trials = {(trial.memory, trial.micro_batch): trial for trial in foreseen}
     for place, variant in enumerate(variants, start=1):
-        memory = variant.model.memory
+        memory = variant.model.policy
         fitting = [trial for trial in foreseen if trial.memory == memory and trial.fits]
         for trial in fitting[: -TRIES - 1 : -1]:
             found = attempt(variant, trial.micro_batch, f" (policy {place} of {len(variants)})")

@@ -209,4 +209,4 @@ def answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     ]
     commit = replay.commit_bytes() if request["commit"] else 0
     static = rehearsal.static_bytes
-    return asdict(Foreseen(config.model.memory, static, max(0, resident - tensors), commit, points))
+    return asdict(Foreseen(config.model.policy, static, max(0, resident - tensors), commit, points))

@@ -87,7 +87,8 @@ def probe(config: Config, micro_batch: int, note: str = "") -> Trial:
         RuntimeError: the child ended by a bug; the end of its stderr is in the message.
     """
     free = int(SHARE * free_bytes())
-    say(f"probing {config.model.memory}, {config.optim.kind}, {config.precision}, micro-batch {micro_batch}{note}")
+    what = f"{config.model.kept_in_words}, {config.optim.kind}, {config.precision}"
+    say(f"probing {what}, micro-batch {micro_batch}{note}")
     without_auto = config.with_accum_steps(1)  # micro_batch decides
     request = {
         child.TASK: TASK,
@@ -98,7 +99,7 @@ def probe(config: Config, micro_batch: int, note: str = "") -> Trial:
     }
     with tempfile.TemporaryDirectory(prefix="accumtrain-probe-") as name:
         measured = measure_in_child(request, Path(name))
-    out_of_memory = Trial(config.model.memory, micro_batch, fits=False)
+    out_of_memory = Trial(config.model.policy, micro_batch, fits=False)
     if measured is None:
         return out_of_memory
     return replace(out_of_memory, fits=measured["rss_bytes"] <= free, **measured)

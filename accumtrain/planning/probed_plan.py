@@ -79,4 +79,4 @@ def _expected_beyond(config: Config, fitting: Sequence[Trial], size: int) -> Tri
     expected = base + slope * size
     if expected <= CLEARLY * budget(config):
         return None
-    return Trial(config.model.memory, size, fits=False, expected_bytes=int(expected), measured=False)
+    return Trial(config.model.policy, size, fits=False, expected_bytes=int(expected), measured=False)

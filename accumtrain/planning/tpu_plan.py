@@ -122,7 +122,7 @@ def _trial(config: Config, python: str) -> CompiledTrial:
         child.check(lowered, "lowering")
         compiled = child.ask([python, str(SCRIPT)], Path(name), {"topology": topology}, "compiling")
     trial = CompiledTrial(
-        config.model.memory, micro_batch, config.accum.count, fits=False, flops=lowered.answer["flops"]
+        config.model.policy, micro_batch, config.accum.count, fits=False, flops=lowered.answer["flops"]
     )
     if compiled.code == OutOfMemoryError.exit_code:
         return replace(trial, reason=compiled.answer["message"])

@@ -15,6 +15,7 @@ LEARNED_KEYS = ("batch_size", "precision", "run.seed")
 # where data and first weights lie does not matter: their content is compared by what a checkpoint's manifest says of it
 NOT_LEARNED = (
     "model.memory",
+    "model.kept_convs",
     "model.title",
     "model.weights",
     "data.dir",

@@ -76,6 +76,20 @@ def test_gradient_is_bitwise_that_of_stored_activations(name, memory, precision)
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("name", "memory"),
+    [("revnet38", "reverse"), ("revnet38", "recompute"), ("bottleneck", "reverse"), ("resnet20", "recompute")],
+)
+def test_convolutions_that_are_kept_change_no_bit(name, memory, precision):
+    config, shape = CASES[name]
+    stored = stored_gradients(name, precision)
+    for count in (1, config.most_kept_convs // 2, config.most_kept_convs):
+        kept = gradients(dataclasses.replace(config, memory=memory, kept_convs=count), precision, shape)
+        for kind, expected, actual in zip(("loss", "gradient", "statistics"), stored, kept, strict=True):
+            assert all(np.array_equal(a, b) for a, b in zip(expected, actual, strict=True)), (kind, count)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("config", [revnet38(units=(9, 9, 9)), bottleneck_revnet()], ids=["revnet110", "bottleneck"])
 def test_reconstruction_error_is_zero(config, precision):
     shape = (16, 16, 3) if config.stem == "cifar" else (64, 64, 3)

@@ -1,0 +1,195 @@
+"""model.memory=<MB>: the search against made-up memory, and a run that must stay within its budget."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from accumtrain.errors import ConfigError, OutOfMemoryError
+from accumtrain.jobs import dispatch
+from accumtrain.kinds.jobs import JOBS
+from accumtrain.planning import memory_budget
+from accumtrain.planning.foresight import Foreseen, ForeseenPoint
+from accumtrain.planning.memory_budget import FILE, FILLED, settle, with_least_memory, with_memory_settled
+from accumtrain.planning.probe import Trial
+
+MB = 2**20
+SIZE = ("data=synthetic", "batch_size=8", "accum.steps=2")
+
+
+class Memory:
+    """Takes the place of `probe` and, wrong by `error`, of `foresee`: what is kept costs nothing up to a place."""
+
+    def __init__(self, config, seed, error=0.0):
+        draw = random.Random(seed)
+        dial = config.model.dial()
+        free = draw.randrange(len(dial))
+        steps = np.cumsum([draw.uniform(0.2, 3) * (place > free) for place in range(len(dial))])
+        self.peaks = {model.kept_in_words: 20 + step for model, step in zip(dial, steps, strict=True)}
+        self.peaks[dial[-1].kept_in_words] += draw.uniform(0, 60)
+        self.error, self.draw, self.probed, self.rehearsed = error, draw, [], 0
+
+    def probe(self, config, micro_batch, note=""):
+        assert micro_batch == 4
+        self.probed.append(config.model.kept_in_words)
+        peak = self.peaks[config.model.kept_in_words]
+        return Trial(config.model.policy, micro_batch, fits=True, peak_bytes=int(peak * MB))
+
+    def foresee(self, variants, sizes):
+        assert sizes == [4]
+        self.rehearsed += 1
+        wrong = 1 + self.error
+        peaks = [int(self.peaks[each.model.kept_in_words] * wrong * MB) for each in variants]
+        return [Foreseen("reverse", MB, MB, 0, [ForeseenPoint(4, peak, [])]) for peak in peaks]
+
+    def largest_within(self, budget):
+        """The last place of the dial that takes at most `budget` MB."""
+        return [name for name, peak in self.peaks.items() if int(peak * MB) <= FILLED * budget * MB][-1]
+
+
+@pytest.fixture
+def config(compose, tmp_path):
+    def of(*overrides):
+        return compose(*SIZE, f"run.dir={tmp_path}", "run.name=mine", *overrides)
+
+    return of
+
+
+@pytest.mark.parametrize("model", ["revnet38", "resnet50", "lenet5"])
+@pytest.mark.parametrize("error", [0.0, 0.05, -0.05])
+@pytest.mark.parametrize("seed", range(8))
+def test_as_much_is_kept_as_fits(config, monkeypatch, model, seed, error):
+    budget = random.Random(seed).randint(21, 110)
+    run = config(f"model={model}", f"model.memory={budget}")
+    memory = Memory(run, seed, error)
+    monkeypatch.setattr(memory_budget, "foresee", memory.foresee)
+    settled, peak = settle(run, memory.probe)
+    places = list(memory.peaks)
+    missed = places.index(memory.largest_within(budget)) - places.index(settled.model.kept_in_words)
+    assert 0 <= missed <= (0 if error == 0 else 2)  # between what is foreseen lie straight lines
+    assert peak == int(memory.peaks[settled.model.kept_in_words] * MB)
+    assert replace(settled, model=run.model) == run
+    assert len(memory.probed) == len(set(memory.probed)) <= (2 if error == 0 else 5)
+    assert memory.rehearsed <= 8
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_where_nothing_can_be_foreseen_it_is_tried_and_stays_below(config, monkeypatch, seed):
+    budget = random.Random(seed).randint(21, 110)
+    run = config("model=revnet38", f"model.memory={budget}")
+    memory = Memory(run, seed)
+    monkeypatch.setattr(memory_budget, "foresee", lambda variants, sizes: "a test tries it")
+    settled, peak = settle(run, memory.probe)
+    assert peak == int(memory.peaks[settled.model.kept_in_words] * MB) <= FILLED * budget * MB
+    assert len(memory.probed) == len(set(memory.probed)) <= 12
+
+
+def test_a_place_that_crashes_does_not_fit(config, monkeypatch):
+    run = config("model=revnet38", "model.memory=100")
+    memory = Memory(run, 1)
+    monkeypatch.setattr(memory_budget, "foresee", memory.foresee)
+
+    def attempt(config, micro_batch, note=""):
+        trial = memory.probe(config, micro_batch)
+        return (
+            trial
+            if (config.model.kept_convs or 0) < 5 and config.model.memory != "store"
+            else replace(trial, fits=False, peak_bytes=None)
+        )
+
+    assert settle(run, attempt)[0].model.kept_convs == 4
+
+
+def test_too_small_a_budget_is_refused_with_what_would_do(config, monkeypatch):
+    run = config("model=revnet38", "model.memory=19")
+    memory = Memory(run, 3)
+    monkeypatch.setattr(memory_budget, "foresee", memory.foresee)
+    least = memory.peaks["reverse with 0 of 36 convolutions kept"]
+    with pytest.raises(OutOfMemoryError, match=r"model.memory=19: micro-batches of 4 need 20.0 MB even with") as error:
+        settle(run, memory.probe)
+    assert f"so model.memory={int(np.ceil(least / FILLED))}. Less would take: accum.steps=4" in str(error.value)
+
+
+def test_what_was_found_is_used_again_for_the_same_run_only(config, monkeypatch, tmp_path):
+    (tmp_path / "mine").mkdir()
+    run = config("model=revnet38", "model.memory=60")
+    memory = Memory(run, 5)
+    monkeypatch.setattr(memory_budget, "foresee", memory.foresee)
+    monkeypatch.setattr(memory_budget, "probe", memory.probe)
+    first = with_memory_settled(run)
+    probes = len(memory.probed)
+    assert with_memory_settled(run) == first
+    assert len(memory.probed) == probes > 0
+    (tmp_path / "mine" / FILE).write_text("{")  # damaged
+    assert with_memory_settled(run) == first
+    assert len(memory.probed) > probes
+    probes = len(memory.probed)
+    with_memory_settled(replace(run, optim=replace(run.optim, clip_norm=1.0)))
+    assert len(memory.probed) > probes
+
+
+def test_a_run_without_a_budget_stays_as_it_is(config):
+    run = config("model=revnet38")
+    assert with_memory_settled(run) is run
+    assert with_least_memory(run) is run
+    assert with_least_memory(config("model=resnet20", "model.memory=9")).model.kept_in_words.startswith("recompute")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("model.memory=0",), "model.memory=0: must be at least 1"),
+        (("model.memory=-5",), "model.memory=-5: must be at least 1"),
+        (("model.memory=true",), "model.memory=true: must be a whole number or text"),
+        (("model.memory=1.5",), "model.memory=1.5: must be a whole number or text"),
+        (("model.memory=revers",), "did you mean reverse"),
+        (("model.memory=900MB",), "or a number of MB"),
+        (("model.memory=60", "accum.steps=auto"), "give a number of micro-batches"),
+        (("model.memory=60", "model.kept_convs=3"), "leave one of the two out"),
+        (("model.memory=store", "model.kept_convs=3"), "model.memory=store keeps everything"),
+        (("model.kept_convs=37",), "has 36 convolutions that can be kept"),
+        (("model.kept_convs=-1",), "must be at least 0"),
+        (("model.memory=60", "device=mirrored", "device.virtual=3"), "does not divide"),
+    ],
+)
+def test_what_contradicts_a_budget_is_refused(config, overrides, message):
+    with pytest.raises(ConfigError) as error:
+        config("model=revnet38", *overrides)
+    assert message in str(error.value)
+
+
+def test_jobs_that_train_nothing_take_what_keeps_least(config):
+    run = config("model=revnet38", "model.memory=60", "job=verify")
+    assert not JOBS["verify"].probed
+    assert with_least_memory(run).model.memory == "reverse"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "budget"), [("revnet38", 45), ("revnet38", 80), ("resnet32", 30), ("lenet5", 9)])
+def test_a_run_stays_within_its_budget_and_learns_the_same(config, model, budget):
+    def train(*overrides):
+        size = ("data.image_size=32", "data.train_examples=512", "data.test_examples=64", "batch_size=128")
+        return dispatch.run(config(f"model={model}", *size, "train.steps=12", *overrides))
+
+    filled = train(f"model.memory={budget}", "run.name=filled")
+    assert filled["memory"]["tensor_peak_bytes"] <= budget * MB
+    plain = train("run.name=plain")
+    assert filled["test"] == plain["test"]
+
+
+def test_a_job_goes_on_with_a_run_that_had_a_budget(command, monkeypatch, tmp_path):
+    def found(config, attempt):
+        return replace(config, model=replace(config.model, memory="reverse", kept_convs=2)), 10 * MB
+
+    monkeypatch.setattr(memory_budget, "settle", found)
+    here = ("run.name=mine", "model=revnet38", *SIZE, "data.image_size=8", "data.train_examples=32")
+    small = (*here, "data.test_examples=8", "log.images=0")
+    assert command(*small, "train.steps=1", "model.memory=60").code == 0
+    assert json.loads((tmp_path / "runs/mine" / FILE).read_text())["model"]["kept_convs"] == 2
+    for memory in ((), ("model.memory=60",), ("model.memory=store",), ("model.memory=reverse", "model.kept_convs=1")):
+        answer = command("job=evaluate", "run.name=mine", *memory)
+        assert answer.code == 0, answer.err
