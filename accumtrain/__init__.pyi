@@ -21,7 +21,7 @@ from .errors import DataError as DataError
 from .jobs.dispatch import run as run
 from .keras.fit import fit as fit
 from .kinds.losses import LossConfig as LossConfig
-from .kinds.models import ModelConfig as ModelConfig
+from .kinds.model_keys import ModelConfig as ModelConfig
 from .kinds.optimizers import OptimConfig as OptimConfig
 from .kinds.register import register_data as register_data
 from .kinds.register import register_job as register_job

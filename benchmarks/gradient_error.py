@@ -19,7 +19,7 @@ from accumtrain.backprop import tape
 from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.model import Model
 from accumtrain.backprop.pullback import Gradients
-from accumtrain.kinds.models import RevNetConfig
+from accumtrain.kinds.resnets import RevNetConfig
 from accumtrain.models.build_model import build_model
 from accumtrain.models.spec import ModelSpec
 

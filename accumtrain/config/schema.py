@@ -8,8 +8,9 @@ from typing import Annotated
 from accumtrain.kinds.devices import AutoConfig, DeviceConfig
 from accumtrain.kinds.exports import FORMATS
 from accumtrain.kinds.losses import CrossEntropyConfig, LossConfig
-from accumtrain.kinds.models import ModelConfig, RevNetConfig
+from accumtrain.kinds.model_keys import ModelConfig
 from accumtrain.kinds.optimizers import AdafactorConfig, OptimConfig
+from accumtrain.kinds.resnets import RevNetConfig
 from accumtrain.kinds.schedules import CosineConfig, ScheduleConfig
 from accumtrain.kinds.sources import DataConfig, DigitsConfig
 from accumtrain.kinds.trackers import NONE, TRACKERS

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 
 from accumtrain.kinds.jobs import JOBS, Job
 from accumtrain.kinds.losses import LOSSES, LossConfig, LossKind
-from accumtrain.kinds.models import MODELS, ModelConfig
+from accumtrain.kinds.model_keys import ModelConfig
+from accumtrain.kinds.models import MODELS
 from accumtrain.kinds.optimizers import OPTIMIZERS, OptimConfig
 from accumtrain.kinds.sources import SOURCES, DataConfig
 from accumtrain.kinds.table import Choice, Kind, Table, named

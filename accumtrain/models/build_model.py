@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from accumtrain.backprop.model import Model
-from accumtrain.kinds.models import MODELS, ModelConfig
+from accumtrain.kinds.model_keys import ModelConfig
+from accumtrain.kinds.models import MODELS
 from accumtrain.kinds.table import load
 from accumtrain.models.path_patterns import frozen_paths
 from accumtrain.models.spec import ModelSpec

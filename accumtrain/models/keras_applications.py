@@ -56,7 +56,7 @@ def build_keras(config: KerasModelConfig, spec: ModelSpec) -> KerasModel:
             model = builders[config.name](**fixed, **config.args)
         except (TypeError, ValueError) as error:
             raise ConfigError(f"keras.applications.{config.name} refuses {spec.image_shape} images: {error}") from error
-        built = KerasModel(config, model, spec.variable_dtype)
+        built = KerasModel(config, model, spec.variable_dtype, kept_share=config.kept_share)
     if config.norm_momentum is None:
         return built
     if not built.norms:

@@ -2,6 +2,7 @@
 
 A cut point is a tensor through which every path from the images to the logits goes, such as the sum at the end of a
 residual block. The part of the model between two cut points is a function of one tensor, so it can be computed again.
+Where no such tensors are, two together may be a cut point, as between the cells of NASNet.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import keras
@@ -23,18 +25,28 @@ class CutPiece:
     """The operations between two neighbouring cut points.
 
     Attributes:
-        output: the symbolic tensor at its end, a cut point.
-        kept: bytes per example of `output`.
-        inner: bytes per example of the outputs of all its operations, `output` included.
+        outputs: the symbolic tensors at its end, a cut point.
+        kept: bytes per example of `outputs`.
+        inner: bytes per example of the outputs of all its operations, `outputs` included.
+        multiplications: of its convolutions and products, per example.
     """
 
-    output: Any
+    outputs: tuple[Any, ...]
     kept: int
     inner: int
+    multiplications: int = 0
+
+    @property
+    def output(self) -> Any:
+        """One tensor, or a list of several."""
+        return self.outputs[0] if len(self.outputs) == 1 else list(self.outputs)
 
 
-def pieces(model: keras.Model) -> list[CutPiece]:
+def pieces(model: keras.Model, width: int = 1) -> list[CutPiece]:
     """All pieces of a functional model with one input and one output, in order from the input.
+
+    Args:
+        width: how many tensors together may be a cut point.
 
     Raises:
         ConfigError: a tensor has a size that is not known.
@@ -43,20 +55,21 @@ def pieces(model: keras.Model) -> list[CutPiece]:
     uses = Counter(id(tensor) for node in nodes for tensor in _inputs(node))
     uses[id(model.outputs[0])] += 1
     found: list[CutPiece] = []
-    awaited: set[int] = set()  # tensors that a later node takes
-    inner = 0
+    awaited: dict[int, Any] = {}  # tensors that a later node takes
+    inner = multiplications = 0
     for node in nodes:
         for tensor in _inputs(node):
             uses[id(tensor)] -= 1
             if not uses[id(tensor)]:
-                awaited.remove(id(tensor))
+                del awaited[id(tensor)]
         outputs = keras.tree.flatten(node.output_tensors)
-        awaited.update(id(tensor) for tensor in outputs if uses[id(tensor)])
+        awaited.update({id(tensor): tensor for tensor in outputs if uses[id(tensor)]})
         inner += sum(_bytes(tensor) for tensor in outputs)
-        ends = [tensor for tensor in outputs if id(tensor) in awaited]
-        if len(awaited) == len(ends) == 1:
-            found.append(CutPiece(ends[0], _bytes(ends[0]), inner))
-            inner = 0
+        multiplications += _multiplications(node)
+        if len(awaited) <= width and any(id(tensor) in awaited for tensor in outputs):
+            ends = tuple(awaited.values())
+            found.append(CutPiece(ends, sum(map(_bytes, ends)), inner, multiplications))
+            inner = multiplications = 0
     return found
 
 
@@ -78,6 +91,36 @@ def cheapest(chain: Sequence[CutPiece]) -> tuple[list[int], int]:
     ends = _ends(chain, high)
     assert ends is not None, "one segment of all pieces takes `high` at most"
     return ends, high
+
+
+def segments_of(chain: Sequence[CutPiece], ends: Sequence[int]) -> list[CutPiece]:
+    """The pieces joined into segments that end with the pieces of these indices."""
+    found, begin = [], 0
+    for end in ends:
+        part = chain[begin : end + 1]
+        inner, multiplications = (sum(map(attrgetter(name), part)) for name in ("inner", "multiplications"))
+        found.append(CutPiece(part[-1].outputs, part[-1].kept, inner, multiplications))
+        begin = end + 1
+    return found
+
+
+def worth_keeping(segments: Sequence[CutPiece], share: float) -> set[int]:
+    """Indices of segments that together hold at most `share` of all bytes: those first that spare most for each byte.
+
+    Of equal ones the later comes first, as it is freed earlier.
+    """
+    left = share * sum(segment.inner for segment in segments)
+    kept: set[int] = set()
+    for place in sorted(range(len(segments)), key=lambda each: (-_worth(segments[each]), -each)):
+        if segments[place].inner > left:
+            break  # a smaller one that follows would make the dial jump back
+        left -= segments[place].inner
+        kept.add(place)
+    return kept
+
+
+def _worth(segment: CutPiece) -> float:
+    return segment.multiplications / max(segment.inner, 1)
 
 
 def _ends(chain: Sequence[CutPiece], most: int) -> list[int] | None:
@@ -112,6 +155,16 @@ def _nodes(model: keras.Model) -> list[Any]:
 
 def _inputs(node: Any) -> list[Any]:
     return list(node.arguments.keras_tensors)
+
+
+def _multiplications(node: Any) -> int:
+    """Of the kernels of a layer, for each value of its output; those of other operations are not counted."""
+    layer = node.operation
+    outputs = sum(math.prod(tensor.shape[1:]) for tensor in keras.tree.flatten(node.output_tensors))
+    if isinstance(layer, keras.layers.DepthwiseConv2D):
+        return int(outputs * math.prod(layer.kernel.shape[:2]))
+    kernel = getattr(layer, "kernel", getattr(layer, "pointwise_kernel", None))
+    return int(outputs * math.prod(kernel.shape[:-1])) if isinstance(kernel, keras.Variable) else 0
 
 
 def _bytes(tensor: Any) -> int:

@@ -6,9 +6,7 @@ values instead, so that they change at the commit or not at all.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import pairwise
 from typing import Any, cast
 
 import keras
@@ -19,12 +17,9 @@ from accumtrain.backprop.model import Model
 from accumtrain.backprop.replay import Consume
 from accumtrain.backprop.segments import Backward, forward_by_memory
 from accumtrain.errors import ConfigError
-from accumtrain.kinds.models import ModelConfig
+from accumtrain.kinds.model_keys import ModelConfig
 from accumtrain.models.counting_scope import CountingScope
-from accumtrain.models.keras_cuts import cheapest, pieces
-
-SEED = "seed_generator_state"  # name of the variables of Keras's seed generators
-LEAST_SAVING = 0.1  # share of the activations; recomputing is refused if it saves less
+from accumtrain.models.keras_parts import SEED, parts_of
 
 
 class KerasNorm(tf.Module):
@@ -139,6 +134,7 @@ class KerasModel(Model):
         moving: the layers whose moving statistics change in training; None is all.
         penalised: the output is a pair of that of the model and its losses (see KerasSegment).
         joins_loss: see Model.
+        kept_share: share of all activations that `recompute` may keep: of segments that are stored.
 
     Raises:
         ConfigError: memory is `recompute`, and the model has no cut points that would save memory.
@@ -153,12 +149,15 @@ class KerasModel(Model):
         moving: Sequence[keras.layers.BatchNormalization] | None = None,
         penalised: bool = False,
         joins_loss: bool = False,
+        kept_share: float = 0.0,
     ):
         norms = {id(layer): KerasNorm(layer) for layer in (normalisations(model) if moving is None else moving)}
         states = [variable for variable in model.non_trainable_variables if variable.name == SEED]
         draws = {id(variable): draw for draw, variable in enumerate(states)}
-        parts = [model] if config.policy == "store" else _parts(config.label, model)
-        policies = ["recompute"] * (len(parts) - 1) + ["store"]
+        parts, policies = [model], ["store"]
+        if config.policy != "store":
+            parts, kept = parts_of(config.label, model, kept_share)
+            policies = ["store" if place in kept else "recompute" for place in range(len(parts) - 1)] + ["store"]
         dtypes = [*(None for _ in parts[:-1]), dtype]
         segments = [
             KerasSegment(part, policy, norms, draws, output, penalised=penalised)
@@ -246,35 +245,6 @@ def _check_changes(
             f"{model.name} changes a variable in a forward pass that is none of its weights, such as a metric's or "
             "another layer's: leave that out, or make it an attribute of the layer"
         )
-
-
-def _parts(name: str, model: keras.Model) -> list[keras.Model]:
-    """The model cut into parts that share its layers."""
-    if isinstance(model, keras.Sequential):
-        model = model._functional
-    chain = pieces(model)
-    assert chain[-1].output is model.outputs[0], "the output is what is awaited at the end"
-    ends, peak = cheapest(chain)
-    if peak > (1.0 - LEAST_SAVING) * sum(piece.inner for piece in chain):
-        raise ConfigError(
-            f"{name} has no cut points (tensors through which every path goes) between which "
-            "computing again would save memory; use model.memory=store"
-        )
-    tensors = [model.input, *(chain[end].output for end in ends[:-1]), model.output]
-    try:
-        parts = [keras.Model(start, end) for start, end in pairwise(tensors)]
-    except ValueError as error:
-        raise ConfigError(
-            f"{name} can't be cut into segments, as where one layer is called in several places ({error}); use a layer "
-            "for each place, or model.memory=store"
-        ) from error
-    seeds = Counter(id(variable) for part in parts for variable in part.variables if variable.name == SEED)
-    if any(count > 1 for count in seeds.values()):
-        raise ConfigError(
-            f"{name} draws from one seed generator in several places, which can't be replayed apart from each other: "
-            "give each layer its own, or use model.memory=store"
-        )
-    return parts
 
 
 def normalisations(model: keras.Model) -> list[keras.layers.BatchNormalization]:

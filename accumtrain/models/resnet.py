@@ -8,7 +8,7 @@ from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.model import Model
 from accumtrain.backprop.pullback import Gradients, Pullback, pullback
 from accumtrain.backprop.segments import Chain, Segment
-from accumtrain.kinds.models import ResNetConfig
+from accumtrain.kinds.resnets import ResNetConfig
 from accumtrain.models.blocks import Residual, Stem, shortcut, with_norm_momentum
 from accumtrain.models.drop_path import drop_paths
 from accumtrain.models.head import Head

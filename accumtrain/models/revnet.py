@@ -16,7 +16,7 @@ from accumtrain.backprop.model import Model
 from accumtrain.backprop.order import after
 from accumtrain.backprop.pullback import Gradients, Pullback
 from accumtrain.backprop.segments import Chain, Coupling, Segment, Stage
-from accumtrain.kinds.models import RevNetConfig
+from accumtrain.kinds.resnets import RevNetConfig
 from accumtrain.models.blocks import Residual, Stem, shortcut, with_norm_momentum
 from accumtrain.models.drop_path import drop_paths
 from accumtrain.models.head import Head

@@ -13,7 +13,7 @@ from accumtrain.config.convert import from_mapping, to_mapping
 from accumtrain.config.schema import Config
 from accumtrain.errors import ConfigError
 from accumtrain.kinds.jobs import JOBS
-from accumtrain.kinds.models import RECOMPUTE, REVERSE
+from accumtrain.kinds.model_keys import RECOMPUTE, REVERSE
 from accumtrain.kinds.optimizers import OPTIMIZERS
 
 LAST_RESORT = "a smaller model or smaller images"

@@ -9,13 +9,12 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Collection, Sequence
+from bisect import bisect_left
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from accumtrain.config.arithmetic import micro_batch_size
 from accumtrain.config.convert import from_mapping, to_mapping
@@ -26,6 +25,7 @@ from accumtrain.planning.advice import remedies
 from accumtrain.planning.auto_steps import ProbeFunction
 from accumtrain.planning.foresight import foresee
 from accumtrain.planning.probe import probe
+from accumtrain.planning.search import line_through
 from accumtrain.process.environment import ONEDNN
 from accumtrain.process.processor import cpu
 from accumtrain.runs.files import read_json, write_json
@@ -147,13 +147,11 @@ class _Search:
     def _expected(self, place: int) -> float:
         """Bytes on straight lines through what is foreseen, in proportion to the nearest probe."""
         known = self._foreseen or self._probed
-        places = sorted(known)
-        sizes = [known[each] for each in places]
-        expected = float(np.interp(place, places, sizes))
+        expected = on_lines(known, place)
         if not self._probed:
             return expected
         nearest = min(self._probed, key=lambda each: abs(each - place))
-        return expected * self._probed[nearest] / float(np.interp(nearest, places, sizes))
+        return expected * self._probed[nearest] / on_lines(known, nearest)
 
     def _too_little(self) -> str:
         peak = self._probed.get(0)
@@ -172,6 +170,14 @@ class _Search:
         for place, each in zip(sorted(places), found, strict=True):
             self._foreseen[place] = each.peak_bytes(self._micro_batch)
         return True
+
+
+def on_lines(known: Mapping[int, float], place: int) -> float:
+    """The value at a place, on straight lines through at least two known ones."""
+    places = sorted(known)
+    upper = min(max(bisect_left(places, place), 1), len(places) - 1)
+    base, slope = line_through(*((each, known[each]) for each in (places[upper - 1], places[upper])))
+    return base + slope * place
 
 
 def _digest(config: Config) -> str:

@@ -16,6 +16,7 @@ LEARNED_KEYS = ("batch_size", "precision", "run.seed")
 NOT_LEARNED = (
     "model.memory",
     "model.kept_convs",
+    "model.kept_share",
     "model.title",
     "model.weights",
     "data.dir",

@@ -18,7 +18,7 @@ from accumtrain.runs.names import run_name
 from accumtrain.runs.run import read_config
 
 OF_THIS_COMMAND = ("job", "device", "run", "log")  # never those of the run, unless they decide what is learned
-DECIDED_TOGETHER = {"model.kept_convs": "model.memory"}  # a key that a value of another key sets anew
+SET_ANEW = {"model.memory": ("model.kept_convs", "model.kept_share")}  # a key, and what depends on its value
 BEGUN_WITH = "model.weights"  # a run notes their content as what was learned, a command gives their place
 
 
@@ -91,9 +91,9 @@ def _given(values: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, str
             by += [each for each in written if key in names and each.startswith(f"{key}.")]
             if by:
                 given[key] = by[0]
-    for key in DECIDED_TOGETHER:
-        if DECIDED_TOGETHER[key] in given:
-            given.setdefault(key, given[DECIDED_TOGETHER[key]])
+    for key, dependent in SET_ANEW.items():
+        if key in given:
+            given |= {each: given.get(each, given[key]) for each in dependent}
     return given
 
 

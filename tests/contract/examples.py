@@ -23,8 +23,9 @@ from accumtrain.kinds.devices import (
 from accumtrain.kinds.groups import GROUPS
 from accumtrain.kinds.jobs import JOBS
 from accumtrain.kinds.losses import CrossEntropyConfig
-from accumtrain.kinds.models import KerasModelConfig, LeNetConfig, ResNetConfig, RevNetConfig
+from accumtrain.kinds.models import KerasModelConfig, LeNetConfig
 from accumtrain.kinds.optimizers import AdafactorConfig, AdamConfig, AdamWConfig, KerasOptimConfig, SgdConfig
+from accumtrain.kinds.resnets import ResNetConfig, RevNetConfig
 from accumtrain.kinds.schedules import ConstantConfig, CosineConfig, InverseTimeConfig, RsqrtConfig, StepConfig
 from accumtrain.kinds.sources import (
     CifarBinaryConfig,

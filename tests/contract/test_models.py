@@ -19,7 +19,8 @@ from accumtrain.engine.checks.result import ROUNDING, relative_difference
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
 from accumtrain.errors import ConfigError
-from accumtrain.kinds.models import MODELS, STORE, ModelConfig
+from accumtrain.kinds.model_keys import STORE, ModelConfig
+from accumtrain.kinds.models import MODELS
 from accumtrain.kinds.optimizers import SgdConfig
 from accumtrain.kinds.schedules import ConstantConfig
 from accumtrain.kinds.sources import SyntheticConfig

@@ -19,7 +19,7 @@ from accumtrain.errors import ConfigError
 from accumtrain.kinds.devices import DEVICES
 from accumtrain.kinds.groups import GROUPS
 from accumtrain.kinds.jobs import JOBS
-from accumtrain.kinds.models import ResNetConfig, RevNetConfig
+from accumtrain.kinds.resnets import ResNetConfig, RevNetConfig
 from accumtrain.kinds.table import load
 from accumtrain.kinds.values import show
 from accumtrain.shell.choices import all_choices

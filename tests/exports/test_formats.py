@@ -13,7 +13,8 @@ from accumtrain.data.preprocess import Preprocess
 from accumtrain.exports.exported import Exported
 from accumtrain.exports.round_trip import _images, largest_difference
 from accumtrain.kinds.exports import FORMATS
-from accumtrain.kinds.models import KerasModelConfig, LeNetConfig, ResNetConfig, RevNetConfig
+from accumtrain.kinds.models import KerasModelConfig, LeNetConfig
+from accumtrain.kinds.resnets import ResNetConfig, RevNetConfig
 from accumtrain.kinds.table import load
 from accumtrain.models.build_model import build_model
 from accumtrain.models.spec import ModelSpec

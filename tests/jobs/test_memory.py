@@ -10,6 +10,7 @@ import pytest
 from accumtrain.errors import ConfigError
 from accumtrain.jobs import memory
 from accumtrain.jobs.dispatch import run
+from accumtrain.kinds.models import LeNetConfig
 from accumtrain.planning.memory_picture import draw_memory
 from accumtrain.planning.probe import Trial
 
@@ -45,9 +46,9 @@ def test_policies_side_by_side(compose, probed, tmp_path, capsys):
     assert (tmp_path / "one" / "memory.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_model_with_one_policy(compose, probed, tmp_path, capsys):
-    model = ("model=keras", "model.name=NASNetMobile")
-    run(compose("job=memory", *model, f"run.dir={tmp_path}", "run.name=one"))
+def test_a_model_with_one_policy(compose, probed, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(LeNetConfig, "policies", ("store",))
+    run(compose("job=memory", "model=lenet5", f"run.dir={tmp_path}", "run.name=one"))
     assert [name for name, *_ in probed] == ["store"]
     assert "of stored activations" not in capsys.readouterr().out
 

@@ -12,7 +12,8 @@ from accumtrain.engine.ema import MovingAverage
 from accumtrain.engine.memory_meter import state_bytes
 from accumtrain.engine.step import Step
 from accumtrain.errors import ConfigError
-from accumtrain.kinds.models import KerasModelConfig, ModelConfig
+from accumtrain.kinds.model_keys import ModelConfig
+from accumtrain.kinds.models import KerasModelConfig
 from accumtrain.kinds.optimizers import SgdConfig
 from accumtrain.models.build_model import build_model
 from accumtrain.models.path_patterns import frozen_paths

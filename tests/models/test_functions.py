@@ -13,7 +13,8 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.backprop.mode import EVALUATION, Mode
-from accumtrain.kinds.models import ModelConfig, ResNetConfig, RevNetConfig
+from accumtrain.kinds.model_keys import ModelConfig
+from accumtrain.kinds.resnets import ResNetConfig, RevNetConfig
 from accumtrain.models.build_model import build_model
 from accumtrain.models.layers import BatchNorm, Bias, Conv, Dense, GroupNorm, Initializer
 from accumtrain.models.spec import ModelSpec

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.backprop.mode import Mode
-from accumtrain.kinds.models import ResNetConfig, RevNetConfig
+from accumtrain.kinds.resnets import ResNetConfig, RevNetConfig
 from accumtrain.models.blocks import Residual
 from accumtrain.models.build_model import build_model
 from accumtrain.models.kept_convs import by_worth, convs_kept, count_without_cost, kept_places

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from accumtrain.backprop import tape
 from accumtrain.backprop.mode import Mode
-from accumtrain.kinds.models import RevNetConfig
+from accumtrain.kinds.resnets import RevNetConfig
 from accumtrain.models import kernel_dtype as module
 from accumtrain.models.build_model import build_model
 from accumtrain.models.kernel_dtype import is_emulated, kernel_dtype

@@ -9,7 +9,7 @@ from importlib.metadata import EntryPoint
 import pytest
 
 from accumtrain.kinds.groups import GROUPS
-from accumtrain.kinds.models import ModelConfig
+from accumtrain.kinds.model_keys import ModelConfig
 from accumtrain.kinds.register import register_loss, register_model
 from accumtrain.shell import extensions
 

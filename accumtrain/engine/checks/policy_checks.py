@@ -19,7 +19,7 @@ from accumtrain.backprop.segments import Stage
 from accumtrain.engine.checks.result import ROUNDING, Result, relative_difference
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
-from accumtrain.kinds.models import REVERSE
+from accumtrain.kinds.model_keys import REVERSE
 
 Batch = Mapping[str, tf.Tensor]
 

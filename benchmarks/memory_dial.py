@@ -1,0 +1,109 @@
+"""Time against memory on the dial of model.memory=<MB>, beside everything stored (about a quarter of an hour a model).
+
+    .venv/bin/python benchmarks/memory_dial.py               # RevNet-104 and ResNet-50 into docs/memory_dial.png
+    .venv/bin/python benchmarks/memory_dial.py --model resnet50 --places 4 --repeats 3
+
+224 px, float32, batch 16. At places of the dial, spread evenly over what is kept, micro-steps take turns with those of
+the same weights stored. Memory is what a micro-step takes over what is always there; time is the median over the pairs.
+"""
+
+import argparse
+import gc
+import statistics
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+from matplotlib import pyplot
+from workbench import MB, MicroStep, compose
+
+from accumtrain.config.schema import Config
+from accumtrain.kinds.resnets import ResNetConfig
+from accumtrain.models.kept_convs import by_worth
+
+SHAPE, CLASSES, BATCH = (224, 224, 3), 1000, 16
+MODELS = ("revnet104", "resnet50")
+OUTPUT = Path(__file__).parents[1] / "docs" / "memory_dial.png"
+
+
+@dataclass(frozen=True)
+class Point:
+    """A place of the dial: convolutions kept (None: everything is stored), MB, seconds per those of stored."""
+
+    kept: int | None
+    mb: float
+    time: float
+
+
+def spread(config: ResNetConfig, places: int) -> list[int]:
+    """Numbers of convolutions to keep, by which what is kept grows in equal parts."""
+    values = [place.values for place in by_worth(config)]
+    sums = [sum(values[:count]) for count in range(len(values) + 1)]
+    wanted = [sums[-1] * part / (places - 1) for part in range(places)]
+    return sorted({min(range(len(sums)), key=lambda count: abs(sums[count] - each)) for each in wanted})
+
+
+def curve(model: str, places: int, repeats: int) -> list[Point]:
+    """Points of increasing memory, the stored one last."""
+    config = compose(f"model={model}", "optim=adafactor")
+    assert isinstance(config.model, ResNetConfig)
+    stored = warmed(replace(config, model=config.model.with_policy("store")))
+    found = []
+    for kept in spread(config.model, places):
+        least = replace(config.model, memory=config.model.policies[-1], kept_convs=kept)
+        run = warmed(replace(config, model=least))
+        for each in (run, stored):
+            each.seconds.clear()
+        for _ in range(repeats):
+            stored.run(BATCH)
+            run.run(BATCH)
+        time = statistics.median(a / b for a, b in zip(run.seconds, stored.seconds, strict=True))
+        found.append(tell(model, Point(kept, max(run.bytes) / MB, time)))
+        del run
+        gc.collect()
+    return [*found, tell(model, Point(None, max(stored.bytes) / MB, 1.0))]
+
+
+def warmed(config: Config) -> MicroStep:
+    run = MicroStep(config, SHAPE, CLASSES)
+    for _ in range(2):
+        run.run(BATCH, timed=False)
+    return run
+
+
+def tell(model: str, point: Point) -> Point:
+    kept = "all" if point.kept is None else point.kept
+    print(f"  {model}: {kept} kept, {point.mb:.0f} MB, {point.time:.3f} of the time of stored", flush=True)
+    return point
+
+
+def draw(curves: dict[str, list[Point]], path: Path) -> None:
+    figure, axis = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
+    for model, points in curves.items():
+        *dial, stored = points
+        (line,) = axis.plot([point.mb for point in dial], [point.time for point in dial], marker="o", label=model)
+        axis.plot(stored.mb, stored.time, marker="s", color=line.get_color())
+        axis.annotate("stored", (stored.mb, stored.time), xytext=(0, 6), textcoords="offset points", ha="center")
+    axis.set_xlim(left=0)
+    axis.set_xlabel(f"MB of activations, batch {BATCH}, {SHAPE[0]} px")
+    axis.set_ylabel("time / time of stored")
+    axis.grid(alpha=0.3)
+    axis.legend()
+    figure.savefig(path, dpi=100)
+    pyplot.close(figure)
+
+
+def main(options: argparse.Namespace) -> None:
+    curves = {model: curve(model, options.places, options.repeats) for model in options.model or MODELS}
+    draw(curves, options.output)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model", action="append", help="a ResNet or RevNet; may be given several times")
+    parser.add_argument("--places", type=int, default=7)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--output", type=Path, default=OUTPUT)
+    main(parser.parse_args())
