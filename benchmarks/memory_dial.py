@@ -1,7 +1,8 @@
 """Time against memory on the dial of model.memory=<MB>, beside everything stored (about a quarter of an hour a model).
 
-    .venv/bin/python benchmarks/memory_dial.py               # RevNet-104 and ResNet-50 into docs/memory_dial.png
+    .venv/bin/python benchmarks/memory_dial.py                             # three models into docs/memory_dial.png
     .venv/bin/python benchmarks/memory_dial.py --model resnet50 --places 4 --repeats 3
+    .venv/bin/python benchmarks/memory_dial.py --model keras:EfficientNetB0
 
 224 px, float32, batch 16. At places of the dial, spread evenly over what is kept, micro-steps take turns with those of
 the same weights stored. Memory is what a micro-step takes over what is always there; time is the median over the pairs.
@@ -10,7 +11,9 @@ the same weights stored. Memory is what a micro-step takes over what is always t
 import argparse
 import gc
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 
 import matplotlib
@@ -20,50 +23,56 @@ from matplotlib import pyplot
 from workbench import MB, MicroStep, compose
 
 from accumtrain.config.schema import Config
+from accumtrain.kinds.model_keys import ModelConfig
 from accumtrain.kinds.resnets import ResNetConfig
 from accumtrain.models.kept_convs import by_worth
 
 SHAPE, CLASSES, BATCH = (224, 224, 3), 1000, 16
-MODELS = ("revnet104", "resnet50")
+MODELS = ("revnet104", "resnet50", "keras:EfficientNetB0")
 OUTPUT = Path(__file__).parents[1] / "docs" / "memory_dial.png"
 
 
 @dataclass(frozen=True)
 class Point:
-    """A place of the dial: convolutions kept (None: everything is stored), MB, seconds per those of stored."""
+    """A place of the dial: what is kept, MB, seconds per those of stored."""
 
-    kept: int | None
+    kept: str
     mb: float
     time: float
 
 
-def spread(config: ResNetConfig, places: int) -> list[int]:
-    """Numbers of convolutions to keep, by which what is kept grows in equal parts."""
-    values = [place.values for place in by_worth(config)]
-    sums = [sum(values[:count]) for count in range(len(values) + 1)]
-    wanted = [sums[-1] * part / (places - 1) for part in range(places)]
-    return sorted({min(range(len(sums)), key=lambda count: abs(sums[count] - each)) for each in wanted})
+def spread(model: ModelConfig, places: int) -> list[ModelConfig]:
+    """Places of the dial before the last one, between which what is kept grows in about equal parts."""
+    *dial, _ = model.dial()
+    sizes: Sequence[float] = range(len(dial))
+    if isinstance(model, ResNetConfig):
+        sizes = list(accumulate((place.values for place in by_worth(model)), initial=0))
+    wanted = [sizes[-1] * part / (places - 1) for part in range(places)]
+    return [dial[place] for place in sorted({_nearest(sizes, size) for size in wanted})]
 
 
-def curve(model: str, places: int, repeats: int) -> list[Point]:
+def _nearest(sizes: Sequence[float], size: float) -> int:
+    return min(range(len(sizes)), key=lambda place: abs(sizes[place] - size))
+
+
+def curve(name: str, places: int, repeats: int) -> list[Point]:
     """Points of increasing memory, the stored one last."""
-    config = compose(f"model={model}", "optim=adafactor")
-    assert isinstance(config.model, ResNetConfig)
+    kind, _, application = name.partition(":")
+    config = compose(f"model={kind}", *[f"model.name={application}"] * bool(application), "optim=adafactor")
     stored = warmed(replace(config, model=config.model.with_policy("store")))
-    found = []
-    for kept in spread(config.model, places):
-        least = replace(config.model, memory=config.model.policies[-1], kept_convs=kept)
-        run = warmed(replace(config, model=least))
+    found: list[Point] = []
+    for model in spread(config.model, places):
+        run = warmed(replace(config, model=model))
         for each in (run, stored):
             each.seconds.clear()
         for _ in range(repeats):
             stored.run(BATCH)
             run.run(BATCH)
         time = statistics.median(a / b for a, b in zip(run.seconds, stored.seconds, strict=True))
-        found.append(tell(model, Point(kept, max(run.bytes) / MB, time)))
+        found.append(tell(name, Point(model.kept_in_words, max(run.bytes) / MB, time)))
         del run
         gc.collect()
-    return [*found, tell(model, Point(None, max(stored.bytes) / MB, 1.0))]
+    return [*found, tell(name, Point("store", max(stored.bytes) / MB, 1.0))]
 
 
 def warmed(config: Config) -> MicroStep:
@@ -73,9 +82,8 @@ def warmed(config: Config) -> MicroStep:
     return run
 
 
-def tell(model: str, point: Point) -> Point:
-    kept = "all" if point.kept is None else point.kept
-    print(f"  {model}: {kept} kept, {point.mb:.0f} MB, {point.time:.3f} of the time of stored", flush=True)
+def tell(name: str, point: Point) -> Point:
+    print(f"  {name}: {point.kept}, {point.mb:.0f} MB, {point.time:.3f} of the time of stored", flush=True)
     return point
 
 
@@ -102,7 +110,9 @@ def main(options: argparse.Namespace) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("--model", action="append", help="a ResNet or RevNet; may be given several times")
+    parser.add_argument(
+        "--model", action="append", help="such as resnet50 or keras:ResNet50; may be given several times"
+    )
     parser.add_argument("--places", type=int, default=7)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--output", type=Path, default=OUTPUT)
