@@ -41,7 +41,7 @@ def with_least_memory(config: Config) -> Config:
     """`config` with the policy that keeps least, in place of model.memory=<MB>."""
     if isinstance(config.model.memory, str):
         return config
-    return replace(config, model=config.model.dial()[0])
+    return replace(config, model=config.model.with_policy(config.model.policies[-1]))
 
 
 def with_memory_settled(config: Config) -> Config:

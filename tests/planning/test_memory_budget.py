@@ -136,7 +136,6 @@ def test_a_run_without_a_budget_stays_as_it_is(config):
     run = config("model=revnet38")
     assert with_memory_settled(run) is run
     assert with_least_memory(run) is run
-    assert with_least_memory(config("model=resnet20", "model.memory=9")).model.kept_in_words.startswith("recompute")
 
 
 @pytest.mark.parametrize(
@@ -165,7 +164,7 @@ def test_what_contradicts_a_budget_is_refused(config, overrides, message):
 def test_jobs_that_train_nothing_take_what_keeps_least(config):
     run = config("model=revnet38", "model.memory=60", "job=verify")
     assert not JOBS["verify"].probed
-    assert with_least_memory(run).model.memory == "reverse"
+    assert with_least_memory(run) == config("model=revnet38", "job=verify")
 
 
 @pytest.mark.slow
