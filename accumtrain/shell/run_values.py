@@ -18,7 +18,7 @@ from accumtrain.runs.names import run_name
 from accumtrain.runs.run import read_config
 
 OF_THIS_COMMAND = ("job", "device", "run", "log")  # never those of the run, unless they decide what is learned
-SET_ANEW = {"model.memory": ("model.kept_convs", "model.kept_share")}  # a key, and what depends on its value
+OF_VALUE = {"model.memory": ("model.kept_convs", "model.kept_share")}  # a key, and those that belong to its value
 BEGUN_WITH = "model.weights"  # a run notes their content as what was learned, a command gives their place
 
 
@@ -44,6 +44,7 @@ def with_values_of_run(values: Mapping[str, Any], overrides: Sequence[str]) -> M
     _check_known(before, file.parent)
     given = _given(values, overrides)
     _check_given(_fixed(before), _given_fixed(values), given, file.parent)
+    outdated = {each for key in given for each in OF_VALUE.get(key, ())}
     merged = dict(before)
     for group, new in values.items():
         old = before.get(group)
@@ -52,7 +53,8 @@ def with_values_of_run(values: Mapping[str, Any], overrides: Sequence[str]) -> M
         elif group in OF_THIS_COMMAND:
             merged[group] = dict(new)
         else:
-            merged[group] = {**old, **{key: item for key, item in new.items() if f"{group}.{key}" in given}}
+            kept = {key: item for key, item in old.items() if f"{group}.{key}" not in outdated}
+            merged[group] = {**kept, **{key: item for key, item in new.items() if f"{group}.{key}" in given}}
     merged["run"] = {**merged["run"], "seed": before["run"]["seed"]}
     return merged
 
@@ -91,9 +93,6 @@ def _given(values: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, str
             by += [each for each in written if key in names and each.startswith(f"{key}.")]
             if by:
                 given[key] = by[0]
-    for key, dependent in SET_ANEW.items():
-        if key in given:
-            given |= {each: given.get(each, given[key]) for each in dependent}
     return given
 
 
