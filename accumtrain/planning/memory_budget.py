@@ -127,13 +127,12 @@ class _Search:
         last = len(self._dial) - 1
         if not self._foresee({0, max(0, last - 1), last}):
             return 0
-        low, high = 0, last + 1
-        while low < (guess := self._best_guess(low, high)):
-            if not self._foresee({guess, min(guess + 1, last)} - self._foreseen.keys()):
-                break
-            low = max(place for place, size in self._foreseen.items() if size <= self._budget)
+        while True:
+            low = max((place for place, size in self._foreseen.items() if size <= self._budget), default=0)
             high = min((place for place, size in self._foreseen.items() if size > self._budget), default=last + 1)
-        return low
+            guess = self._best_guess(low, high)
+            if guess <= low or not self._foresee({guess, min(guess + 1, last)} - self._foreseen.keys()):
+                return low
 
     def _best_guess(self, low: int, high: int) -> int:
         """The last place between `low` and `high` that should fit by all that is known; 0 or `low` if none should."""

@@ -41,6 +41,7 @@ class Memory:
 
     def foresee(self, variants, sizes):
         assert sizes == [4]
+        assert variants, "something is rehearsed"
         self.rehearsed += 1
         wrong = 1 + self.error
         peaks = [int(self.peaks[each.model.kept_in_words] * wrong * MB) for each in variants]
