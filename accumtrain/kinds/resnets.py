@@ -47,14 +47,15 @@ class ResNetConfig(ModelConfig):
         stem, *filters = self.filters
         return [stem, *(width * (4 if self.bottleneck else 1) for width in filters)]
 
-    @property
-    def convs_to_keep(self) -> int:
+    def convs_to_keep(self, stage: int, unit: int) -> int:
         """How many convolutions of a residual function it helps to keep. What the last one gives is only added."""
         return 2 if self.bottleneck else 1
 
     @property
     def most_kept_convs(self) -> int:
-        return sum(self.units) * self.functions * self.convs_to_keep
+        return self.functions * sum(
+            self.convs_to_keep(stage, unit) for stage, count in enumerate(self.units) for unit in range(count)
+        )
 
     def with_policy(self, memory: str) -> ResNetConfig:
         return replace(self, memory=memory, kept_convs=None if memory == STORE else self.kept_convs)
@@ -137,9 +138,10 @@ class RevNetConfig(ResNetConfig):
     def stream_widths(self) -> list[int]:
         return [width // 2 for width in super().stream_widths]
 
-    @property
-    def convs_to_keep(self) -> int:
-        return 3 if self.bottleneck else 2  # the last one's output is subtracted in the reversal
+    def convs_to_keep(self, stage: int, unit: int) -> int:
+        changes_shape = unit == 0 and (stage > 0 or self.stream_widths[0] != self.stream_widths[1])
+        # what the last one gives is subtracted in the reversal, but for a unit whose input is kept
+        return super().convs_to_keep(stage, unit) + (0 if changes_shape else 1)
 
     @property
     def grid_bits(self) -> int | None:

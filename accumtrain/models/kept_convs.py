@@ -49,7 +49,7 @@ def _places(config: ResNetConfig) -> Iterable[ConvPlace]:
                 entry = unit == 0 and function == 0
                 inputs = ((stem, *widths)[stage] if entry else outputs, *[inner] * (len(sizes) - 1))
                 kept = (*[inner] * (len(sizes) - 1), outputs)
-                for conv in range(config.convs_to_keep):
+                for conv in range(config.convs_to_keep(stage, unit)):
                     values, spared = kept[conv] / 4**stage, sizes[conv] ** 2 * inputs[conv]
                     yield ConvPlace(stage, unit, function, conv, values, spared)
 

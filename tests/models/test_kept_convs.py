@@ -42,7 +42,15 @@ def test_each_convolution_has_one_place_and_those_that_spare_most_come_first(con
     places = by_worth(config)
     assert len(set(places)) == len(places) == config.most_kept_convs
     assert [place.spared for place in places] == sorted((place.spared for place in places), reverse=True)
-    assert {place.conv for place in places} == set(range(config.convs_to_keep))
+    assert all(place.conv < config.convs_to_keep(place.stage, place.unit) for place in places)
+
+
+@pytest.mark.parametrize(
+    ("config", "most"), [(REVNET104, 94), (RESNET50, 32), (RevNetConfig(), 32), (ResNetConfig(), 9)]
+)
+def test_what_nothing_asks_for_is_no_place(config, most):
+    """What the last convolution gives, where it is only added, or where the unit's input is kept."""
+    assert config.most_kept_convs == most
 
 
 def test_of_equal_ones_the_last_units_come_first():
