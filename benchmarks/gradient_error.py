@@ -30,7 +30,7 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 IMAGES, SHAPE, CLASSES = 32, (16, 16, 3), 10
 SEEDS = range(3, 11)
-BITS = (0, 12, 14, 16, 18, 20)
+BITS = (0, 16, 20, 22, 24)
 
 
 def build(name: str, bits: int, precision: str, seed: int) -> Model:

@@ -1,4 +1,4 @@
-"""Adds to a stream a value that may have been computed in a lower precision."""
+"""Adds to a tensor a value that may have been computed in a lower precision."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PARTS = 2
 
 
 def add(stream: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
-    """stream + value, both [N, ...], in the dtype of the stream."""
+    """stream + value, both [N, ...], in the dtype of the stream. Integers take of a float what is before its point."""
     return stream + tf.cast(value, stream.dtype)
 
 
@@ -21,7 +21,7 @@ def add_in_place(stream: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
     On a CPU, a value of lower precision is converted and added in PARTS parts, in place if nothing else reads the
     stream. Converted as a whole, it would take as much memory as the stream. This takes several times as long.
     """
-    if value.dtype == stream.dtype or not by_cpu_kernels():
+    if value.dtype.size == stream.dtype.size or not by_cpu_kernels():
         return add(stream, value)
     count = value.shape[0] or tf.shape(value)[0]
     for part in range(PARTS):
@@ -36,4 +36,5 @@ def add_in_place(stream: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
 
 def subtract(stream: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
     """stream - value, with the low peak of memory of `add_in_place`."""
-    return stream - value if value.dtype == stream.dtype else add_in_place(stream, -value)
+    same_size = value.dtype.size == stream.dtype.size
+    return stream - tf.cast(value, stream.dtype) if same_size else add_in_place(stream, -value)

@@ -1,6 +1,7 @@
-"""The grid of multiples of 2^-bits, on which reversible residual networks are reversed to the bit.
+"""The grid of multiples of 2^-bits, on which Keras layers are reversed to the bit (keras/reversible.py).
 
-Sums of such numbers below 2^(24 - bits) are exact in float32, so that (a + b) - b gives the bits of a.
+Sums of such numbers below 2^(24 - bits) are exact in float32, so that (a + b) - b gives the bits of a. The output of a
+Keras layer must be floats; networks of accumtrain's own carry finer numbers in the same memory (fixed_point.py).
 """
 
 from __future__ import annotations

@@ -30,6 +30,7 @@ class Mode:
         draws: random numbers of each example, which do not depend on how a window is split; None if there are none.
         saved: layer -> tensors that its replay may use instead of computing them again.
         inexact: for each reversed stage, a bool: whether its reversal gave other bits than the stage began with.
+        outside: for each stage, a bool: whether its streams have left the range of their numbers.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Mode:
         self.statistics: dict[MovingStatistics, tuple[tf.Tensor, tf.Tensor]] = {}
         self.saved: dict[tf.Module, Any] = {}
         self.inexact: list[tf.Tensor] = []
+        self.outside: list[tf.Tensor] = []
 
     def record(self, layer: MovingStatistics, mean: tf.Tensor, variance: tf.Tensor) -> None:
         """Stores mean [C] and biased variance [C] of a layer. Raises ValueError if they are already there."""
@@ -50,6 +52,12 @@ class Mode:
     def saved_for_replay(self, layer: tf.Module) -> Any:
         """The tensors saved by the recorded pass, if this is a replay; None if there are none."""
         return self.saved.get(layer) if self.replaying else None
+
+    def valid(self, logits: tf.Tensor) -> tf.Tensor:
+        """The logits, or NaN if a stream has left its range. So the loss is not finite, and no update is made of it."""
+        if not self.outside:
+            return logits
+        return tf.where(tf.reduce_any(self.outside), tf.constant(float("nan"), logits.dtype), logits)
 
     def replay(self) -> Mode:
         """The mode for computing the same pass again."""

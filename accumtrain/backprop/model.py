@@ -32,7 +32,7 @@ class Model(tf.Module):
         x = self.cast(images)
         for segment in self.segments:
             x = segment(x, mode)
-        return x
+        return mode.valid(x)
 
     def cast(self, images: Streams) -> Streams:
         """What the first segment takes: floats in `compute_dtype`, and integers, if there are any, as they are."""

@@ -15,7 +15,8 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from accumtrain.backprop.add import add, add_in_place, subtract
+from accumtrain.backprop.add import add, add_in_place
+from accumtrain.backprop.fixed_point import FLOATS, FixedPoint
 from accumtrain.backprop.mark import marked
 from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.order import after
@@ -66,17 +67,27 @@ class Chain(tf.Module):
 class Coupling(tf.Module):
     """One reversible unit (Gomez et al. 2017, arXiv:1707.04585): y1 = s1(x1) + F(x2), y2 = s2(x2) + G(y1).
 
-    Reversal is exact to the bit if F, G and the shortcuts return multiples of one power of two (models/revnet.py).
+    Reversal is exact to the bit for streams in fixed point, and for floats if F and G return multiples of one power of
+    two (backprop/grid.py).
 
     Args:
-        f: a function of (x [N, ...], mode). It may return a lower precision than that of the streams.
+        f: a function of (x [N, ...], mode), whose values are those that `numbers.add` takes.
         g: another one.
         shortcuts: s1 and s2, such functions too; None is the identity, and only then the unit is invertible.
+        numbers: of the streams.
+        watched: whether a training pass looks for streams that have left the range of the numbers.
     """
 
-    def __init__(self, f: Layer, g: Layer, shortcuts: tuple[Layer, Layer] | None = None):
+    def __init__(
+        self,
+        f: Layer,
+        g: Layer,
+        shortcuts: tuple[Layer, Layer] | None = None,
+        numbers: FixedPoint = FLOATS,
+        watched: bool = False,
+    ):
         super().__init__()
-        self.f, self.g, self.shortcuts = f, g, shortcuts
+        self.f, self.g, self.shortcuts, self.numbers, self.watched = f, g, shortcuts, numbers, watched
 
     @property
     def invertible(self) -> bool:
@@ -84,26 +95,30 @@ class Coupling(tf.Module):
 
     def __call__(self, x: tuple[tf.Tensor, tf.Tensor], mode: Mode) -> tuple[tf.Tensor, tf.Tensor]:
         x1, x2 = x
+        numbers = self.numbers.during(mode)
         f = self.f(x2, mode)
         if self.shortcuts is not None:
-            x1, x2 = self.shortcuts[0](x1, mode), self.shortcuts[1](x2, mode)
-        y1 = add(x1, f)
-        return y1, add(x2, self.g(y1, mode))
+            x1, x2 = (numbers.differentiable_encode(s(x, mode)) for s, x in zip(self.shortcuts, x, strict=True))
+        y1 = numbers.differentiable_add(x1, f)
+        return self._watch((y1, numbers.differentiable_add(x2, self.g(y1, mode))), mode)
 
     def inverse(self, y: tuple[tf.Tensor, tf.Tensor], mode: Mode) -> tuple[tf.Tensor, tf.Tensor]:
-        """The input of an invertible unit, from its output."""
+        """The input of an invertible unit in training, from its output."""
         y1, y2 = y
-        x2 = subtract(y2, self.g(y1, mode))
-        return subtract(y1, self.f(x2, mode)), x2
+        x2 = self.numbers.subtract(y2, self.g(y1, mode))
+        return self.numbers.subtract(y1, self.f(x2, mode)), x2
 
     def pullback(self, x: tuple[tf.Tensor, tf.Tensor], mode: Mode) -> tuple[Streams, Pullback]:
         x1, x2 = x
         shortcut1, shortcut2 = self.shortcuts or (None, None)
-        plus = add_in_place if mode.replaying else add
+        numbers = self.numbers.during(mode)
+        plus, stream_plus = (add_in_place, numbers.add_in_place) if mode.replaying else (add, numbers.add)
         f, f_backward = pullback(self.f, x2, mode)
         s1, s1_backward = pullback(shortcut1, x1, mode)
         s2, s2_backward = pullback(shortcut2, x2, mode)
-        y1 = plus(s1, f)
+        if self.shortcuts is not None:
+            s1, s2 = numbers.encode(s1), numbers.encode(s2)
+        y1 = stream_plus(s1, f)
         g, g_backward = pullback(self.g, y1, mode)
 
         def backward(d_y: tuple[tf.Tensor, tf.Tensor]) -> tuple[Streams, Gradients]:
@@ -115,7 +130,14 @@ class Coupling(tf.Module):
             d_x2_by_s2, s2_gradients = s2_backward(d_y2)
             return (d_x1, plus(d_x2_by_s2, d_x2_by_f)), g_gradients + f_gradients + s1_gradients + s2_gradients
 
-        return (y1, plus(s2, g)), backward
+        return self._watch((y1, stream_plus(s2, g)), mode), backward
+
+    def _watch(self, y: tuple[tf.Tensor, tf.Tensor], mode: Mode) -> tuple[tf.Tensor, tf.Tensor]:
+        """Tells the mode whether y has left the range, if that is looked for."""
+        numbers = self.numbers.during(mode)
+        if self.watched and numbers.bits and not mode.replaying:
+            mode.outside.append(numbers.outside(y))
+        return y
 
     def reverse(
         self, kept: Streams | None, y: Streams, d_y: Streams, mode: Mode, consume: Consume
@@ -129,7 +151,8 @@ class Coupling(tf.Module):
             kept: the input of a unit that is not invertible, else None.
         """
         (y1, y2), (d_y1, d_y2) = y, d_y
-        invert1, invert2 = (partial(subtract, y1), partial(subtract, y2)) if self.invertible else (None, None)
+        undo = self.numbers.subtract
+        invert1, invert2 = (partial(undo, y1), partial(undo, y2)) if self.invertible else (None, None)
         y1, d_y1_by_g, x2 = replay(self.g, after([d_y1], y1), d_y2, mode, consume, invert2)
         d_y1 = add_in_place(d_y1, d_y1_by_g)
         x2, d_x2_by_f, x1 = replay(self.f, x2 if kept is None else kept[1], d_y1, mode, consume, invert1)

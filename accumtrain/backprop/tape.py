@@ -60,7 +60,7 @@ def gradient(
         value, logits = x, last.logits
         x, d_x = backward(x, tf.ones_like(value))
     else:
-        logits = x
+        logits = mode.valid(x)
         with tf.GradientTape() as tape:
             tape.watch(logits)
             value = loss(logits)

@@ -119,8 +119,9 @@ class Step:
             done: tf.Tensor, update: dict[str, tf.Tensor], sums: dict[str, tf.Tensor]
         ) -> tuple[tf.Tensor, dict[str, tf.Tensor], dict[str, tf.Tensor]]:
             self.compiled_micro_steps(batches, tf.constant(self._window.micro_steps))
-            before, update = update["exact"], self.compiled_commit()
-            update["exact"] &= before
+            before, update = update, self.compiled_commit()
+            update["exact"] &= before["exact"]
+            update["in_range"] &= before["in_range"]
             examples = update["examples"]
             added = {"examples": examples, **{name: update[name] * examples for name in names}}
             return done + 1, update, {name: total + added[name] for name, total in sums.items()}

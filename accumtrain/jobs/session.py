@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from accumtrain.backprop.fixed_point import FixedPoint
 from accumtrain.config.arithmetic import micro_batch_size, total_steps
 from accumtrain.config.convert import flat, to_mapping
 from accumtrain.config.schema import Config
@@ -224,12 +225,19 @@ class Session:
         if update["exact"] or self._told_inexact:
             return
         self._told_inexact = True
-        bits = self.config.model.grid_bits or 0
         warn(
-            f"update {self.done}: reversed activations had other bits than the computed ones. Most likely streams have "
-            f"left the range in which model.snap_bits={bits} adds exactly in float32, up to {2 ** (24 - bits)}. From "
-            f"here on the gradient has float32's rounding errors. model.snap_bits={max(bits - 4, 1)}, in another run, "
-            "has a range 16 times as large; job=verify shows the largest stream"
+            f"update {self.done}: reversed activations had other bits than the computed ones, so a kernel has not "
+            "given the same bits twice. From here on the gradient may be off by roundings: job=verify measures by how "
+            "much, and model.memory=recompute or store reverses nothing"
+        )
+
+    def left_range(self) -> str:
+        """What to do about streams that have left the range of their numbers."""
+        bits = self.config.model.grid_bits or 0
+        limit = FixedPoint(bits).limit(self.window.model.trainable_variables[0].dtype)
+        return (
+            f"a stream of the network has left the range from -{limit:g} to {limit:g} of numbers with "
+            f"model.snap_bits={bits}; model.snap_bits={max(bits - 4, 1)} has one 16 times as large"
         )
 
     def note_skipped(self) -> None:

@@ -22,11 +22,11 @@ from accumtrain.engine.build_window import build_window
 from accumtrain.engine.checks.commit_check import check_commit
 from accumtrain.engine.checks.derivative_check import InFloat64, check_derivative, check_precision
 from accumtrain.engine.checks.evaluation_check import check_evaluation, is_random
-from accumtrain.engine.checks.grid_check import check_grid
 from accumtrain.engine.checks.later_updates import check_later_updates
 from accumtrain.engine.checks.optimizer_check import check_optimizer
 from accumtrain.engine.checks.policy_checks import check_policies
 from accumtrain.engine.checks.result import Result
+from accumtrain.engine.checks.stream_check import check_streams
 from accumtrain.engine.checks.window_checks import Accumulated, WindowOfExamples, check_window
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
@@ -196,15 +196,15 @@ def _in_float64(
     results += check_precision(found, exact, paths, config.precision, random)
     if config.model.grid_bits:
         del window  # frees its memory for the next one
-        on_grid = _window_with(replace(smooth, model=config.model), data, model.policy)
-        _assign(on_grid, accumulated.weights)
-        results.append(check_grid(on_grid, alone, exact, config.model.grid_bits))
+        of_floats = _window_with(replace(smooth, precision=config.precision), data, model.policy)
+        _assign(of_floats, accumulated.weights)
+        results.append(check_streams(found.gradient, of_floats, alone, exact, config.model.grid_bits))
     return results
 
 
 def _assign(window: Window, weights: list[np.ndarray]) -> None:
     for variable, value in zip(window.variables_, weights, strict=True):
-        variable.assign(value.astype(np.float64))
+        variable.assign(tf.cast(value, variable.dtype))
 
 
 def _window_with(config: Config, data: Data, policy: str) -> Window:

@@ -8,12 +8,13 @@ from typing import TypeVar
 
 import tensorflow as tf
 
+from accumtrain.backprop.fixed_point import FLOATS, FixedPoint
 from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.model import Model
 from accumtrain.backprop.order import after
-from accumtrain.backprop.pullback import Gradients, Module, Pullback, chain_pullback
+from accumtrain.backprop.pullback import Gradients, Module, Pullback, chain_pullback, tape_pullback
 from accumtrain.models.drop_path import DropPath
-from accumtrain.models.layers import NORMS, Conv, Initializer
+from accumtrain.models.layers import NORMS, Conv, Initializer, times
 
 # TensorFlow fuses batch norm with the ReLU behind it for multiples of 4 channels. oneDNN's fused kernel gives the same
 # bits with the statistics of a batch, in the first pass, and with known ones, in a replay, for multiples of these only.
@@ -30,12 +31,12 @@ class NormReLU(tf.Module):
         self.norm = NORMS[norm](init, channels)
         self._fusible = channels % FUSED_BLOCK == 0
 
-    def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
-        return self._relu(self.norm(x, mode))
+    def __call__(self, x: tf.Tensor, mode: Mode, factor: float = 1.0) -> tf.Tensor:
+        return self._relu(self.norm(x, mode, factor))
 
-    def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Callable]:
+    def pullback(self, x: tf.Tensor, mode: Mode, factor: float = 1.0) -> tuple[tf.Tensor, Callable]:
         """Returns y and the function from (d_y, y) to the gradients. It takes y, so that y need not be kept for it."""
-        normed, norm_backward = self.norm.pullback(x, mode)
+        normed, norm_backward = self.norm.pullback(x, mode, factor)
 
         def backward(d_y: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, Gradients]:
             return norm_backward(tf.raw_ops.ReluGrad(gradients=d_y, features=y))
@@ -56,6 +57,8 @@ class Residual(tf.Module):
         kept_convs: numbers of the convolutions whose output the forward pass keeps for the replay.
         drop_path: leaves it out for some examples; None for none.
         compute_dtype: dtype of the convolutions; None is that of the input.
+        reads: numbers of the stream that it takes; with FLOATS it takes floats.
+        adds_to: numbers of the stream to which its output is added; with FLOATS it returns floats.
     """
 
     def __init__(
@@ -72,10 +75,13 @@ class Residual(tf.Module):
         keep_activations: bool = True,
         kept_convs: Collection[int] = (),
         compute_dtype: tf.DType | None = None,
+        reads: FixedPoint = FLOATS,
+        adds_to: FixedPoint = FLOATS,
     ):
         super().__init__()
         self.keep_activations, self.kept_convs = keep_activations, kept_convs
         self.drop_path, self.compute_dtype = drop_path, compute_dtype
+        self.reads, self.adds_to = reads, adds_to
         inner = outputs // 4 if bottleneck else outputs
         sizes = (1, 3, 1) if bottleneck else (3, 3)
         widths = (inputs, *[inner] * (len(sizes) - 1), outputs)
@@ -101,6 +107,8 @@ class Residual(tf.Module):
                 self.keep_activations,
                 self.compute_dtype,
                 keep_output=number in self.kept_convs,
+                reads=FLOATS if number else self.reads,
+                adds_to=FLOATS if number < len(self.convs) - 1 else self.adds_to,
             )
             for number, (activation, conv) in enumerate(zip(self.activations, self.convs, strict=True))
         ]
@@ -109,23 +117,33 @@ class Residual(tf.Module):
 
 @dataclass(frozen=True)
 class _NormReLUConv:
-    """conv(relu(norm(x))), or conv(x) without an activation."""
+    """conv(relu(norm(x))), or conv(x) without an activation.
+
+    What it reads from a stream has a factor, which the norm or else the convolution takes along; what is added to one
+    gets it from the kernel.
+    """
 
     activation: NormReLU | None
     conv: Conv
     keep_activation: bool
     compute_dtype: tf.DType | None
     keep_output: bool = False
+    reads: FixedPoint = FLOATS
+    adds_to: FixedPoint = FLOATS
 
     def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
-        x = tf.cast(x, self.compute_dtype or x.dtype)
-        return self.conv(x if self.activation is None else self.activation(x, mode))
+        dtype, x_factor, activated_factor, factor = self._factors(x, mode)
+        x = self.reads.during(mode).differentiable_read(x, dtype, x_factor)
+        activated = x if self.activation is None else self.activation(x, mode, x_factor)
+        return self.conv(activated, factor / activated_factor)
 
     def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:
         activate_again = mode.replaying and not self.keep_activation
+        *_, activated_factor, factor = self._factors(x, mode)
         activated, activation_backward = self._activate(x, mode)
         saved = mode.saved_for_replay(self.conv)
-        y, conv_backward = self.conv.pullback(activated, None if saved is None else after([activated], saved))
+        known = None if saved is None else after([activated], saved)
+        y, conv_backward = self.conv.pullback(activated, known, activated_factor, factor / activated_factor)
         if self.keep_output and mode.recording:
             mode.saved[self.conv] = y
 
@@ -140,19 +158,33 @@ class _NormReLUConv:
         return y, backward
 
     def _activate(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Callable]:
-        x = tf.cast(x, self.compute_dtype or x.dtype)
-        return (x, lambda d_y, _: (d_y, [])) if self.activation is None else self.activation.pullback(x, mode)
+        dtype, x_factor, *_ = self._factors(x, mode)
+        x = self.reads.during(mode).read(x, dtype, x_factor)
+        return (x, lambda d_y, _: (d_y, [])) if self.activation is None else self.activation.pullback(x, mode, x_factor)
+
+    def _factors(self, x: tf.Tensor, mode: Mode) -> tuple[tf.DType, float, float, float]:
+        """The dtype, and the factors of what is read, of what is activated, and of the output."""
+        dtype = self.compute_dtype or x.dtype
+        x_factor, factor = (numbers.during(mode).factor(dtype) for numbers in (self.reads, self.adds_to))
+        return dtype, x_factor, x_factor if self.activation is None else 1.0, factor
 
 
 class Projection(tf.Module):
-    """1x1 convolution: the shortcut of bottleneck units that change shape."""
+    """1x1 convolution: the shortcut of bottleneck units that change shape. `reads` and `adds_to` as of `Residual`."""
 
     def __init__(
-        self, init: Initializer, inputs: int, outputs: int, stride: int, compute_dtype: tf.DType | None = None
+        self,
+        init: Initializer,
+        inputs: int,
+        outputs: int,
+        stride: int,
+        compute_dtype: tf.DType | None = None,
+        reads: FixedPoint = FLOATS,
+        adds_to: FixedPoint = FLOATS,
     ):
         super().__init__()
         self.conv = Conv(init, 1, inputs, outputs, stride)
-        self._layer = _NormReLUConv(None, self.conv, True, compute_dtype)
+        self._layer = _NormReLUConv(None, self.conv, True, compute_dtype, reads=reads, adds_to=adds_to)
 
     def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
         return self._layer(x, mode)
@@ -162,16 +194,41 @@ class Projection(tf.Module):
 
 
 class PoolAndPad(tf.Module):
-    """Average pooling, then zero channels on both sides: the shortcut of basic units that change shape."""
+    """Average pooling, then zero channels on both sides: the shortcut of basic units that change shape.
 
-    def __init__(self, inputs: int, outputs: int, stride: int, compute_dtype: tf.DType | None = None):
+    `reads` and `adds_to` as of `Residual`.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        stride: int,
+        compute_dtype: tf.DType | None = None,
+        reads: FixedPoint = FLOATS,
+        adds_to: FixedPoint = FLOATS,
+    ):
         super().__init__()
         self.stride, self.compute_dtype = stride, compute_dtype
+        self.reads, self.adds_to = reads, adds_to
         missing = outputs - inputs
         self.padding = (missing // 2, missing - missing // 2)
 
     def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
-        x = tf.cast(x, self.compute_dtype or x.dtype)
+        numbers = self.reads.during(mode)
+        return self._pool_and_pad(self._read(numbers.differentiable_read, x, mode))
+
+    def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:
+        values = self._read(self.reads.during(mode).read, x, mode)
+        return tape_pullback(lambda values, _: self._pool_and_pad(values), values, mode)
+
+    def _read(self, read: Callable[..., tf.Tensor], x: tf.Tensor, mode: Mode) -> tf.Tensor:
+        """The values of x times the factor of the output: sums and means are as exact with it as without."""
+        dtype = self.compute_dtype or x.dtype
+        factor = self.adds_to.during(mode).factor(dtype)
+        return read(x, dtype, factor) if self.reads.bits else times(read(x, dtype), factor)
+
+    def _pool_and_pad(self, x: tf.Tensor) -> tf.Tensor:
         if self.stride > 1:
             x = tf.nn.avg_pool2d(x, self.stride, self.stride, "SAME")  # as many as the convolution gives
         return tf.pad(x, [[0, 0], [0, 0], [0, 0], self.padding])
@@ -184,13 +241,15 @@ def shortcut(
     stride: int,
     bottleneck: bool,
     compute_dtype: tf.DType | None = None,
+    reads: FixedPoint = FLOATS,
+    adds_to: FixedPoint = FLOATS,
 ) -> Projection | PoolAndPad | None:
     """The shortcut of a unit; None is the identity."""
     if inputs == outputs and stride == 1:
         return None
     if bottleneck:
-        return Projection(init, inputs, outputs, stride, compute_dtype)
-    return PoolAndPad(inputs, outputs, stride, compute_dtype)
+        return Projection(init, inputs, outputs, stride, compute_dtype, reads, adds_to)
+    return PoolAndPad(inputs, outputs, stride, compute_dtype, reads, adds_to)
 
 
 class Stem(tf.Module):

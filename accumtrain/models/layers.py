@@ -75,8 +75,9 @@ class Conv(tf.Module):
         self.stride, self.padding = stride, padding
         self.kernel = init.conv((size, size, inputs, outputs), parts)
 
-    def __call__(self, x: tf.Tensor) -> tf.Tensor:
-        kernel = tf.cast(self.kernel, x.dtype)
+    def __call__(self, x: tf.Tensor, factor: float = 1.0) -> tf.Tensor:
+        """The convolution of x [N, H, W, inputs], times `factor`, a power of two."""
+        kernel = times(tf.cast(self.kernel, x.dtype), factor)
         as_tensorflow = kernel_dtype(x.dtype) == x.dtype and not faster_as_products(kernel.shape, x.dtype)
         if as_tensorflow or not could_possibly_record():
             return self._forward(x, kernel)
@@ -92,7 +93,7 @@ class Conv(tf.Module):
         return convolved(x, kernel)
 
     def pullback(
-        self, x: tf.Tensor, known: tf.Tensor | None = None
+        self, x: tf.Tensor, known: tf.Tensor | None = None, x_factor: float = 1.0, factor: float = 1.0
     ) -> tuple[tf.Tensor, Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, Gradients]]]:
         """Returns the output, and the function from (d_y, x) to the gradients of x and the kernel.
 
@@ -101,6 +102,8 @@ class Conv(tf.Module):
 
         Args:
             known: the output, if it need not be computed.
+            x_factor: what x is a multiple of; the gradients are those for x / x_factor.
+            factor: what the output is multiplied by; d_y is the gradient for the output without it.
         """
         kernel = tf.cast(self.kernel, x.dtype)
 
@@ -108,9 +111,9 @@ class Conv(tf.Module):
             d_kernel = kernel_gradient(x, d_y, kernel.shape, self.stride, self.padding)
             with computed_after([d_kernel], d_y) as d_y:
                 d_x = self._input_gradient(x, kernel, d_y)
-            return d_x, [(self.kernel, tf.cast(d_kernel, self.kernel.dtype))]
+            return d_x, [(self.kernel, times(tf.cast(d_kernel, self.kernel.dtype), 1.0 / x_factor))]
 
-        return self._forward(x, kernel) if known is None else known, backward
+        return self._forward(x, times(kernel, factor)) if known is None else known, backward
 
     def _forward(self, x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
         computed = kernel_dtype(x.dtype)
@@ -156,12 +159,20 @@ class Bias(tf.Module):
         return tf.nn.bias_add(x, tf.cast(self.bias, x.dtype))
 
 
+def times(x: tf.Tensor, factor: float) -> tf.Tensor:
+    """x * factor, a power of two, so that no bit is lost; an operation less for 1."""
+    return x if factor == 1.0 else x * tf.cast(factor, x.dtype)
+
+
 class BatchNorm(tf.Module):
     """Fused batch normalisation over N, H, W (Ioffe & Szegedy 2015, arXiv:1502.03167), in float64 by plain operations.
 
     In training the micro-batch is normalised by its own statistics, which are handed to `mode` and never written
     here: the window turns them into the moving statistics at its commit. The variance is the biased one. A frozen one
     normalises by its moving statistics in training, too.
+
+    In training x may come times a power of two, `factor`. The fused operation then needs no other pass over it, as only
+    epsilon is another; gradients are those for x / factor.
     """
 
     def __init__(self, init: Initializer, channels: int):
@@ -172,30 +183,30 @@ class BatchNorm(tf.Module):
         self.moving_mean = init.constant(0.0, channels, "moving_mean", trainable=False)
         self.moving_variance = init.constant(1.0, channels, "moving_variance", trainable=False)
 
-    def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
+    def __call__(self, x: tf.Tensor, mode: Mode, factor: float = 1.0) -> tf.Tensor:
         if mode.training and self.frozen:
-            return self._by_constants(x)
+            return self._by_constants(times(x, 1.0 / factor))
         if x.dtype == tf.float64:
-            return self._in_float64(x, mode)
+            return self._in_float64(times(x, 1.0 / factor), mode)
         known = None if mode.training else (self.moving_mean, self.moving_variance)
-        return self._normalise(x, self.gamma, self.beta, mode, known)[0]
+        return self._normalise(x, self.gamma, self.beta, mode, known, factor)[0]
 
-    def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:
+    def pullback(self, x: tf.Tensor, mode: Mode, factor: float = 1.0) -> tuple[tf.Tensor, Pullback]:
         """The pullback in training, through the batch statistics too. A replay uses the saved statistics: same bits."""
         if self.frozen or x.dtype == tf.float64:
-            return tape_pullback(self, x, mode)
+            return tape_pullback(self, times(x, 1.0 / factor), mode)
         gamma = tf.convert_to_tensor(self.gamma)
-        y, reserved = self._normalise(x, gamma, self.beta, mode, mode.saved_for_replay(self))
+        y, reserved = self._normalise(x, gamma, self.beta, mode, mode.saved_for_replay(self), factor)
 
         def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, Gradients]:
             d_x, d_gamma, d_beta, *_ = tf.raw_ops.FusedBatchNormGradV3(
                 y_backprop=self._widen(d_y),
                 x=self._widen(x, d_y),
-                scale=gamma,
+                scale=times(gamma, factor),
                 reserve_space_1=reserved[0],
                 reserve_space_2=reserved[1],
                 reserve_space_3=reserved[2],
-                epsilon=EPSILON,
+                epsilon=EPSILON * factor**2,
                 is_training=True,
             )
             return tf.cast(d_x, x.dtype), [(self.gamma, d_gamma), (self.beta, d_beta)]
@@ -231,8 +242,9 @@ class BatchNorm(tf.Module):
         beta: tf.Tensor,
         mode: Mode,
         known: tuple[tf.Tensor, tf.Tensor] | None,
+        factor: float = 1.0,
     ) -> tuple[tf.Tensor, Sequence[tf.Tensor]]:
-        """Normalises by the known mean and variance or by those of x.
+        """Normalises by the known mean and variance or by those of x, which is a multiple of `factor`.
 
         Returns:
             The output, and the three tensors that its gradient needs.
@@ -244,14 +256,15 @@ class BatchNorm(tf.Module):
             offset=beta,
             mean=empty if known is None else known[0],
             variance=empty if known is None else known[1],
-            epsilon=EPSILON,
+            epsilon=EPSILON * factor**2,
             is_training=known is None,
         )
         y = tf.cast(y, x.dtype)
         if known is not None:
             return y, (*known, empty)
         if mode.recording:
-            mode.record(self, mean, variance * _unbiased_to_biased(x, variance.dtype))
+            biased = times(variance, factor**-2) * _unbiased_to_biased(x, variance.dtype)
+            mode.record(self, times(mean, 1.0 / factor), biased)
             if not on_gpu():  # a GPU's fused kernels return other tensors than mean and variance
                 mode.saved[self] = reserved[0], reserved[1]
         return y, reserved
@@ -276,19 +289,23 @@ class GroupNorm(tf.Module):
         self.gamma = init.constant(1.0, channels, "gamma")
         self.beta = init.constant(0.0, channels, "beta")
 
-    def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
+    def __call__(self, x: tf.Tensor, mode: Mode, factor: float = 1.0) -> tf.Tensor:
         height, width, channels = x.shape[1:]
-        working = tf.cast(x, self.gamma.dtype)
+        working = times(tf.cast(x, self.gamma.dtype), 1.0 / factor)
         grouped = tf.reshape(working, [-1, height, width, self.groups, channels // self.groups])
         mean, variance = tf.nn.moments(grouped, axes=[1, 2, 4], keepdims=True)
         normed = tf.reshape((grouped - mean) * tf.math.rsqrt(variance + EPSILON), tf.shape(x))
         return tf.cast(normed * self.gamma + self.beta, x.dtype)
 
-    def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:
+    def pullback(self, x: tf.Tensor, mode: Mode, factor: float = 1.0) -> tuple[tf.Tensor, Pullback]:
         """As `backprop.pullback`. A replay keeps only x and normalises it once more for the gradient."""
+
+        def whole(x: tf.Tensor) -> tuple[tf.Tensor, Pullback]:
+            return tape_pullback(self, times(x, 1.0 / factor), mode)
+
         if not mode.replaying:
-            return tape_pullback(self, x, mode)
-        return self(x, mode), lambda d_y: tape_pullback(self, after([d_y], x), mode)[1](d_y)
+            return whole(x)
+        return self(x, mode, factor), lambda d_y: whole(after([d_y], x))[1](d_y)
 
 
 NORMS: dict[str, type[BatchNorm] | type[GroupNorm]] = {"batch": BatchNorm, "group": GroupNorm}

@@ -1,38 +1,71 @@
 """Reversible residual networks (Gomez et al. 2017, arXiv:1707.04585), reversed to the bit.
 
-Both streams are float32 (or float64, as the variables) whatever dtype F and G compute in, and are rounded to a grid
-(backprop/grid.py), so x1 = y1 - F(x2) gives the same bits as in the forward pass, at any depth.
+Both streams are fixed-point numbers of 32 bits (of 64, if variables are float64), whatever dtype F and G compute in
+(backprop/fixed_point.py). So x1 = y1 - F(x2) gives the same bits as in the forward pass, at any depth.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import tensorflow as tf
 
-from accumtrain.backprop.grid import OnGrid
+from accumtrain.backprop.fixed_point import FLOATS, FixedPoint
 from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.model import Model
 from accumtrain.backprop.order import after
-from accumtrain.backprop.pullback import Gradients, Pullback
-from accumtrain.backprop.segments import Chain, Coupling, Segment, Stage
+from accumtrain.backprop.pullback import Gradients, Pullback, pullback
+from accumtrain.backprop.segments import Chain, Coupling, Layer, Segment, Stage
 from accumtrain.kinds.resnets import RevNetConfig
 from accumtrain.models.blocks import Residual, Stem, shortcut, with_norm_momentum
 from accumtrain.models.drop_path import drop_paths
 from accumtrain.models.head import Head
 from accumtrain.models.kept_convs import convs_kept, kept_places
+from accumtrain.models.layers import times
 from accumtrain.models.spec import ModelSpec
+
+
+class OnStreams(tf.Module):
+    """A function whose output is added to a stream, or becomes one; its output and input gradient have `dtype`.
+
+    Args:
+        function: its pullback takes and returns gradients for values without a factor.
+        numbers: of the stream.
+        dtype: float32 or float64, or the lower precision that the function computes in.
+        scales: whether the function itself returns values times `numbers.factor`.
+    """
+
+    def __init__(self, function: Layer, numbers: FixedPoint, dtype: tf.DType, scales: bool = True):
+        super().__init__()
+        self.function, self.numbers, self.dtype, self.scales = function, numbers, dtype, scales
+
+    def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
+        with tf.control_dependencies([x]):  # or the kernels of all units are cast, and kept, from the start
+            return self._scaled(self.function(x, mode), mode)
+
+    def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:
+        with tf.control_dependencies([x]):
+            y, function_backward = pullback(self.function, x, mode)
+
+            def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, Gradients]:
+                d_x, gradients = function_backward(tf.cast(d_y, y.dtype))
+                return tf.cast(d_x, self.dtype), gradients
+
+            return self._scaled(y, mode), backward
+
+    def _scaled(self, y: tf.Tensor, mode: Mode) -> tf.Tensor:
+        numbers = self.numbers.during(mode)
+        done = numbers.factor(y.dtype) if self.scales else 1.0
+        return times(tf.cast(y, self.dtype), numbers.scale(self.dtype) / done)
 
 
 class Stems(tf.Module):
     """Images to two streams, each by its own stem with half of the channels, so that one takes half of the memory."""
 
-    def __init__(self, first: OnGrid, second: OnGrid):
+    def __init__(self, first: OnStreams, second: OnStreams):
         super().__init__()
         self.stems = first, second
 
     def __call__(self, images: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, ...]:
-        return tuple(stem(images, mode) for stem in self.stems)
+        return tuple(stem.numbers.during(mode).differentiable_encode(stem(images, mode)) for stem in self.stems)
 
     def pullback(self, images: tf.Tensor, mode: Mode) -> tuple[tuple[tf.Tensor, ...], Pullback]:
         """In a replay a stem is computed again only after the gradients of the stem before it."""
@@ -51,18 +84,19 @@ class Stems(tf.Module):
                 gradients += stem_gradients
             return tf.add_n(d_images), gradients
 
-        return tuple(y for y, _ in passes), backward
+        return tuple(stem.numbers.encode(y) for stem, (y, _) in zip(self.stems, passes, strict=True)), backward
 
 
 class Join(tf.Module):
     """Two streams -> [N, H, W, 2 C] in `compute_dtype`."""
 
-    def __init__(self, compute_dtype: tf.DType):
+    def __init__(self, numbers: FixedPoint, compute_dtype: tf.DType):
         super().__init__()
-        self.compute_dtype = compute_dtype
+        self.numbers, self.compute_dtype = numbers, compute_dtype
 
     def __call__(self, x: tuple[tf.Tensor, tf.Tensor], mode: Mode) -> tf.Tensor:
-        return tf.concat([tf.cast(stream, self.compute_dtype) for stream in x], axis=-1)
+        read = self.numbers.during(mode).differentiable_read
+        return tf.concat([read(stream, self.compute_dtype) for stream in x], axis=-1)
 
 
 def build_revnet(config: RevNetConfig, spec: ModelSpec) -> Model:
@@ -72,16 +106,19 @@ def build_revnet(config: RevNetConfig, spec: ModelSpec) -> Model:
     stem_memory = "store" if config.policy == "store" else "recompute"
     widths, kept = config.stream_widths, kept_places(config)
     drop_path = drop_paths(config.drop_path, 2 * sum(config.units))  # of F and G of each unit
-
-    def on_grid(function: Callable[[tf.Tensor, Mode], tf.Tensor], dtype: tf.DType) -> OnGrid:
-        return OnGrid(function, config.snap_bits, dtype)
+    numbers = FixedPoint(config.snap_bits)
+    # float16 has no exponents for scaled values
+    low_dtype = init.dtype if compute_dtype == tf.float16 and config.snap_bits else compute_dtype
+    # the stems' output is kept for the replay: as streams, or in low precision, if shortcuts of the first unit read it
+    stem_numbers, stem_dtype = (numbers, init.dtype) if widths[0] == widths[1] else (FLOATS, compute_dtype)
 
     def unit(stage: int, place: int) -> Coupling:
         entry, first_stage = place == 0, stage == 0
         inputs, outputs = widths[stage] if entry else widths[stage + 1], widths[stage + 1]
         stride = 2 if entry and not first_stage else 1
+        reads = stem_numbers if entry and first_stage else numbers
 
-        def residual(function: int, inputs: int, stride: int, preactivated: bool) -> Residual:
+        def residual(function: int, inputs: int, stride: int, preactivated: bool, reads: FixedPoint) -> Residual:
             return Residual(
                 init,
                 config.norm,
@@ -94,29 +131,33 @@ def build_revnet(config: RevNetConfig, spec: ModelSpec) -> Model:
                 kept_convs=convs_kept(kept, stage, place, function),
                 drop_path=next(drop_path),
                 compute_dtype=compute_dtype,
+                reads=reads,
+                adds_to=numbers,
             )
 
         # memory peaks in the first stage: values as large as its streams stay in low precision, and `add` casts them
-        f_dtype = compute_dtype if first_stage or (entry and stage == 1) else init.dtype
-        g_dtype = compute_dtype if first_stage else init.dtype
-        f = on_grid(residual(0, inputs, stride, preactivated=not (entry and first_stage)), f_dtype)
-        g = on_grid(residual(1, outputs, 1, preactivated=True), g_dtype)
-        first_shortcut, second_shortcut = (
-            shortcut(init, inputs, outputs, stride, config.bottleneck, compute_dtype) for _ in range(2)
+        f_dtype = low_dtype if first_stage or (entry and stage == 1) else init.dtype
+        g_dtype = low_dtype if first_stage else init.dtype
+        f = OnStreams(residual(0, inputs, stride, not (entry and first_stage), reads), numbers, f_dtype)
+        g = OnStreams(residual(1, outputs, 1, True, numbers), numbers, g_dtype)
+        first, second = (
+            shortcut(init, inputs, outputs, stride, config.bottleneck, compute_dtype, reads, numbers) for _ in range(2)
         )
-        if first_shortcut is None or second_shortcut is None:
-            return Coupling(f, g)
-        return Coupling(f, g, (on_grid(first_shortcut, init.dtype), on_grid(second_shortcut, init.dtype)))
+        shortcuts = None
+        if first is not None and second is not None:
+            shortcuts = OnStreams(first, numbers, init.dtype), OnStreams(second, numbers, init.dtype)
+        return Coupling(f, g, shortcuts, numbers, watched=place == config.units[stage] - 1)
 
-    # the stems' output is kept for the replay: in low precision, if shortcuts of the first unit cast it to streams
-    stem_dtype = init.dtype if widths[0] == widths[1] else compute_dtype
     stems = (Stem(init, config.norm, config.stem, spec.channels, widths[0], parts=2) for _ in range(2))
-    segments: list[Segment] = [Chain(stem_memory, [Stems(*(on_grid(stem, stem_dtype) for stem in stems))])]
+    of_streams = [OnStreams(stem, stem_numbers, stem_dtype, scales=False) for stem in stems]
+    segments: list[Segment] = [Chain(stem_memory, [Stems(*of_streams)])]
     for stage, count in enumerate(config.units):
         units = [unit(stage, place) for place in range(count)]
         if config.policy == "recompute":
             segments += [Chain("recompute", [unit]) for unit in units]
         else:
             segments.append(Stage(config.policy, units, exact=config.snap_bits > 0))
-    segments.append(Chain("store", [Join(compute_dtype), Head(init, config.norm, 2 * widths[-1], spec.num_classes)]))
+    segments.append(
+        Chain("store", [Join(numbers, compute_dtype), Head(init, config.norm, 2 * widths[-1], spec.num_classes)])
+    )
     return with_norm_momentum(Model(segments, compute_dtype), config.norm_momentum)

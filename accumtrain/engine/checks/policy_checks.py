@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from accumtrain.backprop.draws import example_draws
+from accumtrain.backprop.fixed_point import FixedPoint
 from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.model import Model
 from accumtrain.backprop.pullback import Streams
@@ -45,7 +46,7 @@ def check_policies(
         expected: the gradient of the batch by plain back-propagation, one array per trainable variable.
         repeatable: whether plain back-propagation gives the same bits each time.
         bitwise: whether the model's operations give the same bits in every graph.
-        snap_bits: the grid of a reversible model, else None.
+        snap_bits: of the streams of a reversible model, else None.
     """
     results = []
     for policy in policies:
@@ -89,22 +90,20 @@ def _same_bits(
 
 def _without_grid(difference: float) -> str:
     return (
-        f"model.snap_bits=0 leaves the streams off the grid: reversal holds to a rounding per unit only, and the "
-        f"gradient is off by {difference:.1e} of itself; model.snap_bits=16 makes it exact"
+        f"model.snap_bits=0 makes streams of floats: reversal holds to a rounding per unit only, and the gradient is "
+        f"off by {difference:.1e} of itself; model.snap_bits=24 makes it exact"
     )
 
 
 def check_reversal(model: Model, batch: Batch, snap_bits: int) -> list[Result]:
     """Runs every stage forward, then inverts it: the reconstruction error, and the largest value of a stream."""
     error, largest = (float(value) for value in _invert_stages(model, batch["image"]))
-    dtype = model.trainable_variables[0].dtype
-    digits = np.finfo(dtype.as_numpy_dtype).nmant + 1
     results = [Result("largest reconstruction error of a stream", error, 0.0)]
     if snap_bits:
-        exact = 2.0 ** (digits - snap_bits)
-        results.append(Result(f"largest stream; {dtype.name} adds {snap_bits} bits of grid exactly to", largest, exact))
+        limit = FixedPoint(snap_bits).limit(model.trainable_variables[0].dtype)
+        results.append(Result(f"largest stream, of {snap_bits} bits behind the point", largest, limit))
     else:
-        results.append(Result("largest stream", largest, None, "no exact range without a grid (model.snap_bits=0)"))
+        results.append(Result("largest stream", largest, None, "floats have no such limit (model.snap_bits=0)"))
     return results
 
 
@@ -130,12 +129,15 @@ def _invert_stage(stage: Stage, x: Streams, mode: Mode) -> tuple[Streams, tf.Ten
     inputs = [x]
     for unit in stage.units:
         inputs.append(unit(inputs[-1], mode))
-    dtype = inputs[-1][0].dtype  # the output of the stem may have a lower precision
-    errors = [tf.zeros([], dtype)]
+    read = stage.units[0].numbers.read
+    errors = [tf.zeros([], tf.float64)]
     back = inputs[-1]
     for unit, original in zip(reversed(stage.units), reversed(inputs[:-1]), strict=True):
         if unit.invertible:
             back = unit.inverse(back, mode)
-            errors += [tf.reduce_max(tf.abs(a - b)) for a, b in zip(back, original, strict=True)]
-    sizes = [tf.cast(tf.reduce_max(tf.abs(stream)), dtype) for streams in inputs for stream in streams]
+            pairs = zip(back, original, strict=True)
+            errors += [tf.reduce_max(tf.abs(read(a, tf.float64) - read(b, tf.float64))) for a, b in pairs]
+    # the input of a unit that is not invertible may be of floats
+    streams = [stream for pair in inputs[0 if stage.units[0].invertible else 1 :] for stream in pair]
+    sizes = [tf.reduce_max(tf.abs(read(stream, tf.float64))) for stream in streams]
     return inputs[-1], tf.reduce_max(tf.stack(errors)), tf.reduce_max(tf.stack(sizes))

@@ -1,0 +1,134 @@
+"""Streams in fixed point: exact sums, told when they leave their range, with the gradients of values."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from accumtrain.backprop import fixed_point as module
+from accumtrain.backprop.fixed_point import FLOATS, FixedPoint
+from accumtrain.backprop.mode import EVALUATION, Mode
+from accumtrain.engine.window import Window
+from accumtrain.models.build_model import build_model
+from accumtrain.models.spec import ModelSpec
+from accumtrain.optim.sgd import SGD
+from tests.engine.small import CLASSES, examples, revnet38
+
+BITS = 24
+NUMBERS = FixedPoint(BITS)
+
+
+def values(seed, dtype=tf.float32, size=1.0):
+    return tf.cast(size * tf.random.stateless_normal([7, 33], [seed, 2]), dtype)
+
+
+def scaled(value, dtype=tf.float32):
+    return value * tf.cast(NUMBERS.scale(dtype), value.dtype)
+
+
+def integers(value):
+    """What fixed point makes of float32 values, in NumPy."""
+    return np.trunc(np.asarray(value, np.float64) * 2.0**BITS).astype(np.int64)
+
+
+def test_values_are_cut_off_behind_the_last_bit_and_sums_lose_none():
+    first, others = values(1), [values(seed, size=3.0) for seed in range(2, 9)]
+    stream, expected = NUMBERS.encode(scaled(first)), integers(first)
+    for other in others:
+        stream, expected = NUMBERS.add(stream, scaled(other)), expected + integers(other)
+    np.testing.assert_array_equal(NUMBERS.read(stream, tf.float64), expected / 2.0**BITS)
+    np.testing.assert_array_equal(NUMBERS.read(stream), (expected / 2.0**BITS).astype(np.float32))
+    np.testing.assert_array_equal(NUMBERS.read(stream, factor=2.0**BITS), expected.astype(np.float32))
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16, tf.float64])
+@pytest.mark.parametrize("add", ["add", "add_in_place", "differentiable_add"])
+def test_a_difference_undoes_a_sum_to_the_bit(dtype, add):
+    wide = tf.float64 if dtype == tf.float64 else tf.float32
+    begin = stream = NUMBERS.encode(scaled(values(1, wide), wide))
+    added = [scaled(values(seed, dtype, size=2.0), wide) for seed in range(2, 40)]
+    for value in added:
+        stream = getattr(NUMBERS, add)(stream, value)
+    assert not bool(NUMBERS.outside((stream,)))
+    for value in reversed(added):
+        stream = NUMBERS.subtract(stream, value)
+    integer = module.INTEGERS[wide]
+    np.testing.assert_array_equal(tf.bitcast(stream, integer), tf.bitcast(begin, integer))
+
+
+def test_float64_has_32_bits_more():
+    value = values(1, tf.float64)
+    error = NUMBERS.read(NUMBERS.encode(scaled(value, tf.float64))) - value
+    assert float(tf.reduce_max(tf.abs(error))) < 2.0**-52
+
+
+@pytest.mark.parametrize("number", [64.0, 100.0, 127.9, 200.0, 1e30, -65.0, -1e30, np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("before", [0.0, 63.9, -63.9])
+def test_what_leaves_the_range_is_told(before, number):
+    if abs(before + number) < 64:
+        number = 2 * number
+    stream = NUMBERS.encode(scaled(tf.fill([50], before)))
+    assert not bool(NUMBERS.outside((stream, stream)))
+    value = np.zeros(50, np.float32)
+    value[31] = number
+    assert bool(NUMBERS.outside((stream, NUMBERS.add(stream, scaled(tf.constant(value))))))
+
+
+def test_the_limit_is_that_of_a_quarter_of_the_integers():
+    assert NUMBERS.limit(tf.float32) == NUMBERS.limit(tf.float64) == 64.0
+    assert FixedPoint(20).limit(tf.float32) == 1024.0
+
+
+def test_gradients_are_those_of_the_values():
+    x, value = NUMBERS.encode(scaled(values(1))), values(2)
+    with tf.GradientTape() as tape:
+        tape.watch([x, value])
+        y = NUMBERS.differentiable_read(NUMBERS.differentiable_add(x, scaled(value)), factor=4.0)
+    d_x, d_value = tape.gradient(y, [x, value], 0.25 * values(3))
+    np.testing.assert_array_equal(d_x, values(3))
+    np.testing.assert_array_equal(d_value, values(3))
+    with tf.GradientTape() as tape:
+        tape.watch(value)
+        stream = NUMBERS.differentiable_encode(scaled(value))
+    np.testing.assert_array_equal(tape.gradient(stream, value, values(3)), values(3))
+
+
+def test_an_evaluation_and_0_bits_compute_with_floats():
+    assert NUMBERS.during(EVALUATION) == FLOATS == FixedPoint(0)
+    assert NUMBERS.during(Mode(training=True)) == NUMBERS
+    x, value = values(1), values(2, tf.bfloat16)
+    np.testing.assert_array_equal(FLOATS.add(x, value), x + tf.cast(value, tf.float32))
+    assert FLOATS.encode(x) is x
+    assert (FLOATS.scale(tf.float64), FLOATS.factor(tf.float32)) == (1.0, 1.0)
+
+
+def test_a_gpu_computes_integers_by_xla_with_the_same_bits(monkeypatch):
+    """TensorFlow's own kernels for int32 run on the host. Here XLA compiles for the CPU."""
+    x, value = scaled(values(1)), scaled(values(2))
+    expected = NUMBERS.add(NUMBERS.encode(x), value)
+    monkeypatch.setattr(module, "on_gpu", lambda: True)
+    found = NUMBERS.add(NUMBERS.encode(x), value)
+    np.testing.assert_array_equal(tf.bitcast(found, tf.int32), tf.bitcast(expected, tf.int32))
+    np.testing.assert_array_equal(NUMBERS.read(found), NUMBERS.read(expected))
+    assert not bool(NUMBERS.outside((found,)))
+
+
+@pytest.mark.parametrize("memory", ["store", "recompute", "reverse"])
+def test_an_update_whose_streams_left_the_range_is_not_made(memory):
+    model = build_model(revnet38(memory=memory, units=(2, 1)), ModelSpec((8, 8, 3), CLASSES, "float32", seed=3))
+    window = Window(model, SGD(learning_rate=0.1), micro_steps=1)
+    last = model.segments[1].units[-1] if memory != "recompute" else model.segments[2].layers[0]
+    kernel = last.g.function.convs[-1].kernel
+    within = kernel.numpy()
+    step = tf.function(lambda: (window.accumulate(examples(8, (8, 8, 3))), window.commit())[1], autograph=False)
+    update = step()
+    assert (bool(update["finite"]), bool(update["in_range"])) == (True, True)
+    kernel.assign(1e4 * within)
+    before = [variable.numpy() for variable in window.variables_]
+    update = step()
+    assert (bool(update["finite"]), bool(update["in_range"]), int(window.step)) == (False, False, 1)
+    for variable, value in zip(window.variables_, before, strict=True):
+        np.testing.assert_array_equal(variable, value)
+    kernel.assign(within)
+    assert bool(step()["in_range"])
