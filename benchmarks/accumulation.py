@@ -9,7 +9,8 @@ windows of one, in turn.
 import argparse
 import statistics
 
-from workbench import MB, MicroStep, compose, tf
+from composed import compose
+from workbench import MB, MicroStep, tf
 
 SHAPE, CLASSES, STEPS = (224, 224, 3), 1000, 8
 

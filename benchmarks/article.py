@@ -24,7 +24,8 @@ DOCS = Path(__file__).parents[1] / "docs"
 POLICIES = ("store", "reverse")
 CHILD = """
 import sys
-from workbench import MicroStep, compose
+from composed import compose
+from workbench import MicroStep
 batch, memory = int(sys.argv[1]), sys.argv[2]
 run = MicroStep(compose("model=revnet104", "optim=sgd", f"model.memory={memory}"), (224, 224, 3), 1000)
 for _ in sys.stdin:  # a line asks for an update

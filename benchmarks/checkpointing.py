@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from workbench import compose
+from composed import compose
 
 from accumtrain.jobs.train import Training
 from accumtrain.process.interrupt import StopSignals

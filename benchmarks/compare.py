@@ -12,6 +12,7 @@ is formed within each round; its median stands in the table. The peers need `pip
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import importlib.metadata
 import json
@@ -24,11 +25,17 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import psutil
+from composed import of_case
+
+from accumtrain.kinds.jobs import JOBS
+from accumtrain.planning.kernel_choice import choose_kernels
+from accumtrain.process.environment import ONEDNN
+from accumtrain.process.processor import cpu
 
 PEERS = Path(__file__).parent / "peers"
 PACKAGES = ("accumtrain", "tensorflow", "keras", "torch", "numpy")
@@ -36,9 +43,10 @@ MEANINGS = """\
 Images per second: median over the rounds, p10 to p90 in brackets. Ratios: ours over the peer's within each round,
 median. Share: ours of the matrix product of the same round. First update: seconds from the start of the process.
 Memory: peak resident. Others: the share of the machine's CPUs that other processes, or other machines on its host, used
-meanwhile; above a few per cent the row says little. One batch in memory, Adam, two updates of warm-up. Keras is `fit`
-without XLA; PyTorch is eager, channels_last, with fused Adam, and autocast for bfloat16. The peers have no RevNets:
-theirs is the ResNet of as many parameters.
+meanwhile; above a few per cent the row says little. One batch in memory, Adam, two updates of warm-up. On a CPU for
+which a run first times TensorFlow's own kernels and oneDNN's, ours has the faster ones, timed before. Keras is `fit`
+without XLA, with TensorFlow's default; PyTorch is eager, channels_last, with fused Adam, and autocast for bfloat16. The
+peers have no RevNets: theirs is the ResNet of as many parameters.
 """
 
 
@@ -56,6 +64,17 @@ class Case:
     @property
     def text(self) -> str:
         return f"{self.ours}, {self.image_size} px, {self.micro_batch} x {self.steps}, {self.precision}"
+
+
+def kernels(case: Case) -> dict[str, str]:
+    """The variable by which a run chooses its CPU kernels, as measured for this case; none where it is not set."""
+    if ONEDNN in os.environ:
+        return {}
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(sys.stderr):
+        config = of_case(case.ours, case.precision, case.micro_batch, case.steps, case.image_size)
+        choose_kernels(replace(config, run=replace(config.run, dir=folder)), JOBS["bench"])
+    chosen = os.environ.pop(ONEDNN, None)
+    return {} if chosen is None else {ONEDNN: chosen}
 
 
 def _cases() -> dict[str, Case]:
@@ -98,8 +117,15 @@ class Worker:
         words = [str(word) for option in options.items() for word in option]
         command = [sys.executable, str(PEERS / WORKERS[name]), *words]
         self._stderr = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        chosen = kernels(case) if name == "ours" else {}
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr, text=True, bufsize=1
+            command,
+            env=os.environ | chosen,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            text=True,
+            bufsize=1,
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -218,10 +244,10 @@ def markdown(rows: Sequence[Sequence[str]]) -> str:
 
 
 def machine() -> str:
-    with Path("/proc/cpuinfo").open() as file:
-        models = {line.partition(":")[2].strip() for line in file if line.startswith("model name")}
     versions = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
-    return f"{', '.join(sorted(models))}, {os.cpu_count()} cores; Python {platform.python_version()}, {versions}"
+    widest = [name for name in cpu()["instructions"] if name.startswith(("avx", "amx", "asimd", "sve"))]
+    processor = f"{cpu()['model']} with {', '.join(widest)}, {os.cpu_count()} cores"
+    return f"{processor}; Python {platform.python_version()}, {versions}"
 
 
 def version(package: str) -> str:

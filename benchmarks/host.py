@@ -18,7 +18,8 @@ from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
-from workbench import compose, tf
+from composed import compose
+from workbench import tf
 
 from accumtrain.config.schema import Config
 from accumtrain.engine.step import Step

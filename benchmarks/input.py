@@ -122,7 +122,7 @@ def prepare_tfds(root: Path) -> None:
 
 
 def ours(case: Case, root: Path) -> Any:
-    from workbench import compose
+    from composed import compose
 
     from accumtrain.data.open_data import open_data
     from accumtrain.data.pipeline import train_batches

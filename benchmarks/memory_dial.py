@@ -19,8 +19,9 @@ from pathlib import Path
 import matplotlib
 
 matplotlib.use("Agg")
+from composed import compose
 from matplotlib import pyplot
-from workbench import MB, MicroStep, compose
+from workbench import MB, MicroStep
 
 from accumtrain.config.schema import Config
 from accumtrain.kinds.model_keys import ModelConfig

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from command_line import call
-from workbench import compose
+from composed import compose
 
 from accumtrain.planning.foresight import foresee
 from accumtrain.planning.probe import probe

@@ -17,7 +17,8 @@ from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
-from workbench import MB, MicroStep, compose
+from composed import compose
+from workbench import MB, MicroStep
 
 SHAPE, CLASSES = (224, 224, 3), 1000
 PROCESSES = 3

@@ -138,7 +138,8 @@ def measure(line: str, value: int, setting: Setting) -> Point:
 
 @lru_cache(maxsize=1)  # neighbouring points of micro_batch and accum_steps share it
 def network(line: str, depth: int | None, image_size: int) -> "MicroStep":
-    from workbench import MicroStep, compose
+    from composed import compose
+    from workbench import MicroStep
 
     return MicroStep(compose(*LINES[line].overrides(depth)), (image_size, image_size, 3), CLASSES)
 

@@ -9,14 +9,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-import hydra
-
-from accumtrain.config.conf_dir import CONF_DIR
 from accumtrain.config.schema import Config
 from accumtrain.kinds.devices import CpuConfig
 from accumtrain.process import environment
-from accumtrain.shell.compose import plain_values, read_config
-from accumtrain.shell.overrides import for_hydra
 
 CPU = CpuConfig()
 environment.prepare(CPU)
@@ -34,12 +29,6 @@ from accumtrain.optim.rate_schedules import build_schedule  # noqa: E402
 
 MB = 2**20
 STRATEGY = resolve(CPU).strategy
-
-
-def compose(*overrides: str) -> Config:
-    """The configuration that `accumtrain *overrides` would run."""
-    with hydra.initialize_config_dir(str(CONF_DIR), version_base="1.3"):
-        return read_config(plain_values(hydra.compose("config", for_hydra(overrides))), overrides)
 
 
 @dataclass

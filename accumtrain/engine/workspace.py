@@ -41,7 +41,12 @@ def workspace_at_peak(work: Callable[[], Any]) -> int:
         OSError: there is no folder for temporary files.
     """
     allocations = list(paired(log_allocations(work)))
-    return peak_bytes(allocations) - peak_bytes([each for each in allocations if not each.is_workspace])
+    return peak_bytes(allocations) - peak_bytes(without_workspace(allocations))
+
+
+def without_workspace(allocations: list[Allocation]) -> list[Allocation]:
+    """What is left for tensors."""
+    return [each for each in allocations if not each.is_workspace]
 
 
 def peak_bytes(allocations: list[Allocation]) -> int:

@@ -116,7 +116,8 @@ class RevNetConfig(ResNetConfig):
 
     `filters`: channels of the stem and of each stage, both streams together, so even numbers; a bottleneck unit has 4
     times as many outputs.
-    `snap_bits`: the streams are rounded to multiples of 2^-snap_bits, so that reversal is exact; 0 turns that off.
+    `snap_bits`: bits behind the point of the streams, which are fixed-point numbers of 32 bits, so that reversal is exact;
+    they must stay below 2^(30 - snap_bits). 0 makes them floats, which are reversed to a rounding only.
     """
 
     kind: str = "revnet"

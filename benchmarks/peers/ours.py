@@ -12,7 +12,8 @@ options = arguments()
 turns = Turns(options.micro_batch * options.steps)
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from workbench import compose, tf  # noqa: E402
+from composed import of_case  # noqa: E402
+from workbench import tf  # noqa: E402
 
 from accumtrain.data.open_data import open_data  # noqa: E402
 from accumtrain.devices.resolve import resolve  # noqa: E402
@@ -20,20 +21,9 @@ from accumtrain.engine.dry_run import DryRun  # noqa: E402
 from accumtrain.engine.flops import count_flops  # noqa: E402
 from accumtrain.jobs.bench import repeat_one_batch  # noqa: E402
 
-CLASSES = {32: 10, 224: 1000}
-
 
 def main() -> None:
-    config = compose(
-        *options.model.split(),
-        "optim=adam",
-        "data=synthetic",
-        f"data.image_size={options.image_size}",
-        f"data.num_classes={CLASSES[options.image_size]}",
-        f"precision={options.precision}",
-        f"batch_size={options.micro_batch * options.steps}",
-        f"accum.steps={options.steps}",
-    )
+    config = of_case(options.model, options.precision, options.micro_batch, options.steps, options.image_size)
     devices, data = resolve(config.device), open_data(config.data, config.run.seed)
     with tempfile.TemporaryDirectory() as scratch:
         dry_run = DryRun(config, data, devices, options.micro_batch, Path(scratch), options.steps)

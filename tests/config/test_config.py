@@ -152,7 +152,7 @@ MISTAKES = [
     ("model.filters=[32,32,64,113]", "must be even, each stream of a RevNet carries half"),
     ("model.filters=[32,32,64,-2]", "every number must be at least 1"),
     ("model.stem=imagnet", "model.stem=imagnet: no such choice; did you mean imagenet?"),
-    ("model.snap_bits=30", "model.snap_bits=30: must be at least 0 and below 21"),
+    ("model.snap_bits=30", "model.snap_bits=30: must be at least 0 and below 27"),
     ("model=resnet20 model.snap_bits=3", "the chosen model has no such key, it belongs to kind revnet"),
     ("model=resnet21", "model=resnet21: no such choice; did you mean"),
     ("model.kind=revnets", "model.kind=revnets: no such kind; did you mean revnet"),

@@ -6,14 +6,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.backprop.grid import OnGrid
+from accumtrain.backprop.fixed_point import FLOATS, FixedPoint
 from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.pullback import pullback
 from accumtrain.backprop.segments import Chain, Coupling
 from accumtrain.models.blocks import PoolAndPad, Projection, Residual
-from accumtrain.models.kernel_gradient import kernel_gradient
+from accumtrain.models.kernel_dtype import kernel_dtype
+from accumtrain.models.kernel_gradient import faster_as_products, kernel_gradient
 from accumtrain.models.layers import BatchNorm, Conv, GroupNorm, Initializer
 from accumtrain.models.resnet import Unit
+from accumtrain.models.revnet import OnStreams
 
 
 def perturbed(module):
@@ -44,6 +46,8 @@ def test_pullback_of_a_convolution_is_tensorflows(size, stride, padding):
 @pytest.mark.parametrize(("size", "dtype"), [(1, tf.float32), (1, tf.bfloat16), (3, tf.bfloat16)])
 def test_a_kernels_gradient_as_products_is_the_convolutions(size, dtype):
     """Of small integers, whose sums are exact in any order."""
+    if not faster_as_products((size, size, 256, 8), kernel_dtype(dtype)):
+        pytest.skip(f"this CPU computes {dtype.name} in another dtype, whose products of this size are not faster")
     x, d_y = (tf.random.stateless_uniform([2, 5, 4, channels], [1, channels], -2, 3, tf.int32) for channels in (256, 8))
     x, d_y, shape = tf.cast(x, dtype), tf.cast(d_y, dtype), (size, size, 256, 8)
     gradient = tf.function(lambda: kernel_gradient(x, d_y, shape, 1, "SAME")).get_concrete_function()
@@ -84,7 +88,7 @@ MODULES = {
     "unit": lambda init: Unit(residual(init), None),
     "unit with projection": lambda init: Unit(residual(init, widths=(16, 32), stride=2), Projection(init, 16, 32, 2)),
     "unit with pooling": lambda init: Unit(residual(init, widths=(16, 32), stride=2), PoolAndPad(16, 32, 2)),
-    "on the grid": lambda init: OnGrid(residual(init), 16, tf.float32),
+    "behind and before floats": lambda init: OnStreams(residual(init), FLOATS, tf.float32),
     "chain": lambda init: Chain("store", [residual(init), residual(init, preactivated=False)]),
 }
 
@@ -113,22 +117,71 @@ def test_pullback_is_the_gradient_of_the_call(name):
         np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-4)
 
 
-def test_pullback_of_a_coupling_is_the_gradient_of_the_call():
+NUMBERS = FixedPoint(24)
+
+
+def unit_of(numbers, shortcut, norm, dtype):
+    """A unit between streams of these numbers, with the layers of a RevNet."""
     init = Initializer(1)
-    f, g = (Residual(init, "batch", *widths, bottleneck=False) for widths in ((16, 32), (32, 32)))
-    unit = perturbed(Coupling(f, g, (Projection(init, 16, 32, 1), Projection(init, 16, 32, 1))))
-    x = tuple(tf.random.stateless_normal([4, 8, 8, 16], [1, seed]) for seed in (2, 3))
+    streams = {"reads": numbers, "adds_to": numbers}
+    f, g = (
+        Residual(init, norm, *widths, bottleneck=False, compute_dtype=dtype, **streams)
+        for widths in ((16, 32), (32, 32))
+    )
+    drawn = () if shortcut is PoolAndPad else (init,)
+    shortcuts = (shortcut(*drawn, 16, 32, 1, dtype, **streams) for _ in range(2))
+    f, g, *both = (OnStreams(each, numbers, tf.float32) for each in (f, g, *shortcuts))
+    return perturbed(Coupling(f, g, tuple(both), numbers))
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16, tf.float16])
+@pytest.mark.parametrize("norm", ["batch", "group"])
+@pytest.mark.parametrize("shortcut", [Projection, PoolAndPad])
+@pytest.mark.parametrize("numbers", [FLOATS, NUMBERS], ids=["floats", "fixed point"])
+def test_pullback_of_a_coupling_is_the_gradient_of_the_call(numbers, shortcut, norm, dtype):
+    unit = unit_of(numbers, shortcut, norm, dtype)
+    values = tuple(tf.random.stateless_normal([4, 8, 8, 16], [1, seed]) for seed in (2, 3))
+    x = tuple(numbers.encode(each * numbers.scale(tf.float32)) for each in values)
     with tf.GradientTape() as tape:
         tape.watch(x)
         expected = unit(x, Mode(training=True))
     d_y = tuple(tf.random.stateless_normal(stream.shape, [3, 4]) for stream in expected)
-    y, backward = unit.pullback(x, Mode(training=True))
+    mode = Mode(training=True, recording=True)
+    y, backward = unit.pullback(x, mode)
     d_x, gradients = backward(d_y)
     by_variable = {variable.ref(): gradient for variable, gradient in gradients}
     wanted = tape.gradient(expected, [*x, *unit.trainable_variables], d_y)
     actual = [*d_x, *(by_variable[variable.ref()] for variable in unit.trainable_variables)]
-    for ours, theirs in zip([*y, *actual], [*expected, *wanted], strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-4)
+    for ours, theirs in zip(y, expected, strict=True):
+        np.testing.assert_array_equal(tf.bitcast(ours, tf.int32), tf.bitcast(theirs, tf.int32))
+    tolerance = 1e-5 if dtype == tf.float32 else 2e-2
+    for ours, theirs in zip(actual, wanted, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=10 * tolerance)
+    replayed = []
+    _, d_x_again = unit.reverse(x, y, d_y, mode, lambda found: replayed.extend(found) or [])
+    for ours, theirs in zip(d_x_again, d_x, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    for variable, gradient in replayed:
+        np.testing.assert_array_equal(gradient, by_variable[variable.ref()])
+
+
+@pytest.mark.parametrize("norm", ["batch", "group"])
+@pytest.mark.parametrize("shortcut", [Projection, PoolAndPad])
+def test_a_unit_between_fixed_point_streams_computes_what_one_between_floats_does(shortcut, norm):
+    """Values, gradients and batch statistics, to the last bits of float32."""
+    values = tuple(tf.random.stateless_normal([4, 8, 8, 16], [1, seed]) for seed in (2, 3))
+    d_y = tuple(tf.random.stateless_normal([4, 8, 8, 32], [3, seed]) for seed in (4, 5))
+    found = []
+    for numbers in (FLOATS, NUMBERS):
+        unit, mode = unit_of(numbers, shortcut, norm, tf.float32), Mode(training=True, recording=True)
+        y, backward = unit.pullback(tuple(numbers.encode(each * numbers.scale(tf.float32)) for each in values), mode)
+        d_x, gradients = backward(d_y)
+        statistics = [each for pair in mode.statistics.values() for each in pair]
+        found.append([*map(numbers.read, y), *d_x, *(gradient for _, gradient in gradients), *statistics])
+        evaluated = unit(tuple(values), Mode(training=False))
+        found[-1] += evaluated
+    for of_floats, fixed in zip(*found, strict=True):
+        np.testing.assert_allclose(fixed, of_floats, rtol=1e-5, atol=1e-6 * np.max(np.abs(of_floats)))
 
 
 @pytest.mark.parametrize("keep", [True, False])

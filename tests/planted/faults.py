@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from accumtrain.backprop import grid, replay, segments, tape
-from accumtrain.backprop.grid import OnGrid
+from accumtrain.backprop import replay, segments, tape
+from accumtrain.backprop.fixed_point import FixedPoint
 from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.segments import Coupling
 from accumtrain.engine import loss, window
@@ -15,7 +15,7 @@ from accumtrain.engine.window import Window
 from accumtrain.models import drop_path, kernel_gradient, layers
 from accumtrain.models.blocks import PoolAndPad, Projection, Residual
 from accumtrain.models.layers import BatchNorm, Bias, Conv, GroupNorm
-from accumtrain.models.revnet import Stems
+from accumtrain.models.revnet import OnStreams, Stems
 from accumtrain.optim import adafactor_rule, adam, rate_schedules, sgd
 from accumtrain.optim.adafactor_rule import AdafactorRule
 from accumtrain.optim.adam import Adam, AdamW
@@ -153,12 +153,12 @@ FAULTS = [
     Fault("a residual function's gradients dropped", Residual, "pullback",
           gradients(lambda found: [(variable, tf.zeros_like(value)) for variable, value in found]), RESNET),
     Fault("a projection's input gradient dropped", Projection, "pullback", input_gradient(tf.zeros_like), BOTTLENECK),
-    Fault("a shortcut stops half of the gradient", PoolAndPad, "__call__",
+    Fault("a shortcut stops half of the gradient", PoolAndPad, "_pool_and_pad",
           result(lambda x: 0.5 * x + tf.stop_gradient(0.5 * x)), REVNET),
     Fault("the second stem's gradients dropped", Stems, "pullback",
           gradients(lambda found: [(v, value * (place < len(found) // 2)) for place, (v, value) in enumerate(found)]),
           REVNET),
-    Fault("a stem's pass differs from its replay", OnGrid, "pullback", input_gradient(scaled(0.9)), REVNET),
+    Fault("a stem's pass differs from its replay", OnStreams, "pullback", input_gradient(scaled(0.9)), REVNET),
     Fault("a bias's gradient stopped", Bias, "__call__",
           lambda right: lambda self, x: x + tf.stop_gradient(tf.cast(self.bias, x.dtype)), LENET),
     Fault("gradient of the loss doubled", tape, "gradient",
@@ -167,10 +167,15 @@ FAULTS = [
     Fault("a unit's two streams swapped in reverse", Coupling, "reverse",
           result(lambda pair: (pair[0], pair[1][::-1])), REVNET),
     Fault("F's gradient left out in reverse", segments, "add_in_place", lambda right: lambda a, b: a, REVNET),
-    Fault("subtraction off by a bit of the grid", segments, "subtract", result(lambda x: x + 2.0**-16), REVNET),
-    Fault("no grid where activations are replayed", grid, "_rounded", lambda right: lambda x, bits: x, REVNET),
-    Fault("a grid that the forward pass alone rounds to", OnGrid, "__call__",
-          lambda right: lambda self, x, mode: tf.cast(self.function(x, mode), self.dtype), REVNET),
+    Fault("subtraction off by the last bit of a stream", FixedPoint, "subtract",
+          lambda right: lambda self, x, value: self.add(right(self, x, value), tf.ones_like(value)), REVNET),
+    Fault("values rounded, not cut off, in the reversal", FixedPoint, "subtract",
+          lambda right: lambda self, x, value: right(self, x, tf.round(value)), REVNET),
+    Fault("streams read times 1.001 in pullbacks", FixedPoint, "read", result(scaled(1.001)), REVNET),
+    Fault("a sum of streams loses its last 8 bits", FixedPoint, "add",
+          lambda right: lambda self, x, value: right(self, x, 256.0 * tf.round(value / 256.0)), REVNET),
+    Fault("the factor of a stream left out of its statistics", BatchNorm, "_normalise",
+          lambda right: lambda self, *rest: right(self, *rest[:5], 1.0), REVNET),
     Fault("a replay draws other numbers", Mode, "replay", other_place, (*REVNET, "model.drop_path=0.5")),
     Fault("stochastic depth's gradient without its factor", drop_path.DropPath, "pullback",
           lambda right: lambda self, x, mode: (right(self, x, mode)[0], lambda d_y: (d_y, [])),
