@@ -231,13 +231,14 @@ class Session:
             "much, and model.memory=recompute or store reverses nothing"
         )
 
-    def left_range(self) -> str:
-        """What to do about streams that have left the range of their numbers."""
-        bits = self.config.model.grid_bits or 0
+    def out_of_range(self) -> str:
+        """Why an update was not made whose streams left the range of their numbers, and what to do."""
+        bits = self.config.model.stream_bits or 0
         limit = FixedPoint(bits).limit(self.window.model.trainable_variables[0].dtype)
         return (
-            f"a stream of the network has left the range from -{limit:g} to {limit:g} of numbers with "
-            f"model.snap_bits={bits}; model.snap_bits={max(bits - 4, 1)} has one 16 times as large"
+            f"update {self.done + 1} is not finite: a stream of the network has left the range from -{limit:g} "
+            f"to {limit:g} of numbers with model.snap_bits={bits}; model.snap_bits={max(bits - 4, 1)}, in another run, "
+            "has one 16 times as large"
         )
 
     def note_skipped(self) -> None:

@@ -279,12 +279,10 @@ class Training(Session):
 
     def _what_is_not_finite(self, update: dict[str, float]) -> str:
         if not update["state_finite"]:
-            return (
-                f"update {self.done} left {describe_state(self.window)} infinite or NaN, though loss and gradient "
-                "were finite"
-            )
+            left = describe_state(self.window)
+            return f"update {self.done} left {left} infinite or NaN, though loss and gradient were finite"
         if not update["in_range"]:
-            return f"update {self.done + 1} is not finite: {self.left_range()}"
+            return self.out_of_range()
         counted = self.window.loss_scale is not None  # which counts the window as skipped
         where = describe_window(self.window, self.step, self.batches(windows_back=int(counted)))
         return f"update {self.done + 1} is not finite, {where}"

@@ -133,7 +133,7 @@ def _checks(config: Config, data: Data, devices: Devices, examples: WindowOfExam
             repeatable=accumulated.repeatable,
             bitwise=bitwise,
             precision=config.precision,
-            snap_bits=config.model.grid_bits,
+            snap_bits=config.model.stream_bits,
         ),
         check_optimizer(
             partial(build_optimizer, config.optim),
@@ -180,7 +180,7 @@ def _in_float64(
     paths: Sequence[str],
 ) -> list[Result]:
     """Checks of the same window in float64, on one device, with the micro-batches of all replicas one by one."""
-    model = config.model.unrounded
+    model = config.model.of_float_streams
     alone = WindowOfExamples(examples.arrays, examples.steps * devices.replicas, examples.batch // devices.replicas)
     smooth = replace(config.with_accum_steps(alone.steps), precision="float64", model=model)
     window = _window_with(smooth, data, model.policy)
@@ -194,11 +194,11 @@ def _in_float64(
     found = InFloat64(accumulated.gradients, accumulated.statistics)
     results += check_evaluation(window, alone, random)
     results += check_precision(found, exact, paths, config.precision, random)
-    if config.model.grid_bits:
+    if config.model.stream_bits:
         del window  # frees its memory for the next one
         of_floats = _window_with(replace(smooth, precision=config.precision), data, model.policy)
         _assign(of_floats, accumulated.weights)
-        results.append(check_streams(found.gradient, of_floats, alone, exact, config.model.grid_bits))
+        results.append(check_streams(found.gradient, of_floats, alone, exact, config.model.stream_bits))
     return results
 
 

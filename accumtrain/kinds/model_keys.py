@@ -55,13 +55,13 @@ class ModelConfig(Choice):
         return [self.with_policy(memory) for memory in dict.fromkeys((self.policies[-1], STORE))]
 
     @property
-    def grid_bits(self) -> int | None:
-        """Streams of a reversible model are multiples of 2^-grid_bits; 0 is no grid. None for other models."""
+    def stream_bits(self) -> int | None:
+        """Bits behind the point of a reversible model's streams; 0 if they are floats. None for other models."""
         return None
 
     @property
-    def unrounded(self) -> ModelConfig:
-        """The same model without a grid, a smooth function of its weights between the kinks of its activations."""
+    def of_float_streams(self) -> ModelConfig:
+        """The same model with streams of floats: a smooth function of its weights between the kinks of activations."""
         return self
 
     @property

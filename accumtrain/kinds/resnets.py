@@ -116,8 +116,8 @@ class RevNetConfig(ResNetConfig):
 
     `filters`: channels of the stem and of each stage, both streams together, so even numbers; a bottleneck unit has 4
     times as many outputs.
-    `snap_bits`: bits behind the point of the streams, which are fixed-point numbers of 32 bits, so that reversal is exact;
-    they must stay below 2^(30 - snap_bits). 0 makes them floats, which are reversed to a rounding only.
+    `snap_bits`: bits behind the point of the streams, which are fixed-point numbers of 32 bits, so that reversal is
+    exact; they must stay below 2^(30 - snap_bits). 0 makes them floats, which are reversed to a rounding only.
     """
 
     kind: str = "revnet"
@@ -145,11 +145,11 @@ class RevNetConfig(ResNetConfig):
         return super().convs_to_keep(stage, unit) + (0 if changes_shape else 1)
 
     @property
-    def grid_bits(self) -> int | None:
+    def stream_bits(self) -> int | None:
         return self.snap_bits
 
     @property
-    def unrounded(self) -> ModelConfig:
+    def of_float_streams(self) -> ModelConfig:
         return replace(self, snap_bits=0)
 
     def check(self) -> None:

@@ -14,7 +14,8 @@ from accumtrain.backprop.model import Model
 from accumtrain.backprop.order import after
 from accumtrain.backprop.pullback import Gradients, Module, Pullback, chain_pullback, tape_pullback
 from accumtrain.models.drop_path import DropPath
-from accumtrain.models.layers import NORMS, Conv, Initializer, times
+from accumtrain.models.layers import Conv, Initializer, times
+from accumtrain.models.norms import NORMS
 
 # TensorFlow fuses batch norm with the ReLU behind it for multiples of 4 channels. oneDNN's fused kernel gives the same
 # bits with the statistics of a batch, in the first pass, and with known ones, in a replay, for multiples of these only.

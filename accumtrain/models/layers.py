@@ -8,22 +8,15 @@ function of (seed, order of creation), so all replicas and all resumed runs star
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager.record import could_possibly_record
 
-from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.order import after, computed_after
-from accumtrain.backprop.pullback import Gradients, Pullback, tape_pullback
-from accumtrain.backprop.target import by_cpu_kernels, on_gpu
+from accumtrain.backprop.pullback import Gradients
 from accumtrain.models.kernel_dtype import kernel_dtype
 from accumtrain.models.kernel_gradient import faster_as_products, kernel_gradient
-
-EPSILON = 1e-3
-MOMENTUM = 0.9
-ONEDNN_BLOCK = 16  # channels that oneDNN's bfloat16 kernels process at once
 
 
 class Initializer:
@@ -77,18 +70,20 @@ class Conv(tf.Module):
 
     def __call__(self, x: tf.Tensor, factor: float = 1.0) -> tf.Tensor:
         """The convolution of x [N, H, W, inputs], times `factor`, a power of two."""
-        kernel = times(tf.cast(self.kernel, x.dtype), factor)
+        kernel = tf.convert_to_tensor(self.kernel)
         as_tensorflow = kernel_dtype(x.dtype) == x.dtype and not faster_as_products(kernel.shape, x.dtype)
         if as_tensorflow or not could_possibly_record():
-            return self._forward(x, kernel)
+            return self._forward(x, times(tf.cast(kernel, x.dtype), factor))
 
         @tf.custom_gradient  # so that tf.GradientTape gives the same bits as `pullback`
         def convolved(x: tf.Tensor, kernel: tf.Tensor) -> tuple[tf.Tensor, Callable]:
-            def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-                d_kernel = kernel_gradient(x, d_y, kernel.shape, self.stride, self.padding)
-                return self._input_gradient(x, kernel, d_y), tf.cast(d_kernel, kernel.dtype)
+            used = times(tf.cast(kernel, x.dtype), factor)
 
-            return self._forward(x, kernel), backward
+            def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+                d_used = kernel_gradient(x, d_y, kernel.shape, self.stride, self.padding)
+                return self._input_gradient(x, used, d_y), times(tf.cast(d_used, kernel.dtype), factor)
+
+            return self._forward(x, used), backward
 
         return convolved(x, kernel)
 
@@ -162,150 +157,3 @@ class Bias(tf.Module):
 def times(x: tf.Tensor, factor: float) -> tf.Tensor:
     """x * factor, a power of two, so that no bit is lost; an operation less for 1."""
     return x if factor == 1.0 else x * tf.cast(factor, x.dtype)
-
-
-class BatchNorm(tf.Module):
-    """Fused batch normalisation over N, H, W (Ioffe & Szegedy 2015, arXiv:1502.03167), in float64 by plain operations.
-
-    In training the micro-batch is normalised by its own statistics, which are handed to `mode` and never written
-    here: the window turns them into the moving statistics at its commit. The variance is the biased one. A frozen one
-    normalises by its moving statistics in training, too.
-
-    In training x may come times a power of two, `factor`. The fused operation then needs no other pass over it, as only
-    epsilon is another; gradients are those for x / factor.
-    """
-
-    def __init__(self, init: Initializer, channels: int):
-        super().__init__()
-        self.channels, self.momentum, self.frozen = channels, MOMENTUM, False
-        self.gamma = init.constant(1.0, channels, "gamma")
-        self.beta = init.constant(0.0, channels, "beta")
-        self.moving_mean = init.constant(0.0, channels, "moving_mean", trainable=False)
-        self.moving_variance = init.constant(1.0, channels, "moving_variance", trainable=False)
-
-    def __call__(self, x: tf.Tensor, mode: Mode, factor: float = 1.0) -> tf.Tensor:
-        if mode.training and self.frozen:
-            return self._by_constants(times(x, 1.0 / factor))
-        if x.dtype == tf.float64:
-            return self._in_float64(times(x, 1.0 / factor), mode)
-        known = None if mode.training else (self.moving_mean, self.moving_variance)
-        return self._normalise(x, self.gamma, self.beta, mode, known, factor)[0]
-
-    def pullback(self, x: tf.Tensor, mode: Mode, factor: float = 1.0) -> tuple[tf.Tensor, Pullback]:
-        """The pullback in training, through the batch statistics too. A replay uses the saved statistics: same bits."""
-        if self.frozen or x.dtype == tf.float64:
-            return tape_pullback(self, times(x, 1.0 / factor), mode)
-        gamma = tf.convert_to_tensor(self.gamma)
-        y, reserved = self._normalise(x, gamma, self.beta, mode, mode.saved_for_replay(self), factor)
-
-        def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, Gradients]:
-            d_x, d_gamma, d_beta, *_ = tf.raw_ops.FusedBatchNormGradV3(
-                y_backprop=self._widen(d_y),
-                x=self._widen(x, d_y),
-                scale=times(gamma, factor),
-                reserve_space_1=reserved[0],
-                reserve_space_2=reserved[1],
-                reserve_space_3=reserved[2],
-                epsilon=EPSILON * factor**2,
-                is_training=True,
-            )
-            return tf.cast(d_x, x.dtype), [(self.gamma, d_gamma), (self.beta, d_beta)]
-
-        return y, backward
-
-    def _in_float64(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
-        """Normalises in plain operations, as the fused one has no float64."""
-        mean, variance = tf.nn.moments(x, [0, 1, 2]) if mode.training else (self.moving_mean, self.moving_variance)
-        if mode.recording:
-            mode.record(self, mean, variance)
-        return tf.nn.batch_normalization(x, mean, variance, self.beta, self.gamma, EPSILON)
-
-    def _by_constants(self, x: tf.Tensor) -> tf.Tensor:
-        """Normalises by the moving statistics, in plain operations.
-
-        Grappler merges the fused one into a convolution in some graphs and not in others, with other bits.
-        """
-        scale = tf.stop_gradient(self.gamma * tf.math.rsqrt(self.moving_variance + EPSILON))
-        working = tf.cast(x, scale.dtype) - tf.stop_gradient(self.moving_mean)
-        return tf.cast(working * scale + tf.stop_gradient(self.beta), x.dtype)
-
-    def _widen(self, x: tf.Tensor, when: tf.Tensor | None = None) -> tf.Tensor:
-        """Casts bfloat16 to float32, after `when`, if the number of channels makes oneDNN's bfloat16 kernel slow."""
-        if x.dtype != tf.bfloat16 or self.channels % ONEDNN_BLOCK == 0 or not by_cpu_kernels():
-            return x
-        return tf.cast(x if when is None else after([when], x), tf.float32)
-
-    def _normalise(
-        self,
-        x: tf.Tensor,
-        gamma: tf.Tensor,
-        beta: tf.Tensor,
-        mode: Mode,
-        known: tuple[tf.Tensor, tf.Tensor] | None,
-        factor: float = 1.0,
-    ) -> tuple[tf.Tensor, Sequence[tf.Tensor]]:
-        """Normalises by the known mean and variance or by those of x, which is a multiple of `factor`.
-
-        Returns:
-            The output, and the three tensors that its gradient needs.
-        """
-        empty = tf.zeros([0])
-        y, mean, variance, *reserved = tf.raw_ops.FusedBatchNormV3(
-            x=self._widen(x),
-            scale=gamma,
-            offset=beta,
-            mean=empty if known is None else known[0],
-            variance=empty if known is None else known[1],
-            epsilon=EPSILON * factor**2,
-            is_training=known is None,
-        )
-        y = tf.cast(y, x.dtype)
-        if known is not None:
-            return y, (*known, empty)
-        if mode.recording:
-            biased = times(variance, factor**-2) * _unbiased_to_biased(x, variance.dtype)
-            mode.record(self, times(mean, 1.0 / factor), biased)
-            if not on_gpu():  # a GPU's fused kernels return other tensors than mean and variance
-                mode.saved[self] = reserved[0], reserved[1]
-        return y, reserved
-
-
-def _unbiased_to_biased(x: tf.Tensor, dtype: tf.DType) -> tf.Tensor | np.floating:
-    """(n - 1) / n for the n values of a channel. It is a number if the shape is static, which saves ten nodes."""
-    known = x.shape[:3].num_elements()
-    if known is not None:
-        elements = dtype.as_numpy_dtype(known)
-        return np.maximum(elements - 1, 1) / elements
-    elements = tf.cast(tf.reduce_prod(tf.shape(x)[:3]), dtype)
-    return tf.maximum(elements - 1.0, 1.0) / elements
-
-
-class GroupNorm(tf.Module):
-    """Group normalisation (Wu & He 2018, arXiv:1803.08494) of each example, in groups of gcd(8, channels) channels."""
-
-    def __init__(self, init: Initializer, channels: int):
-        super().__init__()
-        self.groups = channels // math.gcd(channels, 8)
-        self.gamma = init.constant(1.0, channels, "gamma")
-        self.beta = init.constant(0.0, channels, "beta")
-
-    def __call__(self, x: tf.Tensor, mode: Mode, factor: float = 1.0) -> tf.Tensor:
-        height, width, channels = x.shape[1:]
-        working = times(tf.cast(x, self.gamma.dtype), 1.0 / factor)
-        grouped = tf.reshape(working, [-1, height, width, self.groups, channels // self.groups])
-        mean, variance = tf.nn.moments(grouped, axes=[1, 2, 4], keepdims=True)
-        normed = tf.reshape((grouped - mean) * tf.math.rsqrt(variance + EPSILON), tf.shape(x))
-        return tf.cast(normed * self.gamma + self.beta, x.dtype)
-
-    def pullback(self, x: tf.Tensor, mode: Mode, factor: float = 1.0) -> tuple[tf.Tensor, Pullback]:
-        """As `backprop.pullback`. A replay keeps only x and normalises it once more for the gradient."""
-
-        def whole(x: tf.Tensor) -> tuple[tf.Tensor, Pullback]:
-            return tape_pullback(self, times(x, 1.0 / factor), mode)
-
-        if not mode.replaying:
-            return whole(x)
-        return self(x, mode, factor), lambda d_y: whole(after([d_y], x))[1](d_y)
-
-
-NORMS: dict[str, type[BatchNorm] | type[GroupNorm]] = {"batch": BatchNorm, "group": GroupNorm}

@@ -16,7 +16,8 @@ from accumtrain.backprop.mode import EVALUATION, Mode
 from accumtrain.kinds.model_keys import ModelConfig
 from accumtrain.kinds.resnets import ResNetConfig, RevNetConfig
 from accumtrain.models.build_model import build_model
-from accumtrain.models.layers import BatchNorm, Bias, Conv, Dense, GroupNorm, Initializer
+from accumtrain.models.layers import Bias, Conv, Dense, Initializer
+from accumtrain.models.norms import BatchNorm, GroupNorm
 from accumtrain.models.spec import ModelSpec
 
 SHAPE = (11, 9, 3)  # odd: pooling and strides leave a rest

@@ -13,7 +13,8 @@ from accumtrain.backprop.segments import Chain, Coupling
 from accumtrain.models.blocks import PoolAndPad, Projection, Residual
 from accumtrain.models.kernel_dtype import kernel_dtype
 from accumtrain.models.kernel_gradient import faster_as_products, kernel_gradient
-from accumtrain.models.layers import BatchNorm, Conv, GroupNorm, Initializer
+from accumtrain.models.layers import Conv, Initializer
+from accumtrain.models.norms import BatchNorm, GroupNorm
 from accumtrain.models.resnet import Unit
 from accumtrain.models.revnet import OnStreams
 

@@ -14,7 +14,8 @@ from accumtrain.engine.moving_statistics import MovingStatisticsBuffer
 from accumtrain.engine.window import Window
 from accumtrain.models import drop_path, kernel_gradient, layers
 from accumtrain.models.blocks import PoolAndPad, Projection, Residual
-from accumtrain.models.layers import BatchNorm, Bias, Conv, GroupNorm
+from accumtrain.models.layers import Bias, Conv
+from accumtrain.models.norms import BatchNorm, GroupNorm
 from accumtrain.models.revnet import OnStreams, Stems
 from accumtrain.optim import adafactor_rule, adam, rate_schedules, sgd
 from accumtrain.optim.adafactor_rule import AdafactorRule

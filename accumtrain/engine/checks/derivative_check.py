@@ -94,7 +94,7 @@ def check_precision(
             f"gradient in {precision} along that in float64, worst variable",
             along[worst],
             None if random else ALONG_BOUND[precision],
-            RANDOM if random else f"{worst}; the whole gradient is {error:.1e} of its size away, grid included",
+            RANDOM if random else f"{worst}; the whole gradient is {error:.1e} of its size away",
         )
     ]
     if exact.statistics:

@@ -81,14 +81,14 @@ def _same_bits(
             "in no fixed order; TF_DETERMINISTIC_OPS=1 in the environment chooses others"
         )
     elif differing and policy == REVERSE and snap_bits == 0:
-        note = _without_grid(relative_difference(actual, expected))
+        note = _of_floats(relative_difference(actual, expected))
     elif differing:
         note = f"{relative_difference(actual, expected):.1e} of the gradient"
     name = f"values of {values:,} that differ from plain back-propagation, memory={policy}"
     return Result(name, float(differing), 0.0 if repeatable else None, note)
 
 
-def _without_grid(difference: float) -> str:
+def _of_floats(difference: float) -> str:
     return (
         f"model.snap_bits=0 makes streams of floats: reversal holds to a rounding per unit only, and the gradient is "
         f"off by {difference:.1e} of itself; model.snap_bits=24 makes it exact"
