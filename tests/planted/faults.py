@@ -12,7 +12,7 @@ from accumtrain.engine import loss, window
 from accumtrain.engine.ema import MovingAverage
 from accumtrain.engine.moving_statistics import MovingStatisticsBuffer
 from accumtrain.engine.window import Window
-from accumtrain.models import drop_path, kernel_gradient, layers
+from accumtrain.models import drop_path, kernel_gradient, layers, norms
 from accumtrain.models.blocks import PoolAndPad, Projection, Residual
 from accumtrain.models.layers import Bias, Conv
 from accumtrain.models.norms import BatchNorm, GroupNorm
@@ -206,7 +206,7 @@ FAULTS = [
     # statistics
     Fault("variance between micro-batches left out", MovingStatisticsBuffer, "add", without_offset, RESNET),
     Fault("momentum of the statistics reversed", MovingStatisticsBuffer, "__init__", reversed_momentum, RESNET),
-    Fault("unbiased variance recorded", layers, "_unbiased_to_biased", lambda right: lambda x, dtype: 1.0, RESNET),
+    Fault("unbiased variance recorded", norms, "_unbiased_to_biased", lambda right: lambda x, dtype: 1.0, RESNET),
     Fault("recorded mean x 1.05", Mode, "record",
           lambda right: lambda self, layer, mean, variance: right(self, layer, mean * 1.05, variance), RESNET),
     # slots and rules of optimizers
