@@ -145,3 +145,16 @@ def test_windows_with_updates_between_them_are_not_in_a_row(config, planted, mon
     several = ("train.steps=24", "log.every=24", "checkpoint.every=24", "eval.every=24")
     summary = run(config("run.on_nonfinite=skip", "run.max_nonfinite=1", *several))
     assert summary["recovery"]["skipped"] == 2
+
+
+def test_streams_that_leave_their_range_end_a_run_with_the_remedy(config, monkeypatch):
+    """A rate of 1e3 makes weights, and so streams, large at once."""
+    grown = config(
+        "model=revnet38", "model.units=[1,1]", "model.filters=[8,8,16]", "optim.lr=1000", "optim.clip_norm=0"
+    )
+    with pytest.raises(
+        DivergedError, match=r"from -64 to 64 of numbers with model.snap_bits=24; model.snap_bits=20"
+    ) as e:
+        run(grown)
+    assert e.value.exit_code == 4
+    assert "the state after update" in str(e.value)
