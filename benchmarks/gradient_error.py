@@ -3,8 +3,9 @@
     .venv/bin/python benchmarks/gradient_error.py
 
 The reference is float64 with streams of floats (0 bits). The error is the norm of the difference over the norm of the
-reference, over all variables, for 32 images of 16 x 16 and group norm, with initial weights: the median of SEEDS of
-weights and images. The last lines are medians over all models.
+reference, over all variables, for 32 images of 16 x 16 and group norm, with initial weights, for each of SEEDS of
+weights and images. It is some 1e-7, or, where a rounding has moved an activation across a ReLU's kink, 1e-4 to 1e-3:
+`moved` is the share of errors above MOVED.
 """
 
 import os
@@ -30,8 +31,9 @@ MODELS: dict[str, dict[str, Any]] = {
     "revnet56": {"units": [3, 3, 3], "filters": [32, 32, 64, 128], "bottleneck": True},
 }
 IMAGES, SHAPE, CLASSES = 32, (16, 16, 3), 10
-SEEDS = range(3, 11)
-BITS = (0, 16, 20, 22, 24)
+SEEDS = range(100, 132)
+BITS = (0, 22, 23, 24)
+MOVED = 1e-5
 
 
 def build(name: str, bits: int, precision: str, seed: int) -> Model:
@@ -63,41 +65,40 @@ def norm(arrays: list[np.ndarray]) -> float:
     return float(np.sqrt(sum(np.sum(np.square(array)) for array in arrays)))
 
 
-def errors_of(name: str) -> dict[tuple[int, str], list[float]]:
-    """The error for each number of bits and precision, one for each seed."""
-    settings = [(bits, precision) for bits in BITS for precision in ("float32", "bfloat16")]
-    models = {setting: build(name, *setting, seed=0) for setting in [(0, "float64"), *settings]}
-    gradients = {setting: gradient_of(model) for setting, model in models.items()}
-    errors: dict[tuple[int, str], list[float]] = {setting: [] for setting in settings}
+def errors_of(name: str) -> dict[int, list[float]]:
+    """The errors for each number of bits, one for each seed."""
+    models = {bits: build(name, bits, "float32", seed=0) for bits in BITS}
+    exact_model = build(name, 0, "float64", seed=0)
+    gradients, exact_gradient = {bits: gradient_of(model) for bits, model in models.items()}, gradient_of(exact_model)
+    errors: dict[int, list[float]] = {bits: [] for bits in BITS}
     for seed in SEEDS:
         fresh = build(name, 0, "float32", seed)
         images = tf.random.stateless_normal((IMAGES, *SHAPE), (seed, 1))
-        for model in models.values():
+        for model in (exact_model, *models.values()):
             for variable, value in zip(model.variables, fresh.variables, strict=True):
                 variable.assign(tf.cast(value, variable.dtype))
-        exact = gradients[0, "float64"](images)
-        for setting in settings:
-            difference = [a - b for a, b in zip(gradients[setting](images), exact, strict=True)]
-            errors[setting].append(norm(difference) / norm(exact))
+        exact = exact_gradient(images)
+        for bits in BITS:
+            difference = [a - b for a, b in zip(gradients[bits](images), exact, strict=True)]
+            errors[bits].append(norm(difference) / norm(exact))
     return errors
 
 
 def main() -> None:
-    print(f"{'model':<10} {'snap_bits':>9} {'float32':>9} {'bfloat16':>9}   smallest and largest in float32")
-    everything: dict[tuple[int, str], list[float]] = {}
+    print("model      snap_bits   median     mean  moved")
+    everything: dict[int, list[float]] = {bits: [] for bits in BITS}
     for name in MODELS:
         errors = errors_of(name)
         show(name, errors)
-        for setting, found in errors.items():
-            everything.setdefault(setting, []).extend(found)
+        for bits, found in errors.items():
+            everything[bits] += found
     show("all", everything)
 
 
-def show(name: str, errors: dict[tuple[int, str], list[float]]) -> None:
-    for bits in BITS:
-        found = errors[bits, "float32"]
-        medians = " ".join(f"{np.median(errors[bits, dtype]):>9.1e}" for dtype in ("float32", "bfloat16"))
-        print(f"{name:<10} {bits:>9} {medians}   {min(found):.1e} to {max(found):.1e}", flush=True)
+def show(name: str, errors: dict[int, list[float]]) -> None:
+    for bits, found in errors.items():
+        moved = np.mean(np.array(found) > MOVED)
+        print(f"{name:<10} {bits:>9} {np.median(found):>8.1e} {np.mean(found):>8.1e} {moved:>6.0%}", flush=True)
 
 
 if __name__ == "__main__":

@@ -147,14 +147,9 @@ def test_windows_with_updates_between_them_are_not_in_a_row(config, planted, mon
     assert summary["recovery"]["skipped"] == 2
 
 
-def test_streams_that_leave_their_range_end_a_run_with_the_remedy(config, monkeypatch):
+def test_streams_that_leave_their_range_end_a_run_with_the_remedy(config):
     """A rate of 1e3 makes weights, and so streams, large at once."""
-    grown = config(
-        "model=revnet38", "model.units=[1,1]", "model.filters=[8,8,16]", "optim.lr=1000", "optim.clip_norm=0"
-    )
-    with pytest.raises(
-        DivergedError, match=r"from -64 to 64 of numbers with model.snap_bits=24; model.snap_bits=20"
-    ) as e:
+    grown = config("model=revnet38", "model.units=[1,1]", "model.filters=[8,8,16]", "optim.lr=1000")
+    with pytest.raises(DivergedError, match="the state after update") as error:
         run(grown)
-    assert e.value.exit_code == 4
-    assert "the state after update" in str(e.value)
+    assert "from -128 to 128 of numbers with model.snap_bits=23; model.snap_bits=19, in another run" in str(error.value)
