@@ -39,7 +39,7 @@ TASK = "accumtrain.planning.kernel_choice:answer"
 FILE = "kernels.json"  # in the run's folder: a continued run uses the kernels that it began with
 # with one of these TensorFlow uses oneDNN's kernels by default
 NEURAL = {"avx512_vnni", "avx512_bf16", "avx_vnni", "amx_tile", "amx_bf16"}
-MOST = 16  # examples per micro-step that are timed
+PIXELS = 16 * 224**2  # of a micro-batch that are timed at most; fewer of small images say too little
 WORTH = 1.1  # how many times as fast oneDNN's kernels must be by themselves: whole updates gain less
 SECONDS = "seconds"  # of the kernels of a micro-step, for each value of ONEDNN
 KERNELS = {"0": "TensorFlow's own", "1": "oneDNN's"}  # by the value of ONEDNN
@@ -102,7 +102,7 @@ def _cache(config: Config) -> Path | None:
     """The file for this model, data, size, CPU and software in the user's cache folder; None if there is no folder."""
     values = to_mapping(config)
     keys = ("model", "data", "precision", "batch_size", "accum", "loss")
-    facts = [{key: values[key] for key in keys}, cpu(), os.cpu_count(), versions()]
+    facts = [{key: values[key] for key in keys}, PIXELS, cpu(), os.cpu_count(), versions()]
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:16]
     folder = user_cache()
     return None if folder is None else folder / f"kernels_{digest}.json"
@@ -116,7 +116,7 @@ def measure(config: Config) -> dict[str, float] | None:
         child.TASK: TASK,
         "carried": sorted({row.carried for row in chosen_rows(config) if row.carried}),
         "config": to_mapping(config.with_accum_steps(1)),
-        "micro_batch": min(MOST, micro_batch_size(config.batch_size, steps, 1)),
+        "micro_batch": micro_batch_size(config.batch_size, steps, 1),
     }
     seconds = {}
     for value in KERNELS:
@@ -142,7 +142,6 @@ def answer(request: Mapping[str, Any], folder: Path) -> dict[str, float]:
         load(target)(argument)
     config = from_mapping(request["config"])
     device = replace(config.device, memory_limit_mb=None)  # each kernel runs alone, so little memory is taken
-    config = replace(config, batch_size=request["micro_batch"], device=device)
     environment.prepare(device)
 
     from accumtrain.data.open_data import open_data
@@ -154,6 +153,9 @@ def answer(request: Mapping[str, Any], folder: Path) -> dict[str, float]:
     doing = folder / child.DOING
     doing.write_text("opening the data")
     data = open_data(config.data, config.run.seed)
+    height, width, *_ = data.image_shape
+    examples = min(request["micro_batch"], max(1, PIXELS // (height * width)))
+    config = replace(config, batch_size=examples, device=device)
     doing.write_text("tracing the model and timing its kernels")
     devices = resolve(device)
     with in_user_words(config, data):
