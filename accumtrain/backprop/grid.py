@@ -10,8 +10,9 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from accumtrain.backprop.converted import Converted
 from accumtrain.backprop.mode import Mode
-from accumtrain.backprop.pullback import Gradients, Pullback, pullback
+from accumtrain.backprop.pullback import Module
 
 
 def snap(x: tf.Tensor, bits: int) -> tf.Tensor:
@@ -21,36 +22,18 @@ def snap(x: tf.Tensor, bits: int) -> tf.Tensor:
 
     @tf.custom_gradient
     def rounded(x: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
-        return _rounded(x, bits), lambda upstream: upstream
+        wide = tf.cast(x, tf.float32) if x.dtype == tf.float16 else x  # x * 2^bits overflows in float16
+        return tf.cast(tf.round(wide * 2.0**bits) / 2.0**bits, x.dtype), lambda upstream: upstream
 
     return rounded(x)
 
 
-def _rounded(x: tf.Tensor, bits: int) -> tf.Tensor:
-    if bits == 0:
-        return x
-    wide = tf.cast(x, tf.float32) if x.dtype == tf.float16 else x  # x * 2^bits overflows in float16
-    return tf.cast(tf.round(wide * 2.0**bits) / 2.0**bits, x.dtype)
+class OnGrid(Converted):
+    """Rounds the output of `function` to the grid."""
 
+    def __init__(self, function: Module, bits: int, dtype: tf.DType):
+        super().__init__(function, dtype)
+        self.bits = bits
 
-class OnGrid(tf.Module):
-    """Rounds the output of `function` to the grid. Output and input gradient have `dtype`, whatever it computes in."""
-
-    def __init__(self, function: Callable[[tf.Tensor, Mode], tf.Tensor], bits: int, dtype: tf.DType):
-        super().__init__()
-        self.function, self.bits, self.dtype = function, bits, dtype
-
-    def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
-        with tf.control_dependencies([x]):  # or the kernels of all units are cast, and kept, from the start
-            # cast first, as rounding bfloat16 takes twice as long
-            return snap(tf.cast(self.function(x, mode), self.dtype), self.bits)
-
-    def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:
-        with tf.control_dependencies([x]):
-            y, function_backward = pullback(self.function, x, mode)
-
-            def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, Gradients]:
-                d_x, gradients = function_backward(tf.cast(d_y, y.dtype))
-                return tf.cast(d_x, self.dtype), gradients
-
-            return _rounded(tf.cast(y, self.dtype), self.bits), backward
+    def converted(self, y: tf.Tensor, mode: Mode) -> tf.Tensor:
+        return snap(tf.cast(y, self.dtype), self.bits)  # cast first, as rounding bfloat16 takes twice as long

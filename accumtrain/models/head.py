@@ -5,8 +5,8 @@ from __future__ import annotations
 import tensorflow as tf
 
 from accumtrain.backprop.mode import Mode
-from accumtrain.models.blocks import NormReLU
 from accumtrain.models.layers import Dense, Initializer
+from accumtrain.models.norm_relu_conv import NormReLU
 
 
 class Head(tf.Module):

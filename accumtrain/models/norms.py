@@ -13,6 +13,7 @@ from accumtrain.backprop.order import after
 from accumtrain.backprop.pullback import Gradients, Pullback, tape_pullback
 from accumtrain.backprop.target import by_cpu_kernels, on_gpu
 from accumtrain.models.layers import Initializer, times
+from accumtrain.models.norm_gradient import Reread, norm_gradient
 
 EPSILON = 1e-3
 MOMENTUM = 0.9
@@ -46,24 +47,35 @@ class BatchNorm(tf.Module):
         known = None if mode.training else (self.moving_mean, self.moving_variance)
         return self._normalise(x, self.gamma, self.beta, mode, known, factor)[0]
 
-    def pullback(self, x: tf.Tensor, mode: Mode, factor: float = 1.0) -> tuple[tf.Tensor, Pullback]:
-        """The pullback in training, through the batch statistics too. A replay uses the saved statistics: same bits."""
+    def pullback(
+        self, x: tf.Tensor, mode: Mode, factor: float = 1.0, reread: Reread | None = None
+    ) -> tuple[tf.Tensor, Pullback]:
+        """The pullback in training, through the batch statistics too. A replay uses the saved statistics: same bits.
+
+        Args:
+            reread: reads x again for its gradient; None keeps it.
+        """
         if self.frozen or x.dtype == tf.float64:
             return tape_pullback(self, times(x, 1.0 / factor), mode)
         gamma = tf.convert_to_tensor(self.gamma)
         y, reserved = self._normalise(x, gamma, self.beta, mode, mode.saved_for_replay(self), factor)
 
         def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, Gradients]:
-            d_x, d_gamma, d_beta, *_ = tf.raw_ops.FusedBatchNormGradV3(
-                y_backprop=self._widen(d_y),
-                x=self._widen(x, d_y),
-                scale=times(gamma, factor),
-                reserve_space_1=reserved[0],
-                reserve_space_2=reserved[1],
-                reserve_space_3=reserved[2],
-                epsilon=EPSILON * factor**2,
-                is_training=True,
-            )
+            if reread is not None and reread.low_peak and x.dtype == tf.float32 and by_cpu_kernels():
+                mean, variance, *_ = reserved
+                of_x = times(gamma, factor)
+                d_x, d_gamma, d_beta = norm_gradient(reread, d_y, of_x, mean, variance, EPSILON * factor**2)
+            else:
+                d_x, d_gamma, d_beta, *_ = tf.raw_ops.FusedBatchNormGradV3(
+                    y_backprop=self._widen(d_y),
+                    x=self._widen(x, d_y) if reread is None else self._widen(reread.read([d_y])),
+                    scale=times(gamma, factor),
+                    reserve_space_1=reserved[0],
+                    reserve_space_2=reserved[1],
+                    reserve_space_3=reserved[2],
+                    epsilon=EPSILON * factor**2,
+                    is_training=True,
+                )
             return tf.cast(d_x, x.dtype), [(self.gamma, d_gamma), (self.beta, d_beta)]
 
         return y, backward
@@ -152,15 +164,21 @@ class GroupNorm(tf.Module):
         normed = tf.reshape((grouped - mean) * tf.math.rsqrt(variance + EPSILON), tf.shape(x))
         return tf.cast(normed * self.gamma + self.beta, x.dtype)
 
-    def pullback(self, x: tf.Tensor, mode: Mode, factor: float = 1.0) -> tuple[tf.Tensor, Pullback]:
-        """As `backprop.pullback`. A replay keeps only x and normalises it once more for the gradient."""
+    def pullback(
+        self, x: tf.Tensor, mode: Mode, factor: float = 1.0, reread: Reread | None = None
+    ) -> tuple[tf.Tensor, Pullback]:
+        """As `backprop.pullback`. A replay keeps only x, or reads it again, and normalises it once more."""
 
         def whole(x: tf.Tensor) -> tuple[tf.Tensor, Pullback]:
             return tape_pullback(self, times(x, 1.0 / factor), mode)
 
         if not mode.replaying:
             return whole(x)
-        return self(x, mode, factor), lambda d_y: whole(after([d_y], x))[1](d_y)
+
+        def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, Gradients]:
+            return whole(after([d_y], x) if reread is None else reread.read([d_y]))[1](d_y)
+
+        return self(x, mode, factor), backward
 
 
 NORMS: dict[str, type[BatchNorm] | type[GroupNorm]] = {"batch": BatchNorm, "group": GroupNorm}

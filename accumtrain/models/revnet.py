@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from accumtrain.backprop.converted import Converted
 from accumtrain.backprop.fixed_point import FLOATS, FixedPoint
 from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.model import Model
 from accumtrain.backprop.order import after
-from accumtrain.backprop.pullback import Gradients, Pullback, pullback
+from accumtrain.backprop.pullback import Gradients, Pullback
 from accumtrain.backprop.segments import Chain, Coupling, Layer, Segment, Stage
 from accumtrain.kinds.resnets import RevNetConfig
 from accumtrain.models.blocks import Residual, Stem, shortcut, with_norm_momentum
@@ -20,11 +21,12 @@ from accumtrain.models.drop_path import drop_paths
 from accumtrain.models.head import Head
 from accumtrain.models.kept_convs import convs_kept, kept_places
 from accumtrain.models.layers import times
+from accumtrain.models.numerics import Numerics
 from accumtrain.models.spec import ModelSpec
 
 
-class OnStreams(tf.Module):
-    """A function whose output is added to a stream, or becomes one; its output and input gradient have `dtype`.
+class OnStreams(Converted):
+    """A function whose output is added to a stream, or becomes one.
 
     Args:
         function: its pullback takes and returns gradients for values without a factor.
@@ -34,24 +36,10 @@ class OnStreams(tf.Module):
     """
 
     def __init__(self, function: Layer, numbers: FixedPoint, dtype: tf.DType, scales: bool = True):
-        super().__init__()
-        self.function, self.numbers, self.dtype, self.scales = function, numbers, dtype, scales
+        super().__init__(function, dtype)
+        self.numbers, self.scales = numbers, scales
 
-    def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
-        with tf.control_dependencies([x]):  # or the kernels of all units are cast, and kept, from the start
-            return self._scaled(self.function(x, mode), mode)
-
-    def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:
-        with tf.control_dependencies([x]):
-            y, function_backward = pullback(self.function, x, mode)
-
-            def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, Gradients]:
-                d_x, gradients = function_backward(tf.cast(d_y, y.dtype))
-                return tf.cast(d_x, self.dtype), gradients
-
-            return self._scaled(y, mode), backward
-
-    def _scaled(self, y: tf.Tensor, mode: Mode) -> tf.Tensor:
+    def converted(self, y: tf.Tensor, mode: Mode) -> tf.Tensor:
         numbers = self.numbers.during(mode)
         done = numbers.factor(y.dtype) if self.scales else 1.0
         return times(tf.cast(y, self.dtype), numbers.scale(self.dtype) / done)
@@ -130,9 +118,7 @@ def build_revnet(config: RevNetConfig, spec: ModelSpec) -> Model:
                 keep_activations=not first_stage,
                 kept_convs=convs_kept(kept, stage, place, function),
                 drop_path=next(drop_path),
-                compute_dtype=compute_dtype,
-                reads=reads,
-                adds_to=numbers,
+                numerics=Numerics(compute_dtype, reads, numbers),
             )
 
         # memory peaks in the first stage: values as large as its streams stay in low precision, and `add` casts them
@@ -141,7 +127,8 @@ def build_revnet(config: RevNetConfig, spec: ModelSpec) -> Model:
         f = OnStreams(residual(0, inputs, stride, not (entry and first_stage), reads), numbers, f_dtype)
         g = OnStreams(residual(1, outputs, 1, True, numbers), numbers, g_dtype)
         first, second = (
-            shortcut(init, inputs, outputs, stride, config.bottleneck, compute_dtype, reads, numbers) for _ in range(2)
+            shortcut(init, inputs, outputs, stride, config.bottleneck, Numerics(compute_dtype, reads, numbers))
+            for _ in range(2)
         )
         shortcuts = None
         if first is not None and second is not None:

@@ -15,6 +15,7 @@ from accumtrain.models.kernel_dtype import kernel_dtype
 from accumtrain.models.kernel_gradient import faster_as_products, kernel_gradient
 from accumtrain.models.layers import Conv, Initializer
 from accumtrain.models.norms import BatchNorm, GroupNorm
+from accumtrain.models.numerics import Numerics
 from accumtrain.models.resnet import Unit
 from accumtrain.models.revnet import OnStreams
 
@@ -121,25 +122,27 @@ def test_pullback_is_the_gradient_of_the_call(name):
 NUMBERS = FixedPoint(24)
 
 
-def unit_of(numbers, shortcut, norm, dtype):
-    """A unit between streams of these numbers, with the layers of a RevNet."""
+def unit_of(numbers, shortcut, norm, dtype, keep=True):
+    """A unit between streams of these numbers, with the layers of a RevNet; `keep` as in its later stages."""
     init = Initializer(1)
-    streams = {"reads": numbers, "adds_to": numbers}
+    numerics = Numerics(dtype, numbers, numbers)
     f, g = (
-        Residual(init, norm, *widths, bottleneck=False, compute_dtype=dtype, **streams)
+        Residual(init, norm, *widths, bottleneck=False, keep_activations=keep, numerics=numerics)
         for widths in ((16, 32), (32, 32))
     )
     drawn = () if shortcut is PoolAndPad else (init,)
-    shortcuts = (shortcut(*drawn, 16, 32, 1, dtype, **streams) for _ in range(2))
+    shortcuts = (shortcut(*drawn, 16, 32, 1, numerics) for _ in range(2))
     f, g, *both = (OnStreams(each, numbers, tf.float32) for each in (f, g, *shortcuts))
     return perturbed(Coupling(f, g, tuple(both), numbers))
 
 
 @pytest.mark.parametrize("dtype", [tf.float32, pytest.param(tf.bfloat16, marks=pytest.mark.slow), tf.float16])
 @pytest.mark.parametrize(("norm", "shortcut"), [("batch", Projection), ("group", PoolAndPad)])
-@pytest.mark.parametrize("numbers", [FLOATS, NUMBERS], ids=["floats", "fixed point"])
-def test_pullback_of_a_coupling_is_the_gradient_of_the_call(numbers, shortcut, norm, dtype):
-    unit = unit_of(numbers, shortcut, norm, dtype)
+@pytest.mark.parametrize(
+    ("numbers", "keep"), [(FLOATS, True), (NUMBERS, True), (NUMBERS, False)], ids=["floats", "fixed point", "low peak"]
+)
+def test_pullback_of_a_coupling_is_the_gradient_of_the_call(numbers, keep, shortcut, norm, dtype):
+    unit = unit_of(numbers, shortcut, norm, dtype, keep)
     values = tuple(tf.random.stateless_normal([4, 8, 8, 16], [1, seed]) for seed in (2, 3))
     x = tuple(numbers.encode(each * numbers.scale(tf.float32)) for each in values)
     with tf.GradientTape() as tape:

@@ -1,0 +1,110 @@
+"""Norm, ReLU and convolution: the layers of pre-activation residual functions (He et al. 2016, arXiv:1603.05027)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from accumtrain.backprop.mode import Mode
+from accumtrain.backprop.order import after
+from accumtrain.backprop.pullback import Gradients, Pullback
+from accumtrain.models.layers import Conv, Initializer
+from accumtrain.models.norm_gradient import Reread
+from accumtrain.models.norms import NORMS
+from accumtrain.models.numerics import Numerics
+
+# TensorFlow fuses batch norm with the ReLU behind it for multiples of 4 channels. oneDNN's fused kernel gives the same
+# bits with the statistics of a batch, in the first pass, and with known ones, in a replay, for multiples of these only.
+FUSED_BLOCK = 8
+ALL = slice(None)
+
+
+class NormReLU(tf.Module):
+    """relu(norm(x)), [N, H, W, C]."""
+
+    def __init__(self, init: Initializer, norm: str, channels: int):
+        super().__init__()
+        self.norm = NORMS[norm](init, channels)
+        self._fusible = channels % FUSED_BLOCK == 0
+
+    def __call__(self, x: tf.Tensor, mode: Mode, factor: float = 1.0) -> tf.Tensor:
+        return self._relu(self.norm(x, mode, factor))
+
+    def pullback(
+        self, x: tf.Tensor, mode: Mode, factor: float = 1.0, reread: Reread | None = None
+    ) -> tuple[tf.Tensor, Callable]:
+        """Returns y and the function from (d_y, y) to the gradients. It takes y, so that y need not be kept for it."""
+        normed, norm_backward = self.norm.pullback(x, mode, factor, reread)
+
+        def backward(d_y: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, Gradients]:
+            return norm_backward(tf.raw_ops.ReluGrad(gradients=d_y, features=y))
+
+        return self._relu(normed), backward
+
+    def _relu(self, x: tf.Tensor) -> tf.Tensor:
+        return tf.nn.relu(x) if self._fusible else tf.maximum(x, tf.zeros([], x.dtype))
+
+
+@dataclass(frozen=True)
+class NormReLUConv:
+    """conv(relu(norm(x))), or conv(x) without an activation.
+
+    What it reads from a stream has a factor, which the norm or else the convolution takes along; what is added to one
+    gets it from the kernel.
+
+    Attributes:
+        keep_activation: False is for a low peak of memory: a replay computes it once more for its gradient, and that
+            of a norm over a stream takes longer.
+        keep_output: keeps the output of the convolution for the replay.
+    """
+
+    activation: NormReLU | None
+    conv: Conv
+    numerics: Numerics
+    keep_activation: bool = True
+    keep_output: bool = False
+
+    def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
+        x_factor, factor = self.numerics.factors(x, mode)
+        x = self.numerics.reads.during(mode).differentiable_read(x, self.numerics.dtype(x), x_factor)
+        if self.activation is None:
+            return self.conv(x, factor / x_factor)
+        return self.conv(self.activation(x, mode, x_factor), factor)
+
+    def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:
+        activate_again = mode.replaying and not self.keep_activation
+        x_factor, factor = self.numerics.factors(x, mode)
+        activated_factor = x_factor if self.activation is None else 1.0
+        activated, activation_backward = self._activate(x, mode)
+        saved = mode.saved_for_replay(self.conv)
+        known = None if saved is None else after([activated], saved)
+        y, conv_backward = self.conv.pullback(activated, known, activated_factor, factor / activated_factor)
+        if self.keep_output and mode.recording:
+            mode.saved[self.conv] = y
+
+        def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, Gradients]:
+            a, a_backward = activated, activation_backward
+            if activate_again:  # from x, which is in memory anyway, so that the cast input is not kept either
+                a, a_backward = self._activate(after([d_y], x), mode)
+            d_a, kernel_gradients = conv_backward(d_y, a)
+            d_x, norm_gradients = a_backward(d_a, a)
+            return d_x, kernel_gradients + norm_gradients
+
+        return y, backward
+
+    def _activate(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Callable]:
+        """The activation, and its gradient, for which values of a stream are read again."""
+        numbers, dtype = self.numerics.reads.during(mode), self.numerics.dtype(x)
+        x_factor, _ = self.numerics.factors(x, mode)
+        values = numbers.read(x, dtype, x_factor)
+        if self.activation is None:
+            return values, lambda d_y, _: (d_y, [])
+        if numbers.bits == 0:
+            return self.activation.pullback(values, mode)
+
+        def read(when: Sequence[tf.Tensor], images: slice = ALL) -> tf.Tensor:
+            return numbers.read(after(when, x)[images], dtype, x_factor)
+
+        return self.activation.pullback(values, mode, x_factor, Reread(read, low_peak=not self.keep_activation))
