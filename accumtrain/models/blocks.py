@@ -29,7 +29,8 @@ class Residual(tf.Module):
     Args:
         inputs, outputs: numbers of channels. A bottleneck has a quarter of `outputs` inside.
         preactivated: False leaves out the first norm and ReLU: in the first unit, as the stem ends with them.
-        keep_activations: False is for a low peak of memory (see NormReLUConv).
+        keep_activations: False is for a low peak: a replay computes the outputs of norm and ReLU once more for their
+            gradient, and that of the first norm takes longer.
         kept_convs: numbers of the convolutions whose output the forward pass keeps for the replay.
         drop_path: leaves it out for some examples; None for none.
         numerics: what it reads, computes in and adds to, as for the shortcuts.
@@ -83,6 +84,7 @@ class Residual(tf.Module):
                 ),
                 self.keep_activations,
                 keep_output=number in self.kept_convs,
+                low_peak=number == 0 and not self.keep_activations,
             )
             for number, (activation, conv) in enumerate(zip(self.activations, self.convs, strict=True))
         ]

@@ -9,6 +9,7 @@ from itertools import pairwise
 import tensorflow as tf
 
 PARTS = 8
+ALL = slice(None)  # images
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,13 @@ from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.order import after
 from accumtrain.backprop.pullback import Gradients, Pullback
 from accumtrain.models.layers import Conv, Initializer
-from accumtrain.models.norm_gradient import Reread
+from accumtrain.models.norm_gradient import ALL, Reread
 from accumtrain.models.norms import NORMS
 from accumtrain.models.numerics import Numerics
 
 # TensorFlow fuses batch norm with the ReLU behind it for multiples of 4 channels. oneDNN's fused kernel gives the same
 # bits with the statistics of a batch, in the first pass, and with known ones, in a replay, for multiples of these only.
 FUSED_BLOCK = 8
-ALL = slice(None)
 
 
 class NormReLU(tf.Module):
@@ -29,8 +28,8 @@ class NormReLU(tf.Module):
         self.norm = NORMS[norm](init, channels)
         self._fusible = channels % FUSED_BLOCK == 0
 
-    def __call__(self, x: tf.Tensor, mode: Mode, factor: float = 1.0) -> tf.Tensor:
-        return self._relu(self.norm(x, mode, factor))
+    def __call__(self, x: tf.Tensor, mode: Mode, factor: float = 1.0, low_peak: bool = False) -> tf.Tensor:
+        return self._relu(self.norm(x, mode, factor, low_peak))
 
     def pullback(
         self, x: tf.Tensor, mode: Mode, factor: float = 1.0, reread: Reread | None = None
@@ -55,9 +54,9 @@ class NormReLUConv:
     gets it from the kernel.
 
     Attributes:
-        keep_activation: False is for a low peak of memory: a replay computes it once more for its gradient, and that
-            of a norm over a stream takes longer.
+        keep_activation: False lets a replay compute it once more for its gradient.
         keep_output: keeps the output of the convolution for the replay.
+        low_peak: the gradient of the norm takes less memory at its peak, and longer.
     """
 
     activation: NormReLU | None
@@ -65,13 +64,14 @@ class NormReLUConv:
     numerics: Numerics
     keep_activation: bool = True
     keep_output: bool = False
+    low_peak: bool = False
 
     def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
         x_factor, factor = self.numerics.factors(x, mode)
         x = self.numerics.reads.during(mode).differentiable_read(x, self.numerics.dtype(x), x_factor)
         if self.activation is None:
             return self.conv(x, factor / x_factor)
-        return self.conv(self.activation(x, mode, x_factor), factor)
+        return self.conv(self.activation(x, mode, x_factor, self.low_peak), factor)
 
     def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:
         activate_again = mode.replaying and not self.keep_activation
@@ -101,10 +101,10 @@ class NormReLUConv:
         values = numbers.read(x, dtype, x_factor)
         if self.activation is None:
             return values, lambda d_y, _: (d_y, [])
-        if numbers.bits == 0:
+        if numbers.bits == 0 and not self.low_peak:
             return self.activation.pullback(values, mode)
 
         def read(when: Sequence[tf.Tensor], images: slice = ALL) -> tf.Tensor:
             return numbers.read(after(when, x)[images], dtype, x_factor)
 
-        return self.activation.pullback(values, mode, x_factor, Reread(read, low_peak=not self.keep_activation))
+        return self.activation.pullback(values, mode, x_factor, Reread(read, self.low_peak))

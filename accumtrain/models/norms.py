@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.eager.record import could_possibly_record
 
 from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.order import after
 from accumtrain.backprop.pullback import Gradients, Pullback, tape_pullback
 from accumtrain.backprop.target import by_cpu_kernels, on_gpu
 from accumtrain.models.layers import Initializer, times
-from accumtrain.models.norm_gradient import Reread, norm_gradient
+from accumtrain.models.norm_gradient import ALL, Reread, norm_gradient
 
 EPSILON = 1e-3
 MOMENTUM = 0.9
@@ -39,11 +40,12 @@ class BatchNorm(tf.Module):
         self.moving_mean = init.constant(0.0, channels, "moving_mean", trainable=False)
         self.moving_variance = init.constant(1.0, channels, "moving_variance", trainable=False)
 
-    def __call__(self, x: tf.Tensor, mode: Mode, factor: float = 1.0) -> tf.Tensor:
+    def __call__(self, x: tf.Tensor, mode: Mode, factor: float = 1.0, low_peak: bool = False) -> tf.Tensor:
+        """With `low_peak`, a tf.GradientTape gives the bits of a `pullback` with a low peak."""
         if mode.training and self.frozen:
             return self._by_constants(times(x, 1.0 / factor))
-        if x.dtype == tf.float64:
-            return self._in_float64(times(x, 1.0 / factor), mode)
+        if low_peak and mode.training and self._in_parts(x) and could_possibly_record():
+            return self._with_gradient_in_parts(x, mode, factor)
         known = None if mode.training else (self.moving_mean, self.moving_variance)
         return self._normalise(x, self.gamma, self.beta, mode, known, factor)[0]
 
@@ -55,13 +57,14 @@ class BatchNorm(tf.Module):
         Args:
             reread: reads x again for its gradient; None keeps it.
         """
-        if self.frozen or x.dtype == tf.float64:
+        in_parts = reread is not None and reread.low_peak and self._in_parts(x)
+        if self.frozen or (x.dtype == tf.float64 and not in_parts):
             return tape_pullback(self, times(x, 1.0 / factor), mode)
         gamma = tf.convert_to_tensor(self.gamma)
         y, reserved = self._normalise(x, gamma, self.beta, mode, mode.saved_for_replay(self), factor)
 
         def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, Gradients]:
-            if reread is not None and reread.low_peak and x.dtype == tf.float32 and by_cpu_kernels():
+            if reread is not None and in_parts:
                 mean, variance, *_ = reserved
                 of_x = times(gamma, factor)
                 d_x, d_gamma, d_beta = norm_gradient(reread, d_y, of_x, mean, variance, EPSILON * factor**2)
@@ -80,12 +83,24 @@ class BatchNorm(tf.Module):
 
         return y, backward
 
-    def _in_float64(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
-        """Normalises in plain operations, as the fused one has no float64."""
-        mean, variance = tf.nn.moments(x, [0, 1, 2]) if mode.training else (self.moving_mean, self.moving_variance)
-        if mode.recording:
-            mode.record(self, mean, variance)
-        return tf.nn.batch_normalization(x, mean, variance, self.beta, self.gamma, EPSILON)
+    def _with_gradient_in_parts(self, x: tf.Tensor, mode: Mode, factor: float) -> tf.Tensor:
+        @tf.custom_gradient
+        def normalised(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> tuple[tf.Tensor, Callable]:
+            y, (mean, variance, *_) = self._normalise(x, gamma, beta, mode, None, factor)
+
+            def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+                reread = Reread(lambda when, images=ALL: after(when, x)[images], low_peak=True)
+                of_x = times(gamma, factor)
+                d_x, *others = norm_gradient(reread, d_y, of_x, mean, variance, EPSILON * factor**2)
+                return times(d_x, 1.0 / factor), *others
+
+            return y, backward
+
+        return normalised(x, tf.convert_to_tensor(self.gamma), tf.convert_to_tensor(self.beta))
+
+    def _in_parts(self, x: tf.Tensor) -> bool:
+        """Whether the gradient of x can be computed in parts."""
+        return x.dtype in (tf.float32, tf.float64) and by_cpu_kernels()
 
     def _by_constants(self, x: tf.Tensor) -> tf.Tensor:
         """Normalises by the moving statistics, in plain operations.
@@ -114,8 +129,10 @@ class BatchNorm(tf.Module):
         """Normalises by the known mean and variance or by those of x, which is a multiple of `factor`.
 
         Returns:
-            The output, and the three tensors that its gradient needs.
+            The output, and the tensors that its gradient needs.
         """
+        if x.dtype == tf.float64:
+            return self._in_float64(x, gamma, beta, mode, known, factor)
         empty = tf.zeros([0])
         y, mean, variance, *reserved = tf.raw_ops.FusedBatchNormV3(
             x=self._widen(x),
@@ -135,6 +152,22 @@ class BatchNorm(tf.Module):
             if not on_gpu():  # a GPU's fused kernels return other tensors than mean and variance
                 mode.saved[self] = reserved[0], reserved[1]
         return y, reserved
+
+    def _in_float64(
+        self,
+        x: tf.Tensor,
+        gamma: tf.Tensor,
+        beta: tf.Tensor,
+        mode: Mode,
+        known: tuple[tf.Tensor, tf.Tensor] | None,
+        factor: float,
+    ) -> tuple[tf.Tensor, Sequence[tf.Tensor]]:
+        """As `_normalise`, in plain operations, as the fused one has no float64."""
+        mean, variance = tf.nn.moments(x, [0, 1, 2]) if known is None else known
+        if known is None and mode.recording:
+            mode.record(self, times(mean, 1.0 / factor), times(variance, factor**-2))
+            mode.saved[self] = mean, variance
+        return tf.nn.batch_normalization(x, mean, variance, beta, gamma, EPSILON * factor**2), (mean, variance)
 
 
 def _unbiased_to_biased(x: tf.Tensor, dtype: tf.DType) -> tf.Tensor | np.floating:
@@ -156,7 +189,8 @@ class GroupNorm(tf.Module):
         self.gamma = init.constant(1.0, channels, "gamma")
         self.beta = init.constant(0.0, channels, "beta")
 
-    def __call__(self, x: tf.Tensor, mode: Mode, factor: float = 1.0) -> tf.Tensor:
+    def __call__(self, x: tf.Tensor, mode: Mode, factor: float = 1.0, low_peak: bool = False) -> tf.Tensor:
+        """`low_peak` changes nothing here; see BatchNorm."""
         height, width, channels = x.shape[1:]
         working = times(tf.cast(x, self.gamma.dtype), 1.0 / factor)
         grouped = tf.reshape(working, [-1, height, width, self.groups, channels // self.groups])
