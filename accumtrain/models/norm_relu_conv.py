@@ -95,16 +95,19 @@ class NormReLUConv:
         return y, backward
 
     def _activate(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Callable]:
-        """The activation, and its gradient, for which values of a stream are read again."""
+        """The activation, and its gradient, for which a replay reads the values of a stream again."""
         numbers, dtype = self.numerics.reads.during(mode), self.numerics.dtype(x)
         x_factor, _ = self.numerics.factors(x, mode)
         values = numbers.read(x, dtype, x_factor)
         if self.activation is None:
             return values, lambda d_y, _: (d_y, [])
-        if numbers.bits == 0 and not self.low_peak:
-            return self.activation.pullback(values, mode)
+        read_again = mode.replaying and numbers.bits > 0
+        if not read_again and not self.low_peak:
+            return self.activation.pullback(values, mode, x_factor)
 
         def read(when: Sequence[tf.Tensor], images: slice = ALL) -> tf.Tensor:
-            return numbers.read(after(when, x)[images], dtype, x_factor)
+            if read_again:
+                return numbers.read(after(when, x)[images], dtype, x_factor)
+            return after(when, values)[images]
 
         return self.activation.pullback(values, mode, x_factor, Reread(read, self.low_peak))
