@@ -65,9 +65,7 @@ class BatchNorm(tf.Module):
 
         def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, Gradients]:
             if reread is not None and in_parts:
-                mean, variance, *_ = reserved
-                of_x = times(gamma, factor)
-                d_x, d_gamma, d_beta = norm_gradient(reread, d_y, of_x, mean, variance, EPSILON * factor**2)
+                d_x, d_gamma, d_beta = self._gradient_in_parts(reread, d_y, gamma, reserved, factor)
             else:
                 d_x, d_gamma, d_beta, *_ = tf.raw_ops.FusedBatchNormGradV3(
                     y_backprop=self._widen(d_y),
@@ -86,17 +84,22 @@ class BatchNorm(tf.Module):
     def _with_gradient_in_parts(self, x: tf.Tensor, mode: Mode, factor: float) -> tf.Tensor:
         @tf.custom_gradient
         def normalised(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> tuple[tf.Tensor, Callable]:
-            y, (mean, variance, *_) = self._normalise(x, gamma, beta, mode, None, factor)
+            y, reserved = self._normalise(x, gamma, beta, mode, None, factor)
 
             def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
                 reread = Reread(lambda when, images=ALL: after(when, x)[images], low_peak=True)
-                of_x = times(gamma, factor)
-                d_x, *others = norm_gradient(reread, d_y, of_x, mean, variance, EPSILON * factor**2)
+                d_x, *others = self._gradient_in_parts(reread, d_y, gamma, reserved, factor)
                 return times(d_x, 1.0 / factor), *others
 
             return y, backward
 
         return normalised(x, tf.convert_to_tensor(self.gamma), tf.convert_to_tensor(self.beta))
+
+    def _gradient_in_parts(
+        self, reread: Reread, d_y: tf.Tensor, gamma: tf.Tensor, reserved: Sequence[tf.Tensor], factor: float
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        mean, variance, *_ = reserved
+        return norm_gradient(reread, d_y, times(gamma, factor), mean, variance, EPSILON * factor**2)
 
     def _in_parts(self, x: tf.Tensor) -> bool:
         """Whether the gradient of x can be computed in parts."""
@@ -131,8 +134,24 @@ class BatchNorm(tf.Module):
         Returns:
             The output, and the tensors that its gradient needs.
         """
-        if x.dtype == tf.float64:
-            return self._in_float64(x, gamma, beta, mode, known, factor)
+        in_float64 = x.dtype == tf.float64
+        normalise = self._in_float64 if in_float64 else self._fused
+        y, mean, variance, *reserved = normalise(x, gamma, beta, known, EPSILON * factor**2)
+        if known is None and mode.recording:
+            mode.record(self, times(mean, 1.0 / factor), times(variance, factor**-2))
+            if in_float64 or not on_gpu():  # a GPU's fused kernels return other tensors than mean and variance
+                mode.saved[self] = reserved[0], reserved[1]
+        return y, reserved
+
+    def _fused(
+        self,
+        x: tf.Tensor,
+        gamma: tf.Tensor,
+        beta: tf.Tensor,
+        known: tuple[tf.Tensor, tf.Tensor] | None,
+        epsilon: float,
+    ) -> Sequence[tf.Tensor]:
+        """By TensorFlow's operation: the output, mean, biased variance, and what the gradient needs."""
         empty = tf.zeros([0])
         y, mean, variance, *reserved = tf.raw_ops.FusedBatchNormV3(
             x=self._widen(x),
@@ -140,34 +159,26 @@ class BatchNorm(tf.Module):
             offset=beta,
             mean=empty if known is None else known[0],
             variance=empty if known is None else known[1],
-            epsilon=EPSILON * factor**2,
+            epsilon=epsilon,
             is_training=known is None,
         )
         y = tf.cast(y, x.dtype)
         if known is not None:
-            return y, (*known, empty)
-        if mode.recording:
-            biased = times(variance, factor**-2) * _unbiased_to_biased(x, variance.dtype)
-            mode.record(self, times(mean, 1.0 / factor), biased)
-            if not on_gpu():  # a GPU's fused kernels return other tensors than mean and variance
-                mode.saved[self] = reserved[0], reserved[1]
-        return y, reserved
+            return y, *known, *known, empty
+        return y, mean, variance * _unbiased_to_biased(x, variance.dtype), *reserved
 
     def _in_float64(
         self,
         x: tf.Tensor,
         gamma: tf.Tensor,
         beta: tf.Tensor,
-        mode: Mode,
         known: tuple[tf.Tensor, tf.Tensor] | None,
-        factor: float,
-    ) -> tuple[tf.Tensor, Sequence[tf.Tensor]]:
-        """As `_normalise`, in plain operations, as the fused one has no float64."""
+        epsilon: float,
+    ) -> Sequence[tf.Tensor]:
+        """As `_fused`, in plain operations, as the fused one has no float64."""
         mean, variance = tf.nn.moments(x, [0, 1, 2]) if known is None else known
-        if known is None and mode.recording:
-            mode.record(self, times(mean, 1.0 / factor), times(variance, factor**-2))
-            mode.saved[self] = mean, variance
-        return tf.nn.batch_normalization(x, mean, variance, beta, gamma, EPSILON * factor**2), (mean, variance)
+        y = tf.nn.batch_normalization(x, mean, variance, beta, gamma, epsilon)
+        return y, mean, variance, mean, variance
 
 
 def _unbiased_to_biased(x: tf.Tensor, dtype: tf.DType) -> tf.Tensor | np.floating:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 
 UNIT = 256  # bytes
-BINS = 21
 FIRST_REGION = 2 * 2**20
 LEFT_OVER = 128 * 2**20  # a piece that would leave as much is divided
 LIMIT = 64 * 2**30  # what TensorFlow takes at most if nothing else is said
@@ -28,7 +27,7 @@ class BestFitAllocator:
 
     def __init__(self, limit: int = LIMIT):
         self._limit, self._reserved, self._region, self._base = limit, 0, FIRST_REGION, 2**62
-        self._free: list[tuple[int, int, int]] = []  # bin, size, address, sorted
+        self._free: list[tuple[int, int]] = []  # size and address, sorted: by size the bins follow each other, too
         self._size: dict[int, int] = {}  # of every piece, by its address
         self._before: dict[int, int] = {}  # the neighbour below, and above, in the same region
         self._after: dict[int, int] = {}
@@ -50,16 +49,18 @@ class BestFitAllocator:
             MemoryError: there is no free piece as large, and the limit allows no further region for it.
         """
         size = max(UNIT, -(-asked // UNIT) * UNIT)
-        place = bisect_left(self._free, (_bin(size), size, 0))
+        place = bisect_left(self._free, (size, 0))
         if place == len(self._free):
             self._add_region(size)
-            place = bisect_left(self._free, (_bin(size), size, 0))
-        _, found, address = self._free.pop(place)
+            place = bisect_left(self._free, (size, 0))
+        found, address = self._free.pop(place)
         if found >= 2 * size or found - size >= LEFT_OVER:
             self._split(address, size)
+            found = size
         self._taken.add(address)
-        self.in_use += self._size[address]
-        self.peak = max(self.peak, self.in_use)
+        self.in_use += found
+        if self.in_use > self.peak:
+            self.peak = self.in_use
         return address
 
     def size(self, address: int) -> int:
@@ -115,13 +116,7 @@ class BestFitAllocator:
             self._after[address], self._before[beyond] = beyond, address
 
     def _offer(self, address: int) -> None:
-        size = self._size[address]
-        insort(self._free, (_bin(size), size, address))
+        insort(self._free, (self._size[address], address))
 
     def _forget(self, address: int) -> None:
-        size = self._size[address]
-        del self._free[bisect_left(self._free, (_bin(size), size, address))]
-
-
-def _bin(size: int) -> int:
-    return min(BINS - 1, (size // UNIT).bit_length() - 1)
+        del self._free[bisect_left(self._free, (self._size[address], address))]

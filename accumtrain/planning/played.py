@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from random import Random
@@ -21,6 +21,7 @@ UNIT_PARTS = 4  # of a layer's path, such as segments/1/units/2: moments in the 
 RUNS = 5  # that are played for a peak
 STEPS = 12  # micro-steps of each
 FIRST_FULL = 2  # the first step of a recording that begins with all batches of its size ready
+_Step = tuple[Sequence[int], Sequence[int]]  # its actions, and the places of the data pipeline's among them
 NO_LIMIT = 2**50  # bytes: whether a peak fits is decided afterwards
 
 
@@ -52,12 +53,16 @@ class Replay:
 
     def __init__(self, recording: Recording, first_piece: int = 0):
         self._recording, self._before = recording, recording.steps[0]
-        self._start = _State(BestFitAllocator(limit=NO_LIMIT), {}, {})
+        self._start = _State(BestFitAllocator(limit=NO_LIMIT), {})
         if first_piece:
             allocator = self._start.allocator
             for address in (allocator.take(1), allocator.take(first_piece)):  # its shape, which lies in a region before
                 allocator.give_back(address)
-        self._go(self._start, recording.actions[: self._before], 1)  # state does not depend on the micro-batch
+        self._start.play(recording.actions[: self._before], self._asked(1))  # state does not depend on the micro-batch
+
+    def _asked(self, micro_batch: int) -> list[int]:
+        """Bytes that each piece asks for."""
+        return [piece.asked(micro_batch) for piece in self._recording.pieces]
 
     def peak_bytes(self, micro_batch: int) -> int:
         """The peak of a run of STEPS micro-steps.
@@ -65,73 +70,65 @@ class Replay:
         How well the allocator packs memory depends on when the data pipeline takes its part, which differs from step to
         step. So several runs are played, each with a timing of its own, and the median of their peaks is taken.
         """
-        return round(statistics.median(self._peak_of_run(micro_batch, Random(seed)) for seed in range(RUNS)))
-
-    def _peak_of_run(self, micro_batch: int, draw: Random) -> int:
-        recording = self._recording
+        recording, asked = self._recording, self._asked(micro_batch)
         spans = list(pairwise([*recording.steps, recording.after_steps]))
         again = min(len(spans) - 1, FIRST_FULL)  # from here on steps can be repeated
-        state = self._start.copy()
-        self._go(state, recording.actions[self._before : spans[again][0]], micro_batch)
+        begun = self._start.copy()
+        begun.play(recording.actions[self._before : spans[again][0]], asked)
+        repeated = [self._step(*span) for span in spans[again:]]
+        return round(
+            statistics.median(self._peak_of_run(begun.copy(), repeated, asked, Random(seed)) for seed in range(RUNS))
+        )
+
+    def _peak_of_run(self, state: _State, repeated: Sequence[_Step], asked: Sequence[int], draw: Random) -> int:
         ready = list(state.addresses)
         peak = 0
         for step in range(STEPS):
-            begin, end = spans[again + step % (len(spans) - again)]
-            if step and begin == spans[again][0]:
-                self._renew(state, ready, micro_batch)
-            actions = with_other_timing(recording.actions[begin:end], self._of_data, draw)
-            peak = max(peak, self._go(state, actions, micro_batch))
+            if step and step % len(repeated) == 0:
+                self._renew(state, ready, asked)
+            actions, of_data = repeated[step % len(repeated)]
+            peak = max(peak, state.play(with_other_timing(actions, of_data, draw), asked))
         return peak
 
-    def _renew(self, state: _State, ready: Sequence[int], micro_batch: int) -> None:
+    def _step(self, begin: int, end: int) -> _Step:
+        actions, pieces = self._recording.actions[begin:end], self._recording.pieces
+        return actions, [place for place, action in enumerate(actions) if pieces[max(action, ~action)].kind == DATA]
+
+    def _renew(self, state: _State, ready: Sequence[int], asked: Sequence[int]) -> None:
         """Replaces what the last recorded step leaves by what the repeated ones begin with, alike in size."""
         left = [state.addresses.pop(number) for number in state.addresses.keys() - set(ready)]
-        self._go(state, [number for number in ready if number not in state.addresses], micro_batch)
+        state.play([number for number in ready if number not in state.addresses], asked)
         for address in sorted(left):
             state.allocator.give_back(address)
 
-    def _go(self, state: _State, actions: Sequence[int], micro_batch: int) -> int:
-        """Plays actions and returns the most that is held."""
-        taken = (state.allocator.in_use for _ in self._play(state, actions, micro_batch))
-        return max(taken, default=state.allocator.in_use)
-
-    def _of_data(self, action: int) -> bool:
-        return self._recording.pieces[max(action, ~action)].kind == DATA
-
     def commit_bytes(self) -> int:
         """The peak of the commit, after micro-steps of one image."""
-        state, end = self._start.copy(), self._recording.after_steps
-        self._go(state, self._recording.actions[self._before : end], 1)
-        return self._go(state, self._recording.actions[end:], 1)
+        state, end, asked = self._start.copy(), self._recording.after_steps, self._asked(1)
+        state.play(self._recording.actions[self._before : end], asked)
+        return state.play(self._recording.actions[end:], asked)
 
     def moments(self, micro_batch: int) -> list[Moment]:
         """The largest moments of the three units and kinds of memory that have the largest ones, the peak first."""
-        state = self._start.copy()
+        state, asked, pieces = self._start.copy(), self._asked(micro_batch), self._recording.pieces
+        sizes = {number: state.allocator.size(address) for number, address in state.addresses.items()}
         largest: dict[tuple[str, str], tuple[int, int]] = {}  # bytes, and after which action
-        for place, piece in self._play(state, self._recording.actions[self._before :], micro_batch):
-            group = piece.kind, "/".join(piece.layer.split("/")[:UNIT_PARTS])
-            if state.allocator.in_use > largest.get(group, (0, 0))[0]:
-                largest[group] = state.allocator.in_use, self._before + place
-        top = sorted(largest.values(), reverse=True)[:MOMENTS]
-        return [self._moment(place, state.sizes) for _, place in top]
-
-    def _play(self, state: _State, actions: Sequence[int], micro_batch: float) -> Iterator[tuple[int, Piece]]:
-        """Plays actions; yields the place among them of each that takes a piece, and the piece."""
-        for place, number in enumerate(actions):
+        for place, number in enumerate(self._recording.actions[self._before :], start=self._before):
+            state.play([number], asked)
             if number < 0:
-                state.allocator.give_back(state.addresses.pop(~number))
                 continue
-            piece = self._recording.pieces[number]
-            state.addresses[number] = address = state.allocator.take(piece.asked(micro_batch))
-            state.sizes[number] = state.allocator.size(address)
-            yield place, piece
+            sizes[number] = state.allocator.size(state.addresses[number])
+            group = pieces[number].kind, "/".join(pieces[number].layer.split("/")[:UNIT_PARTS])
+            if state.allocator.in_use > largest.get(group, (0, 0))[0]:
+                largest[group] = state.allocator.in_use, place
+        top = sorted(largest.values(), reverse=True)[:MOMENTS]
+        return [self._moment(place, sizes) for _, place in top]
 
     def _moment(self, place: int, sizes: dict[int, int]) -> Moment:
+        pieces, actions = self._recording.pieces, self._recording.actions[: place + 1]
         held: Counter[str] = Counter()
-        for number in self._recording.actions[: place + 1]:
-            kind = self._recording.pieces[max(number, ~number)].kind
-            held[kind] += sizes[number] if number >= 0 else -sizes[~number]
-        piece = self._recording.pieces[self._recording.actions[place]]
+        for number in {action for action in actions if action >= 0} - {~action for action in actions if action < 0}:
+            held[pieces[number].kind] += sizes[number]
+        piece = pieces[actions[place]]
         return Moment(
             piece.kind, piece.layer, piece.operation, _words(piece), sum(held.values()), dict(held.most_common())
         )
@@ -145,11 +142,21 @@ def _words(piece: Piece) -> str:
 
 @dataclass
 class _State:
-    """The allocator, and of each piece where it lies, while it is held, and how large it is."""
+    """The allocator, and where each piece lies while it is held."""
 
     allocator: BestFitAllocator
     addresses: dict[int, int]
-    sizes: dict[int, int]
+
+    def play(self, actions: Sequence[int], asked: Sequence[int]) -> int:
+        """Takes and gives back pieces, and returns the most bytes that are handed out at a time."""
+        allocator, addresses = self.allocator, self.addresses
+        allocator.peak = allocator.in_use
+        for number in actions:
+            if number < 0:
+                allocator.give_back(addresses.pop(~number))
+            else:
+                addresses[number] = allocator.take(asked[number])
+        return allocator.peak
 
     def copy(self) -> _State:
-        return _State(self.allocator.copy(), self.addresses.copy(), self.sizes.copy())
+        return _State(self.allocator.copy(), self.addresses.copy())

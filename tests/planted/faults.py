@@ -149,7 +149,7 @@ FAULTS = [
     Fault("gamma's and beta's gradients swapped", BatchNorm, "pullback", gradients(reversed_list), RESNET),
     Fault("input gradient of batch norm x 1.3", BatchNorm, "pullback", input_gradient(scaled(1.3)), RESNET),
     Fault("batch norm: a hundredth without its gradient", BatchNorm, "_in_float64",
-          result(lambda found: (found[0] + 0.01 * tf.stop_gradient(found[0]), found[1])), RESNET),
+          result(lambda found: (found[0] + 0.01 * tf.stop_gradient(found[0]), *found[1:])), RESNET),
     Fault("input gradient in parts x 1.01", norms, "norm_gradient",
           result(lambda found: (1.01 * found[0], *found[1:])), REVNET),
     Fault("gamma's gradient in parts x 1.1", norms, "norm_gradient",
