@@ -69,6 +69,7 @@ def test_it_is_evaluated(golden):
     assert result["test"]["loss"] == pytest.approx(expected["best"]["loss"], abs=0.01)
 
 
+@pytest.mark.slow
 def test_it_continues(golden, capsys):
     config, expected = golden
     run(replace(config, train=replace(config.train, steps=expected["continued_to"])))

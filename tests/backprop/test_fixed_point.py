@@ -114,7 +114,10 @@ def test_a_gpu_computes_integers_by_xla_with_the_same_bits(monkeypatch):
     assert not bool(NUMBERS.outside((found,)))
 
 
-@pytest.mark.parametrize("memory", ["store", "recompute", "reverse"])
+@pytest.mark.parametrize(
+    "memory",
+    [pytest.param("store", marks=pytest.mark.slow), pytest.param("recompute", marks=pytest.mark.slow), "reverse"],
+)
 def test_an_update_whose_streams_left_the_range_is_not_made(memory):
     model = build_model(revnet38(memory=memory, units=(2, 1)), ModelSpec((8, 8, 3), CLASSES, "float32", seed=3))
     window = Window(model, SGD(learning_rate=0.1), micro_steps=1)

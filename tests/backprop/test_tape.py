@@ -57,9 +57,9 @@ def stored_gradients(name, precision):
 @pytest.mark.parametrize(
     ("name", "memory"),
     [
-        ("revnet38", "reverse"),
-        ("revnet38", "recompute"),
-        ("revnet18-group", "reverse"),
+        pytest.param("revnet38", "reverse", marks=pytest.mark.slow),
+        pytest.param("revnet38", "recompute", marks=pytest.mark.slow),
+        pytest.param("revnet18-group", "reverse", marks=pytest.mark.slow),
         ("bottleneck", "reverse"),
         ("bottleneck", "recompute"),
         ("resnet20", "recompute"),
@@ -75,10 +75,15 @@ def test_gradient_is_bitwise_that_of_stored_activations(name, memory, precision)
     assert all(np.any(gradient) for gradient in stored[1]), "every variable has a gradient to compare"
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("precision", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("name", "memory"),
-    [("revnet38", "reverse"), ("revnet38", "recompute"), ("bottleneck", "reverse"), ("resnet20", "recompute")],
+    [
+        pytest.param("revnet38", "reverse", marks=pytest.mark.slow),
+        pytest.param("revnet38", "recompute", marks=pytest.mark.slow),
+        ("bottleneck", "reverse"),
+        ("resnet20", "recompute"),
+    ],
 )
 def test_convolutions_that_are_kept_change_no_bit(name, memory, precision):
     config, shape = CASES[name]

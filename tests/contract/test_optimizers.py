@@ -111,6 +111,7 @@ def test_a_checkpoint_continues_bit_for_bit(name, tmp_path):
     assert_same_bits([slot.numpy() for slot in second.optimizer.state], [s.numpy() for s in straight.optimizer.state])
 
 
+@pytest.mark.slow
 @pytest.mark.xla
 def test_xla_agrees_to_a_rounding(name):
     compiled = Trained(build(name), jit=True).update(GRADIENTS)

@@ -26,7 +26,10 @@ from tests.contract import files
 from tests.contract.examples import example_of
 
 NEEDS_FILES = [row.name for row in SOURCES if {"path", "dir"} & {each.name for each in fields(row.config)}]
-CHANGES = {"plain": {}, "resized and augmented": {"image_size": [9, 7], "augment": "inception"}}
+CHANGES = [
+    pytest.param({}, id="plain"),
+    pytest.param({"image_size": [9, 7], "augment": "inception"}, id="resized and augmented", marks=pytest.mark.slow),
+]
 of_every_source = pytest.mark.parametrize("name", SOURCES.names)
 
 
@@ -68,7 +71,7 @@ def identities(examples: dict[str, np.ndarray]) -> Iterator[bytes]:
 
 
 @of_every_source
-@pytest.mark.parametrize("changes", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("changes", CHANGES)
 def test_a_position_is_the_whole_state(name, changes):
     data = open_data(replace(prepared(name), **changes), seed=0)
     size = data.train.size
@@ -79,7 +82,7 @@ def test_a_position_is_the_whole_state(name, changes):
 
 
 @of_every_source
-@pytest.mark.parametrize("changes", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("changes", CHANGES)
 def test_batches_are_as_described(name, changes):
     data = open_data(replace(prepared(name), **changes), seed=0)
     size = changes.get("image_size")

@@ -130,7 +130,12 @@ def first_batches(data: Data) -> list[np.ndarray]:
     ids=["int64", "float16 0..255", "float32 0..255", "float32 0..1", "float64 0..1"],
 )
 @pytest.mark.parametrize(
-    "keys", [{}, {"image_size": 5}, {"image_size": 5, "augment": "inception"}], ids=["as it is", "resized", "inception"]
+    "keys",
+    [
+        pytest.param({}, id="as it is"),
+        pytest.param({"image_size": 5}, id="resized", marks=pytest.mark.slow),
+        pytest.param({"image_size": 5, "augment": "inception"}, id="inception"),
+    ],
 )
 def test_all_types_give_the_batch_of_uint8(
     write: Callable[..., NpzConfig], images: np.ndarray, notes: list[str], keys: dict[str, Any]

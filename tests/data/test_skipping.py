@@ -81,8 +81,10 @@ def first_batches(data: Data, first: int = 0) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize(
     ("changes", "resident_bytes"),
-    [({}, 2**20), ({"image_size": 5, "augment": "inception"}, 0)],
-    ids=["in memory", "streamed"],
+    [
+        pytest.param({}, 2**20, id="in memory", marks=pytest.mark.slow),
+        pytest.param({"image_size": 5, "augment": "inception"}, 0, id="streamed"),
+    ],
 )
 def test_bad_examples_have_no_weight_and_others_stay(spoiled, changes, resident_bytes, monkeypatch) -> None:
     monkeypatch.setattr(resident, "RESIDENT_BYTES", resident_bytes)

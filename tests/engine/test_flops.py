@@ -36,6 +36,7 @@ def test_a_replay_counts():
     assert micro_step_flops(resnet20(units=(1,), memory="recompute")) == 2 * BATCH * by_hand
 
 
+@pytest.mark.slow
 def test_reversal_replays_a_forward_pass():
     stored, again, reversed_ = (
         micro_step_flops(revnet38(memory=memory, units=(3,))) for memory in ("store", "recompute", "reverse")

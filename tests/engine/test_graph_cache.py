@@ -63,7 +63,9 @@ def fill(folder):
     return trained(window, make_cache(folder, window), together=False)[0]
 
 
-@pytest.mark.parametrize("together", [False, True], ids=["one by one", "together"])
+@pytest.mark.parametrize(
+    "together", [pytest.param(False, id="one by one"), pytest.param(True, id="together", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize(
     "case", [pytest.param(each, marks=pytest.mark.slow if "revnet" in each else ()) for each in CASES]
 )
@@ -78,6 +80,7 @@ def test_a_second_start_traces_nothing_and_gives_the_same_bits(case, together, t
     assert second == plain
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("together", [False, True], ids=["one by one", "together"])
 def test_a_large_function_takes_the_place_of_its_trace(together, tmp_path, monkeypatch):
     plain, _ = trained(new_window(), None, together=together)
@@ -120,6 +123,7 @@ def test_functions_that_are_traced_later_do_not_meet_the_names_of_kept_ones(tmp_
     ],
     ids=["empty", "cut", "a bit", "not packed", "no header", "another model", "no functions"],
 )
+@pytest.mark.slow
 def test_a_damaged_file_is_told_traced_again_and_replaced(damage, tmp_path, capsys):
     state = fill(tmp_path)
     files = {path: path.read_bytes() for path in tmp_path.iterdir()}

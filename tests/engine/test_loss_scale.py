@@ -70,6 +70,7 @@ def test_a_power_of_two_as_scale_changes_no_bit_where_nothing_overflows():
     assert all(np.array_equal(a, b) for a, b in zip(state(plain), state(scaled), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", [pytest.param("batch", marks=pytest.mark.slow), "group"])
 def test_reversed_equals_stored_in_float16(norm):
     updated = []

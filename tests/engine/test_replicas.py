@@ -185,6 +185,7 @@ def trained():
     return dict(zip(CASES, pairs, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids="-".join)
 def test_two_replicas_train_as_one_device(trained, case):
     two, one = trained[case]

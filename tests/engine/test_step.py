@@ -85,6 +85,7 @@ def test_lenet_with_sgd():
     compare(lenet(), SGD, (12, 12, 1), tf.distribute.get_strategy())
 
 
+@pytest.mark.slow
 def test_revnet_with_adafactor_and_averaged_weights(compose):
     optim = compose("optim=adafactor").optim
     assert isinstance(optim, AdafactorConfig)

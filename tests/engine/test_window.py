@@ -70,6 +70,7 @@ def test_accumulation_leaves_out_the_same_examples_as_the_whole_batch():
     assert relative_difference(dropping, SGD, "float64", 4, updates=3) <= 1e-12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", SHALLOW)
 def test_accumulation_in_float32_differs_by_rounding(model):
     """One update: after it a rounding can move an activation across a ReLU's kink, which float64 almost never does."""

@@ -31,7 +31,9 @@ def sums_of_a_window(config, xla, shape=SHAPE):
 SMOOTH = replace(revnet38("group", units=(2, 1)), snap_bits=0)
 
 
-@pytest.mark.parametrize("config", [lenet(), SMOOTH], ids=["lenet", "revnet"])
+@pytest.mark.parametrize(
+    "config", [pytest.param(lenet(), id="lenet"), pytest.param(SMOOTH, id="revnet", marks=pytest.mark.slow)]
+)
 def test_sums_are_those_of_tensorflows_kernels(config):
     for compiled, plain in zip(sums_of_a_window(config, True), sums_of_a_window(config, False), strict=True):
         np.testing.assert_allclose(compiled, plain, rtol=1e-4, atol=1e-4)

@@ -54,6 +54,7 @@ def assert_one_is_whole(folder: Path, place: object) -> None:
     assert all(entry.name.startswith("step-") for entry in folder.iterdir()), place
 
 
+@pytest.mark.slow
 def test_a_death_at_each_call(fresh):
     calls = list(calls_of_a_save(fresh("counted")))
     assert len(calls) > 25

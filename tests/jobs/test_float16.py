@@ -27,6 +27,7 @@ def records(path):
     return [{key: value for key, value in line.items() if key not in times} for line in lines]
 
 
+@pytest.mark.slow
 def test_overflows_are_skipped_counted_and_repeated_by_a_continued_run(config, tmp_path, capsys):
     high = "loss_scale.initial=1099511627776"  # 2^40 overflows until it has been halved often enough
     run(config("whole", high))

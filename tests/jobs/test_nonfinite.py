@@ -104,6 +104,7 @@ def test_skip_has_a_limit_in_a_row(config, planted):
         run(config("run.on_nonfinite=skip", "run.max_nonfinite=2"))
 
 
+@pytest.mark.slow
 def test_a_run_that_skipped_continues_bit_for_bit(config, planted, tmp_path):
     planted(1)
     run(config("run.on_nonfinite=skip", "run.name=parts", "train.steps=4", "schedule=constant"))

@@ -120,7 +120,7 @@ def swap_names(folder):
         rename_a_class,
         pytest.param(delete_an_image, marks=pytest.mark.slow),
         pytest.param(move_an_image, marks=pytest.mark.slow),
-        swap_names,
+        pytest.param(swap_names, marks=pytest.mark.slow),
     ],
 )
 def test_changed_data_is_refused_by_name(config, trained, photos, drift):
@@ -144,7 +144,12 @@ def test_another_batch_size_goes_on_by_force(config, trained):
 
 @pytest.mark.parametrize(
     "damage",
-    ["missing", pytest.param("empty", marks=pytest.mark.slow), "binary", pytest.param("list", marks=pytest.mark.slow)],
+    [
+        "missing",
+        pytest.param("empty", marks=pytest.mark.slow),
+        pytest.param("binary", marks=pytest.mark.slow),
+        pytest.param("list", marks=pytest.mark.slow),
+    ],
 )
 def test_the_manifest_stands_in_for_config_yaml(config, trained, damage, capsys):
     file = trained / "config.yaml"

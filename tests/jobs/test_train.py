@@ -99,7 +99,10 @@ def assert_same(one, other):
     assert all(np.array_equal(expected[name], actual[name]) for name in expected)
 
 
-@pytest.mark.parametrize(("split", "step"), [("train", 3), ("train", 4), ("test", 2)])
+@pytest.mark.parametrize(
+    ("split", "step"),
+    [("train", 3), pytest.param("train", 4, marks=pytest.mark.slow), pytest.param("test", 2, marks=pytest.mark.slow)],
+)
 def test_stopping_and_continuing_changes_no_bit(config, whole, tmp_path, monkeypatch, split, step):
     with monkeypatch.context() as patch:
         stop_after(patch, split, step)
@@ -216,6 +219,7 @@ def test_divergence_keeps_the_state_before_it(config, tmp_path):
     assert all(np.all(np.isfinite(value)) for name, value in values.items() if "model" in name)
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_is_replaced_by_the_one_before(config, whole, tmp_path, capsys):
     run(config("damaged", "checkpoint.every=1"))
     checkpoints = tmp_path / "damaged/checkpoints"
@@ -315,6 +319,7 @@ def test_a_run_killed_at_its_very_end_writes_its_summary(config, tmp_path, capsy
     assert "update 2" not in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_best_state_is_on_disk_before_its_test_is_noted(config, tmp_path, monkeypatch):
     """A run that was stopped in an evaluation, continued, and killed after that evaluation."""
 

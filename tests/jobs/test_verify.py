@@ -67,7 +67,7 @@ def test_every_bound_holds_for_a_reversible_network(verified):
 @pytest.mark.parametrize(
     "filters",
     [
-        pytest.param("[8,8,16]", id="streams in"),
+        pytest.param("[8,8,16]", id="streams in", marks=pytest.mark.slow),
         pytest.param("[8,16,32]", id="bfloat16 in", marks=pytest.mark.slow),
     ],
 )
@@ -86,6 +86,7 @@ def test_float64_has_the_tight_bounds(verified, tmp_path):
     assert whole["measured"] <= 1e-13
 
 
+@pytest.mark.slow
 def test_streams_off_the_grid_fail(command, tmp_path):
     answer = command(*WINDOW, *REVNET, SGD, "model.snap_bits=0", "run.name=run")
     assert answer.code == VerificationError.exit_code == 7
@@ -97,6 +98,7 @@ def test_streams_off_the_grid_fail(command, tmp_path):
     assert bad[1] == REVERSAL
 
 
+@pytest.mark.slow
 def test_a_skipped_micro_batch_fails(verified, monkeypatch):
     original = step.for_each
 
@@ -107,6 +109,7 @@ def test_a_skipped_micro_batch_fails(verified, monkeypatch):
     assert failed(verified("model=lenet5", SGD)) == {ALONE, WHOLE, LOSS, DERIVATIVE}
 
 
+@pytest.mark.slow
 def test_a_doubled_moving_statistic_fails(verified, monkeypatch):
     original = MovingStatisticsBuffer.write
 

@@ -83,7 +83,7 @@ def test_another_number_of_classes_gets_a_new_head(config, tmp_path, capsys):
     assert "at their initial values" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("memory", ["store", "recompute"])
+@pytest.mark.parametrize("memory", [pytest.param("store", marks=pytest.mark.slow), "recompute"])
 def test_files_of_keras(config, keras_file, memory):
     file, model = keras_file
     data = ("model=keras", "model.name=MobileNet", "model.args={alpha:0.25}", "optim=sgd", f"model.memory={memory}")

@@ -202,6 +202,7 @@ def test_adaptive_clipping_bounds_each_unit(factor):
         np.testing.assert_allclose(moved, 0.01 * np.maximum(size, 1e-3), rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("open_window", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_saved_model_goes_on_in_a_fresh_process(tmp_path, open_window):
     first = 24 if open_window else 32

@@ -89,6 +89,7 @@ def test_losses_that_layers_add():
     assert_same_fit(pair(lambda: model_of(keras.layers.Dense(8), Penalty())), X, Y)
 
 
+@pytest.mark.slow
 def test_masked_values_count_in_the_batch_as_a_whole():
     def build() -> keras.Model:
         layers = [keras.layers.Embedding(9, 4, mask_zero=True), keras.layers.LSTM(4, return_sequences=True)]
@@ -182,6 +183,7 @@ def test_a_data_set_of_tensorflow_and_single_batches():
     assert_same(split, whole)
 
 
+@pytest.mark.slow
 @pytest.mark.xla
 @pytest.mark.parametrize("steps", [1, 3])
 def test_a_ragged_batch_with_xla(steps):
@@ -257,6 +259,7 @@ def test_targets_that_a_loss_leaves_out_do_not_count_in_the_batch() -> None:
     assert_same_fit(pair(loss=loss), X, Y)
 
 
+@pytest.mark.slow
 def test_a_loss_that_leaves_targets_out_beside_a_mask() -> None:
     def build() -> keras.Model:
         layers = [keras.layers.Embedding(9, 4, mask_zero=True), keras.layers.LSTM(4, return_sequences=True)]
@@ -347,6 +350,7 @@ def two_outputs(*names: str) -> keras.Model:
     return keras.Model(inputs, [keras.layers.Dense(3, name=name)(hidden) for name in names])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reduction", ["sum_over_batch_size", "sum"])
 @pytest.mark.parametrize("batch", [10, pytest.param(16, marks=pytest.mark.slow)])  # 10 in micro-batches of 3 and 2
 def test_one_loss_object_for_two_outputs_and_their_losses(batch, reduction):

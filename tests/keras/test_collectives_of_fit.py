@@ -47,7 +47,7 @@ print([size for size in reduced if size > 1], model.count_params())
 """
 
 
-@pytest.mark.parametrize("door", ["Accumulate", "accumulate"])
+@pytest.mark.parametrize("door", [pytest.param("Accumulate", marks=pytest.mark.slow), "accumulate"])
 def test_one_reduce_per_update(door):
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", SCRIPT, door]

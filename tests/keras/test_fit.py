@@ -60,7 +60,8 @@ def evaluated(model: keras.Model, data: Any) -> dict[str, float]:
 @pytest.mark.parametrize(
     ("name", "optimizer"),
     [
-        *[("mlp", "adamw"), ("lstm", "adamw"), ("two_outputs", "adam")],
+        *[("mlp", "adamw"), ("two_outputs", "adam")],
+        pytest.param("lstm", "adamw", marks=pytest.mark.slow),
         pytest.param("mobilenet", "adamw", marks=pytest.mark.slow),
     ],
 )

@@ -25,6 +25,7 @@ def with_dropout() -> keras.Model:
     return keras.Sequential([keras.Input((6,)), *layers, keras.layers.Dense(4)], name="net")
 
 
+@pytest.mark.slow
 def test_a_continued_run_has_the_same_bits() -> None:
     whole, begun = pair(with_dropout, optimizer=OPTIMIZERS["adamw"], loss=CROSS_ENTROPY)
     _, continued = pair(with_dropout, optimizer=OPTIMIZERS["adamw"], loss=CROSS_ENTROPY)

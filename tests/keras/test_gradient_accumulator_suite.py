@@ -194,6 +194,7 @@ def test_the_moving_variance_has_that_between_micro_batches():
     assert (variance > theirs + 0.05).all()
 
 
+@pytest.mark.slow
 @DOORS
 @pytest.mark.parametrize(("axes", "steps"), [(2, 4), (3, 16)], ids=["2d", "3d"])
 def test_batch_norm_between_convolutions_and_dense_layers(axes, steps, door):

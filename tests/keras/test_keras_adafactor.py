@@ -76,7 +76,7 @@ def test_updates_are_bitwise_those_of_the_other_door(options, dtype):
         np.testing.assert_array_equal(got, want.numpy(), strict=True)
 
 
-@pytest.mark.parametrize("jit", [None, pytest.param(True, marks=pytest.mark.xla)])
+@pytest.mark.parametrize("jit", [None, pytest.param(True, marks=[pytest.mark.xla, pytest.mark.slow])])
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
 def test_a_graph_makes_the_same_updates(options, jit):
     found = by_keras(options, "float32", lambda step: tf.function(step, jit_compile=jit, autograph=False))
@@ -123,6 +123,7 @@ def test_sparse_gradients_are_made_dense():
 # --- Keras --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "compiled", [{"run_eagerly": True}, pytest.param({"jit_compile": True}, marks=pytest.mark.xla)]
 )
@@ -130,6 +131,7 @@ def test_fit_in_every_mode(compiled):
     assert_near(fitted(Adafactor(momentum=0.9), **compiled), fitted(Adafactor(momentum=0.9), jit_compile=False))
 
 
+@pytest.mark.slow
 def test_rates():
     """A float, a schedule and a callable of one value agree, and None is the relative step, counted by updates."""
     constant = keras.optimizers.schedules.PiecewiseConstantDecay([10**6], [1e-2, 1e-2])
@@ -158,6 +160,7 @@ def test_weight_decay_is_that_of_keras_with_the_factor_rate():
     np.testing.assert_allclose(variable.numpy(), theirs.numpy(), rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrap", ["accumulate", "gradient_accumulation_steps"])
 @pytest.mark.parametrize("rate", [None, 1e-2])
 def test_accumulated_micro_batches_make_the_updates_of_the_whole(wrap, rate):

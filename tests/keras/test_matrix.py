@@ -31,6 +31,7 @@ def beyond(found: dict[str, float], bound: float) -> dict[str, float]:
     return {case: apart for case, apart in found.items() if not apart <= bound}
 
 
+@pytest.mark.slow
 def test_updates_are_those_of_the_big_batch():
     found = differences("--models", "mlp", "lstm", "--optimizers", "sgd", "adam", "own", "--steps", "4")
     assert len(found) == 12

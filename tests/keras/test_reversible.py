@@ -87,7 +87,7 @@ def assert_same_bits(expected, actual):
     assert all(np.array_equal(a, b) for a, b in zip(expected, actual, strict=True))
 
 
-@pytest.mark.parametrize("way", ["eager", "graph"])
+@pytest.mark.parametrize("way", ["eager", pytest.param("graph", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["float32", "mixed_bfloat16", "mixed_float16", "float64"])
 def test_gradient_is_bitwise_that_of_stored_activations(name, way):
     keras.config.set_dtype_policy(name)
@@ -180,6 +180,7 @@ def test_streams_stay_float32_in_a_mixed_model():
     assert model.layers[1].units[0].f.compute_dtype == "bfloat16"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["eager", "graph"])
 def test_gradients_of_shared_layers_are_summed(way):
     def model(memory):
@@ -292,6 +293,7 @@ def test_a_gradient_from_outside_the_function(persistent):
         np.testing.assert_allclose(actual, expected, atol=1e-6 * scale)
 
 
+@pytest.mark.slow
 def test_export(tmp_path):
     model = network("reverse")
     model.export(tmp_path / "served", verbose=False)
@@ -375,6 +377,7 @@ def test_refused_inputs(x, message):
         ReversibleSequence(pairs(1, dense))(x)
 
 
+@pytest.mark.slow
 def test_fit_gives_the_weights_of_stored_activations():
     found = []
     for memory in ("store", "reverse"):

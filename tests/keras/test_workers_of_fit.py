@@ -81,6 +81,7 @@ def test_a_window_goes_on_in_the_next_fit(fits):
     assert fits["keep"] <= FLOAT64
 
 
+@pytest.mark.slow
 def test_a_window_is_flushed_at_the_end_of_fit(fits):
     assert fits["flush"] <= FLOAT64
 

@@ -81,7 +81,14 @@ def test_the_gradient_of_the_others_has_the_same_bits(config):
 
 
 @pytest.mark.parametrize("build", [resnet20, revnet38])
-@pytest.mark.parametrize("freeze", ["segments/0/*", "segments/1/*", "segments/2/*"])
+@pytest.mark.parametrize(
+    "freeze",
+    [
+        "segments/0/*",
+        pytest.param("segments/1/*", marks=pytest.mark.slow),
+        pytest.param("segments/2/*", marks=pytest.mark.slow),
+    ],
+)
 def test_every_policy_gives_the_same_bits_with_frozen_norms(build, freeze):
     gradients = []
     for memory in build().policies:

@@ -184,6 +184,7 @@ def test_recomputation_in_bfloat16_is_closer_to_storing_than_the_precision_is_to
         assert distance(actual, expected) < 0.5 * distance(expected, truth), kind
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "now"), [("store", "recompute"), pytest.param("recompute", "store", marks=pytest.mark.slow)]
 )

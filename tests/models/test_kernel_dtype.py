@@ -92,6 +92,7 @@ def test_instructions_and_onednn_decide(monkeypatch, onednn, instructions, emula
     assert is_emulated.__wrapped__(tf.float32) is False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bottleneck", [False, True])
 def test_a_reversed_gradient_has_the_bits_of_a_stored_one(emulating, bottleneck):
     config = {"units": [2, 2], "filters": [16, 32, 64], "bottleneck": bottleneck}

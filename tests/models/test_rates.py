@@ -21,8 +21,8 @@ OPTIMIZERS = [
     ("optim=sgd", "optim.weight_decay=0.1"),
     ("optim=adafactor", "optim.momentum=0.9"),
     ("optim=adafactor", "optim.lr=null"),
-    ("optim=keras", "optim.name=Nadam", "optim.weight_decay=0.1"),
-    ("optim=keras", "optim.name=Muon", "optim.weight_decay=0.1"),
+    pytest.param(("optim=keras", "optim.name=Nadam", "optim.weight_decay=0.1"), marks=pytest.mark.slow),
+    pytest.param(("optim=keras", "optim.name=Muon", "optim.weight_decay=0.1"), marks=pytest.mark.slow),
 ]
 
 

@@ -106,6 +106,7 @@ def test_decoupled_decay_is_rate_times_decay(kind, configs):
         assert kind in ("adam", "sgd")
 
 
+@pytest.mark.slow
 @pytest.mark.xla
 def test_xla_computes_the_same(kind, configs, weights, gradients, train, assert_same_path):
     plain = train(build_optimizer(configs[kind]), weights, gradients[:3])

@@ -38,7 +38,10 @@ print(json.dumps([[each.taken, each.address, each.asked, each.size] for each in 
 
 
 @pytest.mark.parametrize("begun", ["bare", "as a run"])
-@pytest.mark.parametrize(("seed", "largest"), [(1, 14), (2, 22), (3, 28)])
+@pytest.mark.parametrize(
+    ("seed", "largest"),
+    [pytest.param(1, 14, marks=pytest.mark.slow), pytest.param(2, 22, marks=pytest.mark.slow), (3, 28)],
+)
 def test_pieces_are_as_large_as_tensorflow_s(seed, largest, begun):
     """Up to 16 KB, 4 MB and 256 MB: within the first region, over many, and beyond the largest bin."""
     done = subprocess.run(

@@ -272,6 +272,7 @@ def test_a_damaged_answer_is_none(config):
 # --- a rehearsal ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_rehearsal_foresees_what_a_probe_finds_and_is_kept(config, capsys):
     """ResNet-20 at 48 images of 32 pixels; TensorFlow starts twice."""
     asked = config("model=resnet20", "data.train_examples=256", "data.test_examples=48")

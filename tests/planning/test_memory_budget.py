@@ -181,6 +181,7 @@ def test_a_run_stays_within_its_budget_and_learns_the_same(config, model, budget
     assert filled["test"] == plain["test"]
 
 
+@pytest.mark.slow
 def test_a_job_goes_on_with_a_run_that_had_a_budget(command, monkeypatch, tmp_path):
     def found(config, attempt):
         return replace(config, model=replace(config.model, memory="reverse", kept_convs=2)), 10 * MB

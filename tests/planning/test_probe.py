@@ -118,7 +118,9 @@ def runs(process):
 @pytest.mark.parametrize(
     ("job", "stopped"), [("job=plan", 130), pytest.param("accum.steps=auto", 75, marks=pytest.mark.slow)]
 )
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGINT, signal.SIGKILL]
+)
 def test_a_probe_ends_with_its_command(tmp_path, job, stopped, number):
     """Stopped in the middle of a probe or rehearsals, a command takes the children and their folders with it."""
     environment = os.environ | {"TMPDIR": str(tmp_path)}

@@ -44,6 +44,7 @@ assert (gc.get_freeze_count() > 100_000) is {frozen}
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "enabled", "frozen"),
     [

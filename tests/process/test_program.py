@@ -62,7 +62,7 @@ def test_is_own_command(monkeypatch, module, own):
     assert not is_own_command()
 
 
-@pytest.mark.parametrize("start", [["mine.py"], ["-m", "mine"]], ids=" ".join)
+@pytest.mark.parametrize("start", [["mine.py"], pytest.param(["-m", "mine"], marks=pytest.mark.slow)], ids=" ".join)
 def test_a_child_knows_the_choices_of_the_users_program(tmp_path, start):
     (tmp_path / "mine.py").write_text(OWN)
     command = [sys.executable, *start, "job=plan", "data=nothing", "run.seed=7"]

@@ -92,7 +92,9 @@ def check_generated(command, fake_job, tmp_path):
     return run
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "seed", [0, 1, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)]
+)
 def test_generated_overrides(seed, check_generated):
     check_generated(seed, 50)
 

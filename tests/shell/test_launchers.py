@@ -62,6 +62,7 @@ def value(overrides, key):
     return dict(each.split("=") for each in overrides)[key]
 
 
+@pytest.mark.slow
 def test_jobs_that_fail_are_reported(sweep, statuses):
     command = sweep(*JOBLIB, "data=folder", "data.path=nowhere", "batch_size=32,33")
     out, err = command.communicate()
