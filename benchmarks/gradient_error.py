@@ -32,7 +32,7 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 IMAGES, SHAPE, CLASSES = 32, (16, 16, 3), 10
 SEEDS = range(100, 132)
-BITS = (0, 22, 23, 24)
+BITS = (0, 21, 22, 23)
 MOVED = 1e-5
 
 

@@ -1,7 +1,7 @@
 """Streams of a reversible network in fixed point: sums are exact, so x1 = (x1 + F) - F gives the same bits.
 
 A stream of float32 loses bits in every sum. As integers of 32 bits, in units of 2^-bits, it loses none, takes the same
-memory, and with 23 bits is as fine as float32 from 1 on, and finer from 2.
+memory, and with 22 bits is as fine as float32 from 2 on, and finer from 4.
 """
 
 from __future__ import annotations

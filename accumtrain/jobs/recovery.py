@@ -7,14 +7,17 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
+from accumtrain.backprop.fixed_point import FixedPoint
 from accumtrain.config.schema import Config, RunConfig
 from accumtrain.console import warn
 from accumtrain.engine.window import Window
+from accumtrain.kinds.model_keys import ModelConfig
 from accumtrain.optim.rate_schedules import build_schedule
 
 RATE_FACTOR = 0.5  # on the learning rate, for each rollback
 ANOTHER_ORDER = 1_000_003  # added to the seed of the order of examples, for each rollback
 LARGEST_SEED = 2**31
+WIDER = 4  # bits before the point that a wider range of streams has more
 
 
 class Recovery:
@@ -77,6 +80,27 @@ class Recovery:
 
     def after_update(self) -> None:
         self._in_a_row = 0
+
+
+def out_of_range(model: ModelConfig, window: Window) -> str:
+    """What has happened where streams have left the range of their numbers."""
+    limit = FixedPoint(model.stream_bits or 0).limit(window.variables_[0].dtype)
+    return (
+        f"a stream of the network has left the range from -{limit:g} to {limit:g} of numbers with "
+        f"model.snap_bits={model.stream_bits}"
+    )
+
+
+def remedy(model: ModelConfig, run: str, *, in_range: bool) -> str:
+    """What to do about the run of this name, which has diverged."""
+    smaller = "lower optim.lr, lengthen schedule.warmup or set optim.clip_norm=1, under another run.name"
+    if in_range:
+        return smaller
+    bits = max((model.stream_bits or 0) - WIDER, 1)
+    return (
+        f"go on with model.snap_bits={bits} run.name={run} run.resume=force, whose range is {2**WIDER} times as large; "
+        f"or {smaller}"
+    )
 
 
 def warn_of_rate_jump(config: Config, total_before: int | None, total: int, done: int) -> None:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from accumtrain.backprop.fixed_point import FixedPoint
 from accumtrain.config.arithmetic import micro_batch_size, total_steps
 from accumtrain.config.convert import flat, to_mapping
 from accumtrain.config.schema import Config
@@ -229,16 +228,6 @@ class Session:
             f"update {self.done}: reversed activations had other bits than the computed ones, so a kernel has not "
             "given the same bits twice. From here on the gradient may be off by roundings: job=verify measures by how "
             "much, and model.memory=recompute or store reverses nothing"
-        )
-
-    def out_of_range(self) -> str:
-        """Why an update was not made whose streams left the range of their numbers, and what to do."""
-        bits = self.config.model.stream_bits or 0
-        limit = FixedPoint(bits).limit(self.window.model.trainable_variables[0].dtype)
-        return (
-            f"update {self.done + 1} is not finite: a stream of the network has left the range from -{limit:g} "
-            f"to {limit:g} of numbers with model.snap_bits={bits}; model.snap_bits={max(bits - 4, 1)}, in another run, "
-            "has one 16 times as large"
         )
 
     def note_skipped(self) -> None:

@@ -16,6 +16,7 @@ from accumtrain.engine.nonfinite import describe_state, describe_window
 from accumtrain.errors import DivergedError, Preempted
 from accumtrain.jobs.opening import show_opening
 from accumtrain.jobs.patience import evaluations_since_best
+from accumtrain.jobs.recovery import out_of_range, remedy
 from accumtrain.jobs.session import SKIPPED, Session
 from accumtrain.jobs.starting import show_start
 from accumtrain.jobs.summary import loss_of_a_guess, show_closing
@@ -279,10 +280,9 @@ class Training(Session):
 
     def _what_is_not_finite(self, update: dict[str, float]) -> str:
         if not update["state_finite"]:
-            left = describe_state(self.window)
-            return f"update {self.done} left {left} infinite or NaN, though loss and gradient were finite"
+            return f"update {self.done} left {describe_state(self.window)} infinite or NaN, from a finite gradient"
         if not update["in_range"]:
-            return self.out_of_range()
+            return f"update {self.done + 1} is not finite: {out_of_range(self.config.model, self.window)}"
         counted = self.window.loss_scale is not None  # which counts the window as skipped
         where = describe_window(self.window, self.step, self.batches(windows_back=int(counted)))
         return f"update {self.done + 1} is not finite, {where}"
@@ -293,8 +293,8 @@ class Training(Session):
             last = f"it was not made, and the state after update {self.done} is saved in {self.run_folder.path}"
         else:
             last = f"it is not saved, and the last checkpoint in {self.run_folder.path} is finite"
+        what_to_do = remedy(self.config.model, self.run_folder.path.name, in_range=bool(update["in_range"]))
         raise DivergedError(
-            f"{reason} (loss {update['loss']:.4g}, gradient norm {update['grad_norm']:.4g}); {last}: lower optim.lr, "
-            "lengthen schedule.warmup or set optim.clip_norm=1, under another run.name",
+            f"{reason} (loss {update['loss']:.4g}, gradient norm {update['grad_norm']:.4g}); {last}: {what_to_do}",
             self.result("diverged"),
         )

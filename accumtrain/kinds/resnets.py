@@ -123,7 +123,7 @@ class RevNetConfig(ResNetConfig):
     kind: str = "revnet"
     memory: Annotated[int | str, COUNT, MEMORY] = REVERSE
     filters: list[int] = field(default_factory=lambda: [32, 32, 64, 112])
-    snap_bits: Annotated[int, Range(0, 27)] = 23
+    snap_bits: Annotated[int, Range(0, 27)] = 22
 
     functions: ClassVar[int] = 2
 

@@ -30,7 +30,7 @@ WHOLE = "gradient of 2 micro-batches against one batch"
 LOSS = "loss against one written apart, in float64"
 DERIVATIVE = "gradient against differences of the loss, in float64"
 EVALUATION = "evaluation by the statistics of a batch against its training pass, in float64"
-STREAMS = "gradient with streams of 23 bits behind the point, against that in float64"
+STREAMS = "gradient with streams of 22 bits behind the point, against that in float64"
 REVERSAL = "largest reconstruction error of a stream"
 
 
@@ -91,7 +91,7 @@ def test_streams_off_the_grid_fail(command, tmp_path):
     answer = command(*WINDOW, *REVNET, SGD, "model.snap_bits=0", "run.name=run")
     assert answer.code == VerificationError.exit_code == 7
     assert "2 of 18 checks failed" in answer.err
-    assert "model.snap_bits=23 makes it exact" in answer.out
+    assert "model.snap_bits=22 makes it exact" in answer.out
     records = json.loads((tmp_path / "runs" / "run" / "verify.json").read_text())["checks"]
     bad = [record["check"] for record in records if record["passed"] is False]
     assert bad[0].endswith("memory=reverse")

@@ -91,7 +91,7 @@ def _same_bits(
 def _of_floats(difference: float) -> str:
     return (
         f"model.snap_bits=0 makes streams of floats: reversal holds to a rounding per unit only, and the gradient is "
-        f"off by {difference:.1e} of itself; model.snap_bits=23 makes it exact"
+        f"off by {difference:.1e} of itself; model.snap_bits=22 makes it exact"
     )
 
 
