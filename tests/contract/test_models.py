@@ -59,7 +59,7 @@ class Variant:
         if self.precision == "float32":
             if self.name == "keras" and memory != STORE:
                 return True
-            return self.key not in (None, "norm") and memory not in (STORE, self.config(STORE).policies[-1])
+            return self.key is not None and memory != self.config(STORE).policies[-1]
         if self.precision == "float64":
             return self.name != "lenet"
         if self.name == "keras" or self.key is not None:

@@ -24,7 +24,12 @@ Spoiled = tuple[DataConfig, list[str]]  # and the names of the examples in messa
 
 
 @pytest.fixture(
-    params=["folder", "tfrecord", pytest.param("tfds tfrecord", marks=pytest.mark.slow), "tfds array_record"]
+    params=[
+        "folder",
+        pytest.param("tfrecord", marks=pytest.mark.slow),
+        pytest.param("tfds tfrecord", marks=pytest.mark.slow),
+        pytest.param("tfds array_record", marks=pytest.mark.slow),
+    ]
 )
 def spoiled(
     request: pytest.FixtureRequest,

@@ -26,7 +26,7 @@ def examples(data: Data, split: str) -> dict[int, int]:
     return dict(zip(numbers, joined["label"][real].tolist(), strict=True))
 
 
-@pytest.mark.parametrize("resident_bytes", [0, 2**20])
+@pytest.mark.parametrize("resident_bytes", [pytest.param(0, marks=pytest.mark.slow), 2**20])
 def test_both_formats_give_the_same_batches(
     prepare_tfds: Prepare, monkeypatch: pytest.MonkeyPatch, resident_bytes: int
 ) -> None:

@@ -13,7 +13,16 @@ import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 # take more than 10 s; .ci/run runs own_cnn with the wheel
-SLOW = {"own_cnn", "fine_tuning", "mirrored", "plan_train_compare", "reversible", "transformer", "two_losses"}
+SLOW = {
+    "mnist_convnet",
+    "own_cnn",
+    "fine_tuning",
+    "mirrored",
+    "plan_train_compare",
+    "reversible",
+    "transformer",
+    "two_losses",
+}
 SERVERS = {"serving"}  # of what a run leaves: run by test_use.py
 WITH_RUNS = {"fine_tuning", "plan_train_compare"}  # write into runs/
 ACCURACY = re.compile(r"(?:val_accuracy:|val accuracy|digit_accuracy:) (\d\.\d+)")

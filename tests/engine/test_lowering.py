@@ -54,7 +54,14 @@ def test_replays_are_held_back_by_barriers():
     assert barriers("reverse") > barriers("store")
 
 
-@pytest.mark.parametrize(("memory", "joined"), [("reverse", True), ("recompute", True), ("store", False)])
+@pytest.mark.parametrize(
+    ("memory", "joined"),
+    [
+        ("reverse", True),
+        pytest.param("recompute", True, marks=pytest.mark.slow),
+        pytest.param("store", False, marks=pytest.mark.slow),
+    ],
+)
 def test_streams_of_half_the_lanes_are_kept_as_one(memory, joined, monkeypatch):
     """Those of the stem, [4, 8, 8, 16] each: the unit after it can't be reversed."""
     monkeypatch.setattr(replay, "LANES", 32)

@@ -77,6 +77,7 @@ def test_a_slow_input_is_found(measured, monkeypatch):
     assert result["input_images_per_second"] < 2 * 8 / 0.05, "some batches were ready when the clock started"
 
 
+@pytest.mark.slow
 def test_a_step_is_traced_once(measured, monkeypatch):
     probes = []
     monkeypatch.setattr(bench, "DryRun", lambda *arguments: probes.append(DryRun(*arguments)) or probes[-1])

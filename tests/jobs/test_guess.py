@@ -20,6 +20,7 @@ def test_a_model_that_has_learned_nothing(compose, tmp_path, capsys, rate, epoch
     assert ("is that of a guess (2.3026), the model has learned nothing: try another optim.lr" in warned) == told
 
 
+@pytest.mark.slow
 def test_statistics_that_lag_behind(compose, tmp_path, capsys):
     """Training learns; evaluation uses moving statistics that are almost the initial ones."""
     lagging = ("model.norm_momentum=0.9999", "model.units=[1,1,1]", "optim.lr=0.1", "train.epochs=2")

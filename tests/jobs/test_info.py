@@ -181,6 +181,7 @@ def test_a_summary_of_an_earlier_version(trained, command, tmp_path):
     assert "started  here" in command("job=info", "run.name=one").out
 
 
+@pytest.mark.slow
 def test_it_names_the_split_that_chose_the_best_state(compose, command, tmp_path):
     run(compose(*SMALL, "run.name=two", f"run.dir={tmp_path}/runs", "data.val_fraction=0.25"))
     answer = command("job=info", "run.name=two")

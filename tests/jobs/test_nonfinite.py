@@ -98,6 +98,7 @@ def test_skip_counts_and_continues_with_the_next_examples(config, planted, tmp_p
     assert manifest["recovery"]["skipped"] == 1
 
 
+@pytest.mark.slow
 def test_skip_has_a_limit_in_a_row(config, planted):
     planted(3, times=3)
     with pytest.raises(DivergedError, match="update 4 is not finite"):
@@ -129,6 +130,7 @@ def test_rollback_goes_to_the_last_checkpoint_with_a_lower_rate(config, planted,
     assert [each["learning_rate"] for each in records] == pytest.approx([0.01] * 2 + [0.005] * 4)
 
 
+@pytest.mark.slow
 def test_rollback_has_a_limit(config, planted, tmp_path):
     planted(3, times=100)
     with pytest.raises(DivergedError):

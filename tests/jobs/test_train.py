@@ -186,6 +186,7 @@ def test_the_best_is_chosen_on_validation_and_tested_once(config, tmp_path, caps
     assert {name: evaluation["test"][name] for name in ("loss", "accuracy")} == summary["test"]
 
 
+@pytest.mark.slow
 def test_patience_ends_a_run_and_the_same_command_changes_nothing(config, tmp_path, capsys):
     overrides = ("patient", "optim.lr=1e-30", "train.patience=1", "model.norm=group")  # nothing is learned
     summary = run(config(*overrides))

@@ -120,6 +120,7 @@ def test_the_averages_begin_with_the_weights(config):
     assert all(np.array_equal(average.numpy(), weight.numpy()) for average, weight in pairs)
 
 
+@pytest.mark.slow
 def test_resume_is_exact(config, compose, runs, tmp_path):
     """Two updates and two more end in the same bits as four, and the continued run does not load again."""
     run(config(FREEZE, "train.steps=2"))

@@ -234,6 +234,7 @@ def test_steps_are_a_whole_number(steps):
         accumulate(model_of(), steps)
 
 
+@pytest.mark.slow
 def test_training_that_was_killed_goes_on(tmp_path):
     class Kill(keras.callbacks.Callback):
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -298,6 +299,7 @@ def ignoring(mark: float) -> Any:
 OWN_MEANS = [Squares(), lambda y, p: keras.ops.mean(keras.ops.abs(y - p)), keras.losses.Dice(axis=1)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", OWN_MEANS)
 def test_own_losses_that_are_means(loss: Any) -> None:
     assert_same_fit(pair(loss=loss), X, np.eye(3, dtype=np.float32)[Y])

@@ -123,6 +123,7 @@ def probabilities() -> keras.Model:
 HEADS = {"best": None, "trained": CROSS_ENTROPY, "unused": None}
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Gradients do not exist")  # as Keras says of the head without a loss
 @pytest.mark.parametrize(
     ("build", "loss", "optimizer"),
@@ -153,6 +154,7 @@ def reused() -> keras.Model:
     return keras.Model(inputs, squash(keras.layers.Dense(4)(x)))
 
 
+@pytest.mark.slow
 def test_recomputation_of_layers_that_are_called_elsewhere() -> None:
     """In another model before; but not twice in this one."""
 

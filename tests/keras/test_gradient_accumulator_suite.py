@@ -240,6 +240,7 @@ def test_a_network_of_keras_applications_needs_no_other_layers():
         np.testing.assert_allclose(ours.numpy(), theirs.numpy(), rtol=NEAR)
 
 
+@pytest.mark.slow
 @DOORS
 def test_several_inputs_and_tasks(door, tmp_path):
     """test_multitask.py: a reconstruction and a classification, with all losses and metrics."""

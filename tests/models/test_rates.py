@@ -20,7 +20,7 @@ OPTIMIZERS = [
     ("optim=adamw", "optim.weight_decay=0.1"),
     ("optim=sgd", "optim.weight_decay=0.1"),
     ("optim=adafactor", "optim.momentum=0.9"),
-    ("optim=adafactor", "optim.lr=null"),
+    pytest.param(("optim=adafactor", "optim.lr=null"), marks=pytest.mark.slow),
     pytest.param(("optim=keras", "optim.name=Nadam", "optim.weight_decay=0.1"), marks=pytest.mark.slow),
     pytest.param(("optim=keras", "optim.name=Muon", "optim.weight_decay=0.1"), marks=pytest.mark.slow),
 ]

@@ -29,6 +29,7 @@ def differences() -> dict[str, dict[str, float]]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_replicas_stay_equal_to_one_device(differences, case):
     assert differences[case] == {"weights": 0.0, "state": 0.0, "moved": 1.0}

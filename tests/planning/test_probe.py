@@ -33,6 +33,7 @@ def config(compose, tmp_path):
     return of
 
 
+@pytest.mark.slow
 def test_probe_measures_a_run_without_tensorflow_here(config, tmp_path):
     asked = config("batch_size=32")
     program = (

@@ -43,13 +43,13 @@ def stop_in(monkeypatch):
     ("place", "message"),
     [
         pytest.param("jobs.session:resolve", NOTHING_LOST, marks=pytest.mark.slow),
-        ("jobs.session:open_data", NOTHING_LOST),
+        pytest.param("jobs.session:open_data", NOTHING_LOST, marks=pytest.mark.slow),
         pytest.param("jobs.session:build_window", NOTHING_LOST, marks=pytest.mark.slow),
         pytest.param("engine.step:Step.trace", "stopped after update 0 of 3", marks=pytest.mark.slow),
         pytest.param("engine.step:Step.accumulate", "stopped after update 0 of 3", marks=pytest.mark.slow),
         ("engine.step:Step.commit", "stopped after update 1 of 3"),
         ("engine.evaluator:Evaluator.__call__", "stopped after update 2 of 3"),
-        ("jobs.train:draw_curves", NOTHING_LOST),
+        pytest.param("jobs.train:draw_curves", NOTHING_LOST, marks=pytest.mark.slow),
     ],
 )
 def test_sigterm(compose, tmp_path, monkeypatch, stop_in, place, message):

@@ -121,6 +121,7 @@ def test_characters_that_the_terminal_does_not_know(shell, tmp_path):
     assert ended.returncode == 0, ended.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.launchers
 def test_a_sweep_whose_console_is_gone_goes_on(shell, tmp_path):
     sweep = "$RUN -m run.name=one,two hydra/launcher=joblib hydra.launcher.n_jobs=2"
