@@ -94,6 +94,7 @@ def peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("resident_bytes", [2**24, 0], ids=["in memory", "streamed"])
 def test_images(tmp_path: Path, folder_config: MakeConfig, monkeypatch: pytest.MonkeyPatch, resident_bytes: int):
     monkeypatch.setattr(resident, "RESIDENT_BYTES", resident_bytes)
@@ -153,6 +154,7 @@ def test_records_that_are_no_examples(make_shards: Callable, tfrecord_config: Ma
     assert bad >= 20
 
 
+@pytest.mark.slow
 def test_damaged_shards(make_shards: Callable, tfrecord_config: MakeConfig):
     """No damage of a file is ever read as another example: what is not as it was written is an error."""
     (train,) = make_shards("train", (6,))

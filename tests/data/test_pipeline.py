@@ -74,6 +74,7 @@ def test_elements_have_static_shapes(data: Data) -> None:
     assert train_batches(data, batch=4, first=0, seed=0).element_spec == (specs | mixed if data.mix.on else specs)
 
 
+@pytest.mark.slow
 def test_stream_can_be_entered_anywhere(data: Data) -> None:
     whole = take(data, 8, batch=8)
     for first in (1, 8, 37):

@@ -116,6 +116,7 @@ def test_a_worker_that_is_killed(team, victim):
         assert ended(workers[index]) == lost(victim, "went away")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 2])
 def test_a_worker_that_stands_still(team, victim):
     workers = team(HANGS, HANGS, HANGS)

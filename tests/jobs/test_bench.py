@@ -38,6 +38,7 @@ def measured(compose, tmp_path, monkeypatch):
     return run
 
 
+@pytest.mark.slow
 def test_the_numbers_agree(measured, tmp_path, capsys):
     result = measured()
     assert result["updates"] >= 3  # several may share a call

@@ -33,6 +33,7 @@ def probed(monkeypatch):
     return asked
 
 
+@pytest.mark.slow
 def test_policies_side_by_side(compose, probed, tmp_path, capsys):
     result = run(compose("job=memory", "batch_size=64", "accum.steps=2", f"run.dir={tmp_path}", "run.name=one"))
     assert probed == [

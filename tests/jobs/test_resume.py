@@ -88,6 +88,7 @@ def test_links_are_not_followed(config, tmp_path, name):
     assert target.read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_a_picture_that_is_a_link_is_replaced(config, trained, tmp_path):
     target = tmp_path / "precious"
     target.write_text("mine")
@@ -114,13 +115,14 @@ def swap_names(folder):
     (folder / "cat/0.png").rename(folder / "cat/7.png")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "drift",
     [
         rename_a_class,
-        pytest.param(delete_an_image, marks=pytest.mark.slow),
-        pytest.param(move_an_image, marks=pytest.mark.slow),
-        pytest.param(swap_names, marks=pytest.mark.slow),
+        delete_an_image,
+        move_an_image,
+        swap_names,
     ],
 )
 def test_changed_data_is_refused_by_name(config, trained, photos, drift):

@@ -187,6 +187,7 @@ def test_refused(config, runs, tmp_path, weights, more, said):
     assert said in str(refused.value)
 
 
+@pytest.mark.slow
 def test_evaluation_needs_the_weights_no_more(config, compose, tmp_path, runs):
     shutil.copytree(runs / "base", tmp_path / "gone")
     run(config("train.steps=1", weights=tmp_path / "gone"))

@@ -50,6 +50,7 @@ def assert_same_fit(models: tuple[keras.Model, keras.Model], *data: Any, batch: 
     assert_same(*models)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [1, 3, 16, 100], ids=str)
 def test_every_number_of_micro_batches_is_the_whole_batch(steps):
     assert_same_fit(pair(steps=steps, metrics=["accuracy"]), X, Y)  # batches of 16, 16 and 8

@@ -76,6 +76,7 @@ def test_updates_are_those_of_the_whole_batch(name: str, optimizer: str, float64
     assert int(ours.optimizer.iterations.numpy()) == UPDATES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", ["store", "recompute"])
 def test_losses_of_weights_and_layers_and_example_weights(memory: str, float64: None) -> None:
     """Regularizers, activity losses and sample_weight, whole and between cut points."""

@@ -76,7 +76,8 @@ def test_updates_are_bitwise_those_of_the_other_door(options, dtype):
         np.testing.assert_array_equal(got, want.numpy(), strict=True)
 
 
-@pytest.mark.parametrize("jit", [None, pytest.param(True, marks=[pytest.mark.xla, pytest.mark.slow])])
+@pytest.mark.slow
+@pytest.mark.parametrize("jit", [None, pytest.param(True, marks=pytest.mark.xla)])
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
 def test_a_graph_makes_the_same_updates(options, jit):
     found = by_keras(options, "float32", lambda step: tf.function(step, jit_compile=jit, autograph=False))
@@ -94,6 +95,7 @@ def test_the_state_is_factored():
     assert sum(int(np.prod(slot.shape)) for slot in largest.variables) == sum(sizes) + 2  # and the rate
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jit", [None, pytest.param(True, marks=pytest.mark.xla)])
 @pytest.mark.parametrize("preset", ADAFACTOR_PRESETS)
 def test_zero_gradients_move_nothing(preset, jit):

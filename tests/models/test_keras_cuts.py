@@ -144,6 +144,7 @@ def test_replay_draws_the_same_dropout():
     assert distance(gradients(model)[1], expected) > 1e-2
 
 
+@pytest.mark.slow
 def test_memory_is_saved():
     peaks = {memory: tensor_bytes(window_of(memory, residual(blocks=8))) for memory in ("store", "recompute")}
     assert peaks["recompute"] < 0.5 * peaks["store"]
@@ -252,6 +253,7 @@ def test_multiplications_are_those_of_the_kernels():
     assert sum(piece.multiplications for piece in chain) == 8 * 8 * 4 * 3 * 3 * 3 + 8 * 8 * 4 * 25 + 7 * 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.2, 0.5])
 def test_segments_that_are_kept_change_the_gradient_by_no_more_than_recomputing(share):
     def built(memory, kept_share=0.0):

@@ -143,6 +143,7 @@ def test_a_probe_ends_with_its_command(tmp_path, job, stopped, number):
     assert eventually(lambda: not list(tmp_path.glob("accumtrain-probe-*")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("overrides", "code"),
     [
