@@ -35,8 +35,8 @@ def describe_window(window: Window, step: Step, batches: Any) -> str:
 
 
 def describe_state(window: Window) -> str:
-    """Names the variables whose values are not finite, as a checkpoint does."""
-    return _listed(_nonfinite(window, ((variable, variable) for variable in window.written)))
+    """Names the variables that are infinite or NaN, as a checkpoint does, and says that they are."""
+    return f"{_listed(_nonfinite(window, ((each, each) for each in window.written)))} infinite or NaN"
 
 
 def _nonfinite(window: Window, values: Iterable[tuple[tf.Variable, tf.Variable]]) -> list[str]:

@@ -96,10 +96,11 @@ def remedy(model: ModelConfig, run: str, *, in_range: bool) -> str:
     smaller = "lower optim.lr, lengthen schedule.warmup or set optim.clip_norm=1, under another run.name"
     if in_range:
         return smaller
-    bits = max((model.stream_bits or 0) - WIDER, 1)
+    bits = model.stream_bits or 0
+    fewer = max(bits - WIDER, 1)
     return (
-        f"go on with model.snap_bits={bits} run.name={run} run.resume=force, whose range is {2**WIDER} times as large; "
-        f"or {smaller}"
+        f"go on with model.snap_bits={fewer} run.name={run} run.resume=force, whose range is {2 ** (bits - fewer)} "
+        f"times as large; or {smaller}"
     )
 
 

@@ -280,7 +280,7 @@ class Training(Session):
 
     def _what_is_not_finite(self, update: dict[str, float]) -> str:
         if not update["state_finite"]:
-            return f"update {self.done} left {describe_state(self.window)} infinite or NaN, from a finite gradient"
+            return f"update {self.done} left {describe_state(self.window)}, though loss and gradient were finite"
         if not update["in_range"]:
             return f"update {self.done + 1} is not finite: {out_of_range(self.config.model, self.window)}"
         counted = self.window.loss_scale is not None  # which counts the window as skipped

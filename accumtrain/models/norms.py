@@ -18,6 +18,7 @@ from accumtrain.models.norm_gradient import ALL, Reread, norm_gradient
 
 EPSILON = 1e-3
 MOMENTUM = 0.9
+Pair = tuple[tf.Tensor, tf.Tensor]  # gamma and beta, or mean and variance
 ONEDNN_BLOCK = 16  # channels that oneDNN's bfloat16 kernels process at once
 
 
@@ -47,7 +48,7 @@ class BatchNorm(tf.Module):
         if low_peak and mode.training and self._in_parts(x) and could_possibly_record():
             return self._with_gradient_in_parts(x, mode, factor)
         known = None if mode.training else (self.moving_mean, self.moving_variance)
-        return self._normalise(x, self.gamma, self.beta, mode, known, factor)[0]
+        return self._normalise(x, (self.gamma, self.beta), mode, known, factor)[0]
 
     def pullback(
         self, x: tf.Tensor, mode: Mode, factor: float = 1.0, reread: Reread | None = None
@@ -61,7 +62,7 @@ class BatchNorm(tf.Module):
         if self.frozen or (x.dtype == tf.float64 and not in_parts):
             return tape_pullback(self, times(x, 1.0 / factor), mode)
         gamma = tf.convert_to_tensor(self.gamma)
-        y, reserved = self._normalise(x, gamma, self.beta, mode, mode.saved_for_replay(self), factor)
+        y, reserved = self._normalise(x, (gamma, self.beta), mode, mode.saved_for_replay(self), factor)
 
         def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, Gradients]:
             if reread is not None and in_parts:
@@ -84,7 +85,7 @@ class BatchNorm(tf.Module):
     def _with_gradient_in_parts(self, x: tf.Tensor, mode: Mode, factor: float) -> tf.Tensor:
         @tf.custom_gradient
         def normalised(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> tuple[tf.Tensor, Callable]:
-            y, reserved = self._normalise(x, gamma, beta, mode, None, factor)
+            y, reserved = self._normalise(x, (gamma, beta), mode, None, factor)
 
             def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
                 reread = Reread(lambda when, images=ALL: after(when, x)[images], low_peak=True)
@@ -121,13 +122,7 @@ class BatchNorm(tf.Module):
         return tf.cast(x if when is None else after([when], x), tf.float32)
 
     def _normalise(
-        self,
-        x: tf.Tensor,
-        gamma: tf.Tensor,
-        beta: tf.Tensor,
-        mode: Mode,
-        known: tuple[tf.Tensor, tf.Tensor] | None,
-        factor: float = 1.0,
+        self, x: tf.Tensor, affine: Pair, mode: Mode, known: Pair | None, factor: float
     ) -> tuple[tf.Tensor, Sequence[tf.Tensor]]:
         """Normalises by the known mean and variance or by those of x, which is a multiple of `factor`.
 
@@ -136,27 +131,20 @@ class BatchNorm(tf.Module):
         """
         in_float64 = x.dtype == tf.float64
         normalise = self._in_float64 if in_float64 else self._fused
-        y, mean, variance, *reserved = normalise(x, gamma, beta, known, EPSILON * factor**2)
+        y, mean, variance, *reserved = normalise(x, affine, known, EPSILON * factor**2)
         if known is None and mode.recording:
             mode.record(self, times(mean, 1.0 / factor), times(variance, factor**-2))
             if in_float64 or not on_gpu():  # a GPU's fused kernels return other tensors than mean and variance
                 mode.saved[self] = reserved[0], reserved[1]
         return y, reserved
 
-    def _fused(
-        self,
-        x: tf.Tensor,
-        gamma: tf.Tensor,
-        beta: tf.Tensor,
-        known: tuple[tf.Tensor, tf.Tensor] | None,
-        epsilon: float,
-    ) -> Sequence[tf.Tensor]:
+    def _fused(self, x: tf.Tensor, affine: Pair, known: Pair | None, epsilon: float) -> Sequence[tf.Tensor]:
         """By TensorFlow's operation: the output, mean, biased variance, and what the gradient needs."""
         empty = tf.zeros([0])
         y, mean, variance, *reserved = tf.raw_ops.FusedBatchNormV3(
             x=self._widen(x),
-            scale=gamma,
-            offset=beta,
+            scale=affine[0],
+            offset=affine[1],
             mean=empty if known is None else known[0],
             variance=empty if known is None else known[1],
             epsilon=epsilon,
@@ -167,16 +155,10 @@ class BatchNorm(tf.Module):
             return y, *known, *known, empty
         return y, mean, variance * _unbiased_to_biased(x, variance.dtype), *reserved
 
-    def _in_float64(
-        self,
-        x: tf.Tensor,
-        gamma: tf.Tensor,
-        beta: tf.Tensor,
-        known: tuple[tf.Tensor, tf.Tensor] | None,
-        epsilon: float,
-    ) -> Sequence[tf.Tensor]:
+    def _in_float64(self, x: tf.Tensor, affine: Pair, known: Pair | None, epsilon: float) -> Sequence[tf.Tensor]:
         """As `_fused`, in plain operations, as the fused one has no float64."""
         mean, variance = tf.nn.moments(x, [0, 1, 2]) if known is None else known
+        gamma, beta = affine
         y = tf.nn.batch_normalization(x, mean, variance, beta, gamma, epsilon)
         return y, mean, variance, mean, variance
 

@@ -21,8 +21,8 @@ UNIT_PARTS = 4  # of a layer's path, such as segments/1/units/2: moments in the 
 RUNS = 5  # that are played for a peak
 STEPS = 12  # micro-steps of each
 FIRST_FULL = 2  # the first step of a recording that begins with all batches of its size ready
-_Step = tuple[Sequence[int], Sequence[int]]  # its actions, and the places of the data pipeline's among them
 NO_LIMIT = 2**50  # bytes: whether a peak fits is decided afterwards
+_Step = tuple[Sequence[int], Sequence[int]]  # its actions, and the places of the data pipeline's among them
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,10 @@ class Replay:
 
     def __init__(self, recording: Recording, first_piece: int = 0):
         self._recording, self._before = recording, recording.steps[0]
+        spans = list(pairwise([*recording.steps, recording.after_steps]))
+        again = min(len(spans) - 1, FIRST_FULL)  # from here on steps can be repeated
+        self._filling = recording.actions[self._before : spans[again][0]]
+        self._repeated = [self._step(*span) for span in spans[again:]]
         self._start = _State(BestFitAllocator(limit=NO_LIMIT), {})
         if first_piece:
             allocator = self._start.allocator
@@ -70,23 +74,19 @@ class Replay:
         How well the allocator packs memory depends on when the data pipeline takes its part, which differs from step to
         step. So several runs are played, each with a timing of its own, and the median of their peaks is taken.
         """
-        recording, asked = self._recording, self._asked(micro_batch)
-        spans = list(pairwise([*recording.steps, recording.after_steps]))
-        again = min(len(spans) - 1, FIRST_FULL)  # from here on steps can be repeated
-        begun = self._start.copy()
-        begun.play(recording.actions[self._before : spans[again][0]], asked)
-        repeated = [self._step(*span) for span in spans[again:]]
-        return round(
-            statistics.median(self._peak_of_run(begun.copy(), repeated, asked, Random(seed)) for seed in range(RUNS))
-        )
+        asked = self._asked(micro_batch)
+        filled = self._start.copy()
+        filled.play(self._filling, asked)
+        return round(statistics.median(self._peak_of_run(filled.copy(), asked, Random(seed)) for seed in range(RUNS)))
 
-    def _peak_of_run(self, state: _State, repeated: Sequence[_Step], asked: Sequence[int], draw: Random) -> int:
+    def _peak_of_run(self, state: _State, asked: Sequence[int], draw: Random) -> int:
         ready = list(state.addresses)
         peak = 0
         for step in range(STEPS):
-            if step and step % len(repeated) == 0:
+            place = step % len(self._repeated)
+            if step and place == 0:
                 self._renew(state, ready, asked)
-            actions, of_data = repeated[step % len(repeated)]
+            actions, of_data = self._repeated[place]
             peak = max(peak, state.play(with_other_timing(actions, of_data, draw), asked))
         return peak
 

@@ -110,6 +110,7 @@ def test_functions_that_are_traced_later_do_not_meet_the_names_of_kept_ones(tmp_
     assert trained(again, make_cache(tmp_path, again), together=False)[0] == state
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "damage",
     [
@@ -123,7 +124,6 @@ def test_functions_that_are_traced_later_do_not_meet_the_names_of_kept_ones(tmp_
     ],
     ids=["empty", "cut", "a bit", "not packed", "no header", "another model", "no functions"],
 )
-@pytest.mark.slow
 def test_a_damaged_file_is_told_traced_again_and_replaced(damage, tmp_path, capsys):
     state = fill(tmp_path)
     files = {path: path.read_bytes() for path in tmp_path.iterdir()}

@@ -71,7 +71,7 @@ def test_a_power_of_two_as_scale_changes_no_bit_where_nothing_overflows():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("norm", [pytest.param("batch", marks=pytest.mark.slow), "group"])
+@pytest.mark.parametrize("norm", ["batch", "group"])
 def test_reversed_equals_stored_in_float16(norm):
     updated = []
     for memory in ("store", "reverse"):

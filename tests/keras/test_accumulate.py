@@ -203,7 +203,7 @@ def test_adaptive_clipping_bounds_each_unit(factor):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("open_window", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("open_window", [True, False])
 def test_a_saved_model_goes_on_in_a_fresh_process(tmp_path, open_window):
     first = 24 if open_window else 32
     model = model_with(Accumulate(keras.optimizers.AdamW(1e-2), 4, at_end="keep"))

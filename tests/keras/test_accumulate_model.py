@@ -355,7 +355,7 @@ def two_outputs(*names: str) -> keras.Model:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("reduction", ["sum_over_batch_size", "sum"])
-@pytest.mark.parametrize("batch", [10, pytest.param(16, marks=pytest.mark.slow)])  # 10 in micro-batches of 3 and 2
+@pytest.mark.parametrize("batch", [10, 16])  # 10 in micro-batches of 3 and 2
 def test_one_loss_object_for_two_outputs_and_their_losses(batch, reduction):
     loss = keras.losses.MeanSquaredError(reduction=reduction)
     one_hot = np.eye(3, dtype=np.float32)[Y]

@@ -148,8 +148,8 @@ def test_a_probe_ends_with_its_command(tmp_path, job, stopped, number):
     ("overrides", "code"),
     [
         (("data=folder", "data.path=nowhere"), 3),
-        pytest.param(("data=tfds", "data.name=mnist", "data.dir=nowhere"), 3, marks=pytest.mark.slow),
-        pytest.param(("device=mirrored",), 2, marks=pytest.mark.slow),
+        (("data=tfds", "data.name=mnist", "data.dir=nowhere"), 3),
+        (("device=mirrored",), 2),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )

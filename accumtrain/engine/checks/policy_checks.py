@@ -21,6 +21,7 @@ from accumtrain.engine.checks.result import ROUNDING, Result, relative_differenc
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
 from accumtrain.kinds.model_keys import REVERSE
+from accumtrain.kinds.resnets import RevNetConfig
 
 Batch = Mapping[str, tf.Tensor]
 
@@ -91,7 +92,7 @@ def _same_bits(
 def _of_floats(difference: float) -> str:
     return (
         f"model.snap_bits=0 makes streams of floats: reversal holds to a rounding per unit only, and the gradient is "
-        f"off by {difference:.1e} of itself; model.snap_bits=22 makes it exact"
+        f"off by {difference:.1e} of itself; model.snap_bits={RevNetConfig.snap_bits} makes it exact"
     )
 
 
