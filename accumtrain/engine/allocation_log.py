@@ -14,7 +14,6 @@ from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XLine, XPlane, XSpace  #
 ALLOCATION, DEALLOCATION = "MemoryAllocation", "MemoryDeallocation"
 EVERY_ALLOCATION = tf.profiler.experimental.ProfilerOptions(host_tracer_level=3)
 MARK = "accumtrain:"
-DATA_THREADS = "tf_data_"  # how TensorFlow names them: tf_data_private_threadpool, tf_data_iterator_get_next, ...
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,7 @@ class Change:
         asked: bytes asked for.
         operation: name of the operation that runs then on that thread; None if none does.
         operation_ended: when that operation ended.
-        thread: name and number of the thread, as TensorFlow calls it; `of_data` says whether it is tf.data's.
+        thread: name and number of the thread. The name may be that of another one, which has ended.
     """
 
     moment: int
@@ -38,18 +37,14 @@ class Change:
     operation_ended: int | None
     thread: str
 
-    @property
-    def of_data(self) -> bool:
-        """Whether a thread of the data pipeline did it."""
-        return self.thread.startswith(DATA_THREADS)
-
 
 @dataclass
 class Log:
-    """All changes in the order of time, and the moments of the marks that the work has set."""
+    """All changes in the order of time, the moments of the marks that the work has set, and by which thread it did."""
 
     changes: list[Change] = field(default_factory=list)
     marks: list[tuple[int, str]] = field(default_factory=list)
+    marked_by: str = ""
 
 
 def mark(name: str) -> None:
@@ -72,25 +67,29 @@ def log_allocations(work: Callable[[], Any]) -> Log:
         space = XSpace.FromString(path.read_bytes())
     log = Log()
     for plane in space.planes:
-        for found in _changes_and_marks(plane):
+        for thread, found in _changes_and_marks(plane):
             if isinstance(found, Change):
                 log.changes.append(found)
             else:
                 log.marks.append(found)
+                log.marked_by = thread
     log.changes.sort(key=lambda change: change.moment)
     log.marks.sort()
     return log
 
 
-def _changes_and_marks(plane: XPlane) -> Iterator[Change | tuple[int, str]]:
+def _changes_and_marks(plane: XPlane) -> Iterator[tuple[str, Change | tuple[int, str]]]:
     names = {key: found.name for key, found in plane.event_metadata.items()}
     stat_names = {key: found.name for key, found in plane.stat_metadata.items()}
     for line in plane.lines:
-        yield from _of_thread(line, names, stat_names)
+        thread = f"{line.name}/{line.id}"
+        for found in _of_thread(line, thread, names, stat_names):
+            yield thread, found
 
 
-def _of_thread(line: XLine, names: dict[int, str], stat_names: dict[int, str]) -> Iterator[Change | tuple[int, str]]:
-    thread = f"{line.name}/{line.id}"
+def _of_thread(
+    line: XLine, thread: str, names: dict[int, str], stat_names: dict[int, str]
+) -> Iterator[Change | tuple[int, str]]:
     running: dict[str, int] = {}  # the end of the operation of each name that began last
     for event in sorted(line.events, key=lambda each: each.offset_ps):
         name, moment = names[event.metadata_id], line.timestamp_ns * 1000 + event.offset_ps

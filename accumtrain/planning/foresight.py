@@ -144,7 +144,7 @@ def _ask(requests: Sequence[dict[str, Any]]) -> list[dict[str, Any]] | str:
     memory = [request["config"]["model"]["memory"] for request in requests]
     say(f"rehearsing {', '.join(memory)}: two small micro-batches each")
     free = free_bytes()
-    at_once = max(1, min(os.cpu_count() or 1, free // ONE_REHEARSAL))
+    at_once = max(1, free // ONE_REHEARSAL)  # also more than processors: each has moments with little to do
     with ExitStack() as stack:
         names = [stack.enter_context(tempfile.TemporaryDirectory(prefix="accumtrain-probe-")) for _ in requests]
         asked = [

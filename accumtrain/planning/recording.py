@@ -105,6 +105,7 @@ def _pair(rehearsal: Rehearsal) -> tuple[list[_Taken], list[int], list[int]]:
     """The pieces, the actions as in a Recording, and the moment of each action."""
     log = rehearsal.log
     marks, names = [moment for moment, _ in log.marks], [name for _, name in log.marks]
+    of_step = _threads_of_steps(rehearsal)
     taken: list[_Taken] = []
     actions: list[int] = []
     moments: list[int] = []
@@ -118,12 +119,29 @@ def _pair(rehearsal: Rehearsal) -> tuple[list[_Taken], list[int], list[int]]:
             moments.append(change.moment)
             # what the pipeline takes between two steps belongs to the step before
             size_of_step = part.replace(SETTLED, STEP)
-            taken.append(_Taken(change, size_of_step, place, not change.of_data))
+            taken.append(_Taken(change, size_of_step, place, change.thread in of_step))
         elif (number := held.pop(change.address, None)) is not None:
             taken[number].ended = change.moment
             actions.append(~number)
             moments.append(change.moment)
     return taken, actions, moments
+
+
+def _threads_of_steps(rehearsal: Rehearsal) -> set[str]:
+    """The thread that begins the micro-steps, and those that run more of their operations than others.
+
+    Names of threads do not tell: TensorFlow's profiler calls a thread of the data pipeline by the name of one that has
+    ended, if it has that one's place.
+    """
+    log = rehearsal.log
+    begin = next(moment for moment, name in log.marks if name.startswith(STEP))
+    end = next(moment for moment, name in log.marks if name in (COMMIT, END))
+    of_steps, of_others = Counter[str](), Counter[str]()
+    for change in log.changes:
+        if change.operation and begin <= change.moment < end:
+            counted = of_steps if operation_of(change.operation) in rehearsal.places else of_others
+            counted[change.thread] += 1
+    return {log.marked_by} | {thread for thread, count in of_steps.items() if count > of_others[thread]}
 
 
 def _by_key(taken: Sequence[_Taken], rehearsal: Rehearsal) -> list[tuple[int, int] | None]:

@@ -33,8 +33,8 @@ def work():
     mark("ended")
 
 log = log_allocations(work)
-print(json.dumps([[each.asked, each.of_data] for each in log.changes if each.taken]))
-print(json.dumps([name for _, name in sorted(log.marks)]))
+print(json.dumps([[each.asked, each.thread] for each in log.changes if each.taken]))
+print(json.dumps([log.marked_by, [name for _, name in sorted(log.marks)]]))
 """
 
 
@@ -47,7 +47,10 @@ def test_threads_of_the_data_pipeline_are_told_from_those_of_the_step():
         text=True,
         check=True,
     )
-    *_, changes, marks = map(json.loads, done.stdout.splitlines())
-    assert {of_data for asked, of_data in changes if asked == 8000} == {True}
-    assert {of_data for asked, of_data in changes if asked == 16000} == {False}
+    *_, changes, (marked_by, marks) = map(json.loads, done.stdout.splitlines())
+    of_pipeline = {thread for asked, thread in changes if asked == 8000}
+    of_step = {thread for asked, thread in changes if asked == 16000}
+    assert of_pipeline
+    assert of_step
+    assert not of_pipeline & (of_step | {marked_by})
     assert marks == ["begun", "ended"]
