@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from accumtrain.backprop import add as floats
 from accumtrain.backprop.mode import Mode
+from accumtrain.backprop.order import after
 from accumtrain.backprop.target import is_for_xla, on_gpu
 
 INTEGERS = {tf.float32: tf.int32, tf.float64: tf.int64}
@@ -148,7 +149,9 @@ def _as_integers(x: tf.Tensor) -> tf.Tensor:
 
 
 def _as_floats(x: tf.Tensor) -> tf.Tensor:
-    return tf.bitcast(x, {integer: dtype for dtype, integer in INTEGERS.items()}[x.dtype])
+    """The stream of these integers. For XLA it is read from there, or XLA would keep the integers beside it."""
+    stream = tf.bitcast(x, {integer: dtype for dtype, integer in INTEGERS.items()}[x.dtype])
+    return after([], stream) if is_for_xla() else stream
 
 
 def _integers(compute: Callable[..., tf.Tensor], *tensors: Any) -> tf.Tensor:

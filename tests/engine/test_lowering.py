@@ -54,6 +54,21 @@ def test_replays_are_held_back_by_barriers():
     assert barriers("reverse") > barriers("store")
 
 
+def test_a_stream_is_kept_as_floats_only():
+    """What reads a stream takes it from behind a barrier. Else the program would hold its integers, too."""
+    text = lowered(revnet38(memory="reverse", units=(2, 1)))[1]
+    stream_made = re.compile(r"(%\w+) = stablehlo\.bitcast_convert %\w+ : \(tensor<\w+xi32>\) -> tensor<\w+xf32>")
+    readers = [
+        line
+        for function in text.split("func.func")  # names are those of one function
+        for stream in stream_made.findall(function)
+        for line in re.findall(rf"^.* = .*{stream}\b.*$", function, re.MULTILINE)
+        if not line.strip().startswith(f"{stream} =")
+    ]
+    assert len(readers) >= 2 * 2 * 3  # sums of two streams, in two and one units, forward and in reverse
+    assert all("stablehlo.optimization_barrier" in line for line in readers)
+
+
 @pytest.mark.parametrize(
     ("memory", "joined"),
     [
