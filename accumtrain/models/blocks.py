@@ -14,7 +14,7 @@ from accumtrain.backprop.model import Model
 from accumtrain.backprop.pullback import Module, Pullback, chain_pullback, tape_pullback
 from accumtrain.models.drop_path import DropPath
 from accumtrain.models.layers import Conv, Initializer, times
-from accumtrain.models.norm_relu_conv import NormReLU, NormReLUConv
+from accumtrain.models.norm_relu_conv import NormReLU, NormReLUConv, rectify
 from accumtrain.models.norms import NORMS
 from accumtrain.models.numerics import Numerics
 
@@ -182,7 +182,7 @@ class Stem(tf.Module):
         x = self.norm(self.conv(x), mode)
         if self.pooled:  # commutes with ReLU, which then has a quarter of the values to rectify
             x = tf.nn.max_pool2d(x, 3, 2, "SAME")
-        return tf.nn.relu(x)
+        return rectify(x)
 
 
 def with_norm_momentum(model: AnyModel, momentum: float) -> AnyModel:

@@ -20,16 +20,20 @@ from accumtrain.models.numerics import Numerics
 FUSED_BLOCK = 8
 
 
+def rectify(x: tf.Tensor) -> tf.Tensor:
+    """relu(x) of what a norm gives, [N, H, W, C], with the same bits in a replay."""
+    return tf.nn.relu(x) if x.shape[-1] % FUSED_BLOCK == 0 else tf.maximum(x, tf.zeros([], x.dtype))
+
+
 class NormReLU(tf.Module):
     """relu(norm(x)), [N, H, W, C]."""
 
     def __init__(self, init: Initializer, norm: str, channels: int):
         super().__init__()
         self.norm = NORMS[norm](init, channels)
-        self._fusible = channels % FUSED_BLOCK == 0
 
     def __call__(self, x: tf.Tensor, mode: Mode, factor: float = 1.0, low_peak: bool = False) -> tf.Tensor:
-        return self._relu(self.norm(x, mode, factor, low_peak))
+        return rectify(self.norm(x, mode, factor, low_peak))
 
     def pullback(
         self, x: tf.Tensor, mode: Mode, factor: float = 1.0, reread: Reread | None = None
@@ -40,10 +44,7 @@ class NormReLU(tf.Module):
         def backward(d_y: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, Gradients]:
             return norm_backward(tf.raw_ops.ReluGrad(gradients=d_y, features=y))
 
-        return self._relu(normed), backward
-
-    def _relu(self, x: tf.Tensor) -> tf.Tensor:
-        return tf.nn.relu(x) if self._fusible else tf.maximum(x, tf.zeros([], x.dtype))
+        return rectify(normed), backward
 
 
 @dataclass(frozen=True)

@@ -180,7 +180,7 @@ FAULTS = [
     Fault("a sum of streams loses its last 8 bits", FixedPoint, "add",
           lambda right: lambda self, x, value: right(self, x, 256.0 * tf.round(value / 256.0)), REVNET),
     Fault("the factor of a stream left out of its statistics", BatchNorm, "_normalise",
-          lambda right: lambda self, *rest: right(self, *rest[:5], 1.0), REVNET),
+          lambda right: lambda self, *rest: right(self, *rest[:-1], 1.0), REVNET),
     Fault("a replay draws other numbers", Mode, "replay", other_place, (*REVNET, "model.drop_path=0.5")),
     Fault("stochastic depth's gradient without its factor", drop_path.DropPath, "pullback",
           lambda right: lambda self, x, mode: (right(self, x, mode)[0], lambda d_y: (d_y, [])),

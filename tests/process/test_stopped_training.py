@@ -45,7 +45,7 @@ def stop_in(monkeypatch):
         pytest.param("jobs.session:resolve", NOTHING_LOST, marks=pytest.mark.slow),
         pytest.param("jobs.session:open_data", NOTHING_LOST, marks=pytest.mark.slow),
         pytest.param("jobs.session:build_window", NOTHING_LOST, marks=pytest.mark.slow),
-        pytest.param("engine.step:Step.trace", "stopped after update 0 of 3", marks=pytest.mark.slow),
+        pytest.param("engine.step:Step.prepare", "stopped after update 0 of 3", marks=pytest.mark.slow),
         pytest.param("engine.step:Step.accumulate", "stopped after update 0 of 3", marks=pytest.mark.slow),
         ("engine.step:Step.commit", "stopped after update 1 of 3"),
         ("engine.evaluator:Evaluator.__call__", "stopped after update 2 of 3"),
