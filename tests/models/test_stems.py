@@ -35,7 +35,7 @@ def test_compute_what_one_of_all_channels_does(stems, images, mode):
     first, second = (stem.function for stem in stems.stems)
     whole.conv.kernel.assign(tf.concat([first.conv.kernel, second.conv.kernel], -1))
     together, streams = whole(images, mode), stems(images, mode)
-    tf.debugging.assert_near(tf.concat(streams, -1), together, atol=1e-6, rtol=0.0)
+    tf.debugging.assert_near(tf.concat(streams, -1), together, rtol=1e-5, atol=1e-5)  # kernels sum in other orders
 
 
 @pytest.mark.parametrize("replaying", [False, True])
