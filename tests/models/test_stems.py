@@ -69,4 +69,4 @@ def test_a_replay_holds_one_at_a_time(stems, images):
     gradients(images)
     convolved = 4 * 8 * 32 * 32 * CHANNELS  # bytes of what one convolution gives; a stem takes three of them and more
     allocations = list(paired(log_allocations(lambda: gradients(images))))
-    assert 3 * convolved < peak_bytes(without_workspace(allocations)) < 4.5 * convolved
+    assert 3 * convolved < peak_bytes(without_workspace(allocations)) < 4.6 * convolved
