@@ -14,6 +14,7 @@ from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XLine, XPlane, XSpace  #
 ALLOCATION, DEALLOCATION = "MemoryAllocation", "MemoryDeallocation"
 EVERY_ALLOCATION = tf.profiler.experimental.ProfilerOptions(host_tracer_level=3)
 MARK = "accumtrain:"
+_Mark = tuple[int, str, str]  # its moment, its name, and the thread that has set it
 
 
 @dataclass(frozen=True)
@@ -67,29 +68,26 @@ def log_allocations(work: Callable[[], Any]) -> Log:
         space = XSpace.FromString(path.read_bytes())
     log = Log()
     for plane in space.planes:
-        for thread, found in _changes_and_marks(plane):
+        for found in _changes_and_marks(plane):
             if isinstance(found, Change):
                 log.changes.append(found)
             else:
-                log.marks.append(found)
-                log.marked_by = thread
+                moment, name, log.marked_by = found
+                log.marks.append((moment, name))
     log.changes.sort(key=lambda change: change.moment)
     log.marks.sort()
     return log
 
 
-def _changes_and_marks(plane: XPlane) -> Iterator[tuple[str, Change | tuple[int, str]]]:
+def _changes_and_marks(plane: XPlane) -> Iterator[Change | _Mark]:
     names = {key: found.name for key, found in plane.event_metadata.items()}
     stat_names = {key: found.name for key, found in plane.stat_metadata.items()}
     for line in plane.lines:
-        thread = f"{line.name}/{line.id}"
-        for found in _of_thread(line, thread, names, stat_names):
-            yield thread, found
+        yield from _of_thread(line, names, stat_names)
 
 
-def _of_thread(
-    line: XLine, thread: str, names: dict[int, str], stat_names: dict[int, str]
-) -> Iterator[Change | tuple[int, str]]:
+def _of_thread(line: XLine, names: dict[int, str], stat_names: dict[int, str]) -> Iterator[Change | _Mark]:
+    thread = f"{line.name}/{line.id}"
     running: dict[str, int] = {}  # the end of the operation of each name that began last
     for event in sorted(line.events, key=lambda each: each.offset_ps):
         name, moment = names[event.metadata_id], line.timestamp_ns * 1000 + event.offset_ps
@@ -101,6 +99,6 @@ def _of_thread(
             ended = None if operation is None else running.get(operation)
             yield Change(moment, name == ALLOCATION, address, size, asked, operation, ended, thread)
         elif name.startswith(MARK):
-            yield moment, name.removeprefix(MARK).partition("#")[0]
+            yield moment, name.removeprefix(MARK).partition("#")[0], thread
         else:
             running[name.rpartition(":")[0]] = moment + event.duration_ps

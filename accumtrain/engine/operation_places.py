@@ -35,7 +35,7 @@ def find_places(
     """The place of each operation in the loop of a traced micro-step.
 
     Args:
-        micro_step: the concrete function of `Step.trace`.
+        micro_step: the concrete function of `Step.prepare`.
         named: variables of the model by path.
         buffers: variables to which gradients are added, by the path of the variable of the model.
     """

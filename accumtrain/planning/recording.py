@@ -95,9 +95,7 @@ def record(rehearsal: Rehearsal) -> Recording:
         pieces.append(_piece(each, base, slope, rehearsal.places))
     if unmatched > MOST_UNMATCHED * max(all_bytes, 1):
         raise NotRepeatableError(f"{unmatched} of {all_bytes} bytes were taken with {large} images only")
-    begins = [moment for moment, name in rehearsal.log.marks if name.startswith(STEP)]
-    end = next(moment for moment, name in rehearsal.log.marks if name in (COMMIT, END))
-    *steps, after = (bisect_left(moments, moment) for moment in (*begins, end))
+    *steps, after = (bisect_left(moments, moment) for moment in _begins_and_end(rehearsal))
     return Recording(pieces, actions, steps, after)
 
 
@@ -127,6 +125,13 @@ def _pair(rehearsal: Rehearsal) -> tuple[list[_Taken], list[int], list[int]]:
     return taken, actions, moments
 
 
+def _begins_and_end(rehearsal: Rehearsal) -> list[int]:
+    """The moments at which the micro-steps begin, and that of what follows the last one."""
+    marks = rehearsal.log.marks
+    begins = [moment for moment, name in marks if name.startswith(STEP)]
+    return [*begins, next(moment for moment, name in marks if name in (COMMIT, END))]
+
+
 def _threads_of_steps(rehearsal: Rehearsal) -> set[str]:
     """The thread that begins the micro-steps, and those that run more of their operations than others.
 
@@ -134,8 +139,7 @@ def _threads_of_steps(rehearsal: Rehearsal) -> set[str]:
     ended, if it has that one's place.
     """
     log = rehearsal.log
-    begin = next(moment for moment, name in log.marks if name.startswith(STEP))
-    end = next(moment for moment, name in log.marks if name in (COMMIT, END))
+    begin, *_, end = _begins_and_end(rehearsal)
     of_steps, of_others = Counter[str](), Counter[str]()
     for change in log.changes:
         if change.operation and begin <= change.moment < end:

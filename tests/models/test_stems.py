@@ -35,7 +35,7 @@ def test_compute_what_one_of_all_channels_does(stems, images, mode):
     first, second = (stem.function for stem in stems.stems)
     whole.conv.kernel.assign(tf.concat([first.conv.kernel, second.conv.kernel], -1))
     together, streams = whole(images, mode), stems(images, mode)
-    tf.debugging.assert_near(tf.concat(streams, -1), together, rtol=1e-5, atol=1e-5)  # kernels sum in other orders
+    tf.debugging.assert_near(tf.concat(streams, -1), together, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("replaying", [False, True])
@@ -69,4 +69,4 @@ def test_a_replay_holds_one_at_a_time(stems, images):
     gradients(images)
     convolved = 4 * 8 * 32 * 32 * CHANNELS  # bytes of what one convolution gives; a stem takes three of them and more
     allocations = list(paired(log_allocations(lambda: gradients(images))))
-    assert 3 * convolved < peak_bytes(without_workspace(allocations)) < 4.6 * convolved
+    assert 3 * convolved < peak_bytes(without_workspace(allocations)) < 4.5 * convolved + 1024  # and some numbers
