@@ -26,10 +26,10 @@ from accumtrain.engine.operation_places import Place, find_places
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
 
-STEP, SETTLED, COMMIT, END = "step", "settled", "commit", "end"
+FILL, STEP, SETTLED, COMMIT, END = "fill", "step", "settled", "commit", "end"
 PIXELS = 4 * 224 * 224  # of the larger micro-batch, about, which decides how long a rehearsal takes
-FEWEST, STEPS = 2, 4  # micro-steps of the larger size; the second begins with its batches ready, as in a run
-SECONDS = 1.0  # after which no further one begins
+STEPS = 4  # micro-steps of the larger size, at most
+SECONDS = 0.5  # after which no further one begins
 CALM = 0.05  # seconds in which the data pipeline takes nothing: it has all its batches ready
 
 
@@ -99,9 +99,12 @@ class _Play:
             paths = {id(variable): path for path, variable in window.model.named.items()}
             buffers = zip(window.variables_, window.gradients, strict=True)
             self.places = find_places(traced, window.model.named, {paths[id(v)]: buffer for v, buffer in buffers})
+        mark(f"{FILL} {size}")
+        next(batches)
+        _wait_for_data()  # each step begins with its batches ready, as in a run
         started = time.perf_counter()
         for made in range(1 if size == self.sizes[0] else STEPS):
-            if made >= FEWEST and time.perf_counter() - started > SECONDS:
+            if made and time.perf_counter() - started > SECONDS:
                 break
             mark(f"{STEP} {size}")
             step.accumulate(batches, 1)

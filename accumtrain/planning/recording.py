@@ -10,7 +10,7 @@ from typing import Any
 
 from accumtrain.engine.allocation_log import Change
 from accumtrain.engine.operation_places import Place, operation_of
-from accumtrain.engine.rehearsal import COMMIT, END, SETTLED, STEP, Rehearsal
+from accumtrain.engine.rehearsal import COMMIT, END, FILL, SETTLED, STEP, Rehearsal
 
 STATE, DATA, WORKSPACE, OTHER = "state", "data", "workspace", "other"
 MOST_UNMATCHED = 0.2  # of what the larger micro-steps take in all
@@ -42,12 +42,14 @@ class Recording:
     """Pieces, and in which order they are taken (their number) and given back (its complement, ~number).
 
     Attributes:
+        fill: with which action the data pipeline begins to get its first batches ready.
         steps: with which action each micro-step begins.
         after_steps: with which action the commit, or whatever else follows, begins.
     """
 
     pieces: Sequence[Piece]
     actions: Sequence[int]
+    fill: int
     steps: Sequence[int]
     after_steps: int
 
@@ -95,8 +97,9 @@ def record(rehearsal: Rehearsal) -> Recording:
         pieces.append(_piece(each, base, slope, rehearsal.places))
     if unmatched > MOST_UNMATCHED * max(all_bytes, 1):
         raise NotRepeatableError(f"{unmatched} of {all_bytes} bytes were taken with {large} images only")
-    *steps, after = (bisect_left(moments, moment) for moment in _begins_and_end(rehearsal))
-    return Recording(pieces, actions, steps, after)
+    fill = next(moment for moment, name in rehearsal.log.marks if name.startswith(FILL))
+    begin, *steps, after = (bisect_left(moments, moment) for moment in (fill, *_begins_and_end(rehearsal)))
+    return Recording(pieces, actions, begin, steps, after)
 
 
 def _pair(rehearsal: Rehearsal) -> tuple[list[_Taken], list[int], list[int]]:
@@ -115,8 +118,8 @@ def _pair(rehearsal: Rehearsal) -> tuple[list[_Taken], list[int], list[int]]:
             held[change.address] = len(taken)
             actions.append(len(taken))
             moments.append(change.moment)
-            # what the pipeline takes between two steps belongs to the step before
-            size_of_step = part.replace(SETTLED, STEP)
+            # what the pipeline takes beside the steps belongs to the steps of that size
+            size_of_step = part.replace(SETTLED, STEP).replace(FILL, STEP)
             taken.append(_Taken(change, size_of_step, place, change.thread in of_step))
         elif (number := held.pop(change.address, None)) is not None:
             taken[number].ended = change.moment

@@ -47,7 +47,7 @@ def write(second="grad", pipeline=PIPELINE):
     """State of 100 KB, and steps of 2 and 4 images: an output of 1 + 10 KB an image, a gradient of 20 KB an image."""
     to = Writer().take("weights", 100 * KB, thread=CALLER)
     for size in (2, 4):
-        to.mark(f"step {size}")
+        to.mark(f"fill {size}").mark(f"step {size}")
         to.take("output", (1 + 10 * size) * KB, "conv").take("scratch", 3 * KB, "conv", ended=10**6).give("scratch")
         to.take("gradient", 20 * size * KB, "grad" if size == 2 else second).give("output").give("gradient")
         to.take("batch", 5 * size * KB, "resize", pipeline).mark(f"settled {size}").give("batch")
@@ -78,7 +78,19 @@ def test_a_thread_of_the_pipeline_may_have_any_name():
 def test_actions_keep_their_order():
     found = recording()
     assert found.actions == [0, 1, 2, ~2, 3, ~1, ~3, 4, ~4, 5, 6, ~6, 7, ~5, ~7, 8, ~8, 9, ~9]
-    assert (list(found.steps), found.after_steps) == ([1, 9], 17)
+    assert (found.fill, list(found.steps), found.after_steps) == (1, [1, 9], 17)
+
+
+def test_batches_that_are_ready_before_the_first_step_are_lines_too():
+    to = Writer().take("weights", 100 * KB, thread=CALLER)
+    for size in (2, 4):
+        to.mark(f"fill {size}").take("batch", 5 * size * KB, "resize", PIPELINE)
+        to.mark(f"step {size}").take("output", 10 * size * KB, "conv").give("output")
+        to.mark(f"settled {size}").give("batch")
+    found = record(Rehearsal(to.mark("end").log, (2, 4), PLACES, 100 * KB))
+    assert [(each.base, each.slope) for each in found.pieces if each.kind == "data"] == [(0.0, 5.0 * KB)] * 2
+    assert (found.fill, list(found.steps)) == (1, [2, 6])
+    assert Replay(found).peak_bytes(10) == (100 + 50 + 100) * KB
 
 
 def test_sizes_that_run_other_operations_are_refused():
@@ -106,7 +118,7 @@ def test_steps_are_repeated_as_they_were_recorded():
     batch, output = Piece(0, KB, "data"), Piece(0, 10 * KB, "forward")
     pieces = [Piece(100 * KB, 0, "state"), *[batch, output] * 4]
     actions = [0, 1, 2, ~2, 3, ~1, 4, ~4, 5, ~3, 6, ~6, 7, ~5, 8, ~8]
-    found = Replay(Recording(pieces, actions, [1, 4, 8, 12], 16)).peak_bytes(10)
+    found = Replay(Recording(pieces, actions, 1, [1, 4, 8, 12], 16)).peak_bytes(10)
     assert found in {(100 + 100 + batches * 10) * KB for batches in (1, 2)}
 
 
@@ -123,7 +135,7 @@ def test_moments_tell_what_is_held_and_what_took_it():
 def test_memory_that_is_packed_badly_counts_as_it_is_handed_out(images, handed_out):
     """The first region, of 2 MB, is given back, and divided only for what is at most half as large."""
     pieces = [Piece(1500 * KB, 0, "state"), Piece(1, 0, "state"), Piece(0, KB, "gradient")]
-    peak = Replay(Recording(pieces, [0, 1, ~0, 2], [3], 4)).moments(images)[0]
+    peak = Replay(Recording(pieces, [0, 1, ~0, 2], 3, [3, 3], 4)).moments(images)[0]
     assert peak.held == {"gradient": handed_out, "state": 256}
     assert peak.bytes == handed_out + 256
 
