@@ -14,7 +14,7 @@ from accumtrain.runs.checkpoint_store import DamagedError, Saved
 
 # what TensorFlow raises for the checkpoint of another model
 OF_ANOTHER_MODEL = (tf.errors.OpError, AssertionError, IndexError, ValueError, RuntimeError)
-READ_AT_ONCE = 2**24  # bytes of tensors that are read back together
+READ_AT_ONCE = 2**20  # bytes of tensors that are read back together: they come on top of the peak of an update
 
 
 def find_whole(
@@ -101,16 +101,17 @@ class TensorReader:
 
 
 def _groups(prefix: str) -> Iterator[tuple[list[str], list[tf.DType]]]:
-    """Names and dtypes of tensors that take READ_AT_ONCE together, or of one that takes more."""
+    """Names and dtypes of tensors that take up to READ_AT_ONCE together, or of one that takes more."""
     reader = tf.train.load_checkpoint(prefix)
     shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
     names: list[str] = []
     size = 0
     for name in sorted(shapes):
-        names.append(name)
-        size += math.prod(shapes[name]) * dtypes[name].size
-        if size > READ_AT_ONCE:
+        bytes_of_tensor = math.prod(shapes[name]) * dtypes[name].size
+        if names and size + bytes_of_tensor > READ_AT_ONCE:
             yield names, [dtypes[each] for each in names]
             names, size = [], 0
+        names.append(name)
+        size += bytes_of_tensor
     if names:
         yield names, [dtypes[each] for each in names]
