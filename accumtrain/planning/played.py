@@ -19,8 +19,9 @@ MOMENTS = 3
 NUMBER = re.compile(r"_\d+$")  # by which operations of the same type differ
 UNIT_PARTS = 4  # of a layer's path, such as segments/1/units/2: moments in the same unit are told once
 RUNS = 5  # that are played for a peak, at most
-AGREE = 0.02  # the first two that agree so closely are enough
-STEPS = 12  # micro-steps of each
+AGREE = 0.01  # the first two that agree so closely are enough
+STEPS = 12, 48  # micro-steps of each: at least, and at most
+ACTIONS = 100_000  # that a run takes with more than the fewest steps: a second or less for a table
 FIRST_LARGE = 1  # the first step of a recording that has the larger size
 NO_LIMIT = 2**50  # bytes: whether a peak fits is decided afterwards
 _Step = tuple[Sequence[int], Sequence[int]]  # its actions, and the places of the data pipeline's among them
@@ -57,6 +58,8 @@ class Replay:
         spans = list(pairwise([*recording.steps, recording.after_steps]))[FIRST_LARGE:]
         self._filling = recording.actions[self._before : spans[0][0]]
         self._repeated = [self._step(*span) for span in spans]
+        of_a_step = max(1, sum(len(actions) for actions, _ in self._repeated) // len(spans))
+        self._steps = max(STEPS[0], min(STEPS[1], ACTIONS // of_a_step))
         self._start = _State(BestFitAllocator(limit=NO_LIMIT), {})
         if first_piece:
             allocator = self._start.allocator
@@ -69,10 +72,11 @@ class Replay:
         return [piece.asked(micro_batch) for piece in self._recording.pieces]
 
     def peak_bytes(self, micro_batch: int) -> int:
-        """The peak of a run of STEPS micro-steps.
+        """The peak of a run.
 
         How well the allocator packs memory depends on when the data pipeline takes its part, which differs from step to
-        step. So several runs are played, each with a timing of its own, and the median of their peaks is taken.
+        step. So several runs are played, each with a timing of its own, and the median of their peaks is taken. The
+        peak rises with the steps, most where the pipeline takes much of it: in small models, which play more steps.
         """
         asked = self._asked(micro_batch)
         filled = self._start.copy()
@@ -87,7 +91,7 @@ class Replay:
     def _peak_of_run(self, state: _State, asked: Sequence[int], draw: Random) -> int:
         ready = list(state.addresses)
         peak = 0
-        for step in range(STEPS):
+        for step in range(self._steps):
             place = step % len(self._repeated)
             if step and place == 0:
                 self._renew(state, ready, asked)
