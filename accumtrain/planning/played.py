@@ -20,8 +20,8 @@ NUMBER = re.compile(r"_\d+$")  # by which operations of the same type differ
 UNIT_PARTS = 4  # of a layer's path, such as segments/1/units/2: moments in the same unit are told once
 RUNS = 5  # that are played for a peak, at most
 AGREE = 0.01  # the first two that agree so closely are enough
-STEPS = 12, 48  # micro-steps of each: at least, and at most
-ACTIONS = 100_000  # that a run takes with more than the fewest steps: a second or less for a table
+FEWEST, MOST = 12, 48  # micro-steps of each
+ACTIONS = 100_000  # of each, unless the fewest steps take more
 FIRST_LARGE = 1  # the first step of a recording that has the larger size
 NO_LIMIT = 2**50  # bytes: whether a peak fits is decided afterwards
 _Step = tuple[Sequence[int], Sequence[int]]  # its actions, and the places of the data pipeline's among them
@@ -59,7 +59,7 @@ class Replay:
         self._filling = recording.actions[self._before : spans[0][0]]
         self._repeated = [self._step(*span) for span in spans]
         of_a_step = max(1, sum(len(actions) for actions, _ in self._repeated) // len(spans))
-        self._steps = max(STEPS[0], min(STEPS[1], ACTIONS // of_a_step))
+        self._steps = max(FEWEST, min(MOST, ACTIONS // of_a_step))
         self._start = _State(BestFitAllocator(limit=NO_LIMIT), {})
         if first_piece:
             allocator = self._start.allocator

@@ -52,7 +52,7 @@ def test_sums_are_those_of_tensorflows_kernels(config):
     ],
 )
 def test_gradient_is_that_of_stored_activations(config, shape, monkeypatch):
-    """To rounding: XLA sums in another order where it fuses otherwise, and single sums of many values differ by more."""
+    """To rounding: XLA sums in another order where it fuses otherwise; single sums of many values differ by more."""
     monkeypatch.setattr(replay, "LANES", 32)  # both streams of a stem together
     stored = sums_of_a_window(replace(config, memory="store"), True, shape)
     for policy in ("reverse", "recompute"):

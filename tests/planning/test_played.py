@@ -6,6 +6,7 @@ import pytest
 
 from accumtrain.engine.allocation_log import Change, Log
 from accumtrain.engine.rehearsal import Rehearsal, sizes_for
+from accumtrain.planning import played
 from accumtrain.planning.played import Replay
 from accumtrain.planning.recording import NotRepeatableError, Piece, Recording, record
 
@@ -111,6 +112,16 @@ def test_the_peak_of_a_run_whose_batches_come_at_any_moment():
     found = replay.peak_bytes(10)
     assert (100 + 301) * KB < found <= (100 + 301 + 50) * KB
     assert replay.peak_bytes(10) == found, "by the same draws"
+
+
+@pytest.mark.parametrize(("pieces", "steps"), [(1, 48), (1_500, 33), (10_000, 12)])
+def test_a_small_model_plays_longer_runs(monkeypatch, pieces, steps):
+    """Two runs of them, as all peaks are the same."""
+    steps_played, timing = [], played.with_other_timing
+    monkeypatch.setattr(played, "with_other_timing", lambda *step: steps_played.append(step) or timing(*step))
+    actions = [action for number in range(pieces) for action in (number, ~number)]
+    Replay(Recording([Piece(KB, 0, "forward")] * pieces, actions, 0, [0, 0], len(actions))).peak_bytes(1)
+    assert len(steps_played) == 2 * steps
 
 
 def test_steps_are_repeated_as_they_were_recorded():
