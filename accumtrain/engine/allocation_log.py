@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import gc
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XLine, XPlane, XSpace  # not public; what the profiler writes
+
+from accumtrain.process.garbage import no_search_for_garbage
 
 ALLOCATION, DEALLOCATION = "MemoryAllocation", "MemoryDeallocation"
 EVERY_ALLOCATION = tf.profiler.experimental.ProfilerOptions(host_tracer_level=3)
@@ -68,20 +68,8 @@ def log_allocations(work: Callable[[], Any]) -> Log:
             work()
         (path,) = Path(folder).glob("**/*.xplane.pb")
         space = XSpace.FromString(path.read_bytes())
-    with _no_search_for_garbage():
+    with no_search_for_garbage():  # it takes as long as reading a log, which leaves none
         return _read(space)
-
-
-@contextmanager
-def _no_search_for_garbage() -> Iterator[None]:
-    """Within this context Python looks for no garbage. It takes as long as reading a log, which leaves none."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _read(space: XSpace) -> Log:

@@ -22,6 +22,7 @@ from accumtrain.kinds.devices import DEVICES, DeviceConfig
 from accumtrain.kinds.table import load
 from accumtrain.process import tpu_runtime
 from accumtrain.process.cuda import has_gpu_node
+from accumtrain.process.garbage import no_search_for_garbage
 
 ALLOCATOR = "TF_CPU_ALLOCATOR_USE_BFC"
 VARIABLES = {
@@ -144,14 +145,11 @@ def _kept_for_good() -> Iterator[None]:
     of its import, and a tenth of the time that a graph takes to trace.
     """
     gc.collect()  # what is garbage before the freeze would stay, too
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        if was_on:
-            gc.enable()
+    with no_search_for_garbage():
+        try:
+            yield
+        finally:
+            gc.freeze()
 
 
 @contextmanager
