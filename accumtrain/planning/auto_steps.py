@@ -126,7 +126,8 @@ def search_foreseen(config: Config, attempt: ProbeFunction, expected: Callable[[
     """Probes the largest micro-batch that should fit on one replica: one probe, where what is foreseen is right.
 
     If it fits, the next larger one is probed only if it should fit by what the probe has measured, and so on. If it
-    does not fit, smaller ones are searched as without foresight.
+    does not fit, the next smaller one is probed, as the allocator may pack a run a little worse than foreseen; if that
+    does not fit either, smaller ones are searched as without foresight.
 
     Args:
         expected: bytes that a micro-batch takes, as `budget` counts them; not decreasing.
@@ -138,7 +139,9 @@ def search_foreseen(config: Config, attempt: ProbeFunction, expected: Callable[[
     place = max(0, bisect_right(sizes, budget(config), key=expected) - 1)
     trials = [attempt(config, sizes[place])]
     if not trials[0].fits:
-        return [*search_among(config, attempt, sizes[:place]), *trials]
+        if place:
+            trials.insert(0, attempt(config, sizes[place - 1]))
+        return trials if trials[0].fits else [*search_among(config, attempt, sizes[: max(0, place - 1)]), *trials]
     while trials[-1].fits and place + 1 < len(sizes):
         if _next_from(config, trials, expected, sizes[place + 1]) > budget(config):
             break

@@ -68,8 +68,9 @@ class Real:
         (20, 2.1, [12], 12),
         (20, 1.3, [12, 16], 16),  # less than foreseen: 24 would take 51 MB
         (20, 0.5, [12, 16, 24, 48], 48),
-        (20, 3.0, [12, 1, 2, 8], 8),  # more than foreseen
-        (60, 3.0, [12, 1], None),
+        (20, 3.0, [12, 8], 8),  # more than foreseen: 12 would take 56 MB
+        (20, 4.5, [12, 8, 1, 2, 4, 6], 4),  # far more
+        (60, 3.0, [12, 8, 1], None),
     ],
 )
 def test_one_probe_confirms_a_choice_that_is_right(config, monkeypatch, base, each, asked, chosen):
