@@ -33,6 +33,7 @@ class ProbeFunction(Protocol):
     def __call__(self, config: Config, micro_batch: int, note: str = "") -> Trial: ...
 
 
+ENOUGH = 2 * 2**30  # bytes of free memory: with less, a search for RevNet-104 reads TensorFlow's code again and again
 COLUMNS = ("memory", "steps", "micro-batch", "peak", "workspace", "resident", "images/s", "fits")
 
 
@@ -52,6 +53,9 @@ def with_accum_steps_resolved(config: Config) -> Config:
         say(f"accum.steps={steps}, as {folder_of(config)} began")
         return config.with_accum_steps(steps)
     say("accum.steps=auto: looking for the largest micro-batch that fits")
+    if (free := free_bytes()) < ENOUGH:
+        say(f"only {format_bytes(free)} of memory is free, and the search takes more than the run itself")
+        say("if it is slow, stop it and give accum.steps as a number: the larger, the less memory")
     found = foresee([config], ladder(config.batch_size))
     if isinstance(found, str):
         say(f"the memory of this run can't be foreseen, so it is tried: {found}")

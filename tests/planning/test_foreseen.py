@@ -88,6 +88,16 @@ def test_one_probe_confirms_a_choice_that_is_right(config, monkeypatch, base, ea
     assert real.asked == asked
 
 
+@pytest.mark.parametrize(("free", "warned"), [(1.9, True), (2.1, False)])
+def test_a_search_in_little_memory_says_how_to_leave_it_out(config, monkeypatch, capsys, free, warned):
+    monkeypatch.setattr(auto_steps, "foresee", lambda variants, sizes: [foreseen({1: 22, 48: 116})])
+    monkeypatch.setattr(auto_steps, "probe", Real(1000, 20, 2))
+    monkeypatch.setattr(auto_steps, "free_bytes", lambda: int(free * 2**30))
+    assert auto_steps.with_accum_steps_resolved(config()).accum.count == 1
+    shown = " ".join(capsys.readouterr().out.split())
+    assert ("only 1.9 GB of memory is free" in shown and "give accum.steps as a number" in shown) == warned
+
+
 def test_without_a_limit_resident_memory_counts(config, monkeypatch):
     real = Real(950, 920, 2)
     monkeypatch.setattr(auto_steps, "foresee", lambda variants, sizes: [foreseen({1: 22, 48: 116}, beside=900 * MB)])
