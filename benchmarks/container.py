@@ -1,7 +1,8 @@
 """A control group that limits memory, as a container does: needs root, and Linux with control groups version 1 or 2.
 
 What counts is what the kernel charges: memory of the processes, and the files that they read, TensorFlow's libraries
-among them. So the file cache of the machine is dropped first, or those libraries would be charged to nobody.
+among them. So the file cache of the machine is dropped first, or those libraries would be charged to nobody. Only
+version 1 has been run.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 @contextmanager
 def container(megabytes: int) -> Iterator[None]:
     """Within this context, this process and those that it starts have so much memory together, and no swap.
+
+    Afterwards this process belongs to the root group.
 
     Raises:
         SystemExit: this machine does not allow it.

@@ -142,10 +142,11 @@ def search_foreseen(config: Config, attempt: ProbeFunction, expected: Callable[[
     sizes = divisors(config.batch_size)
     place = max(0, bisect_right(sizes, budget(config), key=expected) - 1)
     trials = [attempt(config, sizes[place])]
+    if not trials[0].fits and place:
+        place -= 1
+        trials.insert(0, attempt(config, sizes[place]))
     if not trials[0].fits:
-        if place:
-            trials.insert(0, attempt(config, sizes[place - 1]))
-        return trials if trials[0].fits else [*search_among(config, attempt, sizes[: max(0, place - 1)]), *trials]
+        return [*search_among(config, attempt, sizes[:place]), *trials]
     while trials[-1].fits and place + 1 < len(sizes):
         if _next_from(config, trials, expected, sizes[place + 1]) > budget(config):
             break
