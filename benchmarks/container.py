@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-MOUNTED = Path("/sys/fs/cgroup")
+from accumtrain.process.free_memory import CGROUPS, V1, V2
+
 NAME = "accumtrain-benchmark"
 DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 
@@ -26,17 +27,17 @@ def container(megabytes: int) -> Iterator[None]:
     Raises:
         SystemExit: this machine does not allow it.
     """
-    version_1 = (MOUNTED / "memory").is_dir()
-    root = MOUNTED / "memory" if version_1 else MOUNTED
-    limits = (
-        ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes") if version_1 else ("memory.max", "memory.swap.max")
-    )
+    size = megabytes * 2**20
+    if (CGROUPS / "memory").is_dir():  # what counts with swap in version 1 is memory and swap together
+        root, limit, swap, most_swap = CGROUPS / "memory", V1[0], "memory.memsw.limit_in_bytes", size
+    else:
+        root, limit, swap, most_swap = CGROUPS, V2[0], "memory.swap.max", 0
     group = root / NAME
     try:
         group.mkdir(exist_ok=True)
-        (group / limits[0]).write_text(str(megabytes * 2**20))
-        if (group / limits[1]).exists():
-            (group / limits[1]).write_text(str(megabytes * 2**20 if version_1 else 0))
+        (group / limit).write_text(str(size))
+        if (group / swap).exists():  # not where the kernel does not count swap
+            (group / swap).write_text(str(most_swap))
         os.sync()
         DROP_CACHES.write_text("3")
         (group / "cgroup.procs").write_text(str(os.getpid()))
