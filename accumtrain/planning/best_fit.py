@@ -27,11 +27,10 @@ class BestFitAllocator:
 
     def __init__(self, limit: int = LIMIT):
         self._limit, self._reserved, self._region, self._base = limit, 0, FIRST_REGION, 2**62
+        self._taken: dict[int, int] = {}  # size of each piece that is handed out, by its address
         self._free: list[tuple[int, int]] = []  # size and address, sorted: by size the bins follow each other, too
-        self._size: dict[int, int] = {}  # of every piece, by its address
-        self._before: dict[int, int] = {}  # the neighbour below, and above, in the same region
-        self._after: dict[int, int] = {}
-        self._taken: set[int] = set()
+        self._free_sizes: dict[int, int] = {}  # of the same pieces, by their address
+        self._free_ends: dict[int, int] = {}  # their addresses, by the address at which they end
         self.in_use = self.peak = 0
 
     def copy(self) -> BestFitAllocator:
@@ -53,11 +52,12 @@ class BestFitAllocator:
         if place == len(self._free):
             self._add_region(size)
             place = bisect_left(self._free, (size, 0))
-        found, address = self._free.pop(place)
+        found, address = self._free[place]
+        self._withdraw(found, address)
         if found >= 2 * size or found - size >= LEFT_OVER:
-            self._split(address, size)
+            self._offer(found - size, address + size)
             found = size
-        self._taken.add(address)
+        self._taken[address] = found
         self.in_use += found
         if self.in_use > self.peak:
             self.peak = self.in_use
@@ -65,21 +65,22 @@ class BestFitAllocator:
 
     def size(self, address: int) -> int:
         """Bytes of the piece at `address`."""
-        return self._size[address]
+        return self._taken[address]
 
     def give_back(self, address: int) -> None:
         """Takes back the piece at `address`, which becomes one with its free neighbours."""
-        self._taken.remove(address)
-        self.in_use -= self._size[address]
-        after, before = self._after.get(address), self._before.get(address)
-        if after is not None and after not in self._taken:
-            self._forget(after)
-            self._join(address, after)
-        if before is not None and before not in self._taken:
-            self._forget(before)
-            self._join(before, address)
+        size = self._taken.pop(address)
+        self.in_use -= size
+        after = self._free_sizes.get(address + size)
+        if after is not None:
+            self._withdraw(after, address + size)
+            size += after
+        before = self._free_ends.get(address)
+        if before is not None:
+            size += address - before
+            self._withdraw(address - before, before)
             address = before
-        self._offer(address)
+        self._offer(size, address)
 
     def _add_region(self, size: int) -> None:
         available = (self._limit - self._reserved) // UNIT * UNIT
@@ -92,31 +93,15 @@ class BestFitAllocator:
         if not grown:
             self._region *= 2
         self._reserved += given
-        self._size[self._base] = given
-        self._offer(self._base)
+        self._offer(given, self._base)
         self._base -= SPACING
 
-    def _split(self, address: int, size: int) -> None:
-        rest = address + size
-        self._size[rest] = self._size[address] - size
-        self._size[address] = size
-        after = self._after.get(address)
-        if after is not None:
-            self._after[rest], self._before[after] = after, rest
-        self._after[address], self._before[rest] = rest, address
-        self._offer(rest)
+    def _offer(self, size: int, address: int) -> None:
+        insort(self._free, (size, address))
+        self._free_sizes[address] = size
+        self._free_ends[address + size] = address
 
-    def _join(self, address: int, after: int) -> None:
-        self._size[address] += self._size.pop(after)
-        del self._before[after]
-        beyond = self._after.pop(after, None)
-        if beyond is None:
-            del self._after[address]
-        else:
-            self._after[address], self._before[beyond] = beyond, address
-
-    def _offer(self, address: int) -> None:
-        insort(self._free, (self._size[address], address))
-
-    def _forget(self, address: int) -> None:
-        del self._free[bisect_left(self._free, (self._size[address], address))]
+    def _withdraw(self, size: int, address: int) -> None:
+        del self._free[bisect_left(self._free, (size, address))]
+        del self._free_sizes[address]
+        del self._free_ends[address + size]

@@ -7,7 +7,7 @@ import statistics
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import cycle, islice, pairwise
 from random import Random
 
 from accumtrain.engine.operation_places import in_words
@@ -56,10 +56,11 @@ class Replay:
     def __init__(self, recording: Recording, first_piece: int = 0):
         self._recording, self._before = recording, recording.fill
         spans = list(pairwise([*recording.steps, recording.after_steps]))[FIRST_LARGE:]
-        self._filling = recording.actions[self._before : spans[0][0]]
+        self._steps_begin = spans[0][0]
         self._repeated = [self._step(*span) for span in spans]
         of_a_step = max(1, sum(len(actions) for actions, _ in self._repeated) // len(spans))
         self._steps = max(FEWEST, min(MOST, ACTIONS // of_a_step))
+        self._runs: dict[int, list[list[int]]] = {}
         self._start = _State(BestFitAllocator(limit=NO_LIMIT), {})
         if first_piece:
             allocator = self._start.allocator
@@ -71,6 +72,12 @@ class Replay:
         """Bytes that each piece asks for."""
         return [piece.asked(micro_batch) for piece in self._recording.pieces]
 
+    def _before_steps(self, asked: Sequence[int]) -> _State:
+        """With the first batches ready, before the steps that are played."""
+        state = self._start.copy()
+        state.play(self._recording.actions[self._before : self._steps_begin], asked)
+        return state
+
     def peak_bytes(self, micro_batch: int) -> int:
         """The peak of a run.
 
@@ -79,25 +86,29 @@ class Replay:
         peak rises with the steps, most where the pipeline takes much of it: in small models, which play more steps.
         """
         asked = self._asked(micro_batch)
-        filled = self._start.copy()
-        filled.play(self._filling, asked)
+        filled = self._before_steps(asked)
         peaks: list[int] = []
         for seed in range(RUNS):
-            peaks.append(self._peak_of_run(filled.copy(), asked, Random(seed)))
+            peaks.append(self._peak_of_run(filled.copy(), asked, seed))
             if len(peaks) == 2 and max(peaks) - min(peaks) <= AGREE * min(peaks):
                 break
         return round(statistics.median(peaks))
 
-    def _peak_of_run(self, state: _State, asked: Sequence[int], draw: Random) -> int:
+    def _peak_of_run(self, state: _State, asked: Sequence[int], seed: int) -> int:
         ready = list(state.addresses)
         peak = 0
-        for step in range(self._steps):
-            place = step % len(self._repeated)
-            if step and place == 0:
+        for step, actions in enumerate(self._run(seed)):
+            if step and step % len(self._repeated) == 0:
                 self._renew(state, ready, asked)
-            actions, of_data = self._repeated[place]
-            peak = max(peak, state.play(with_other_timing(actions, of_data, draw), asked))
+            peak = max(peak, state.play(actions, asked))
         return peak
+
+    def _run(self, seed: int) -> list[list[int]]:
+        """The actions of each step of a run, which are those of every micro-batch."""
+        if seed not in self._runs:
+            draw, steps = Random(seed), islice(cycle(self._repeated), self._steps)
+            self._runs[seed] = [with_other_timing(actions, of_data, draw) for actions, of_data in steps]
+        return self._runs[seed]
 
     def _step(self, begin: int, end: int) -> _Step:
         actions, pieces = self._recording.actions[begin:end], self._recording.pieces
@@ -118,24 +129,29 @@ class Replay:
 
     def moments(self, micro_batch: int) -> list[Moment]:
         """The largest moments of the three units and kinds of memory that have the largest ones, the peak first."""
-        state, asked, pieces = self._start.copy(), self._asked(micro_batch), self._recording.pieces
-        sizes = {number: state.allocator.size(address) for number, address in state.addresses.items()}
+        asked, pieces = self._asked(micro_batch), self._recording.pieces
+        state = self._before_steps(asked)
+        allocator, addresses = state.allocator, state.addresses
+        sizes = {number: allocator.size(address) for number, address in addresses.items()}
+        held_before = set(addresses)
         largest: dict[tuple[str, str], tuple[int, int]] = {}  # bytes, and after which action
-        for place, number in enumerate(self._recording.actions[self._before :], start=self._before):
+        for place, number in enumerate(self._recording.actions[self._steps_begin :]):
             state.play([number], asked)
             if number < 0:
                 continue
-            sizes[number] = state.allocator.size(state.addresses[number])
+            sizes[number] = allocator.size(addresses[number])
             group = pieces[number].kind, "/".join(pieces[number].layer.split("/")[:UNIT_PARTS])
-            if state.allocator.in_use > largest.get(group, (0, 0))[0]:
-                largest[group] = state.allocator.in_use, place
+            if allocator.in_use > largest.get(group, (0, 0))[0]:
+                largest[group] = allocator.in_use, place
         top = sorted(largest.values(), reverse=True)[:MOMENTS]
-        return [self._moment(place, sizes) for _, place in top]
+        return [self._moment(place, held_before, sizes) for _, place in top]
 
-    def _moment(self, place: int, sizes: dict[int, int]) -> Moment:
-        pieces, actions = self._recording.pieces, self._recording.actions[: place + 1]
+    def _moment(self, place: int, held_before: set[int], sizes: dict[int, int]) -> Moment:
+        pieces = self._recording.pieces
+        actions = self._recording.actions[self._steps_begin : self._steps_begin + place + 1]
         held: Counter[str] = Counter()
-        for number in {action for action in actions if action >= 0} - {~action for action in actions if action < 0}:
+        taken = held_before.union(action for action in actions if action >= 0)
+        for number in taken.difference(~action for action in actions if action < 0):
             held[pieces[number].kind] += sizes[number]
         piece = pieces[actions[place]]
         return Moment(
