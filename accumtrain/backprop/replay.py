@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from accumtrain.backprop.fixed_point import FixedPoint
 from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.order import after
 from accumtrain.backprop.pullback import Gradients, Module, Streams, pullback
@@ -18,6 +19,7 @@ from accumtrain.backprop.target import is_for_xla
 # Takes pairs of a variable and its gradient as soon as they are known; returns the operations that consume them.
 Consume = Callable[[Gradients], list[tf.Operation]]
 Kept = Callable[[Streams], Streams]  # from the incoming gradient to the streams that were kept
+Keep = Callable[[Streams], tuple[Streams, Kept]]
 LANES = 128  # a TPU pads the innermost dimension, here the channels, to a multiple of this
 
 
@@ -37,6 +39,20 @@ def keep(x: Streams) -> tuple[Streams, Kept]:
         return x, lambda _: x
     joined = tf.concat(x, axis=-1)
     return after([joined], x), lambda d_y: tuple(tf.split(after([d_y], joined), len(x), axis=-1))
+
+
+def keep_values(numbers: FixedPoint, dtype: tf.DType, x: Streams) -> tuple[Streams, Kept]:
+    """As `keep`, for what reads only the values of the streams, in bfloat16 or float32: these are kept in their place.
+
+    The streams that are returned later have other bits, but the same values in `dtype`.
+    """
+    values = [numbers.read(stream, dtype, numbers.scale(stream.dtype)) for stream in x]
+
+    def again(d_y: Streams) -> Streams:
+        streams = zip(after([d_y], values), x, strict=True)
+        return tuple(numbers.encode(tf.cast(value, stream.dtype)) for value, stream in streams)
+
+    return after(values, x), again
 
 
 def _consume_first(result: tuple[Streams, Gradients], consume: Consume) -> Streams:

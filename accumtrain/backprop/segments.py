@@ -21,7 +21,7 @@ from accumtrain.backprop.mark import marked
 from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.order import after
 from accumtrain.backprop.pullback import Gradients, Pullback, Streams, chain_pullback, pullback
-from accumtrain.backprop.replay import Consume, Kept, forward_stored, keep, replay
+from accumtrain.backprop.replay import Consume, Keep, Kept, forward_stored, keep, replay
 
 Layer = Callable[[Any, Mode], Any]
 Backward = Callable[[Streams, Streams], tuple[Streams, Streams]]  # (output, its gradient) -> (input, its gradient)
@@ -46,11 +46,12 @@ class Chain(tf.Module):
     Args:
         memory: `store` keeps all activations for the backward pass, `recompute` only the input.
         layers: functions of (x, mode). Those with variables must be tf.Modules.
+        keep: how `recompute` keeps the input.
     """
 
-    def __init__(self, memory: str, layers: Sequence[Layer]):
+    def __init__(self, memory: str, layers: Sequence[Layer], keep: Keep = keep):
         super().__init__()
-        self.memory, self.layers = memory, list(layers)
+        self.memory, self.layers, self._keep = memory, list(layers), keep
 
     def __call__(self, x: Streams, mode: Mode) -> Streams:
         for layer in self.layers:
@@ -61,7 +62,7 @@ class Chain(tf.Module):
         return chain_pullback(self.layers, x, mode)
 
     def forward(self, x: Streams, mode: Mode, consume: Consume) -> tuple[Streams, Backward]:
-        return forward_by_memory(self, x, mode, consume)
+        return forward_by_memory(self, x, mode, consume, self._keep)
 
 
 class Coupling(tf.Module):
@@ -219,7 +220,9 @@ class Stage(tf.Module):
         return (y, d_y) if kept is None else self.units[0].reverse(kept(d_y), y, d_y, mode, consume)
 
 
-def forward_by_memory(segment: Any, x: Streams, mode: Mode, consume: Consume) -> tuple[Streams, Backward]:
+def forward_by_memory(
+    segment: Any, x: Streams, mode: Mode, consume: Consume, keep: Keep = keep
+) -> tuple[Streams, Backward]:
     """`Segment.forward` for a segment whose `memory` is `store` or `recompute`."""
     if segment.memory == "store":
         return forward_stored(segment, x, mode, consume)

@@ -6,6 +6,8 @@ Both streams are fixed-point numbers of 32 bits (of 64, if variables are float64
 
 from __future__ import annotations
 
+from functools import partial
+
 import tensorflow as tf
 
 from accumtrain.backprop.converted import Converted
@@ -14,6 +16,7 @@ from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.model import Model
 from accumtrain.backprop.order import after
 from accumtrain.backprop.pullback import Gradients, Pullback
+from accumtrain.backprop.replay import keep, keep_values
 from accumtrain.backprop.segments import Chain, Coupling, Layer, Segment, Stage
 from accumtrain.kinds.resnets import RevNetConfig
 from accumtrain.models.blocks import Residual, Stem, shortcut, with_norm_momentum
@@ -141,7 +144,10 @@ def build_revnet(config: RevNetConfig, spec: ModelSpec) -> Model:
     for stage, count in enumerate(config.units):
         units = [unit(stage, place) for place in range(count)]
         if config.policy == "recompute":
-            segments += [Chain("recompute", [unit]) for unit in units]
+            # the first unit of a later stage only reads the streams, in compute_dtype
+            low = stage > 0 and compute_dtype == tf.bfloat16
+            keeps = [partial(keep_values, numbers, compute_dtype) if low else keep, *[keep] * (count - 1)]
+            segments += [Chain("recompute", [unit], how) for unit, how in zip(units, keeps, strict=True)]
         else:
             segments.append(Stage(config.policy, units, exact=config.snap_bits > 0))
     segments.append(

@@ -9,6 +9,7 @@ import tensorflow as tf
 from accumtrain.backprop import fixed_point as module
 from accumtrain.backprop.fixed_point import FLOATS, FixedPoint
 from accumtrain.backprop.mode import EVALUATION, Mode
+from accumtrain.backprop.replay import keep_values
 from accumtrain.engine.window import Window
 from accumtrain.models.build_model import build_model
 from accumtrain.models.spec import ModelSpec
@@ -55,6 +56,19 @@ def test_a_difference_undoes_a_sum_to_the_bit(dtype, add):
         stream = NUMBERS.subtract(stream, value)
     integer = module.INTEGERS[wide]
     np.testing.assert_array_equal(tf.bitcast(stream, integer), tf.bitcast(begin, integer))
+
+
+def test_values_kept_in_place_of_streams_are_read_alike():
+    streams = tuple(NUMBERS.encode(scaled(values(seed, size=3.0))) for seed in (1, 2))
+    same, kept = keep_values(NUMBERS, tf.bfloat16, streams)
+    later = kept(tf.zeros([]))
+    for stream, unchanged, again in zip(streams, same, later, strict=True):
+        np.testing.assert_array_equal(NUMBERS.read(unchanged), NUMBERS.read(stream))
+        assert again.dtype == tf.float32
+        assert np.any(NUMBERS.read(again) != NUMBERS.read(stream)), "bfloat16 holds less"
+        for factor in (1.0, NUMBERS.factor(tf.bfloat16)):
+            expected = NUMBERS.read(stream, tf.bfloat16, factor)
+            np.testing.assert_array_equal(NUMBERS.read(again, tf.bfloat16, factor), expected)
 
 
 def test_float64_has_32_bits_more():
