@@ -133,13 +133,14 @@ class BatchNorm(tf.Module):
         normalise = self._in_float64 if in_float64 else self._fused
         y, mean, variance, *reserved = normalise(x, affine, known, EPSILON * factor**2)
         if known is None and mode.recording:
-            mode.record(self, times(mean, 1.0 / factor), times(variance, factor**-2))
+            biased = variance if in_float64 else variance * _unbiased_to_biased(x, variance.dtype, mode)
+            mode.record(self, times(mean, 1.0 / factor), times(biased, factor**-2))
             if in_float64 or not on_gpu():  # a GPU's fused kernels return other tensors than mean and variance
                 mode.saved[self] = reserved[0], reserved[1]
         return y, reserved
 
     def _fused(self, x: tf.Tensor, affine: Pair, known: Pair | None, epsilon: float) -> Sequence[tf.Tensor]:
-        """By TensorFlow's operation: the output, mean, biased variance, and what the gradient needs."""
+        """By TensorFlow's operation: the output, mean, unbiased variance, and what the gradient needs."""
         empty = tf.zeros([0])
         y, mean, variance, *reserved = tf.raw_ops.FusedBatchNormV3(
             x=self._widen(x),
@@ -153,24 +154,27 @@ class BatchNorm(tf.Module):
         y = tf.cast(y, x.dtype)
         if known is not None:
             return y, *known, *known, empty
-        return y, mean, variance * _unbiased_to_biased(x, variance.dtype), *reserved
+        return y, mean, variance, *reserved
 
     def _in_float64(self, x: tf.Tensor, affine: Pair, known: Pair | None, epsilon: float) -> Sequence[tf.Tensor]:
-        """As `_fused`, in plain operations, as the fused one has no float64."""
+        """As `_fused`, but with the biased variance, in plain operations, as the fused one has no float64."""
         mean, variance = tf.nn.moments(x, [0, 1, 2]) if known is None else known
         gamma, beta = affine
         y = tf.nn.batch_normalization(x, mean, variance, beta, gamma, epsilon)
         return y, mean, variance, mean, variance
 
 
-def _unbiased_to_biased(x: tf.Tensor, dtype: tf.DType) -> tf.Tensor | np.floating:
-    """(n - 1) / n for the n values of a channel. It is a number if the shape is static, which saves ten nodes."""
+def _unbiased_to_biased(x: tf.Tensor, dtype: tf.DType, mode: Mode) -> tf.Tensor | np.floating:
+    """(n - 1) / n for the n values of a channel: a number if the shape is static, else computed once for each size."""
     known = x.shape[:3].num_elements()
     if known is not None:
         elements = dtype.as_numpy_dtype(known)
         return np.maximum(elements - 1, 1) / elements
-    elements = tf.cast(tf.reduce_prod(tf.shape(x)[:3]), dtype)
-    return tf.maximum(elements - 1.0, 1.0) / elements
+    size = *x.shape[1:3], dtype
+    if size not in mode.by_size:
+        elements = tf.cast(tf.reduce_prod(tf.shape(x)[:3]), dtype)
+        mode.by_size[size] = tf.maximum(elements - 1.0, 1.0) / elements
+    return mode.by_size[size]
 
 
 class GroupNorm(tf.Module):

@@ -119,6 +119,25 @@ def test_the_variance_is_the_biased_one_also_of_an_unknown_number_of_examples(co
         np.testing.assert_allclose(variance, x.astype(float).var((0, 1, 2)), rtol=1e-5)
 
 
+def test_norms_of_other_sizes_in_a_pass_have_variances_of_their_own_number_of_values():
+    """What an unknown number of examples makes of the variance is computed once for each size."""
+    large = np.random.default_rng(0).normal(size=(3, 2, 2, 4)).astype(np.float32)
+    inputs = [large, large[:, :1, :1], large[:, 1:, 1:], large]
+    norms = [BatchNorm(Initializer(0), 4) for _ in inputs]
+
+    @tf.function(input_signature=[tf.TensorSpec([None, *x.shape[1:]]) for x in inputs])
+    def variances(*inputs: tf.Tensor) -> list[tf.Tensor]:
+        mode = Mode(training=True, recording=True)
+        for norm, x in zip(norms, inputs, strict=True):
+            norm(x, mode)
+        return [mode.statistics[norm][1] for norm in norms]
+
+    for x, found in zip(inputs, variances(*inputs), strict=True):
+        np.testing.assert_allclose(found, x.astype(float).var((0, 1, 2)), rtol=1e-5)
+    shapes = [op for op in variances.get_concrete_function().graph.get_operations() if op.type == "Shape"]
+    assert len(shapes) == 2
+
+
 # --- written apart --------------------------------------------------------------------------------------------------
 
 

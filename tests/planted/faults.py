@@ -210,7 +210,7 @@ FAULTS = [
     # statistics
     Fault("variance between micro-batches left out", MovingStatisticsBuffer, "add", without_offset, RESNET),
     Fault("momentum of the statistics reversed", MovingStatisticsBuffer, "__init__", reversed_momentum, RESNET),
-    Fault("unbiased variance recorded", norms, "_unbiased_to_biased", lambda right: lambda x, dtype: 1.0, RESNET),
+    Fault("unbiased variance recorded", norms, "_unbiased_to_biased", lambda right: lambda x, dtype, mode: 1.0, RESNET),
     Fault("recorded mean x 1.05", Mode, "record",
           lambda right: lambda self, layer, mean, variance: right(self, layer, mean * 1.05, variance), RESNET),
     # slots and rules of optimizers
