@@ -6,9 +6,7 @@ The policies are rehearsed side by side, each in a process of its own, which run
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -145,12 +143,8 @@ def _ask(requests: Sequence[dict[str, Any]]) -> list[dict[str, Any]] | str:
     say(f"rehearsing {', '.join(memory)}: two small micro-batches each")
     free = free_bytes()
     at_once = max(1, free // ONE_REHEARSAL)  # also more than processors: each has moments with little to do
-    with ExitStack() as stack:
-        names = [stack.enter_context(tempfile.TemporaryDirectory(prefix="accumtrain-probe-")) for _ in requests]
-        asked = [
-            (Path(name), request | {"free_mb": free // 2**20}) for name, request in zip(names, requests, strict=True)
-        ]
-        ends = child.ask_all(child_command(), asked, "importing TensorFlow", at_once)
+    asked = [request | {"free_mb": free // 2**20} for request in requests]
+    ends = child.ask_all(child_command(), asked, "accumtrain-probe-", "importing TensorFlow", at_once)
     for ended in ends:
         if ended.code in STOPPED:
             raise KeyboardInterrupt

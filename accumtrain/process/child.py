@@ -143,25 +143,31 @@ def ask(
 
 
 def ask_all(
-    command: Sequence[str], asked: Sequence[tuple[Path, Mapping[str, Any]]], doing: str, at_once: int
+    command: Sequence[str], requests: Sequence[Mapping[str, Any]], prefix: str, doing: str, at_once: int
 ) -> list[Ended]:
-    """Runs a child for each folder and request, `at_once` of them side by side, without their output.
+    """Runs a child for each request, `at_once` of them side by side, without their output.
 
     Prints a line about their progress every SILENCE seconds. `doing` is its text until a child has written its own.
+
+    Args:
+        prefix: of the names of their temporary folders. Each is made with its child, which removes it if this process
+            is killed.
     """
     started = told = time.monotonic()
-    waiting, children = list(asked), list[Child]()
-    with ExitStack() as running:
-        while waiting or not all(child.wait(0) for child in children):
-            if waiting and sum(not child.wait(0) for child in children) < at_once:
-                children.append(running.enter_context(Child(command, *waiting.pop(0))))
-                continue
-            time.sleep(LOOK / 10)
-            if time.monotonic() - told > SILENCE:
-                told = time.monotonic()
-                now = ", ".join(child.doing or doing for child in children if not child.wait(0))
-                say(f"  {format_seconds(told - started)}: {now}")
-    return [child.ended() for child in children]
+    waiting, children = list(requests), list[Child]()
+    with ExitStack() as folders:
+        with ExitStack() as running:
+            while waiting or not all(child.wait(0) for child in children):
+                if waiting and sum(not child.wait(0) for child in children) < at_once:
+                    folder = Path(folders.enter_context(tempfile.TemporaryDirectory(prefix=prefix)))
+                    children.append(running.enter_context(Child(command, folder, waiting.pop(0))))
+                    continue
+                time.sleep(LOOK / 10)
+                if time.monotonic() - told > SILENCE:
+                    told = time.monotonic()
+                    now = ", ".join(child.doing or doing for child in children if not child.wait(0))
+                    say(f"  {format_seconds(told - started)}: {now}")
+        return [child.ended() for child in children]
 
 
 def show(
