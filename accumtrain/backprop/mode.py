@@ -28,7 +28,7 @@ class Mode:
         replaying: whether this pass computes an earlier, recorded pass again.
         seed: int32 [2], different for every micro-batch of every replica; for layers that draw random numbers.
         draws: random numbers of each example, which do not depend on how a window is split; None if there are none.
-        by_size: what layers have computed from the size of their images, which later layers use again.
+        variance_factors: (height, width, dtype) -> (n - 1) / n for n values of a channel, of an open batch.
         saved: layer -> tensors that its replay may use instead of computing them again.
         inexact: for each reversed stage, a bool: whether its reversal gave other bits than the stage began with.
         outside: for each stage, a bool: whether its streams have left the range of their numbers.
@@ -40,7 +40,7 @@ class Mode:
         self.training, self.recording, self.seed, self.draws = training, recording, seed, draws
         self.replaying = False
         self.statistics: dict[MovingStatistics, tuple[tf.Tensor, tf.Tensor]] = {}
-        self.by_size: dict[Any, tf.Tensor] = {}
+        self.variance_factors: dict[tuple[int, int, tf.DType], tf.Tensor] = {}
         self.saved: dict[tf.Module, Any] = {}
         self.inexact: list[tf.Tensor] = []
         self.outside: list[tf.Tensor] = []

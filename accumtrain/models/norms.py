@@ -170,11 +170,12 @@ def _unbiased_to_biased(x: tf.Tensor, dtype: tf.DType, mode: Mode) -> tf.Tensor 
     if known is not None:
         elements = dtype.as_numpy_dtype(known)
         return np.maximum(elements - 1, 1) / elements
-    size = *x.shape[1:3], dtype
-    if size not in mode.by_size:
+    _, height, width, _ = x.shape
+    size = height, width, dtype
+    if size not in mode.variance_factors:
         elements = tf.cast(tf.reduce_prod(tf.shape(x)[:3]), dtype)
-        mode.by_size[size] = tf.maximum(elements - 1.0, 1.0) / elements
-    return mode.by_size[size]
+        mode.variance_factors[size] = tf.maximum(elements - 1.0, 1.0) / elements
+    return mode.variance_factors[size]
 
 
 class GroupNorm(tf.Module):

@@ -146,8 +146,9 @@ def build_revnet(config: RevNetConfig, spec: ModelSpec) -> Model:
         if config.policy == "recompute":
             # the first unit of a later stage only reads the streams, in compute_dtype
             low = stage > 0 and compute_dtype == tf.bfloat16
-            keeps = [partial(keep_values, numbers, compute_dtype) if low else keep, *[keep] * (count - 1)]
-            segments += [Chain("recompute", [unit], how) for unit, how in zip(units, keeps, strict=True)]
+            keep_first = partial(keep_values, numbers, compute_dtype) if low else keep
+            first, *others = units
+            segments += [Chain("recompute", [first], keep_first), *(Chain("recompute", [each]) for each in others)]
         else:
             segments.append(Stage(config.policy, units, exact=config.snap_bits > 0))
     segments.append(

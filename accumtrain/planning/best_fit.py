@@ -52,8 +52,7 @@ class BestFitAllocator:
         if place == len(self._free):
             self._add_region(size)
             place = bisect_left(self._free, (size, 0))
-        found, address = self._free[place]
-        self._withdraw(found, address)
+        found, address = self._withdraw(place)
         if found >= 2 * size or found - size >= LEFT_OVER:
             self._offer(found - size, address + size)
             found = size
@@ -73,12 +72,12 @@ class BestFitAllocator:
         self.in_use -= size
         after = self._free_sizes.get(address + size)
         if after is not None:
-            self._withdraw(after, address + size)
+            self._withdraw(bisect_left(self._free, (after, address + size)))
             size += after
         before = self._free_ends.get(address)
         if before is not None:
+            self._withdraw(bisect_left(self._free, (address - before, before)))
             size += address - before
-            self._withdraw(address - before, before)
             address = before
         self._offer(size, address)
 
@@ -101,7 +100,9 @@ class BestFitAllocator:
         self._free_sizes[address] = size
         self._free_ends[address + size] = address
 
-    def _withdraw(self, size: int, address: int) -> None:
-        del self._free[bisect_left(self._free, (size, address))]
+    def _withdraw(self, place: int) -> tuple[int, int]:
+        """Takes the free piece at `place` out of them. Returns its size and address."""
+        size, address = self._free.pop(place)
         del self._free_sizes[address]
         del self._free_ends[address + size]
+        return size, address
