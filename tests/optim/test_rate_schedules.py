@@ -122,6 +122,11 @@ def test_one_cycle_of_a_short_run_has_no_rate_of_zero(total, rise):
     assert values.max() <= 1.0
 
 
+@pytest.mark.parametrize(("total", "rise"), [(1, 0.3), (2, 0.3), (3, 0.3), (5, 0.0)])
+def test_one_cycle_whose_peak_would_come_before_the_first_update_has_it_there(total, rise):
+    assert factors(OneCycleConfig(rise=rise), total=total, steps=1).tolist() == [1.0]
+
+
 def test_one_cycle_has_no_warmup():
     with pytest.raises(ConfigError, match=r"schedule\.warmup=5: schedule=one_cycle has a rise of its own"):
         OneCycleConfig(warmup=5).check()
