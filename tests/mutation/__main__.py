@@ -29,6 +29,7 @@ TESTS = (
     *("backprop", "engine", "models", "optim", "planted"),
     *(f"contract/test_{name}.py" for name in ("losses_and_schedules", "models", "optimizers")),
     "jobs/test_verify.py",
+    "keras/test_adafactor_mistakes.py",
 )
 SURVIVORS = "survivors.json"
 START_UP, SLOWER = 30.0, 6.0  # seconds, and how many times its tests' usual time, after which a mutant hangs
