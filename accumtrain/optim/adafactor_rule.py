@@ -60,19 +60,19 @@ class AdafactorRule:
         ValueError: a value is not one of those above, or out of its range.
     """
 
-    decay_exponent: float = 0.8
-    beta2: float | None = None
-    epsilon1: float = 1e-30
-    epsilon2: float = 1e-3
-    clip_threshold: float | None = 1.0
-    scale_parameter: bool = True
-    unscaled_relative_step: float = 0.05
-    warmup_init: bool = False
-    min_dim_size_to_factor: int = 2
-    factored_axes: str = "last"
-    momentum: float = 0.0
-    momentum_of: str = "change"
-    weight_decay_factor: str = "rate"
+    decay_exponent: float
+    beta2: float | None
+    epsilon1: float
+    epsilon2: float
+    clip_threshold: float | None
+    scale_parameter: bool
+    unscaled_relative_step: float
+    warmup_init: bool
+    min_dim_size_to_factor: int
+    factored_axes: str
+    momentum: float
+    momentum_of: str
+    weight_decay_factor: str
 
     def __post_init__(self) -> None:
         check_arguments(AdafactorConfig, asdict(self))
@@ -120,7 +120,7 @@ class AdafactorRule:
         slots: Mapping[str, VariableHandle],
         gradient: tf.Tensor,
         scalars: AdafactorScalars,
-        weight_decay: float = 0.0,
+        weight_decay: float,
     ) -> None:
         """Updates a weight and its slots in place.
 

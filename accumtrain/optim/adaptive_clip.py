@@ -17,7 +17,6 @@ def clip_by_weight(gradient: tf.Tensor, weight: tf.Tensor | tf.Variable, share: 
         weight: a tensor or variable of the same shape and dtype.
         share: the largest ratio of the two norms.
     """
-    weight = tf.convert_to_tensor(weight)
     axes = list(range(gradient.shape.rank - 1)) if gradient.shape.rank > 1 else None
     gradient_norm, weight_norm = _norm(gradient, axes), _norm(weight, axes)
     limit = tf.cast(share, weight.dtype) * tf.maximum(weight_norm, SMALLEST_WEIGHT)
@@ -26,4 +25,4 @@ def clip_by_weight(gradient: tf.Tensor, weight: tf.Tensor | tf.Variable, share: 
 
 
 def _norm(tensor: tf.Tensor, axes: list[int] | None) -> tf.Tensor:
-    return tf.sqrt(tf.reduce_sum(tf.square(tensor), axis=axes, keepdims=True))
+    return tf.sqrt(tf.reduce_sum(tf.square(tensor), axis=axes))

@@ -87,7 +87,7 @@ class _ReplicaLocal(keras.optimizers.Optimizer):
     """
 
     _updates_done: tf.Tensor | None = None
-    _scale: tf.Tensor | float = 1.0
+    _scale: tf.Tensor | float
     _rates: Callable[[tf.Tensor], list[tf.Tensor]]
 
     @property

@@ -14,7 +14,7 @@ from tests.optim.references import by_rule
 
 @pytest.mark.parametrize(("dtype", "rtol"), [(tf.float32, 1e-5), (tf.float64, 1e-12)])
 @pytest.mark.parametrize("decoupled", [False, True])
-@pytest.mark.parametrize("changes", [{}, {"weight_decay": 0.0}, {"beta1": 0.0, "epsilon": 1e-3}])
+@pytest.mark.parametrize("changes", [{}, {"weight_decay": 0.0}, {"beta1": 0.0, "epsilon": 1e-3}, {"beta1": 5e-4}])
 def test_agrees_with_the_paper(
     configs, weights, gradients, rates, train, assert_same_path, dtype, rtol, decoupled, changes
 ):

@@ -18,8 +18,8 @@ from accumtrain.kinds.schedules import (
 )
 from accumtrain.optim import rate_schedules
 from accumtrain.optim.adafactor import Adafactor
-from accumtrain.optim.adafactor_rule import AdafactorRule
 from accumtrain.optim.adam import Adam, AdamW
+from accumtrain.optim.keras_adapter import KerasOptimizer
 from accumtrain.optim.optimizer import Parameter
 from accumtrain.optim.sgd import SGD
 from tests.optim.references import by_rule
@@ -27,6 +27,7 @@ from tests.optim.references import by_rule
 UPDATES, TOTAL = 4, 12
 OPTIMIZERS = {
     "sgd": (SGD, SgdConfig(lr=0.1, weight_decay=0.0, momentum=0.0, nesterov=False)),
+    "sgd of Keras": (lambda: KerasOptimizer(0.1, name="SGD"), SgdConfig(lr=0.1, weight_decay=0.0, momentum=0.0)),
     "momentum alone": (lambda: SGD(momentum=0.9), SgdConfig(lr=0.1, weight_decay=0.0, momentum=0.9, nesterov=False)),
     "adam": (Adam, AdamConfig(lr=1e-3, weight_decay=0.0, beta1=0.9, beta2=0.999, epsilon=1e-8)),
     "adamw": (AdamW, AdamWConfig(lr=1e-3, weight_decay=0.0, beta1=0.9, beta2=0.999, epsilon=1e-8)),
@@ -70,10 +71,7 @@ def test_a_schedule_is_that_of_its_definition(make, config):
     np.testing.assert_allclose(values, [FACTORS[type(config)](config, t, TOTAL) for t in updates], rtol=1e-6, atol=1e-7)
 
 
-def test_a_parameter_has_the_whole_rate():
-    rate = Parameter(tf.Variable([1.0], dtype=tf.float64), decayed=False).rate(tf.constant(0.5))
-    assert (rate.dtype, float(rate)) == (tf.float64, 0.5)
-
-
-def test_adafactors_rule_alone_has_the_same_defaults():
-    assert AdafactorRule() == Adafactor()._rule
+@pytest.mark.parametrize(("factor", "expected"), [({}, 0.5), ({"rate_factor": 0.25}, 0.125)])
+def test_a_parameter_has_the_whole_rate_or_its_share(factor, expected):
+    rate = Parameter(tf.Variable([1.0], dtype=tf.float64), decayed=False, **factor).rate(tf.constant(0.5))
+    assert (rate.dtype, float(rate)) == (tf.float64, expected)
