@@ -123,7 +123,7 @@ class _ReplicaLocal(keras.optimizers.Optimizer):
         )
 
     def _update_one(self, gradient: tf.Tensor, variable: tf.Variable, rate: tf.Tensor) -> tf.Tensor:
-        self.update_step(gradient * self._scale, variable, rate)
+        self.update_step(gradient * tf.cast(self._scale, gradient.dtype), variable, rate)
         return variable.read_value()
 
 

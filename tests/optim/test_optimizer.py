@@ -95,6 +95,20 @@ def test_weight_decay_spares_variables_that_are_not_decayed(kind, configs, gradi
     assert (kernel != decayed_kernel).any()
 
 
+def test_the_scale_is_a_factor_on_the_gradients_of_any_dtype(kind, configs, gradients):
+    def after(factor: float, scale: float) -> list[np.ndarray]:
+        optimizer = build_optimizer(configs[kind])
+        weights = [tf.Variable(tf.ones((4, 6), dtype)) for dtype in (tf.float32, tf.float64)]
+        optimizer.build(weights, [True, True])
+        step = tf.constant(1, tf.int64)
+        grads = [tf.constant(factor * gradients[1][2], weight.dtype) for weight in weights]
+        optimizer.apply(grads, optimizer.learning_rate(step), step, tf.constant(scale))
+        return values([*weights, *optimizer.state])
+
+    for found, expected in zip(after(4.0, 0.25), after(1.0, 1.0), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
 def test_decoupled_decay_is_rate_times_decay(kind, configs):
     optimizer = build_optimizer(replace(configs[kind], weight_decay=0.5))
     kernel = tf.Variable(tf.ones((4, 6)))
