@@ -25,7 +25,7 @@ TOTAL = 100
 
 
 def factors(config: ScheduleConfig, total: int = TOTAL, steps: int = TOTAL, jit_compile: bool = False) -> np.ndarray:
-    schedule = tf.function(build_schedule(config, total), jit_compile=jit_compile)
+    schedule = tf.function(build_schedule(config, total), autograph=False, jit_compile=jit_compile)
     values = [schedule(tf.constant(step, tf.int64)) for step in range(steps)]
     assert all(value.dtype == tf.float32 and value.shape.rank == 0 for value in values)
     return np.array(values)
@@ -122,9 +122,15 @@ def test_one_cycle_of_a_short_run_has_no_rate_of_zero(total, rise):
     assert values.max() <= 1.0
 
 
-@pytest.mark.parametrize(("total", "rise"), [(1, 0.3), (2, 0.3), (3, 0.3), (5, 0.0)])
-def test_one_cycle_whose_peak_would_come_before_the_first_update_has_it_there(total, rise):
-    assert factors(OneCycleConfig(rise=rise), total=total, steps=1).tolist() == [1.0]
+@pytest.mark.parametrize(("total", "rise", "last"), [(1, 0.3, 1.0), (2, 0.3, 4e-6), (3, 0.3, 4e-6), (5, 0.0, 4e-6)])
+def test_one_cycle_whose_peak_would_come_before_the_first_update_has_it_there(total, rise, last):
+    values = factors(OneCycleConfig(rise=rise), total=total, steps=total)
+    assert values[[0, -1]].tolist() == [1.0, np.float32(last)]
+
+
+def test_one_cycle_whose_peak_is_between_two_updates_rises_in_one():
+    first, *_ = factors(OneCycleConfig(rise=0.3, start=0.04), total=5, steps=1)
+    assert first == pytest.approx(0.52, rel=1e-6), "the peak is at update 1.5"
 
 
 def test_one_cycle_has_no_warmup():
@@ -132,7 +138,8 @@ def test_one_cycle_has_no_warmup():
         OneCycleConfig(warmup=5).check()
 
 
-def test_an_exponential_rise_meets_both_ends():
-    schedule = exponential_schedule(1e-6, 10.0, 50)
-    values = np.array([float(schedule(tf.constant(step, tf.int64))) for step in range(50)])
-    np.testing.assert_allclose(values, np.geomspace(1e-6, 10.0, 50), rtol=1e-4)
+@pytest.mark.parametrize("total", [2, 50])
+def test_an_exponential_rise_meets_both_ends(total):
+    schedule = exponential_schedule(1e-6, 10.0, total)
+    values = np.array([float(schedule(tf.constant(step, tf.int64))) for step in range(total)])
+    np.testing.assert_allclose(values, np.geomspace(1e-6, 10.0, total), rtol=1e-4)
