@@ -51,7 +51,7 @@ def cosine_schedule(total_steps: int, *, final: float = 0.0, warmup: int = 0) ->
 
 def step_schedule(boundaries: Sequence[int], *, factor: float = 0.1, warmup: int = 0) -> Schedule:
     """The factor is multiplied by `factor` after each of the increasing numbers of updates in `boundaries`."""
-    limits = tf.constant(boundaries, tf.int64, shape=[len(boundaries)])
+    limits = tf.constant(boundaries, tf.int64)
     factors = tf.constant([factor**k for k in range(len(boundaries) + 1)], tf.float32)
 
     def current(step: tf.Tensor) -> tf.Tensor:

@@ -114,7 +114,9 @@ def test_the_variance_is_the_biased_one_also_of_an_unknown_number_of_examples(co
         return mode.statistics[norm]
 
     for shape in ([None, 1, 1, 4], x.shape):
-        mean, variance = tf.function(statistics, input_signature=[tf.TensorSpec(shape)])(tf.constant(x))
+        mean, variance = tf.function(statistics, autograph=False, input_signature=[tf.TensorSpec(shape)])(
+            tf.constant(x)
+        )
         np.testing.assert_allclose(mean, x.mean((0, 1, 2)), rtol=1e-6)
         np.testing.assert_allclose(variance, x.astype(float).var((0, 1, 2)), rtol=1e-5)
 
@@ -125,7 +127,7 @@ def test_norms_of_other_sizes_in_a_pass_have_variances_of_their_own_number_of_va
     inputs = [large, large[:, :1, :1], large[:, 1:, 1:], large]
     norms = [BatchNorm(Initializer(0), 4) for _ in inputs]
 
-    @tf.function(input_signature=[tf.TensorSpec([None, *x.shape[1:]]) for x in inputs])
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec([None, *x.shape[1:]]) for x in inputs])
     def variances(*inputs: tf.Tensor) -> list[tf.Tensor]:
         mode = Mode(training=True, recording=True)
         for norm, x in zip(norms, inputs, strict=True):

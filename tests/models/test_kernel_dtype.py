@@ -26,7 +26,7 @@ def emulating(monkeypatch):
 
 
 def product_dtypes(function):
-    operations = tf.function(function).get_concrete_function().graph.get_operations()
+    operations = tf.function(function, autograph=False).get_concrete_function().graph.get_operations()
     return {operation.outputs[0].dtype for operation in operations if operation.type in PRODUCTS}
 
 
@@ -126,7 +126,7 @@ def test_a_wide_copy_waits_for_the_gradient(emulating):
     """Casts of the input for the backward pass come after d_y, or all inputs would be kept in float32."""
     conv = Conv(Initializer(1), 3, 4, 8)
 
-    @tf.function
+    @tf.function(autograph=False)
     def step(x, d_y):
         y, backward = conv.pullback(x)
         d_x, [(_, d_kernel)] = backward(d_y, x)

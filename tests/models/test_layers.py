@@ -52,7 +52,7 @@ def test_a_kernels_gradient_as_products_is_the_convolutions(size, dtype):
         pytest.skip(f"this CPU computes {dtype.name} in another dtype, whose products of this size are not faster")
     x, d_y = (tf.random.stateless_uniform([2, 5, 4, channels], [1, channels], -2, 3, tf.int32) for channels in (256, 8))
     x, d_y, shape = tf.cast(x, dtype), tf.cast(d_y, dtype), (size, size, 256, 8)
-    gradient = tf.function(lambda: kernel_gradient(x, d_y, shape, 1, "SAME")).get_concrete_function()
+    gradient = tf.function(lambda: kernel_gradient(x, d_y, shape, 1, "SAME"), autograph=False).get_concrete_function()
     assert "Conv2DBackpropFilter" not in {operation.type for operation in gradient.graph.get_operations()}
     expected = tf.raw_ops.Conv2DBackpropFilter(
         input=tf.cast(x, tf.float32),
@@ -67,7 +67,7 @@ def test_a_kernels_gradient_as_products_is_the_convolutions(size, dtype):
 def test_products_hold_nothing_from_the_forward_pass_on():
     """What they copy of a convolution's input is copied once the gradient is there."""
 
-    @tf.function
+    @tf.function(autograph=False)
     def gradient(x, d_y):
         return kernel_gradient(x, d_y, (3, 3, 256, 8), 1, "SAME")
 

@@ -60,7 +60,7 @@ def test_are_initialised_as_parts_of_one():
 
 
 def test_a_replay_holds_one_at_a_time(stems, images):
-    @tf.function
+    @tf.function(autograph=False)
     def gradients(images):
         y, backward = stems.pullback(images, Mode(training=True).replay())
         return [gradient for _, gradient in backward(tuple(tf.ones_like(stream) for stream in y))[1]]

@@ -78,7 +78,7 @@ def train() -> Train:
         variables = [tf.Variable(weight, dtype=dtype, name=f"part{i}/w") for i, weight in enumerate(weights)]
         optimizer.build(variables, [weight.ndim >= 2 for weight in weights])
 
-        @tf.function(jit_compile=jit_compile)
+        @tf.function(autograph=False, jit_compile=jit_compile)
         def update(step: tf.Tensor, *gradients: tf.Tensor) -> None:
             optimizer.apply(gradients, optimizer.learning_rate(step) * schedule(step), step)
 

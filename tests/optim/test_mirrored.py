@@ -60,7 +60,7 @@ def main() -> None:
             optimizer = build_optimizer(config)
             optimizer.build(variables, [len(shape) >= 2 for shape in shapes])
 
-        @tf.function
+        @tf.function(autograph=False)
         def update(go: tf.Tensor, step: tf.Tensor, *gradients: tf.Tensor) -> tf.Tensor:
             def replica() -> tf.Tensor:
                 def commit() -> tf.Tensor:

@@ -59,7 +59,7 @@ def test_an_update_not_taken_changes_no_bit(kind, configs, weights, gradients):
     variables = [tf.Variable(weight, dtype=tf.float32) for weight in weights]
     optimizer.build(variables, [True] * len(variables))
 
-    @tf.function
+    @tf.function(autograph=False)
     def update(go: tf.Tensor, step: tf.Tensor, *gradients: tf.Tensor) -> None:
         def commit() -> tf.Tensor:
             optimizer.apply(gradients, optimizer.learning_rate(step), step)

@@ -1,0 +1,38 @@
+"""A window that is given a model and an optimizer only, as by programs, makes plain updates of the mean gradient."""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+
+from accumtrain.backprop.mode import Mode
+from accumtrain.engine.step import Step
+from accumtrain.engine.window import Window
+from accumtrain.models.build_model import build_model
+from accumtrain.models.spec import ModelSpec
+from accumtrain.optim.sgd import SGD
+from tests.engine.small import CLASSES, examples, lenet
+
+SHAPE, RATE, UPDATES = (8, 8, 1), 0.1, 2
+
+
+def test_updates_without_options_are_those_of_tensorflows_own_gradient():
+    model = build_model(lenet(), ModelSpec(SHAPE, CLASSES, seed=1))
+    window = Window(model, SGD(RATE))
+    step = Step(window)
+    batches = [examples(6, SHAPE, seed) for seed in range(UPDATES)]
+    for batch in batches:
+        before, gradients = weights_and_gradients(model, batch)
+        step.accumulate(iter(tf.data.Dataset.from_tensors(batch)))
+        step.commit()
+        for old, gradient, new in zip(before, gradients, model.trainable_variables, strict=True):
+            np.testing.assert_allclose(new, old - RATE * gradient, rtol=1e-5, atol=1e-7)
+    assert (int(window.step), window.step.dtype, window.seed) == (UPDATES, tf.int64, 0)
+
+
+def weights_and_gradients(model, batch):
+    weights = list(model.trainable_variables)
+    with tf.GradientTape() as tape:
+        logits = model(batch["image"], Mode(training=True))
+        loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(batch["label"], logits))
+    return [weight.numpy() for weight in weights], tape.gradient(loss, weights)
