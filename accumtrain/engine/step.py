@@ -120,8 +120,7 @@ class Step:
         ) -> tuple[tf.Tensor, dict[str, tf.Tensor], dict[str, tf.Tensor]]:
             self.compiled_micro_steps(batches, tf.constant(self._window.micro_steps))
             before, update = update, self.compiled_commit()
-            update["exact"] &= before["exact"]
-            update["in_range"] &= before["in_range"]
+            update["exact"] &= before["exact"]  # streams out of range end the loop: that update is not finite
             examples = update["examples"]
             added = {"examples": examples, **{name: update[name] * examples for name in names}}
             return done + 1, update, {name: total + added[name] for name, total in sums.items()}

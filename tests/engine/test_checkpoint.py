@@ -58,6 +58,38 @@ def test_a_state_found_as_the_best_only_is_saved_among_the_last(checkpoints):
     assert checkpoints.restore()["step"] == 7
 
 
+EVALUATIONS = [  # of loss and accuracy, and whether the state is the best so far
+    ((0.5, 0.7), True),
+    ((0.9, 0.8), True),
+    ((0.1, 0.7), False),
+    ((0.9, 0.8), False),
+    ((0.8, 0.8), True),
+    ((float("nan"), 0.9), False),
+    ((0.8, 0.8), False),
+]
+
+
+def test_the_best_state_is_that_of_the_best_accuracy_then_of_the_lowest_loss(checkpoints):
+    for step, (evaluated, best) in enumerate(EVALUATIONS, 1):
+        checkpoints.step.assign(step)
+        assert checkpoints.save_if_best(*evaluated) is best, evaluated
+    checkpoints.wait()
+    assert [folder.name for folder in (checkpoints.directory / "best").glob("step-*")] == ["step-5"]
+    assert checkpoints.best == {"loss": 0.8, "accuracy": 0.8}
+
+
+def test_the_best_is_known_again_after_a_restore(checkpoints, tmp_path):
+    checkpoints.save_if_best(0.5, 0.7)
+    checkpoints.save()
+    checkpoints.wait()
+    with Checkpoints(tmp_path, window_for(resnet20(units=(1, 1)), SgdConfig(lr=0.1), (8, 8, 1)), keep=9) as others:
+        manifests = []
+        assert others.best is None
+        assert others.restore(manifests.append) == manifests[0]
+        assert others.best == {"loss": 0.5, "accuracy": 0.7}
+        assert not others.save_if_best(0.6, 0.7)
+
+
 def test_it_yields_while_nobody_waits(checkpoints, priorities, monkeypatch):
     monkeypatch.setattr(checkpoint, "PATIENCE", 60.0)
     save(checkpoints, 3)

@@ -44,6 +44,11 @@ def test_an_example_is_left_out_as_a_whole_and_the_mean_is_kept() -> None:
     assert (y == y[:, :1, :1, :1]).all()
     assert y.mean() == pytest.approx(1.0, abs=0.05)
     np.testing.assert_array_equal(path(tf.ones([2, 1, 1, 1]), Mode(training=False)), np.ones([2, 1, 1, 1]))
+    again, backward = path.pullback(tf.ones([4000, 2, 2, 3]), mode)
+    d_x, gradients = backward(tf.fill([4000, 2, 2, 3], 2.0))
+    np.testing.assert_array_equal(again, y)
+    np.testing.assert_array_equal(d_x, 2 * y)
+    assert gradients == []
 
 
 def test_a_pass_without_draws_is_refused() -> None:
