@@ -37,6 +37,16 @@ def test_rates_rise_linearly_and_none_is_none() -> None:
     assert [*drop_paths(0.0, 3)] == [None] * 3
 
 
+def test_the_functions_of_a_revnet_have_one_rate_after_the_other() -> None:
+    config = dataclasses.replace(revnet38(units=(2, 1)), drop_path=0.6)
+    units = [
+        unit for stage in build_model(config, ModelSpec((8, 8, 3), CLASSES)).segments[1:-1] for unit in stage.units
+    ]
+    found = [function.function.drop_path for unit in units for function in (unit.f, unit.g)]
+    assert [path.rate for path in found] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
+    assert [path.number for path in found] == [*range(6)]
+
+
 def test_an_example_is_left_out_as_a_whole_and_the_mean_is_kept() -> None:
     path, mode = DropPath(0.25, 3), Mode(training=True, draws=draws(batch=4000))
     y = path(tf.ones([4000, 2, 2, 3]), mode).numpy()
