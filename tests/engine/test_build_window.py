@@ -12,7 +12,7 @@ from accumtrain.engine.build_window import build_window
 
 UPDATES = 20
 DIGITS = SimpleNamespace(image_shape=(8, 8, 1), num_classes=3, train=None)
-LOGITS, LABELS = tf.constant([[2.0, 0.5, -1.0]]), tf.constant([1])
+LOGITS, LABELS = tf.constant([[2.0, 0.5, -1.0]]), tf.constant([0])
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def test_the_keys_of_a_run_are_those_of_its_window(build):
     assert float(window.schedule(tf.constant(UPDATES - 1, tf.int64))) == 0.125
     assert [*window.metrics] == ["accuracy"]
     log_probabilities = tf.nn.log_softmax(LOGITS)[0].numpy()
-    expected = -0.7 * log_probabilities[1] - 0.1 * log_probabilities.sum()
+    expected = -0.7 * log_probabilities[0] - 0.1 * log_probabilities.sum()
     np.testing.assert_allclose(window.loss_function(LABELS, LOGITS), [expected], rtol=1e-6)
 
 

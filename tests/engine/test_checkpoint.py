@@ -12,6 +12,7 @@ import pytest
 from accumtrain.engine import checkpoint
 from accumtrain.engine.checkpoint import NICENESS, PATIENCE, Checkpoints
 from accumtrain.kinds.optimizers import SgdConfig
+from accumtrain.runs.checkpoint_store import PREFIX
 from tests.engine.small import resnet20, window_for
 
 
@@ -88,6 +89,46 @@ def test_the_best_is_known_again_after_a_restore(checkpoints, tmp_path):
         assert others.restore(manifests.append) == manifests[0]
         assert others.best == {"loss": 0.5, "accuracy": 0.7}
         assert not others.save_if_best(0.6, 0.7)
+
+
+def test_what_is_best_changes_after_the_state_before_is_written(checkpoints, monkeypatch):
+    write = checkpoints._write_files
+
+    def late(prefix):
+        time.sleep(0.3)
+        write(prefix)
+
+    monkeypatch.setattr(checkpoints, "_write_files", late)
+    checkpoints.save()
+    checkpoints.step.assign_add(1)
+    checkpoints.save_if_best(0.5, 0.7)
+    checkpoints.wait()
+    shutil.rmtree(checkpoints.directory / "best")
+    checkpoints.restore()
+    assert checkpoints.best is None
+
+
+def test_what_was_not_finished_is_deleted_before_a_restore(checkpoints):
+    left = [checkpoints.directory / name for name in ("step-9_temp", "best/step-9_temp")]
+    for folder in left:
+        folder.mkdir(parents=True)
+    assert checkpoints.restore() is None
+    assert not any(folder.exists() for folder in left)
+
+
+def test_a_damaged_checkpoint_of_earlier_versions_is_not_taken(checkpoints):
+    """Those are files without a manifest: TensorFlow's own checksums are all that tells."""
+    save(checkpoints, 2)
+    newest = checkpoints.directory / "step-2"
+    for file in newest.glob(f"{PREFIX}.*"):
+        file.rename(newest.with_name(f"step-2{file.suffix}"))
+    shutil.rmtree(newest)
+    (data,) = checkpoints.directory.glob("step-2.data-*")
+    content = bytearray(data.read_bytes())
+    content[len(content) // 2] ^= 1
+    data.write_bytes(content)
+    assert checkpoints.restore()["step"] == 1
+    assert not data.exists()
 
 
 def test_it_yields_while_nobody_waits(checkpoints, priorities, monkeypatch):
