@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import tensorflow as tf
 
@@ -55,6 +57,14 @@ def test_a_graph_that_was_kept_is_of_layers_that_compute_in_float32(emulating, c
     out, err = capsys.readouterr()
     assert out.startswith("precision=bfloat16: this CPU has no instructions for it")
     assert not err
+
+
+def test_a_kernel_that_sleeps_ten_times_as_long_takes_about_as_many_times_as_long(monkeypatch):
+    def convolution(*, filter, **others):
+        time.sleep(0.02 if filter.dtype == tf.bfloat16 else 0.002)
+
+    monkeypatch.setattr(tf.raw_ops, "Conv2DBackpropInput", convolution)
+    assert 3 < slowdown(tf.bfloat16) < 30
 
 
 def test_float32_takes_as_long_as_itself():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import tempfile
 import weakref
 import zlib
 
@@ -98,6 +99,13 @@ def test_a_large_function_takes_the_place_of_its_trace(together, tmp_path, monke
     assert len(traces) == (3 if together else 2)
     assert [trace() for trace in traces] == [None] * len(traces)  # nothing holds them
     assert state == plain
+
+
+def test_a_file_is_written_in_the_folder_where_it_stays(tmp_path, monkeypatch):
+    """The folder of temporary files may be on another disk, to which nothing can be renamed."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
+    fill(tmp_path)
+    assert len(list(tmp_path.glob(f"*{graph_cache.SUFFIX}"))) >= 2
 
 
 def test_functions_that_are_traced_later_do_not_meet_the_names_of_kept_ones(tmp_path):
