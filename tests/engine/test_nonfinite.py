@@ -63,6 +63,17 @@ def test_what_an_update_leaves_is_looked_at(optim, place, value):
     assert describe_state(window).startswith("optimizer/" if place == "optimizer state" else "model/")
 
 
+@pytest.mark.parametrize(("count", "more"), [(1, ""), (3, ""), (4, " and 1 more"), (6, " and 3 more")])
+def test_three_variables_are_named(count, more):
+    window = window_with()
+    for variable in window.variables_[:count]:
+        variable.assign(float("nan") * variable)
+    text = describe_state(window)
+    assert text.endswith(f"{more} infinite or NaN")
+    assert (" more" in text) == bool(more)
+    assert text.count("model/") == min(count, 3)
+
+
 def test_a_window_that_is_not_finite_changes_nothing_and_is_described():
     window = window_with(micro_steps=4)
     before = [variable.numpy() for variable in [*window.model.variables, *window.optimizer.state]]
@@ -79,6 +90,14 @@ def test_a_window_that_is_not_finite_changes_nothing_and_is_described():
     assert text.startswith("at micro-step 3 of 4 in ")
     assert "model/" in text
     assert all(not buffer.numpy().any() for buffer in window.buffers)
+
+
+def test_a_loss_that_is_not_finite_is_named_before_the_gradients():
+    window = window_with(micro_steps=4)
+    bad = examples(32, SHAPE)
+    bad["weight"] = tf.tensor_scatter_nd_update(bad["weight"], [[9]], [float("inf")])  # of micro-step 2
+    text = describe_window(window, Step(window), iter(tf.data.Dataset.from_tensor_slices(bad).batch(8)))
+    assert text.startswith("at micro-step 2 of 4 in the loss and the gradients of model/")
 
 
 def test_statistics_that_overflow_stop_the_update():

@@ -1,0 +1,71 @@
+"""What is told of a run's memory, from what TensorFlow's allocator and the system tell."""
+
+from __future__ import annotations
+
+import resource
+
+import pytest
+import tensorflow as tf
+
+from accumtrain.console import format_bytes
+from accumtrain.engine import memory_meter
+from accumtrain.engine.memory_meter import CPU, Meter, activation_bytes, at_peak
+from accumtrain.process import environment
+
+KB = 1024
+
+
+@pytest.fixture
+def allocator(monkeypatch):
+    """What the CPU's allocator counts, in bytes."""
+    counted = {"current": 300 * KB, "peak": 300 * KB}
+    monkeypatch.setattr(environment, "counts_bytes_on_cpu", lambda: True)
+    monkeypatch.setattr(tf.config.experimental, "get_memory_info", {CPU: counted}.__getitem__)
+    monkeypatch.setattr(tf.config.experimental, "reset_memory_stats", {CPU: None}.__getitem__)
+    return counted
+
+
+def rss_peak():
+    """On Linux, which tells kilobytes."""
+    return KB * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+@pytest.mark.parametrize(("workspace", "known"), [(100 * KB, 100 * KB), (900 * KB, 700 * KB)])
+def test_workspace_is_no_more_than_what_the_peak_has_beyond_the_state(allocator, monkeypatch, workspace, known):
+    monkeypatch.setattr(memory_meter, "workspace_at_peak", lambda work: workspace)
+    meter = Meter()
+    meter.start()
+    meter.measure_workspace(lambda: None)
+    allocator |= {"current": 500 * KB, "peak": 1000 * KB}
+    before, found, after = rss_peak(), meter.read(), rss_peak()
+    assert before <= found.pop("rss_peak_bytes") <= after
+    assert found == {"tensor_peak_bytes": 1000 * KB, "tensor_static_bytes": 300 * KB, "workspace_bytes": known}
+    assert activation_bytes(found) == 700 * KB - known
+    assert at_peak(found) == (
+        f"1000.0 KB at peak: state 300.0 KB, activations {format_bytes(700 * KB - known)}, workspace {known // KB}.0 KB"
+    )
+
+
+def test_what_is_not_measured_is_not_told(allocator):
+    meter = Meter()
+    meter.start()
+    found = meter.read()
+    assert found["workspace_bytes"] is None
+    assert activation_bytes(found) == 0
+    assert "workspace" not in at_peak(found)
+
+
+def test_without_a_count_nothing_is_known_but_resident_memory(monkeypatch):
+    monkeypatch.setattr(environment, "counts_bytes_on_cpu", lambda: False)
+    meter = Meter()
+    meter.start()
+    found = meter.read()
+    assert found.pop("rss_peak_bytes") > 0
+    assert found == dict.fromkeys(["tensor_peak_bytes", "tensor_static_bytes", "workspace_bytes"])
+
+
+@pytest.mark.parametrize("missing", ["tensor_peak_bytes", "tensor_static_bytes"])
+def test_a_run_of_which_something_is_missing_has_no_activations(missing):
+    memory = {"tensor_peak_bytes": 10, "tensor_static_bytes": 4, "workspace_bytes": 1, missing: None}
+    assert activation_bytes(memory) is None
+    assert at_peak(memory) == "tensors are not counted on this device"
