@@ -16,6 +16,7 @@ from accumtrain.backprop.mode import EVALUATION, Mode
 from accumtrain.kinds.model_keys import ModelConfig
 from accumtrain.kinds.resnets import ResNetConfig, RevNetConfig
 from accumtrain.models.build_model import build_model
+from accumtrain.models.head import Head
 from accumtrain.models.layers import Bias, Conv, Dense, Initializer
 from accumtrain.models.norms import BatchNorm, GroupNorm
 from accumtrain.models.spec import ModelSpec
@@ -82,6 +83,25 @@ def test_kernels_are_drawn_with_the_variance_of_their_layer(parts):
         np.testing.assert_allclose(variable, unit * math.sqrt(2 / (size * 16 * parts)), rtol=1e-6)
     unit = tf.random.stateless_uniform([12, 5], [7, 3], -1.0, 1.0)
     np.testing.assert_allclose(dense, unit * math.sqrt(3 / 12), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize(("config", "parts"), [(ResNetConfig(**BASIC), 1), (RevNetConfig(**BASIC), 2)])
+def test_a_stem_is_drawn_like_the_one_that_it_is_or_is_a_part_of(config, parts):
+    model = build_model(config, ModelSpec(SHAPE, CLASSES, seed=7))
+    first, *_ = (variable for variable in model.trainable_variables if len(variable.shape) == 4)
+    unit = tf.random.stateless_truncated_normal(first.shape, [7, 1])
+    np.testing.assert_allclose(first, unit * math.sqrt(2 / (9 * first.shape[-1] * parts)), rtol=1e-6)
+
+
+def test_the_head_averages_in_the_dtype_of_its_variables():
+    """The mean of 1 and of 1 + 2^-7 is no number of bfloat16."""
+    init = Initializer(seed=7)
+    head = Head(init, "batch", 1, 3)
+    head.activation = lambda x, mode: x
+    images = tf.constant([1.0, 1 + 2.0**-7], tf.bfloat16, [1, 1, 2, 1])
+    logits = head(images, Mode(training=False))
+    assert logits.dtype == tf.float32
+    np.testing.assert_allclose(logits, (1 + 2.0**-8) * head.dense.kernel.numpy(), rtol=1e-6)
 
 
 def test_layers_begin_with_the_numbers_of_their_papers():
