@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from accumtrain.backprop.mode import Mode
 from accumtrain.engine.ema import MovingAverage
 from accumtrain.engine.memory_meter import state_bytes
 from accumtrain.engine.step import Step
@@ -16,6 +17,8 @@ from accumtrain.kinds.model_keys import ModelConfig
 from accumtrain.kinds.models import KerasModelConfig
 from accumtrain.kinds.optimizers import SgdConfig
 from accumtrain.models.build_model import build_model
+from accumtrain.models.layers import Initializer
+from accumtrain.models.norms import BatchNorm
 from accumtrain.models.path_patterns import frozen_paths
 from accumtrain.models.spec import ModelSpec
 from tests.engine.small import examples, lenet, resnet20, revnet38, train, window_for
@@ -96,6 +99,22 @@ def test_every_policy_gives_the_same_bits_with_frozen_norms(build, freeze):
         Step(window).accumulate(iter(tf.data.Dataset.from_tensors(examples(4, SHAPE))), 1)
         gradients.append([buffer.numpy() for buffer in window.gradients])
     assert all(all(map(np.array_equal, each, gradients[0])) for each in gradients[1:])
+
+
+@pytest.mark.parametrize(("dtype", "rtol"), [(tf.float32, 1e-5), (tf.float64, 1e-12)])
+def test_the_pullback_of_a_frozen_norm_is_that_of_constants(dtype, rtol):
+    norm, draw = BatchNorm(Initializer(1, dtype), 3), np.random.default_rng(0)
+    norm.frozen = True
+    mean, variance, gamma, beta = draw.normal(size=3), draw.uniform(1, 2, 3), draw.normal(size=3), draw.normal(size=3)
+    variables = norm.moving_mean, norm.moving_variance, norm.gamma, norm.beta
+    for variable, value in zip(variables, (mean, variance, gamma, beta), strict=True):
+        variable.assign(value)
+    x, d_y = draw.normal(size=(2, 4, 4, 4, 3))
+    scale = gamma / np.sqrt(variance + 1e-3)
+    y, backward = norm.pullback(tf.constant(x, dtype), Mode(training=True, recording=True))
+    d_x, _ = backward(tf.constant(d_y, dtype))
+    np.testing.assert_allclose(y, (x - mean) * scale + beta, rtol=rtol, atol=rtol)
+    np.testing.assert_allclose(d_x, d_y * scale, rtol=rtol, atol=rtol)
 
 
 @pytest.mark.parametrize("config", [resnet20(units=(1, 1)), revnet38(units=(1, 1)), MOBILENET], ids=lambda c: c.kind)
