@@ -34,6 +34,14 @@ def test_shrinks_at_once(lengths):
     assert lengths(pace.Pace(), [0.01, 0.01, 0.2, 0.2, 1.0, 1.0]) == [1, 2, 4, 2, 2, 1]
 
 
+def test_one_that_fits_is_one(lengths):
+    assert lengths(pace.Pace(), [0.3] * 4) == [1, 1, 1, 1]
+
+
+def test_as_many_as_are_worth_it_are_taken(lengths):
+    assert lengths(pace.Pace(10), [0.05] * 5) == [1, 2, 4, 8, 10]
+
+
 def test_never_beyond_what_remains():
     paced = pace.Pace()
     for _ in range(5):

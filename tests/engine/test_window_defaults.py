@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from accumtrain.backprop.mode import Mode
@@ -16,9 +17,10 @@ from tests.engine.small import CLASSES, examples, lenet
 SHAPE, RATE, UPDATES = (8, 8, 1), 0.1, 2
 
 
-def test_updates_without_options_are_those_of_tensorflows_own_gradient():
+@pytest.mark.parametrize("options", [{}, {"sum_dtype": tf.float64}], ids=["none", "sums in float64"])
+def test_updates_without_options_are_those_of_tensorflows_own_gradient(options):
     model = build_model(lenet(), ModelSpec(SHAPE, CLASSES, seed=1))
-    window = Window(model, SGD(RATE))
+    window = Window(model, SGD(RATE), **options)
     step = Step(window)
     batches = [examples(6, SHAPE, seed) for seed in range(UPDATES)]
     for batch in batches:

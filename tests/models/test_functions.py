@@ -93,6 +93,17 @@ def test_a_stem_is_drawn_like_the_one_that_it_is_or_is_a_part_of(config, parts):
     np.testing.assert_allclose(first, unit * math.sqrt(2 / (9 * first.shape[-1] * parts)), rtol=1e-6)
 
 
+@pytest.mark.parametrize(("precision", "dtype"), [("bfloat16", tf.bfloat16), ("float16", tf.float32)])
+def test_functions_of_the_first_stage_give_what_a_stream_can_take(precision, dtype):
+    """Values times the factor of a stream are beyond float16."""
+    unit = build_model(RevNetConfig(**BASIC), ModelSpec(SHAPE, CLASSES, precision)).segments[1].units[0]
+    assert (unit.f.dtype, unit.g.dtype) == (dtype, dtype)
+
+
+def test_a_model_is_that_of_seed_0_in_float32_unless_it_says_otherwise():
+    assert ModelSpec(SHAPE, CLASSES) == ModelSpec(SHAPE, CLASSES, "float32", 0)
+
+
 def test_the_head_averages_in_the_dtype_of_its_variables():
     """The mean of 1 and of 1 + 2^-7 is no number of bfloat16."""
     init = Initializer(seed=7)

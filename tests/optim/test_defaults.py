@@ -69,6 +69,7 @@ def test_a_schedule_is_that_of_its_definition(make, config):
     updates = [*range(1, TOTAL + 1), 9999, 10000, 10001, 20000, 20001]
     values = [float(schedule(tf.constant(t - 1, tf.int64))) for t in updates]
     np.testing.assert_allclose(values, [FACTORS[type(config)](config, t, TOTAL) for t in updates], rtol=1e-6, atol=1e-7)
+    assert values[TOTAL - 1] == pytest.approx(FACTORS[type(config)](config, TOTAL, TOTAL), rel=1e-6, abs=1e-12)
 
 
 @pytest.mark.parametrize(("factor", "expected"), [({}, 0.5), ({"rate_factor": 0.25}, 0.125)])
