@@ -121,11 +121,13 @@ def test_class_weights_multiply_the_loss_and_not_the_accuracy():
     assert float(right) == 1.0
 
 
-def test_two_labels_are_a_mixed_target():
+@pytest.mark.parametrize("dtype", [tf.float32, tf.float64])
+def test_two_labels_are_a_mixed_target(dtype):
     share = np.array([0.3, 1.0, 0.0], np.float32)
     batch = {"label": tf.constant(LABELS), "other_label": tf.constant([1, 2, 0]), "share": tf.constant(share)}
     target = share[:, None] * tf.one_hot(LABELS, 3) + (1 - share)[:, None] * tf.one_hot([1, 2, 0], 3)
-    loss, right = weighted_sums([cross_entropy, accuracy], LOGITS, batch)
+    loss, right = weighted_sums([cross_entropy, accuracy], tf.cast(LOGITS, dtype), batch)
+    assert loss.dtype == dtype
     assert float(loss) == pytest.approx(float(tf.reduce_sum(tf.nn.softmax_cross_entropy_with_logits(target, LOGITS))))
     assert float(right) == pytest.approx(0.3 + 1.0 + 0.0)
 
