@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from accumtrain.backprop.mode import Mode
+from accumtrain.models.layers import Initializer
 from accumtrain.models.norm_gradient import Reread, norm_gradient
+from accumtrain.models.norms import BatchNorm
 
 EPSILON = 1e-3
 
@@ -40,3 +43,34 @@ def test_it_is_the_gradient_of_the_definition(images, dynamic):
     for actual, wanted in zip(gradient(x, d_y), expected, strict=True):
         np.testing.assert_allclose(actual, wanted, rtol=1e-10, atol=1e-12)
     assert all(asked)  # each reading waits for something, or it would be in memory from the start
+
+
+@pytest.mark.parametrize("low_peak", [None, False, True], ids=["kept", "read again", "in parts"])
+@pytest.mark.parametrize("factor", [1.0, 2.0**7])
+@pytest.mark.parametrize(("dtype", "rtol"), [(tf.float32, 2e-5), (tf.float64, 1e-10)], ids=["float32", "float64"])
+def test_the_pullback_of_values_times_a_factor_is_that_of_the_values(dtype, rtol, factor, low_peak):
+    """Of values whose variance is about as large as the epsilon, which has to be multiplied too."""
+    norm, draw = BatchNorm(Initializer(1, dtype), 3), np.random.default_rng(0)
+    gamma, beta = draw.normal(size=(2, 3))
+    norm.gamma.assign(gamma)
+    norm.beta.assign(beta)
+    x, d_y = 0.03 * draw.normal(size=(4, 5, 4, 3)), draw.normal(size=(4, 5, 4, 3))
+    inverse = 1 / np.sqrt(x.var((0, 1, 2)) + EPSILON)
+    normal = (x - x.mean((0, 1, 2))) * inverse
+    by_mean = d_y.mean((0, 1, 2)) + normal * (d_y * normal).mean((0, 1, 2))
+    expected = (
+        gamma * normal + beta,
+        gamma * inverse * (d_y - by_mean),
+        (d_y * normal).sum((0, 1, 2)),
+        d_y.sum((0, 1, 2)),
+    )
+
+    given = tf.constant(factor * x, dtype)
+    reread = None if low_peak is None else Reread(lambda when, images=slice(None): given[images], low_peak)
+    y, backward = norm.pullback(given, Mode(training=True, recording=True), factor, reread)
+    d_x, of_variables = backward(tf.constant(d_y, dtype))
+    gradients = {variable.ref(): gradient for variable, gradient in of_variables}
+    results = y, d_x, gradients[norm.gamma.ref()], gradients[norm.beta.ref()]
+    for found, wanted in zip(results, expected, strict=True):
+        assert found.dtype == dtype
+        np.testing.assert_allclose(found, wanted, rtol=rtol, atol=rtol * np.abs(wanted).max())
