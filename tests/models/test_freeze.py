@@ -101,9 +101,12 @@ def test_every_policy_gives_the_same_bits_with_frozen_norms(build, freeze):
     assert all(all(map(np.array_equal, each, gradients[0])) for each in gradients[1:])
 
 
-@pytest.mark.parametrize(("dtype", "rtol"), [(tf.float32, 1e-5), (tf.float64, 1e-12)])
-def test_the_pullback_of_a_frozen_norm_is_that_of_constants(dtype, rtol):
-    norm, draw = BatchNorm(Initializer(1, dtype), 3), np.random.default_rng(0)
+@pytest.mark.parametrize(
+    ("dtype", "of_variables", "rtol"),
+    [(tf.float32, tf.float32, 1e-5), (tf.float64, tf.float64, 1e-12), (tf.bfloat16, tf.float32, 2e-2)],
+)
+def test_the_pullback_of_a_frozen_norm_is_that_of_constants(dtype, of_variables, rtol):
+    norm, draw = BatchNorm(Initializer(1, of_variables), 3), np.random.default_rng(0)
     norm.frozen = True
     mean, variance, gamma, beta = draw.normal(size=3), draw.uniform(1, 2, 3), draw.normal(size=3), draw.normal(size=3)
     variables = norm.moving_mean, norm.moving_variance, norm.gamma, norm.beta
@@ -113,6 +116,7 @@ def test_the_pullback_of_a_frozen_norm_is_that_of_constants(dtype, rtol):
     scale = gamma / np.sqrt(variance + 1e-3)
     y, backward = norm.pullback(tf.constant(x, dtype), Mode(training=True, recording=True))
     d_x, _ = backward(tf.constant(d_y, dtype))
+    assert y.dtype == d_x.dtype == dtype
     np.testing.assert_allclose(y, (x - mean) * scale + beta, rtol=rtol, atol=rtol)
     np.testing.assert_allclose(d_x, d_y * scale, rtol=rtol, atol=rtol)
 
