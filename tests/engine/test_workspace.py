@@ -10,8 +10,9 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.engine import memory_meter
+from accumtrain.engine.allocation_log import Change, Log
 from accumtrain.engine.memory_meter import CPU, Meter, at_peak
-from accumtrain.engine.workspace import Allocation, peak_bytes
+from accumtrain.engine.workspace import Allocation, paired, peak_bytes
 
 MB = 2**20
 
@@ -32,6 +33,18 @@ def test_the_peak_is_what_is_held_at_once():
     kept, first, second = allocation(4, 0, None), allocation(8, 1, 3), allocation(16, 3, 5)
     assert peak_bytes([kept, first, second]) == 4 + 16, "what is given back at a moment makes room for what is taken"
     assert peak_bytes([]) == 0
+
+
+def test_a_piece_is_from_its_begin_to_its_end():
+    log = Log(
+        [
+            Change(10, True, 1, 8, 5, "Conv", 30, "thread"),
+            Change(20, False, 1, 8, 5, "Conv", 30, "thread"),
+            Change(25, False, 3, 4, 4, None, None, "thread"),  # taken before the log begins
+            Change(40, True, 1, 16, 16, None, None, "thread"),
+        ]
+    )
+    assert list(paired(log)) == [allocation(8, 10, 20, 30), allocation(16, 40, None)]
 
 
 MEASURED = """
