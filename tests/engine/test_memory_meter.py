@@ -12,7 +12,7 @@ from accumtrain.engine import memory_meter
 from accumtrain.engine.memory_meter import CPU, Meter, activation_bytes, at_peak
 from accumtrain.process import environment
 
-KB = 1024
+KB, MB = 2**10, 2**20
 
 
 @pytest.fixture
@@ -69,3 +69,38 @@ def test_a_run_of_which_something_is_missing_has_no_activations(missing):
     memory = {"tensor_peak_bytes": 10, "tensor_static_bytes": 4, "workspace_bytes": 1, missing: None}
     assert activation_bytes(memory) is None
     assert at_peak(memory) == "tensors are not counted on this device"
+
+
+@pytest.mark.parametrize("error", [OSError("no folder"), tf.errors.ResourceExhaustedError(None, None, "no space\nat")])
+def test_no_run_ends_for_the_measurement(error, monkeypatch, capsys):
+    def fail(work):
+        raise error
+
+    monkeypatch.setattr(memory_meter, "workspace_at_peak", fail)
+    meter = Meter()
+    meter.devices = [CPU]
+    meter.measure_workspace(lambda: None)
+    assert meter.read()["workspace_bytes"] is None
+    assert capsys.readouterr().err.startswith("warning: the workspace of kernels is not measured: no ")
+
+
+def test_under_xla_it_is_not_measured(monkeypatch):
+    monkeypatch.setattr(memory_meter, "workspace_at_peak", lambda work: pytest.fail("XLA's operation holds everything"))
+    meter = Meter(xla=True)
+    meter.devices = [CPU]
+    meter.measure_workspace(lambda: None)
+    assert meter.read()["workspace_bytes"] is None
+
+
+@pytest.mark.parametrize(
+    ("memory", "words"),
+    [
+        ((10, 4, 2), "10.0 MB at peak: state 4.0 MB, activations 4.0 MB, workspace 2.0 MB"),
+        ((10, 4, None), "10.0 MB at peak: state 4.0 MB, activations 6.0 MB"),
+        ((None, None, None), "tensors are not counted on this device"),
+    ],
+)
+def test_the_parts_of_the_peak_in_words(memory, words):
+    names = ("tensor_peak_bytes", "tensor_static_bytes", "workspace_bytes")
+    sizes = (None if size is None else size * MB for size in memory)
+    assert at_peak(dict(zip(names, sizes, strict=True))) == words

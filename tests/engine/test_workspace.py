@@ -7,11 +7,8 @@ import subprocess
 import sys
 
 import pytest
-import tensorflow as tf
 
-from accumtrain.engine import memory_meter
 from accumtrain.engine.allocation_log import Change, Log
-from accumtrain.engine.memory_meter import CPU, Meter, at_peak
 from accumtrain.engine.workspace import Allocation, paired, peak_bytes
 
 MB = 2**20
@@ -84,38 +81,3 @@ def test_the_workspace_of_a_convolution_is_found():
     of_convolution, of_tensors = map(int, done.stdout.split())
     assert of_convolution >= MB  # one image's patches are 0.6 MB; as many images as a cache holds share a workspace
     assert of_tensors == 0
-
-
-@pytest.mark.parametrize("error", [OSError("no folder"), tf.errors.ResourceExhaustedError(None, None, "no space\nat")])
-def test_no_run_ends_for_the_measurement(error, monkeypatch, capsys):
-    def fail(work):
-        raise error
-
-    monkeypatch.setattr(memory_meter, "workspace_at_peak", fail)
-    meter = Meter()
-    meter.devices = [CPU]
-    meter.measure_workspace(lambda: None)
-    assert meter.read()["workspace_bytes"] is None
-    assert capsys.readouterr().err.startswith("warning: the workspace of kernels is not measured: no ")
-
-
-def test_under_xla_it_is_not_measured(monkeypatch):
-    monkeypatch.setattr(memory_meter, "workspace_at_peak", lambda work: pytest.fail("XLA's operation holds everything"))
-    meter = Meter(xla=True)
-    meter.devices = [CPU]
-    meter.measure_workspace(lambda: None)
-    assert meter.read()["workspace_bytes"] is None
-
-
-@pytest.mark.parametrize(
-    ("memory", "words"),
-    [
-        ((10, 4, 2), "10.0 MB at peak: state 4.0 MB, activations 4.0 MB, workspace 2.0 MB"),
-        ((10, 4, None), "10.0 MB at peak: state 4.0 MB, activations 6.0 MB"),
-        ((None, None, None), "tensors are not counted on this device"),
-    ],
-)
-def test_the_parts_of_the_peak_in_words(memory, words):
-    names = ("tensor_peak_bytes", "tensor_static_bytes", "workspace_bytes")
-    sizes = (None if size is None else size * MB for size in memory)
-    assert at_peak(dict(zip(names, sizes, strict=True))) == words

@@ -219,7 +219,7 @@ def test_a_replay_takes_the_statistics_from_the_recorded_pass():
     assert not np.allclose(module.pullback(x, mode.replay())[0], expected)
 
 
-@pytest.mark.parametrize(("channels", "dtype"), [(16, tf.bfloat16), (24, tf.float32)])
+@pytest.mark.parametrize(("channels", "dtype"), [(16, tf.bfloat16), (48, tf.bfloat16), (24, tf.float32)])
 def test_batch_norm_of_bfloat16_avoids_the_slow_kernels_of_onednn(channels, dtype):
     norm = perturbed(BatchNorm(Initializer(1), channels))
     low = tf.cast(tf.random.stateless_normal([4, 8, 8, channels], [1, 2]), tf.bfloat16)
