@@ -12,6 +12,7 @@ import pytest
 from accumtrain.engine import checkpoint
 from accumtrain.engine.checkpoint import NICENESS, PATIENCE, Checkpoints
 from accumtrain.kinds.optimizers import SgdConfig
+from accumtrain.runs import checkpoint_store
 from accumtrain.runs.checkpoint_store import PREFIX
 from tests.engine.small import resnet20, window_for
 
@@ -129,6 +130,15 @@ def test_a_damaged_checkpoint_of_earlier_versions_is_not_taken(checkpoints):
     data.write_bytes(content)
     assert checkpoints.restore()["step"] == 1
     assert not data.exists()
+
+
+def test_of_those_before_the_last_one_for_every_keep_hours_stays(tmp_path, monkeypatch):
+    window = window_for(resnet20(units=(1, 1)), SgdConfig(lr=0.1), (8, 8, 1))
+    with Checkpoints(tmp_path, window, keep=2, keep_hours=2.0) as checkpoints:
+        for hours in (0, 1, 2, 3, 4.5, 5, 6):
+            monkeypatch.setattr(checkpoint_store.time, "time", lambda now=1.7e9 + 3600 * hours: now)
+            save(checkpoints, 1)
+    assert {folder.name for folder in tmp_path.glob("step-*")} == {f"step-{step}" for step in (1, 3, 5, 6, 7)}
 
 
 def test_it_yields_while_nobody_waits(checkpoints, priorities, monkeypatch):
