@@ -1,0 +1,147 @@
+"""A dry run makes what training makes, and a probe's numbers follow from what it measured."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from accumtrain.data.open_data import open_data
+from accumtrain.data.pipeline import train_batches
+from accumtrain.devices.resolve import resolve
+from accumtrain.engine import dry_run
+from accumtrain.engine.build_window import build_window
+from accumtrain.engine.dry_run import DryRun, measure
+from accumtrain.errors import ConfigError
+from accumtrain.process import environment
+
+BATCH, MICRO = 24, 4
+UPDATES = 5  # of the run, over which its rate falls
+LENET = ("model=lenet5", "data=digits", f"batch_size={BATCH}", f"train.steps={UPDATES}", "schedule=cosine")
+
+
+@pytest.fixture
+def config(compose):
+    return compose(*LENET)
+
+
+@pytest.fixture
+def data(config):
+    return open_data(config.data, config.run.seed)
+
+
+@pytest.fixture
+def run(config, data, tmp_path):
+    return DryRun(config, data, resolve(config.device), MICRO, tmp_path / "checkpoints", 2)
+
+
+# --- what a probe says ------------------------------------------------------------------------------------------
+
+
+class Timed:
+    """In the place of a dry run: updates of given seconds, and what the meter reads."""
+
+    timings = ((9.0, 9.0), (0.5, 0.2), (0.3, 0.4), (0.7, 0.3))  # the first one compiles
+
+    def __init__(self, config, data, devices, micro_batch, directory, micro_steps):
+        self.did = [(config.accum.steps, micro_batch, micro_steps, directory)]
+        self._timings = iter(self.timings)
+        Timed.last = self
+
+    def update(self):
+        self.did.append("update")
+        if len(self.did) == len(self.timings) + 1:
+            time.sleep(dry_run.SECONDS)
+        return next(self._timings)
+
+    def evaluate(self):
+        self.did.append("evaluate")
+
+    def measure_workspace(self):
+        self.did.append("workspace")
+
+    def finish(self):
+        self.did.append("finish")
+        return {"tensor_static_bytes": 1, "tensor_peak_bytes": 2, "workspace_bytes": 3, "rss_peak_bytes": 4}
+
+
+@pytest.mark.parametrize(("micro_batch", "steps", "made"), [(4, 6, 2), (12, 2, 2), (24, 1, 1)])
+def test_a_probe_reckons_whole_updates_from_short_ones(config, data, tmp_path, monkeypatch, micro_batch, steps, made):
+    monkeypatch.setattr(dry_run, "DryRun", Timed)
+    monkeypatch.setattr(dry_run, "SECONDS", 0.2)
+    started = time.time() - 5.0
+    monkeypatch.setattr(environment, "job_started", lambda: started)
+    found = measure(config, data, micro_batch, tmp_path)
+    assert Timed.last.did == [(steps, micro_batch, made, tmp_path), *["update"] * 4, "evaluate", "workspace", "finish"]
+    first_update = found.pop("seconds_to_first_update") - (steps - made) * 0.5
+    assert 5.0 < first_update < time.time() - started
+    assert found == {
+        "accum_steps": steps,
+        "replicas": 1,
+        "static_bytes": 1,
+        "peak_bytes": 2,
+        "workspace_bytes": 3,
+        "rss_bytes": 4,
+        "examples_per_second": BATCH / (steps * 0.5 + 0.3),  # the medians of all but the first update
+    }
+
+
+def test_a_micro_batch_that_does_not_divide_is_refused(config, data, tmp_path):
+    with pytest.raises(ConfigError, match="batch_size=24"):
+        measure(config, data, 7, tmp_path)
+
+
+# --- what it makes ----------------------------------------------------------------------------------------------
+
+
+def test_its_updates_are_those_of_training(run, config, data):
+    """Of two micro-batches each, the same ones that a run of this configuration begins with."""
+    micro_step, commit = run.update()
+    assert micro_step > 0
+    assert commit > 0
+    assert run.calls == 3, "two micro-steps, the first of which sets the pace, and the commit"
+    assert [run.updates(2), run.updates(1)] == [1, 1]
+    assert int(run.window.step) == 3
+    expected = build_window(config, data, UPDATES, tf.distribute.get_strategy())
+    batches = iter(train_batches(data, batch=MICRO, first=0, seed=config.run.seed))
+    for _ in range(3):
+        for _ in range(2):
+            expected.accumulate(next(batches))
+        expected.commit()
+    for found, known in zip(run.window.variables_, expected.variables_, strict=True):
+        np.testing.assert_allclose(found, known, rtol=1e-5, atol=1e-7)
+
+
+def test_short_updates_share_a_call_that_is_compiled_before(run, monkeypatch):
+    run.update()
+    lengths, calls = iter([1, 4, 4]), []
+    monkeypatch.setattr(run._updates_pace, "next", lambda most: next(lengths))
+    together = run.step.updates
+    monkeypatch.setattr(run.step, "updates", lambda batches, count: calls.append(count) or together(batches, count))
+    assert [run.updates(9) for _ in range(3)] == [1, 4, 4]
+    assert calls == [1, 4, 4], "the first one compiles"
+    assert run.calls == 1 / 4
+    assert int(run.window.step) == 1 + 1 + 1 + 4 + 4
+
+
+def test_it_evaluates_one_batch_and_writes_the_last_and_the_best_state(run, tmp_path, monkeypatch):
+    run.update()
+    reports, evaluator = [], run._evaluator
+    monkeypatch.setattr(
+        run, "_evaluator", lambda stop, report: evaluator(stop, lambda *done: (reports.append(done), report(*done)))
+    )
+    run.evaluate()
+    assert reports == [(1, 360 // MICRO)]
+    memory = run.finish()
+    assert 0 < memory["tensor_static_bytes"] < memory["tensor_peak_bytes"]
+    assert {path.parent.name for path in tmp_path.glob("checkpoints/**/step-1")} == {"checkpoints", "best"}
+
+
+def test_workspaces_are_measured_in_one_micro_step(run):
+    run.update()
+    run.measure_workspace()
+    assert int(run.window.step) == 2
+    memory = run.finish()
+    assert 0 <= memory["workspace_bytes"] < memory["tensor_peak_bytes"] - memory["tensor_static_bytes"]
