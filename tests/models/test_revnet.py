@@ -1,0 +1,50 @@
+"""What a RevNet tells of its streams: that they left the range of their numbers, and that a reversal was not exact."""
+
+from __future__ import annotations
+
+import pytest
+import tensorflow as tf
+
+from accumtrain.engine.window import Window
+from accumtrain.models.build_model import build_model
+from accumtrain.models.spec import ModelSpec
+from accumtrain.optim.sgd import SGD
+from tests.engine.small import CLASSES, examples, revnet38
+
+SHAPE, UNITS = (8, 8, 3), (2, 1, 3)
+
+
+def window_of(snap_bits):
+    config = revnet38(units=UNITS)
+    config.snap_bits = snap_bits
+    model = build_model(config, ModelSpec(SHAPE, CLASSES, seed=3))
+    return Window(model, SGD(learning_rate=0.1)), model.segments[1 : 1 + len(UNITS)]
+
+
+def update(window):
+    return tf.function(lambda: (window.accumulate(examples(8, SHAPE)), window.commit())[1], autograph=False)()
+
+
+@pytest.mark.parametrize("stage", range(len(UNITS)))
+def test_every_stage_looks_at_its_last_streams(stage):
+    window, stages = window_of(24)
+    kernel = stages[stage].units[-1].g.function.convs[-1].kernel
+    assert len(stages[stage].units) == UNITS[stage]
+    kernel.assign(1e5 * kernel)
+    told = update(window)
+    assert (bool(told["in_range"]), bool(told["exact"])) == (False, True)
+
+
+@pytest.mark.parametrize(("snap_bits", "exact"), [(24, False), (1, False), (0, True)], ids=["24", "1", "floats"])
+def test_a_reversal_to_other_bits_is_told_where_it_must_be_exact(snap_bits, exact):
+    """With 0 bits streams are floats, whose reversal never is."""
+    window, stages = window_of(snap_bits)
+    unit = stages[0].units[-1]
+    reverse = unit.reverse
+
+    def wrong(*arguments):
+        (first, second), gradients = reverse(*arguments)
+        return (second, first), gradients
+
+    unit.reverse = wrong
+    assert bool(update(window)["exact"]) is exact
