@@ -134,3 +134,17 @@ def test_the_longer_call_is_traced_when_it_is_asked_for():
     _, step, batches = step_and_batches(lenet(), SGD, (12, 12, 1))
     apart(step, batches, 2)
     assert step.compiled_updates.experimental_get_tracing_count() == 0
+
+
+@pytest.mark.parametrize("xla", [False, pytest.param(True, marks=pytest.mark.xla)])
+def test_xla_compiles_micro_steps_where_it_is_asked_for(xla):
+    window, step, batches = step_and_batches(lenet(), SGD, (12, 12, 1))
+    asked = Step(window, xla=True) if xla else step
+    functions = asked.prepare(batches).graph.as_graph_def().library.function
+    assert any(each.attr["_XlaMustCompile"].b for each in functions) is xla
+
+
+def test_one_update_is_made_if_no_number_is_given():
+    window, step, batches = step_and_batches(lenet(), SGD, (12, 12, 1))
+    step.updates(batches)
+    assert int(window.step) == 1
