@@ -103,6 +103,11 @@ scales = [scale.numpy() for scale in devices.strategy.experimental_local_results
 assert scales == [512.0, 512.0], scales
 again = update(data)
 assert bool(again["finite"]) and float(again["loss_scale"]) == 512.0 and int(again["step"]) == 2
+assert again["state_finite"].shape == () and bool(again["state_finite"])
+of_second = devices.strategy.experimental_local_results(window.optimizer.state[0])[1]
+of_second.assign(tf.fill(of_second.shape, np.nan))
+broken = update(data)
+assert bool(broken["finite"]) and not bool(broken["state_finite"]), "the copy of one replica is enough"
 """
 
 

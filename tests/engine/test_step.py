@@ -130,6 +130,16 @@ def test_an_update_that_is_not_finite_ends_the_call(bad):
     assert left == (UPDATES - 1 - bad) * MICRO_STEPS
 
 
+def test_a_state_that_is_not_finite_ends_the_call():
+    """The optimizer made it of a finite gradient. The update after it is not begun."""
+    window, step, batches = step_and_batches(lenet(), SGD, (12, 12, 1))
+    momentum = window.optimizer.state[0]
+    momentum.assign(tf.fill(momentum.shape, np.inf))
+    update = step.updates(batches, UPDATES)
+    assert (bool(update["finite"]), bool(update["state_finite"]), int(update["step"])) == (True, False, 1)
+    assert sum(1 for _ in batches) == (UPDATES - 1) * MICRO_STEPS
+
+
 def test_the_longer_call_is_traced_when_it_is_asked_for():
     _, step, batches = step_and_batches(lenet(), SGD, (12, 12, 1))
     apart(step, batches, 2)
