@@ -8,9 +8,11 @@ import threading
 import time
 
 import pytest
+import tensorflow as tf
 
 from accumtrain.engine import checkpoint
 from accumtrain.engine.checkpoint import NICENESS, PATIENCE, Checkpoints
+from accumtrain.errors import CheckpointError
 from accumtrain.kinds.optimizers import SgdConfig
 from accumtrain.runs import checkpoint_store
 from accumtrain.runs.checkpoint_store import PREFIX
@@ -78,6 +80,28 @@ def test_the_best_state_is_that_of_the_best_accuracy_then_of_the_lowest_loss(che
     checkpoints.wait()
     assert [folder.name for folder in (checkpoints.directory / "best").glob("step-*")] == ["step-5"]
     assert checkpoints.best == {"loss": 0.8, "accuracy": 0.8}
+
+
+def test_without_an_accuracy_the_loss_decides_alone(checkpoints):
+    for loss, best in ((0.9, True), (1.1, False), (0.5, True)):
+        assert checkpoints.save_if_best(loss, None) is best
+    assert checkpoints.best == {"loss": 0.5, "accuracy": 0.0}
+
+
+def test_what_could_not_be_written_is_told_by_the_next_save_and_at_the_end(tmp_path, monkeypatch):
+    def full(prefix):
+        raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
+
+    window = window_for(resnet20(units=(1, 1)), SgdConfig(lr=0.1), (8, 8, 1))
+    opened = Checkpoints(tmp_path, window, keep=9)
+    monkeypatch.setattr(opened, "_write_files", full)
+    opened.save()
+    opened.step.assign_add(1)
+    with pytest.raises(CheckpointError, match=r"update 0 .*no space left.*nothing was saved before"):
+        opened.save()
+    opened.save()
+    with pytest.raises(CheckpointError, match="update 1"), opened:
+        pass
 
 
 def test_the_best_is_known_again_after_a_restore(checkpoints, tmp_path):
@@ -154,4 +178,6 @@ def test_it_does_not_once_training_has_waited(checkpoints, priorities):
     seconds[0] = 2 * PATIENCE
     save(checkpoints, 4)
     assert noted == [NICENESS, NICENESS, own, own], "the first one is slow anyway"
+    assert len(checkpoints.pauses) == 4
+    assert min(checkpoints.pauses) > PATIENCE, "what training has waited"
     assert len(list(checkpoints.directory.glob("step-*"))) == 4

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from accumtrain.engine import class_answers
 from accumtrain.engine.class_answers import WORST, ClassAnswers
 from accumtrain.engine.loss import top5
 
@@ -45,6 +46,25 @@ def test_as_by_numpy(batch, examples):
     assert [(each.label, each.predicted) for each in mistakes] == [(labels[n], predicted[n]) for n in worst]
     np.testing.assert_allclose([each.loss for each in mistakes], losses[worst], rtol=1e-5)
     np.testing.assert_allclose([each.probability for each in mistakes], probabilities[worst].max(-1), rtol=1e-5)
+
+
+def test_replicas_take_turns_in_the_order_of_the_split(examples, monkeypatch):
+    """Each keeps the worst of its own part of every batch, with their places in the split."""
+    labels, logits, weight = examples
+    found, part, replicas = [], 5, 3
+    for replica in range(replicas):
+        monkeypatch.setattr(class_answers, "_replica", lambda of=replica: tf.constant(of))
+        answers = ClassAnswers(CLASSES, replicas)
+        for first in range(replica * part, EXAMPLES, replicas * part):
+            rows = slice(first, first + part)
+            batch = {"label": tf.constant(labels[rows]), "weight": tf.constant(weight[rows])}
+            answers.update(batch, tf.constant(logits[rows]))
+        found += [each.position for each in answers.read()[1]]
+    wrong = (weight > 0) & (logits.argmax(-1) != labels)
+    losses = np.log(np.exp(logits).sum(-1)) - logits[range(EXAMPLES), labels]
+    of_replica = np.arange(EXAMPLES) // part % replicas
+    expected = [np.flatnonzero(wrong & (of_replica == replica)) for replica in range(replicas)]
+    assert found == [place for own in expected for place in own[np.argsort(-losses[own])][:WORST]]
 
 
 def test_without_mistakes(examples):

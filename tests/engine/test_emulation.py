@@ -69,3 +69,7 @@ def test_a_kernel_that_sleeps_ten_times_as_long_takes_about_as_many_times_as_lon
 
 def test_float32_takes_as_long_as_itself():
     assert 0.05 < slowdown(tf.float32) < 20.0
+
+
+def test_seconds_are_measured():
+    assert emulation._seconds(tf.float32) > 0

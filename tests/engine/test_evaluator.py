@@ -66,6 +66,12 @@ def test_every_example_counts_once_in_every_evaluation(evaluator, expected):
         assert [done for done, _ in reports] == sorted({done for done, _ in reports})
 
 
+def test_another_split_is_evaluated(model, data):
+    means = {"loss": cross_entropy}
+    found, _, _ = evaluate(Evaluator(model, None, means, data, "train", BATCH, tf.distribute.get_strategy()))
+    assert found["examples"] == data.train.size == 1437
+
+
 def test_an_abandoned_evaluation_leaves_nothing_to_the_next(evaluator, expected):
     stops = iter([False, True])
     result, _, _ = evaluate(evaluator, lambda: next(stops))

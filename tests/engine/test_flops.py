@@ -7,6 +7,7 @@ import time
 import pytest
 import tensorflow as tf
 
+from accumtrain.engine import flops
 from accumtrain.engine.flops import PEAK_REPEATS, count_flops, matmul_flops_per_second
 from accumtrain.engine.step import Step
 from accumtrain.kinds.optimizers import SgdConfig
@@ -127,3 +128,11 @@ def test_the_device_can_do_something(monkeypatch):
     size, seconds = products[0].shape[0], time.perf_counter() - started
     assert len(products) == 1 + PEAK_REPEATS
     assert found >= max(1e9, 2 * size**3 / seconds)
+
+
+def test_the_speed_of_products_is_the_median_of_all_but_the_first(monkeypatch):
+    monkeypatch.setattr(flops, "PEAK_SIZE", 4)
+    monkeypatch.setattr(flops, "PEAK_REPEATS", 3)
+    moments = iter([0.0, 9.0, 10.0, 10.5, 20.0, 22.0, 30.0, 33.0])  # 9, 0.5, 2 and 3 seconds
+    monkeypatch.setattr(flops.time, "perf_counter", lambda: next(moments))
+    assert matmul_flops_per_second(tf.bfloat16) == 2 * 4**3 / 2.0

@@ -108,6 +108,21 @@ def test_a_file_is_written_in_the_folder_where_it_stays(tmp_path, monkeypatch):
     assert len(list(tmp_path.glob(f"*{graph_cache.SUFFIX}"))) >= 2
 
 
+def test_a_folder_is_made_for_its_user_alone(tmp_path):
+    folder = tmp_path / "cache" / "graphs"
+    fill(folder)
+    assert len(list(folder.glob(f"*{graph_cache.SUFFIX}"))) >= 2
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_large_function_is_handed_back_as_a_second_start_finds_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(graph_cache, "LARGE_BYTES", 0)
+    variable = tf.Variable(3.0)
+    function = tf.function(lambda x: {"y": x * variable}, autograph=False)
+    kept = GraphCache({}, [variable], tmp_path).keep("f", "x", function.get_concrete_function(tf.constant(2.0)))
+    assert float(kept(tf.constant(2.0))["y"]) == 6.0
+
+
 def test_functions_that_are_traced_later_do_not_meet_the_names_of_kept_ones(tmp_path):
     fill(tmp_path)
     window = new_window()

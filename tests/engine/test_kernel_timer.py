@@ -63,3 +63,13 @@ def test_a_call_takes_time():
     started = time.perf_counter()
     found = seconds_of_kernels(traced(lambda x: x @ x, (64, 64)), batch=1)
     assert 0 < found < time.perf_counter() - started
+
+
+def test_a_call_is_timed():
+    assert kernel_timer._seconds(lambda: time.sleep(0.05)) >= 0.05
+
+
+def test_rounds_end_after_some_time_but_not_before_the_second(calls, monkeypatch):
+    monkeypatch.setattr(kernel_timer, "SECONDS", -1.0)
+    seconds_of_kernels(traced(lambda x: x @ tf.eye(3), (2, 3)), batch=1)
+    assert len(calls) == 2

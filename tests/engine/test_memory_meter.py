@@ -18,11 +18,16 @@ KB, MB = 2**10, 2**20
 @pytest.fixture
 def allocator(monkeypatch):
     """What the CPU's allocator counts, in bytes."""
-    counted = {"current": 300 * KB, "peak": 300 * KB}
+    counted = {"current": 300 * KB, "peak": 800 * KB}
     monkeypatch.setattr(environment, "counts_bytes_on_cpu", lambda: True)
     monkeypatch.setattr(tf.config.experimental, "get_memory_info", {CPU: counted}.__getitem__)
-    monkeypatch.setattr(tf.config.experimental, "reset_memory_stats", {CPU: None}.__getitem__)
+    monkeypatch.setattr(tf.config.experimental, "reset_memory_stats", lambda device: reset(counted, device))
     return counted
+
+
+def reset(counted, device):
+    assert device == CPU
+    counted["peak"] = counted["current"]
 
 
 def rss_peak():

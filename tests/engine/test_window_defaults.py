@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.backprop.mode import Mode
+from accumtrain.backprop.target import for_xla
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
 from accumtrain.models.build_model import build_model
@@ -42,3 +43,12 @@ def weights_and_gradients(model, batch):
         logits = model(batch["image"], Mode(training=True))
         loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(batch["label"], logits))
     return [weight.numpy() for weight in weights], tape.gradient(loss, weights)
+
+
+def test_a_commit_for_xla_clears_the_window():
+    window = Window(build_model(lenet(), ModelSpec(SHAPE, CLASSES, seed=1)), SGD(RATE))
+    window.accumulate(examples(6, SHAPE))
+    assert all(np.any(buffer) for buffer in window.gradients)
+    with for_xla():
+        tf.function(window.commit, autograph=False)()
+    assert not any(np.any(buffer) for buffer in window.buffers)

@@ -133,7 +133,7 @@ def test_layers_begin_with_the_numbers_of_their_papers():
     assert [variable.name for variable in norm.trainable_variables] == ["beta:0", "gamma:0"]
 
 
-@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("count", [1, 2, 3])
 def test_the_variance_is_the_biased_one_also_of_an_unknown_number_of_examples(count):
     """One value has no variance, biased or not."""
     x = np.random.default_rng(0).normal(size=(count, 1, 1, 4)).astype(np.float32)

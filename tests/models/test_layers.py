@@ -252,3 +252,10 @@ def test_group_norm_of_bfloat16_computes_in_float32():
     low = tf.cast(tf.random.stateless_normal([4, 8, 8, 16], [1, 2]), tf.bfloat16)
     wide = norm(tf.cast(low, tf.float32), Mode(training=True))
     tf.debugging.assert_equal(norm(low, Mode(training=True)), tf.cast(wide, tf.bfloat16))
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.float64])
+def test_variables_have_the_dtype_that_is_asked_for(dtype):
+    init = Initializer(1, dtype)
+    made = init.conv((3, 3, 2, 4)), init.dense((4, 2)), init.constant(1.0, 3, "gamma")
+    assert [variable.dtype for variable in made] == [dtype] * 3

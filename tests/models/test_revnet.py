@@ -48,3 +48,14 @@ def test_a_reversal_to_other_bits_is_told_where_it_must_be_exact(snap_bits, exac
 
     unit.reverse = wrong
     assert bool(update(window)["exact"]) is exact
+
+
+@pytest.mark.parametrize("filters", [[32, 32, 64], [16, 32, 64]], ids=["no shortcuts", "shortcuts in the first unit"])
+def test_streams_of_integers_give_the_loss_of_floats(filters):
+    losses = []
+    for snap_bits in (24, 0):
+        config = revnet38(units=(2, 1))
+        config.snap_bits, config.filters = snap_bits, filters
+        window = Window(build_model(config, ModelSpec(SHAPE, CLASSES, seed=3)), SGD(learning_rate=0.1))
+        losses.append(float(update(window)["loss"]))
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
