@@ -135,4 +135,7 @@ def test_the_speed_of_products_is_the_median_of_all_but_the_first(monkeypatch):
     monkeypatch.setattr(flops, "PEAK_REPEATS", 3)
     moments = iter([0.0, 9.0, 10.0, 10.5, 20.0, 22.0, 30.0, 33.0])  # 9, 0.5, 2 and 3 seconds
     monkeypatch.setattr(flops.time, "perf_counter", lambda: next(moments))
+    matmul, dtypes = tf.matmul, []
+    monkeypatch.setattr(tf, "matmul", lambda a, b: dtypes.append(matmul(a, b).dtype))
     assert matmul_flops_per_second(tf.bfloat16) == 2 * 4**3 / 2.0
+    assert dtypes == [tf.bfloat16] * 4

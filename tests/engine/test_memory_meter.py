@@ -9,8 +9,10 @@ import tensorflow as tf
 
 from accumtrain.console import format_bytes
 from accumtrain.engine import memory_meter
-from accumtrain.engine.memory_meter import CPU, Meter, activation_bytes, at_peak
+from accumtrain.engine.memory_meter import CPU, Meter, activation_bytes, at_peak, state_bytes
+from accumtrain.kinds.optimizers import SgdConfig
 from accumtrain.process import environment
+from tests.engine.small import lenet, window_for
 
 KB, MB = 2**10, 2**20
 
@@ -109,3 +111,11 @@ def test_the_parts_of_the_peak_in_words(memory, words):
     names = ("tensor_peak_bytes", "tensor_static_bytes", "workspace_bytes")
     sizes = (None if size is None else size * MB for size in memory)
     assert at_peak(dict(zip(names, sizes, strict=True))) == words
+
+
+def test_the_state_by_kind():
+    """LeNet-5 on 32 x 32 pixels has 61,706 weights, here with momentum, and no norms."""
+    sizes = state_bytes(window_for(lenet(), SgdConfig(lr=0.1, momentum=0.9), (32, 32, 1)))
+    of_weights = 4 * 61_706
+    assert sizes.pop("batch_norm") == sizes.pop("ema") == 0
+    assert sizes == {"weights": of_weights, "gradients": of_weights, "optimizer": of_weights}

@@ -20,8 +20,13 @@ SHAPE, RATE, UPDATES = (8, 8, 1), 0.1, 2
 
 @pytest.mark.parametrize(
     ("config", "options"),
-    [(lenet(), {}), (resnet20(units=(1, 1)), {"sum_dtype": tf.float64})],
-    ids=["no options", "sums in float64"],
+    [
+        (lenet(), {}),
+        (resnet20(units=(1, 1)), {"sum_dtype": tf.float64}),
+        (lenet(), {"clip_norm": 0.5}),
+        (lenet(), {"clip_norm": 1e3}),
+    ],
+    ids=["no options", "sums in float64", "clipped", "not clipped"],
 )
 def test_updates_are_those_of_tensorflows_own_gradient(config, options):
     model = build_model(config, ModelSpec(SHAPE, CLASSES, seed=1))
@@ -30,10 +35,12 @@ def test_updates_are_those_of_tensorflows_own_gradient(config, options):
     batches = [examples(6, SHAPE, seed) for seed in range(UPDATES)]
     for batch in batches:
         before, gradients = weights_and_gradients(model, batch)
+        norm = np.sqrt(sum(np.sum(np.square(gradient, dtype=np.float64)) for gradient in gradients))
+        rate = RATE * min(1.0, options.get("clip_norm", np.inf) / norm)
         step.accumulate(iter(tf.data.Dataset.from_tensors(batch)))
         step.commit()
         for old, gradient, new in zip(before, gradients, model.trainable_variables, strict=True):
-            np.testing.assert_allclose(new, old - RATE * gradient, rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(new, old - rate * gradient, rtol=1e-5, atol=1e-6)
     assert (int(window.step), window.step.dtype, window.seed) == (UPDATES, tf.int64, 0)
 
 
@@ -52,3 +59,24 @@ def test_a_commit_for_xla_clears_the_window():
     with for_xla():
         tf.function(window.commit, autograph=False)()
     assert not any(np.any(buffer) for buffer in window.buffers)
+
+
+def test_a_commit_moves_the_statistics_of_norms_by_the_tenth_that_their_momentum_leaves():
+    window = Window(build_model(resnet20(units=(1, 1)), ModelSpec(SHAPE, CLASSES, seed=1)), SGD(RATE))
+    batch, mode = examples(6, SHAPE), Mode(training=True, recording=True)
+    window.model(batch["image"], mode)
+    assert len(window.model.norms) == len(mode.statistics) > 0
+    window.accumulate(batch)
+    window.commit()
+    for norm, (mean, variance) in mode.statistics.items():
+        np.testing.assert_allclose(norm.moving_mean, 0.1 * mean, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(norm.moving_variance, 0.9 + 0.1 * variance, rtol=1e-4)
+
+
+def test_an_update_says_whether_it_was_asked_to_stop():
+    window = Window(build_model(lenet(), ModelSpec(SHAPE, CLASSES, seed=1)), SGD(RATE))
+    for asked in (False, True):
+        if asked:
+            window.ask_to_stop(tf.distribute.get_strategy())
+        window.accumulate(examples(6, SHAPE))
+        assert bool(window.commit()["stop"]) is asked
