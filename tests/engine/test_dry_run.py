@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -114,6 +115,14 @@ def test_its_updates_are_those_of_training(run, config, data):
         np.testing.assert_allclose(found, known, rtol=1e-5, atol=1e-7)
 
 
+def test_the_seconds_are_those_of_a_micro_step_and_of_the_commit(run, monkeypatch):
+    moments, asked = iter([100.0, 106.0, 110.0]), []
+    monkeypatch.setattr(dry_run, "time", SimpleNamespace(perf_counter=lambda: next(moments)))
+    monkeypatch.setattr(run._pace, "next", lambda most: asked.append(most) or 1)
+    assert run.update() == (3.0, 4.0)
+    assert asked == [2, 1]
+
+
 def test_short_updates_share_a_call_that_is_compiled_before(run, monkeypatch):
     run.update()
     lengths, calls = iter([1, 4, 4]), []
@@ -145,3 +154,14 @@ def test_workspaces_are_measured_in_one_micro_step(run):
     assert int(run.window.step) == 2
     memory = run.finish()
     assert 0 <= memory["workspace_bytes"] < memory["tensor_peak_bytes"] - memory["tensor_static_bytes"]
+
+
+@pytest.mark.xla
+def test_xla_compiles_where_the_run_asks_for_it(compose, tmp_path):
+    """Its micro-step is one operation, of which no workspace can be told apart."""
+    config = compose(*LENET, "device.xla=true")
+    run = DryRun(config, open_data(config.data, 0), resolve(config.device), MICRO, tmp_path, 2)
+    functions = run.step.prepare(run.batches).graph.as_graph_def().library.function
+    assert any(each.attr["_XlaMustCompile"].b for each in functions)
+    run.measure_workspace()
+    assert run.finish()["workspace_bytes"] is None

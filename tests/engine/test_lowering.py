@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
+import tensorflow as tf
 
 from accumtrain.backprop import replay
 from accumtrain.engine.lowering import lower
 from accumtrain.kinds.optimizers import SgdConfig
-from tests.engine.small import bottleneck_revnet, lenet, revnet38, window_for
+from tests.engine.small import bottleneck_revnet, examples, lenet, revnet38, window_for
 
 pytestmark = pytest.mark.xla
 
@@ -85,3 +87,20 @@ def test_streams_of_half_the_lanes_are_kept_as_one(memory, joined, monkeypatch):
     text = lowered(replace(bottleneck_revnet(memory=memory), units=[1, 1]), shape=(32, 32, 3))[1]
     found = re.search(r"stablehlo\.concatenate .*-> tensor<4x8x8x32xf32>", text)
     assert (found is not None) == joined
+
+
+def test_the_program_makes_the_update_of_a_window(monkeypatch):
+    """Run here, by XLA for the CPU, on the same micro-batch twice."""
+    window, expected = (window_for(lenet(), SGD, SHAPE, micro_steps=2) for _ in range(2))
+    function, made = tf.function, []
+    with monkeypatch.context() as patch:
+        patch.setattr(tf, "function", lambda *args, **options: made.append(function(*args, **options)) or made[-1])
+        lower(window, SHAPE, MICRO_BATCH)
+    batch = examples(MICRO_BATCH, SHAPE)
+    told = made[0](batch["image"], batch["label"], batch["weight"])
+    assert (float(told["examples"]), int(told["step"])) == (2 * MICRO_BATCH, 1)
+    for _ in range(2):
+        expected.accumulate(batch)
+    expected.commit()
+    for found, known in zip(window.variables_, expected.variables_, strict=True):
+        np.testing.assert_allclose(found, known, rtol=1e-5, atol=1e-6)

@@ -20,7 +20,10 @@ def places():
             hidden = tf.nn.relu(tf.matmul(x, first, name="one"), name="active")
             out = tf.matmul(tf.stop_gradient(hidden, name="stopped"), second, name="two")
             again = tf.matmul(x, first, name="once_more")
+            tf.matmul(out, out, transpose_b=True, name="of_no_weights")
+            tf.nn.relu(again, name="active_again")
             d_out = tf.raw_ops.ReluGrad(gradients=out, features=out, name="first_gradient")
+            tf.negative(d_out, name="of_gradient")
             buffer.assign_add(tf.matmul(again, d_out, transpose_a=True, name="of_kernel"))
             return (done + 1,)
 
@@ -38,6 +41,9 @@ def places():
         ("stopped", ("forward", "a")),
         ("two", ("forward", "b")),
         ("once_more", ("replay", "a")),
+        ("of_no_weights", ("forward", "b")),
+        ("active_again", ("replay", "a")),
+        ("of_gradient", ("gradient", "b")),
         ("first_gradient", ("gradient", "b")),
         ("of_kernel", ("gradient", "b")),
     ],

@@ -72,6 +72,15 @@ def test_multiplications_and_values_are_those_of_the_model(config):
     assert built == sorted((place.spared, round(place.values * 4**place.stage)) for place in by_worth(config))
 
 
+def test_the_first_function_of_a_stage_reads_streams_of_the_stage_before():
+    """Half as wide, so its first convolution spares half as much."""
+    widths = REVNET104.stream_widths[1:]
+    first = [place for place in by_worth(REVNET104) if place.stage > 0 and place.conv == 0]
+    entries = [place for place in first if (place.unit, place.function) == (0, 0)]
+    assert sorted((place.stage, place.spared) for place in entries) == [*enumerate(widths[:-1], 1)]
+    assert all(place.spared == widths[place.stage] for place in first if place not in entries)
+
+
 @pytest.mark.parametrize(("bottleneck", "kept"), [(False, {0}), (True, {1}), (True, {0, 1, 2})])
 def test_what_is_kept_in_the_recorded_pass_is_used_in_the_replay(bottleneck, kept):
     residual = Residual(Initializer(1), "group", 8, 8, bottleneck=bottleneck, kept_convs=kept)
