@@ -7,11 +7,12 @@ import shutil
 import threading
 import time
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
 from accumtrain.engine import checkpoint
-from accumtrain.engine.checkpoint import NICENESS, PATIENCE, Checkpoints
+from accumtrain.engine.checkpoint import NICENESS, PATIENCE, Checkpoints, restore_model
 from accumtrain.errors import CheckpointError
 from accumtrain.kinds.optimizers import SgdConfig
 from accumtrain.runs import checkpoint_store
@@ -80,6 +81,25 @@ def test_the_best_state_is_that_of_the_best_accuracy_then_of_the_lowest_loss(che
     checkpoints.wait()
     assert [folder.name for folder in (checkpoints.directory / "best").glob("step-*")] == ["step-5"]
     assert checkpoints.best == {"loss": 0.8, "accuracy": 0.8}
+
+
+def test_a_model_is_restored_as_it_was_best(checkpoints):
+    """Or as it was last, where there was no evaluation yet."""
+    window = window_for(resnet20(units=(1, 1)), SgdConfig(lr=0.1), (8, 8, 1))
+    bias = next(variable for variable in window.variables_ if len(variable.shape) == 1)
+    saved = next(
+        variable for variable in checkpoints._checkpoint.model.trainable_variables if variable.shape == bias.shape
+    )
+    for step, value in enumerate((1.0, 2.0, 3.0), 1):
+        checkpoints.step.assign(step)
+        saved.assign(tf.fill(saved.shape, value))
+        if step == 2:
+            checkpoints.save_if_best(0.5, 0.9)
+        checkpoints.save()
+        checkpoints.wait()
+        expected = min(value, 2.0)
+        assert restore_model(checkpoints.directory, window.model, None).step == expected
+        np.testing.assert_array_equal(bias, np.full(bias.shape, expected))
 
 
 def test_without_an_accuracy_the_loss_decides_alone(checkpoints):

@@ -72,6 +72,26 @@ def test_another_split_is_evaluated(model, data):
     assert found["examples"] == data.train.size == 1437
 
 
+class Seen:
+    """In the place of metrics of a whole split: the ranks of what they are given."""
+
+    def __init__(self):
+        self.ranks = []
+
+    def update(self, labels, logits):
+        self.ranks.append((labels.shape.rank, logits.shape.rank))
+
+    def take(self):
+        return {"batches": 4.0}
+
+
+def test_metrics_of_a_whole_split_are_given_labels_and_logits(model, data):
+    seen, strategy = Seen(), tf.distribute.get_strategy()
+    found, _, _ = evaluate(Evaluator(model, None, {"loss": cross_entropy}, data, "test", BATCH, strategy, seen))
+    assert set(seen.ranks) == {(1, 2)}
+    assert found["batches"] == 4.0
+
+
 def test_an_abandoned_evaluation_leaves_nothing_to_the_next(evaluator, expected):
     stops = iter([False, True])
     result, _, _ = evaluate(evaluator, lambda: next(stops))

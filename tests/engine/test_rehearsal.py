@@ -48,7 +48,7 @@ def parts(log):
     return found
 
 
-@pytest.mark.parametrize(("seconds", "large_steps", "commit"), [(0.0, 1, False), (1e9, rehearsal.STEPS, True)])
+@pytest.mark.parametrize(("seconds", "large_steps", "commit"), [(0.0, 1, False), (30.0, rehearsal.STEPS, True)])
 def test_two_sizes_are_stepped_through_then_the_commit(rehearsed, monkeypatch, seconds, large_steps, commit):
     monkeypatch.setattr(rehearsal, "SECONDS", seconds)
     found, before = rehearsed(commit=commit)
@@ -65,9 +65,10 @@ def test_two_sizes_are_stepped_through_then_the_commit(rehearsed, monkeypatch, s
     assert len(steps) == 1 + large_steps
     of_model = [Counter(kinds(changes, found.places)) for changes in steps]
     first, *others = of_model
-    assert others == [others[0]] * large_steps, "the same operations take memory"
-    assert first > others[0], "the first step of all takes more, for a moment"
-    assert others[0].keys() == {"forward", "gradient"}
+    for each in others:  # a step's batch may be handed over by the step, or before
+        assert each == pytest.approx(others[0], rel=0.05), "the same operations take memory"
+        assert each.keys() == first.keys() == {"forward", "gradient"}
+    assert first.total() > 1.2 * others[0].total(), "the first step of all takes more, for a moment"
     for name, changes in parts(found.log):
         if name == "commit":
             assert FILTERS in {change.asked for change in changes if change.taken}

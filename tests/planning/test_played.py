@@ -153,7 +153,13 @@ def test_memory_that_is_packed_badly_counts_as_it_is_handed_out(images, handed_o
 
 @pytest.mark.parametrize(
     ("shape", "sizes"),
-    [((224, 224, 3), (2, 4)), ((96, 96, 3), (4, 16)), ((32, 32, 3), (16, 64)), ((640, 640, 3), (2, 4))],
+    [
+        ((224, 224, 3), (2, 4)),
+        ((96, 96, 3), (4, 16)),
+        ((32, 32, 3), (16, 64)),
+        ((640, 640, 3), (2, 4)),
+        ((32, 128, 1), (8, 32)),
+    ],
 )
 def test_small_images_are_rehearsed_in_larger_numbers(shape, sizes):
     assert sizes_for(shape) == sizes
