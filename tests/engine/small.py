@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -105,3 +106,9 @@ def train(window: Window, batches: list[dict[str, tf.Tensor]], micro_steps: int)
         step.accumulate(iterator, micro_steps)
         updates.append({name: value.numpy().item() for name, value in step.commit(partial=True).items()})
     return updates
+
+
+def is_compiled_by_xla(step: Step, batches: Iterator[Any]) -> bool:
+    """Whether XLA compiles its micro-steps."""
+    functions = step.prepare(batches).graph.as_graph_def().library.function
+    return any(each.attr["_XlaMustCompile"].b for each in functions)

@@ -20,10 +20,13 @@ from accumtrain.runs.checkpoint_store import PREFIX
 from tests.engine.small import resnet20, window_for
 
 
+def small_window():
+    return window_for(resnet20(units=(1, 1)), SgdConfig(lr=0.1), (8, 8, 1))
+
+
 @pytest.fixture
 def checkpoints(tmp_path):
-    window = window_for(resnet20(units=(1, 1)), SgdConfig(lr=0.1), (8, 8, 1))
-    with Checkpoints(tmp_path, window, keep=9) as opened:
+    with Checkpoints(tmp_path, small_window(), keep=9) as opened:
         yield opened
 
 
@@ -85,7 +88,7 @@ def test_the_best_state_is_that_of_the_best_accuracy_then_of_the_lowest_loss(che
 
 def test_a_model_is_restored_as_it_was_best(checkpoints):
     """Or as it was last, where there was no evaluation yet."""
-    window = window_for(resnet20(units=(1, 1)), SgdConfig(lr=0.1), (8, 8, 1))
+    window = small_window()
     bias = next(variable for variable in window.variables_ if len(variable.shape) == 1)
     saved = next(
         variable for variable in checkpoints._checkpoint.model.trainable_variables if variable.shape == bias.shape
@@ -112,8 +115,7 @@ def test_what_could_not_be_written_is_told_by_the_next_save_and_at_the_end(tmp_p
     def full(prefix):
         raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
 
-    window = window_for(resnet20(units=(1, 1)), SgdConfig(lr=0.1), (8, 8, 1))
-    opened = Checkpoints(tmp_path, window, keep=9)
+    opened = Checkpoints(tmp_path, small_window(), keep=9)
     monkeypatch.setattr(opened, "_write_files", full)
     opened.save()
     opened.step.assign_add(1)
@@ -128,7 +130,7 @@ def test_the_best_is_known_again_after_a_restore(checkpoints, tmp_path):
     checkpoints.save_if_best(0.5, 0.7)
     checkpoints.save()
     checkpoints.wait()
-    with Checkpoints(tmp_path, window_for(resnet20(units=(1, 1)), SgdConfig(lr=0.1), (8, 8, 1)), keep=9) as others:
+    with Checkpoints(tmp_path, small_window(), keep=9) as others:
         manifests = []
         assert others.best is None
         assert others.restore(manifests.append) == manifests[0]
@@ -177,8 +179,7 @@ def test_a_damaged_checkpoint_of_earlier_versions_is_not_taken(checkpoints):
 
 
 def test_of_those_before_the_last_one_for_every_keep_hours_stays(tmp_path, monkeypatch):
-    window = window_for(resnet20(units=(1, 1)), SgdConfig(lr=0.1), (8, 8, 1))
-    with Checkpoints(tmp_path, window, keep=2, keep_hours=2.0) as checkpoints:
+    with Checkpoints(tmp_path, small_window(), keep=2, keep_hours=2.0) as checkpoints:
         for hours in (0, 1, 2, 3, 4.5, 5, 6):
             monkeypatch.setattr(checkpoint_store.time, "time", lambda now=1.7e9 + 3600 * hours: now)
             save(checkpoints, 1)

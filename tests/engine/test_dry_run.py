@@ -18,6 +18,7 @@ from accumtrain.engine.build_window import build_window
 from accumtrain.engine.dry_run import DryRun, measure
 from accumtrain.errors import ConfigError
 from accumtrain.process import environment
+from tests.engine.small import is_compiled_by_xla
 
 BATCH, MICRO = 24, 4
 UPDATES = 5  # of the run, over which its rate falls
@@ -164,7 +165,6 @@ def test_xla_compiles_where_the_run_asks_for_it(compose, tmp_path):
     """Its micro-step is one operation, of which no workspace can be told apart."""
     config = compose(*LENET, "device.xla=true")
     run = DryRun(config, open_data(config.data, 0), resolve(config.device), MICRO, tmp_path, 2)
-    functions = run.step.prepare(run.batches).graph.as_graph_def().library.function
-    assert any(each.attr["_XlaMustCompile"].b for each in functions)
+    assert is_compiled_by_xla(run.step, run.batches)
     run.measure_workspace()
     assert run.finish()["workspace_bytes"] is None

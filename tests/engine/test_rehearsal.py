@@ -7,7 +7,6 @@ from collections import Counter
 from itertools import pairwise
 
 import pytest
-import tensorflow as tf
 
 from accumtrain.data.open_data import open_data
 from accumtrain.devices.resolve import resolve
@@ -21,7 +20,7 @@ FILTERS = 3 * 3 * 16 * 16 * 4  # bytes of a filter of the model, its gradient, a
 
 @pytest.fixture
 def rehearsed(compose):
-    """What is written down of a ResNet of two units on digits, and the window's bytes."""
+    """Rehearses a ResNet of two units on digits. Returns what is written down, and the bytes allocated before."""
 
     def run(*, commit):
         config = compose(
@@ -30,14 +29,10 @@ def rehearsed(compose):
         )
         data = open_data(config.data, config.run.seed)
         gc.collect()  # tensors of other tests
-        before = allocated()
+        before = rehearsal._allocated()
         return rehearse(config, resolve(config.device), data, commit=commit), before
 
     return run
-
-
-def allocated():
-    return tf.config.experimental.get_memory_info("CPU:0")["current"]
 
 
 def parts(log):

@@ -14,7 +14,7 @@ from accumtrain.devices.resolve import resolve
 from accumtrain.engine.ema import MovingAverage
 from accumtrain.engine.step import Step
 from accumtrain.kinds.optimizers import AdafactorConfig, SgdConfig
-from tests.engine.small import examples, lenet, revnet38, window_for
+from tests.engine.small import examples, is_compiled_by_xla, lenet, revnet38, window_for
 
 ROOT = Path(__file__).parents[2]
 SGD = SgdConfig(lr=0.1, weight_decay=1e-4, momentum=0.9)
@@ -150,8 +150,7 @@ def test_the_longer_call_is_traced_when_it_is_asked_for():
 def test_xla_compiles_micro_steps_where_it_is_asked_for(xla):
     window, step, batches = step_and_batches(lenet(), SGD, (12, 12, 1))
     asked = Step(window, xla=True) if xla else step
-    functions = asked.prepare(batches).graph.as_graph_def().library.function
-    assert any(each.attr["_XlaMustCompile"].b for each in functions) is xla
+    assert is_compiled_by_xla(asked, batches) is xla
 
 
 def test_one_update_is_made_if_no_number_is_given():

@@ -53,8 +53,33 @@ def test_a_convolution_is_that_of_float32_rounded_once(emulating, dtype, size, s
         taped = conv(x)
     taped_d_x, taped_d_kernel = tape.gradient(taped, [x, conv.kernel], d_y)
     np.testing.assert_array_equal(taped, y)
+    np.testing.assert_array_equal(conv(x), y)
     np.testing.assert_array_equal(taped_d_x, d_x)
     np.testing.assert_array_equal(taped_d_kernel, found)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_a_dense_layer_is_that_of_float32_rounded_once(emulating, dtype):
+    dense, x = Dense(Initializer(1), 4, 6), tf.cast(tf.random.stateless_normal([2, 4], [1, 2]), dtype)
+    expected = tf.cast(x, tf.float32) @ tf.cast(tf.cast(dense.kernel, dtype), tf.float32)
+    with tf.GradientTape():
+        taped = dense(x)
+    for found in (taped, dense(x)):
+        assert found.dtype == dtype
+        np.testing.assert_array_equal(found, tf.cast(expected, dtype))
+
+
+@pytest.mark.parametrize("emulated", [False, True])
+@pytest.mark.parametrize("size", [1, 3])
+def test_gradients_of_kernels_are_float32(monkeypatch, size, emulated):
+    monkeypatch.setattr(module, "is_emulated", lambda dtype: emulated and dtype in HALVES)
+    conv, dense = Conv(Initializer(1), size, 4, 6), Dense(Initializer(1), 4, 6)
+    x = tf.cast(tf.random.stateless_normal([2, 5, 5, 4], [1, 2]), tf.bfloat16)
+    with tf.GradientTape() as tape:
+        found = conv(x), dense(x[:, 0, 0])
+        loss = tf.add_n([tf.reduce_sum(tf.cast(each, tf.float32) ** 2) for each in found])
+    assert [each.dtype for each in found] == [tf.bfloat16] * 2
+    assert [each.dtype for each in tape.gradient(loss, [conv.kernel, dense.kernel])] == [tf.float32] * 2
 
 
 def test_every_product_is_computed_in_float32(emulating):

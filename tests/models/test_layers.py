@@ -13,7 +13,7 @@ from accumtrain.backprop.segments import Chain, Coupling
 from accumtrain.models.blocks import PoolAndPad, Projection, Residual
 from accumtrain.models.kernel_dtype import kernel_dtype
 from accumtrain.models.kernel_gradient import faster_as_products, kernel_gradient
-from accumtrain.models.layers import Conv, Dense, Initializer
+from accumtrain.models.layers import Conv, Initializer
 from accumtrain.models.norms import BatchNorm, GroupNorm
 from accumtrain.models.numerics import Numerics
 from accumtrain.models.resnet import Unit
@@ -259,25 +259,3 @@ def test_variables_have_the_dtype_that_is_asked_for(dtype):
     init = Initializer(1, dtype)
     made = init.conv((3, 3, 2, 4)), init.dense((4, 2)), init.constant(1.0, 3, "gamma")
     assert [variable.dtype for variable in made] == [dtype] * 3
-
-
-@pytest.mark.parametrize("emulated", [False, True])
-@pytest.mark.parametrize("size", [1, 3])
-def test_bfloat16_rounds_kernels_and_their_gradients_are_float32(monkeypatch, size, emulated):
-    """Also where kernels compute in float32, for want of instructions: with the rounded values."""
-    for module in ("layers", "kernel_gradient"):
-        monkeypatch.setattr(f"accumtrain.models.{module}.kernel_dtype", lambda dtype: tf.float32 if emulated else dtype)
-    init = Initializer(1)
-    conv, dense = Conv(init, size, 4, 6), Dense(init, 4, 6)
-    x = tf.cast(tf.random.stateless_normal([2, 5, 5, 4], [1, 2]), tf.bfloat16)
-    row = x[:, 0, 0]
-    with tf.GradientTape() as tape:
-        found = conv(x), dense(row)
-        loss = tf.add_n([tf.reduce_sum(tf.cast(each, tf.float32) ** 2) for each in found])
-    assert [each.dtype for each in tape.gradient(loss, [conv.kernel, dense.kernel])] == [tf.float32] * 2
-    filters, matrix = (tf.cast(tf.cast(each.kernel, tf.bfloat16), tf.float32) for each in (conv, dense))
-    expected = tf.nn.conv2d(tf.cast(x, tf.float32), filters, 1, "SAME"), tf.cast(row, tf.float32) @ matrix
-    for each, exact in zip((*found, conv(x), dense(row)), (*expected, *expected), strict=True):
-        assert each.dtype == tf.bfloat16
-        if emulated:
-            np.testing.assert_array_equal(each, tf.cast(exact, tf.bfloat16))
