@@ -43,6 +43,11 @@ def check(config: Config) -> None:
         choice: Choice = getattr(config, group)
         choice.check()
     config.model.check_precision(config.precision)
+    if config.device.tensor_float_32 and config.precision != "float32":
+        raise ConfigError(
+            f"device.tensor_float_32=true: rounds products of float32, and precision={config.precision} has none; "
+            "leave one of the two out"
+        )
     _check_workers(config)
     _check_run_name(config.run.name)
     if config.job == "train":

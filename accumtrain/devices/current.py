@@ -30,4 +30,4 @@ def resolve_current(config: DeviceConfig) -> Devices:
         return make_devices(config, strategy, f"CPU, {os.cpu_count()} cores")
     if not computes_already():
         limit_gpus(config, gpus)
-    return make_devices(config, strategy, gpu_name(gpus[0]))
+    return make_devices(config, strategy, gpu_name(gpus[0]), on_gpus=True)

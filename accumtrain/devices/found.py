@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from accumtrain.errors import ConfigError
 from accumtrain.kinds.devices import DeviceConfig
 
 
@@ -44,6 +45,7 @@ def make_devices(
     strategy: tf.distribute.Strategy,
     description: str,
     *,
+    on_gpus: bool = False,
     xla_by_itself: bool = False,
     worker: int = 0,
     workers: int = 1,
@@ -52,7 +54,16 @@ def make_devices(
 
     Args:
         xla_by_itself: whether device.xla=auto means true. It does on a TPU, which runs nothing else. On a CPU, XLA is
-            half as fast as oneDNN (docs/kernels.md); on a GPU it has not been measured.
+            half as fast as oneDNN (docs/kernels.md). On a GPU it is the faster one, but job=verify can't compare its
+            bits (docs/gpu.md).
+
+    Raises:
+        ConfigError: device.tensor_float_32=true without a GPU.
     """
+    if config.tensor_float_32 and not on_gpus:
+        raise ConfigError(
+            f"device.tensor_float_32=true: rounds products of GPUs, and here is none ({description}); leave it out"
+        )
     xla = xla_by_itself if config.xla == "auto" else bool(config.xla)
-    return Devices(strategy, description + (", XLA" if xla else ""), xla, worker, workers)
+    rounded = ", TensorFloat-32" if config.tensor_float_32 else ""
+    return Devices(strategy, description + rounded + (", XLA" if xla else ""), xla, worker, workers)

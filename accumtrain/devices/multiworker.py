@@ -20,7 +20,7 @@ from accumtrain.console import silence
 from accumtrain.devices.cluster import Cluster, find_cluster
 from accumtrain.devices.cpu import split_cpu, take_memory_in_one_piece
 from accumtrain.devices.found import Devices, make_devices
-from accumtrain.devices.gpu import gpu_name, limit_gpus
+from accumtrain.devices.gpu import gpu_name, set_up_gpus
 from accumtrain.devices.rendezvous import meet
 from accumtrain.devices.worker_watch import WorkerWatch
 from accumtrain.errors import ConfigError
@@ -39,7 +39,7 @@ def resolve_multiworker(config: DeviceConfig) -> Devices:
         silence()
     gpus = [] if config.virtual is not None else tf.config.list_physical_devices("GPU")
     if gpus:
-        limit_gpus(config, gpus)
+        set_up_gpus(config, gpus)
         local = f"{len(gpus)} x {gpu_name(gpus[0])}"
     else:
         split_cpu(config.virtual or 1)
@@ -49,7 +49,14 @@ def resolve_multiworker(config: DeviceConfig) -> Devices:
     if not gpus:
         take_memory_in_one_piece()
     workers = len(cluster.workers)
-    devices = make_devices(config, strategy, f"{workers} workers, each {local}", worker=cluster.index, workers=workers)
+    devices = make_devices(
+        config,
+        strategy,
+        f"{workers} workers, each {local}",
+        on_gpus=bool(gpus),
+        worker=cluster.index,
+        workers=workers,
+    )
     return replace(devices, watch=WorkerWatch(cluster.workers, connections))
 
 

@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import tensorflow as tf
 
+from accumtrain.console import warn
 from accumtrain.devices.found import Devices
 from accumtrain.kinds.devices import DEVICES, CpuConfig, DeviceConfig, GpuConfig, MirroredConfig, TpuConfig
 from accumtrain.kinds.table import load
 from accumtrain.process import tpu_runtime
+from accumtrain.process.cuda import shows_gpu
 
 
 def resolve(config: DeviceConfig) -> Devices:
@@ -24,7 +26,13 @@ def resolve(config: DeviceConfig) -> Devices:
 
 def resolve_best(config: DeviceConfig) -> Devices:
     """device=auto: the first that exists of a TPU, all GPUs and the CPU."""
-    return resolve(replace(config, kind=_best_kind().kind))
+    kind = _best_kind()
+    if kind is CpuConfig and shows_gpu():
+        warn(
+            "this machine has a GPU, but TensorFlow can't use it: the CPU computes. accumtrain job=info says what is "
+            "missing; device=cpu says that the CPU is meant"
+        )
+    return resolve(replace(config, kind=kind.kind))
 
 
 def _best_kind() -> type[DeviceConfig]:

@@ -107,7 +107,8 @@ class Window(tf.Module):
         self.examples, self.loss = new_sum([]), new_sum([])
         self.metric_sums = [new_sum([]) for _ in self.metrics]
         self._stops, self._inexact, self._outside = new_sum([]), new_sum([]), new_sum([])
-        self.micro_step = sum_buffer([], tf.int32)  # counts the micro-steps of each replica; never reduced
+        # the micro-steps of each replica, never reduced; an int32 would lie on a GPU's host, where XLA can't reach it
+        self.micro_step = sum_buffer([], tf.int64)
         self.statistics = MovingStatisticsBuffer(model.norms, new_sum)
         self._clear_sum = make_clear(self.gradients[0].dtype)
 

@@ -62,6 +62,11 @@ def run(config: Config) -> dict[str, Any]:
             "device.xla=true: job=verify compares the bits of TensorFlow's own kernels, and XLA sums in an order that "
             "depends on what it fuses; leave device.xla out"
         )
+    if config.device.tensor_float_32:
+        raise ConfigError(
+            "device.tensor_float_32=true: job=verify compares with float64 by bounds for float32, and rounded products "
+            "miss them; leave device.tensor_float_32 out"
+        )
     devices = resolve(config.device)
     data = open_data(config.data, config.run.seed)
     with in_user_words(config, data, devices.replicas):

@@ -101,10 +101,10 @@ class Accumulate(keras.optimizers.LossScaleOptimizer):
         if self.built:
             return
         check_summable(var_list)
-        self.micro_step = self._new_scalar("int32", 0, "micro_step", aggregation="only_first_replica")
+        self.micro_step = self._new_scalar("int64", 0, "micro_step", aggregation="only_first_replica")
         self._scaled = self._scaled or needs_loss_scale(self.inner_optimizer)
         if self._scaled:
-            self.step_counter = self._new_scalar("int32", 0, "step_counter")
+            self.step_counter = self._new_scalar("int64", 0, "step_counter")
             self.dynamic_scale = self._new_scalar("float32", self.initial_scale, "dynamic_scale")
         self.buffers = [new_sum(variable) for variable in var_list]
         if not self.inner_optimizer.built:

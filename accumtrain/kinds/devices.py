@@ -20,6 +20,7 @@ class DeviceConfig(Choice):
     `tpu`: name or address of the TPU; null is this machine's.
     `tpu_topology`: generation and chips of the TPU that job=plan compiles for.
     `xla`: whether XLA compiles the micro-steps; auto: on a TPU only.
+    `tensor_float_32`: whether a GPU rounds what float32 products multiply to 10 bits behind the point, to be faster.
     `workers`: host:port of every worker, the chief first. Needed where neither TF_CONFIG nor SLURM names them.
     `index`: place of this process in device.workers, from 0 on.
     `timeout`: seconds to wait for the other workers.
@@ -29,6 +30,7 @@ class DeviceConfig(Choice):
         has_workers: the kind trains in several processes and uses `workers` and `index`.
         has_address: the kind uses `tpu`.
         may_compute_on_cpu: kernels of the CPU may run under the memory limit.
+        may_compute_on_gpu: the kind uses `tensor_float_32`.
         one_cpu_without_gpu: the kind computes on a single CPU device if the machine has no GPU.
         as_it_is: the kind takes a process in which TensorFlow computes already as it is.
     """
@@ -37,6 +39,7 @@ class DeviceConfig(Choice):
     memory_limit_mb: Annotated[int | None, COUNT] = None
     tpu: str | None = None
     xla: Annotated[bool | str, Word("auto", "must be true, false or auto")] = "auto"
+    tensor_float_32: bool = False
     workers: list[str] = field(default_factory=list)
     index: Annotated[int | None, NOT_NEGATIVE] = None
     timeout: Annotated[int, COUNT] = 300
@@ -46,6 +49,7 @@ class DeviceConfig(Choice):
     has_workers: ClassVar[bool] = False
     has_address: ClassVar[bool] = False
     may_compute_on_cpu: ClassVar[bool] = True
+    may_compute_on_gpu: ClassVar[bool] = False
     one_cpu_without_gpu: ClassVar[bool] = False
     as_it_is: ClassVar[bool] = False
 
@@ -65,6 +69,13 @@ class DeviceConfig(Choice):
         if self.tpu is not None and not self.has_address:
             raise ConfigError(f"device.tpu={self.tpu}: only device=tpu has an address; add device=tpu or leave it out")
 
+        if self.tensor_float_32 and (not self.may_compute_on_gpu or self.virtual is not None):
+            where = self.kind if self.virtual is None else f"{self.kind} device.virtual={self.virtual}"
+            raise ConfigError(
+                f"device.tensor_float_32=true: rounds products of GPUs, not of device={where}; "
+                "add device=gpu or leave it out"
+            )
+
     @property
     def known_replicas(self) -> int:
         """Number of replicas that the keys imply. GPUs and TPU cores are counted only when a job begins."""
@@ -76,6 +87,7 @@ class AutoConfig(DeviceConfig):
     """The first that exists of a TPU, all GPUs and the CPU."""
 
     kind: str = "auto"
+    may_compute_on_gpu: ClassVar[bool] = True
     splits_cpu: ClassVar[bool] = True
     one_cpu_without_gpu: ClassVar[bool] = True
 
@@ -94,6 +106,7 @@ class GpuConfig(DeviceConfig):
     """One GPU."""
 
     kind: str = "gpu"
+    may_compute_on_gpu: ClassVar[bool] = True
     may_compute_on_cpu: ClassVar[bool] = False
 
 
@@ -102,6 +115,7 @@ class MirroredConfig(DeviceConfig):
     """A copy of the model on each GPU, or on each of `virtual` CPU devices."""
 
     kind: str = "mirrored"
+    may_compute_on_gpu: ClassVar[bool] = True
     splits_cpu: ClassVar[bool] = True
 
 
@@ -110,6 +124,7 @@ class MultiworkerConfig(DeviceConfig):
     """Several processes, on one machine or on many, that train one model."""
 
     kind: str = "multiworker"
+    may_compute_on_gpu: ClassVar[bool] = True
     splits_cpu: ClassVar[bool] = True
     has_workers: ClassVar[bool] = True
     one_cpu_without_gpu: ClassVar[bool] = True

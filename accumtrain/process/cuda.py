@@ -6,6 +6,7 @@ import csv
 import ctypes
 import importlib.metadata
 import importlib.util
+import os
 import re
 import runpy
 import subprocess
@@ -19,6 +20,8 @@ INSTALL = "pip install 'accumtrain[gpu]'"
 BUILD_INFO = "python/platform/build_info.py"  # in TensorFlow's package: a file that imports nothing of it
 EXTRA = "and-cuda"  # of tensorflow: CUDA's libraries
 CUDNN = "libcudnn.so.{}"
+CUSOLVER = "lib/libcusolver.so.*"  # in the folder of its wheel
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 QUERY = ("name", "memory.total", "compute_cap", "driver_version")
 PATIENCE = 5  # seconds for the driver's answer
 MIB = 2**20
@@ -68,6 +71,27 @@ def has_gpu_node() -> bool:
     return any(Path("/dev").glob("nvidia[0-9]*"))
 
 
+def hides_gpus() -> bool:
+    """Whether the environment hides all GPUs from TensorFlow."""
+    return os.environ.get(VISIBLE) in ("", "-1")
+
+
+def shows_gpu() -> bool:
+    """Whether this machine has an NVIDIA GPU that the environment does not hide."""
+    return has_gpu_node() and not hides_gpus()
+
+
+def load_cusolver() -> None:
+    """Loads cuSOLVER from its wheel, so that TensorFlow finds it. Does nothing without the wheel or a GPU.
+
+    TensorFlow 2.21 searches the folders of all of CUDA's wheels but this one, and without cuSOLVER it uses no GPU. What
+    a process has loaded is found by name.
+    """
+    if shows_gpu():
+        for library in _cusolver():
+            _loads(library)  # missing_for_gpu tells of one that can't be loaded
+
+
 def missing_for_gpu(build: Mapping[str, Any], gpus: Sequence[Gpu]) -> str | None:
     """What is missing to train on a GPU, with the remedy; None if nothing is seen to be missing."""
     if not gpus and not has_gpu_node():
@@ -86,6 +110,9 @@ def missing_for_gpu(build: Mapping[str, Any], gpus: Sequence[Gpu]) -> str | None
             )
     if (absent := _absent_libraries()) and not _loads(CUDNN.format(build["cudnn_version"])):
         return f"CUDA's libraries are not installed ({', '.join(absent[:3])}, ...): {INSTALL}"
+    for library in _cusolver():
+        if not _loads(library):
+            return f"{library} can't be loaded: {INSTALL} in a new environment"
     return None
 
 
@@ -99,6 +126,15 @@ def _absent_libraries() -> list[str]:
     names = [match[0] for need in needs if EXTRA in need and (match := re.match(r"[\w-]+", need))]
     installed = {found.name.replace("_", "-").lower() for found in importlib.metadata.distributions() if found.name}
     return [name for name in names if name not in installed]
+
+
+def _cusolver() -> list[str]:
+    """The files of cuSOLVER in its wheel: one, or none where the wheel is not installed."""
+    if importlib.util.find_spec("nvidia") is None:
+        return []
+    wheel = importlib.util.find_spec("nvidia.cusolver")
+    folders = wheel.submodule_search_locations or [] if wheel else []
+    return [str(file) for folder in folders for file in Path(folder).glob(CUSOLVER)]
 
 
 def _loads(library: str) -> bool:

@@ -21,7 +21,7 @@ from accumtrain.errors import ConfigError
 from accumtrain.kinds.devices import DEVICES, DeviceConfig
 from accumtrain.kinds.table import load
 from accumtrain.process import tpu_runtime
-from accumtrain.process.cuda import has_gpu_node
+from accumtrain.process.cuda import load_cusolver, shows_gpu
 from accumtrain.process.garbage import no_search_for_garbage
 
 ALLOCATOR = "TF_CPU_ALLOCATOR_USE_BFC"
@@ -84,6 +84,7 @@ def prepare(device: DeviceConfig, *, probed: bool = False) -> None:
     look_for_device = DEVICES[device.kind].before_tensorflow
     if look_for_device is not None:
         load(look_for_device)(device)
+    load_cusolver()
     os.environ.update(VARIABLES | tpu_runtime.quiet_environment())
     if on_one_cpu(device):
         os.environ.setdefault(OPERATIONS_AT_ONCE, "1")
@@ -170,7 +171,7 @@ def _without_keras() -> Iterator[None]:
 
 def on_one_cpu(device: DeviceConfig) -> bool:
     """Whether the run computes on the CPU as one device, as there is no GPU or none is wanted."""
-    return device.one_cpu_without_gpu and (device.virtual or 1) == 1 and not has_gpu_node()
+    return device.one_cpu_without_gpu and (device.virtual or 1) == 1 and not shows_gpu()
 
 
 @contextmanager

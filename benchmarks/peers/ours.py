@@ -31,6 +31,8 @@ def main() -> None:
         facts: dict[str, float] = {"parameters": dry_run.window.model.params}
         while turns.next():
             dry_run.update()
+            if tf.config.list_logical_devices("GPU"):
+                facts["gpu_peak_bytes"] = dry_run.meter.read()["tensor_peak_bytes"] or 0
             turns.done(**facts)
             facts = {} if "flops_per_image" in facts else {"flops_per_image": flops_per_image(dry_run)}
 

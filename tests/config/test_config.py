@@ -210,6 +210,12 @@ MISTAKES = [
     ("data=folder data.path=''", "data.path is empty"),
     ("data=synthetic data.num_classes=1", "data.num_classes=1: must be at least 2"),
     ("device=gpu device.virtual=2", "device.virtual=2: splits the CPU into logical devices, not device=gpu"),
+    (
+        "device=cpu device.tensor_float_32=true",
+        "tensor_float_32=true: rounds products of GPUs, not of device=cpu",
+    ),
+    ("device.virtual=2 device.tensor_float_32=true", "rounds products of GPUs, not of device=auto device.virtual=2"),
+    ("device=gpu device.tensor_float_32=true precision=bfloat16", "float32, and precision=bfloat16 has none"),
     ("device.tpu=local", "device.tpu=local: only device=tpu has an address"),
     ("device.tpu_topology=v5e", "device.tpu_topology=v5e: must be a generation and its chips along each axis"),
     ("device.tpu_topology=v5:2x2", "device.tpu_topology=v5:2x2: no such generation; did you mean v5p or v5e"),

@@ -62,9 +62,10 @@ def test_what_it_says_of_this_machine(command, monkeypatch, tmp_path):
 def machine(monkeypatch):
     """What missing_for_gpu says of a machine."""
 
-    def with_(gpus, *, node=True, build=BUILD, absent=(), loads=False):
+    def with_(gpus, *, node=True, build=BUILD, absent=(), loads=False, cusolver=()):
         monkeypatch.setattr(cuda, "has_gpu_node", lambda: node)
         monkeypatch.setattr(cuda, "_absent_libraries", lambda: list(absent))
+        monkeypatch.setattr(cuda, "_cusolver", lambda: list(cusolver))
         monkeypatch.setattr(cuda, "_loads", lambda library: loads and library == "libcudnn.so.9")
         return cuda.missing_for_gpu(build, gpus)
 
@@ -80,6 +81,7 @@ def test_what_is_missing_for_a_gpu(machine):
         (machine([]), r"driver does not answer nvidia-smi: install"),
         (machine([H100], build={"is_cuda_build": False}), rf"built without CUDA: {remedy}"),
         (machine([H100], absent=["nvidia-cudnn-cu12"]), rf"not installed \(nvidia-cudnn-cu12, \.\.\.\): {remedy}"),
+        (machine([H100], cusolver=["/x/libcusolver.so.11"]), rf"^/x/libcusolver.so.11 can't be loaded: {remedy}"),
     ):
         assert missing is not None
         assert re.search(reason, missing), missing
