@@ -32,6 +32,7 @@ class DeviceConfig(Choice):
         may_compute_on_cpu: kernels of the CPU may run under the memory limit.
         may_compute_on_gpu: the kind uses `tensor_float_32`.
         one_cpu_without_gpu: the kind computes on a single CPU device if the machine has no GPU.
+        hides_gpus: the kind computes on the CPU if the machine has a GPU, too.
         as_it_is: the kind takes a process in which TensorFlow computes already as it is.
     """
 
@@ -51,6 +52,7 @@ class DeviceConfig(Choice):
     may_compute_on_cpu: ClassVar[bool] = True
     may_compute_on_gpu: ClassVar[bool] = False
     one_cpu_without_gpu: ClassVar[bool] = False
+    hides_gpus: ClassVar[bool] = False
     as_it_is: ClassVar[bool] = False
 
     def check(self) -> None:
@@ -99,6 +101,7 @@ class CpuConfig(DeviceConfig):
     kind: str = "cpu"
     splits_cpu: ClassVar[bool] = True
     one_cpu_without_gpu: ClassVar[bool] = True
+    hides_gpus: ClassVar[bool] = True
 
 
 @dataclass(kw_only=True)

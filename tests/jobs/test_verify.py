@@ -13,7 +13,7 @@ from accumtrain.engine.checks.optimizer_check import check_optimizer
 from accumtrain.engine.checks.policy_checks import check_policies
 from accumtrain.engine.checks.result import Result
 from accumtrain.engine.moving_statistics import MovingStatisticsBuffer
-from accumtrain.errors import VerificationError
+from accumtrain.errors import ConfigError, VerificationError
 from accumtrain.jobs.dispatch import run
 from accumtrain.kinds.optimizers import AdafactorConfig, AdamConfig, AdamWConfig, KerasOptimConfig, SgdConfig
 from accumtrain.optim import adam
@@ -48,6 +48,15 @@ def verified(compose, tmp_path):
         return passed
 
     return verdicts
+
+
+@pytest.mark.parametrize(
+    ("override", "why"),
+    [("device.xla=true", "compares the bits"), ("device.tensor_float_32=true", "by bounds for float32")],
+)
+def test_what_changes_bits_is_left_out(verified, override, why):
+    with pytest.raises(ConfigError, match=rf"^{override}: job=verify .*{why}.*; leave .* out$"):
+        verified(override)
 
 
 def failed(passed):

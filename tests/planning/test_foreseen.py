@@ -228,8 +228,15 @@ def test_the_picture_tells_measured_from_foreseen(monkeypatch, tmp_path):
 )
 def test_what_is_tried_instead(config, monkeypatch, overrides, reason):
     monkeypatch.delenv("TF_NUM_INTEROP_THREADS", raising=False)
-    monkeypatch.setattr(foresight.environment, "has_gpu_node", lambda: False)
+    monkeypatch.setattr(foresight.environment, "shows_gpu", lambda: False)
     assert foresight.why_not(config(*overrides)) == reason
+
+
+@pytest.mark.parametrize(("device", "reason"), [("auto", "it is not on one CPU"), ("cpu", None)])
+def test_a_gpu_is_no_matter_for_a_run_on_the_cpu(config, monkeypatch, device, reason):
+    monkeypatch.delenv("TF_NUM_INTEROP_THREADS", raising=False)
+    monkeypatch.setattr(foresight.environment, "shows_gpu", lambda: True)
+    assert foresight.why_not(config(f"device={device}")) == reason
 
 
 def test_operations_side_by_side_are_tried(config, monkeypatch):

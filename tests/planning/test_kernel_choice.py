@@ -24,7 +24,7 @@ def machine(monkeypatch, tmp_path):
     """A CPU without instructions for neural networks, in a process that has not imported TensorFlow."""
     found = SimpleNamespace(instructions=DESKTOP, seconds={"0": 0.30, "1": 0.20}, asked=[])
     monkeypatch.setattr(module, "cpu", lambda: {"model": "a desktop", "instructions": found.instructions})
-    monkeypatch.setattr(environment, "has_gpu_node", lambda: False)
+    monkeypatch.setattr(environment, "shows_gpu", lambda: False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv(ONEDNN, "to be restored")
     monkeypatch.delenv(ONEDNN)
