@@ -30,9 +30,8 @@ class DeviceConfig(Choice):
         has_workers: the kind trains in several processes and uses `workers` and `index`.
         has_address: the kind uses `tpu`.
         may_compute_on_cpu: kernels of the CPU may run under the memory limit.
-        may_compute_on_gpu: the kind uses `tensor_float_32`.
-        one_cpu_without_gpu: the kind computes on a single CPU device if the machine has no GPU.
-        hides_gpus: the kind computes on the CPU if the machine has a GPU, too.
+        may_compute_on_gpu: the kind takes a GPU if there is one, and uses `tensor_float_32`.
+        one_cpu_without_gpu: the kind computes on a single CPU device if it takes no GPU.
         as_it_is: the kind takes a process in which TensorFlow computes already as it is.
     """
 
@@ -52,7 +51,6 @@ class DeviceConfig(Choice):
     may_compute_on_cpu: ClassVar[bool] = True
     may_compute_on_gpu: ClassVar[bool] = False
     one_cpu_without_gpu: ClassVar[bool] = False
-    hides_gpus: ClassVar[bool] = False
     as_it_is: ClassVar[bool] = False
 
     def check(self) -> None:
@@ -70,7 +68,6 @@ class DeviceConfig(Choice):
             )
         if self.tpu is not None and not self.has_address:
             raise ConfigError(f"device.tpu={self.tpu}: only device=tpu has an address; add device=tpu or leave it out")
-
         if self.tensor_float_32 and (not self.may_compute_on_gpu or self.virtual is not None):
             where = self.kind if self.virtual is None else f"{self.kind} device.virtual={self.virtual}"
             raise ConfigError(
@@ -101,7 +98,6 @@ class CpuConfig(DeviceConfig):
     kind: str = "cpu"
     splits_cpu: ClassVar[bool] = True
     one_cpu_without_gpu: ClassVar[bool] = True
-    hides_gpus: ClassVar[bool] = True
 
 
 @dataclass(kw_only=True)

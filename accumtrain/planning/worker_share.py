@@ -28,5 +28,6 @@ def own_share(config: Config) -> Config:
     steps = 1 if config.accum.is_auto else config.accum.count
     share = steps * micro_batch_size(config.batch_size, steps, workers)
     device = config.device
-    alone = AutoConfig(virtual=device.virtual, memory_limit_mb=device.memory_limit_mb, xla=device.xla)
+    kept = {key: getattr(device, key) for key in ("virtual", "memory_limit_mb", "xla", "tensor_float_32")}
+    alone = AutoConfig(**kept)
     return replace(config, batch_size=share, device=alone)

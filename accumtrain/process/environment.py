@@ -171,8 +171,8 @@ def _without_keras() -> Iterator[None]:
 
 def on_one_cpu(device: DeviceConfig) -> bool:
     """Whether the run computes on the CPU as one device, as there is no GPU or none is wanted."""
-    one_cpu = device.one_cpu_without_gpu and (device.virtual or 1) == 1
-    return one_cpu and (device.hides_gpus or not shows_gpu())
+    takes_gpu = device.may_compute_on_gpu and shows_gpu()
+    return device.one_cpu_without_gpu and (device.virtual or 1) == 1 and not takes_gpu
 
 
 @contextmanager
