@@ -34,7 +34,7 @@ class CutPiece:
     outputs: tuple[Any, ...]
     kept: int
     inner: int
-    multiplications: int = 0
+    multiplications: int
 
     @property
     def output(self) -> Any:

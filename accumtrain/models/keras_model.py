@@ -59,7 +59,7 @@ class KerasSegment:
         draws: Mapping[int, int],
         dtype: tf.DType | None,
         *,
-        penalised: bool = False,
+        penalised: bool,
     ):
         self.model, self.memory, self.dtype, self.penalised = part, memory, dtype, penalised
         self._moving, self._draws = dict(norms), draws

@@ -110,7 +110,7 @@ def test_cut_points_are_where_all_paths_meet():
 def test_cheapest_is_the_best_of_all_partitions():
     draw = np.random.default_rng(0)
     for _ in range(30):
-        chain = [CutPiece((), int(kept), int(kept + draw.integers(0, 40))) for kept in draw.integers(1, 30, 7)]
+        chain = [CutPiece((), int(kept), int(kept + draw.integers(0, 40)), 0) for kept in draw.integers(1, 30, 7)]
         ends, peak = cheapest(chain)
         all_ends = [[*(end for end in range(6) if chosen[end]), 6] for chosen in itertools.product([0, 1], repeat=6)]
         assert peak == _peak(chain, ends) == min(_peak(chain, other) for other in all_ends)
