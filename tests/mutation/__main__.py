@@ -28,8 +28,8 @@ ROOMS = ("accumtrain/engine", "accumtrain/models", "accumtrain/optim", "accumtra
 TESTS = (
     *("backprop", "engine", "models", "optim", "planted"),
     *(f"contract/test_{name}.py" for name in ("losses_and_schedules", "models", "optimizers")),
-    "jobs/test_verify.py",
-    "keras/test_adafactor_mistakes.py",
+    *(f"jobs/test_{name}.py" for name in ("verify", "weights")),
+    *(f"keras/test_{name}.py" for name in ("adafactor_mistakes", "fit", "fit_refused")),
 )
 SURVIVORS = "survivors.json"
 START_UP, SLOWER = 30.0, 6.0  # seconds, and how many times its tests' usual time, after which a mutant hangs
