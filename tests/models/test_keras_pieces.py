@@ -39,7 +39,7 @@ def test_segments_hold_the_sums_of_their_pieces():
 def test_one_byte_is_one_byte():
     """What is spared counts for each byte, down to a single one."""
     assert worth_keeping(chain_of((0, 1, 3), (0, 2, 4)), 1 / 3) == {0}
-    assert worth_keeping(chain_of((0, 0, 0), (0, 2, 4)), 1.0) == {0, 1}, "nothing is as worth as nothing"
+    assert worth_keeping(chain_of((0, 0, 0), (0, 2, 4)), 1.0) == {0, 1}, "one without bytes divides nothing by 0"
 
 
 def test_an_output_that_nothing_takes_is_no_hindrance():
