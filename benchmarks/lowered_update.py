@@ -4,9 +4,9 @@
     python benchmarks/lowered_update.py run FOLDER
 
 `write` takes a run's overrides and leaves update.mlir (StableHLO) in FOLDER. `run` is for an environment with JAX
-(0.10.2 and 0.11.2 were tried): it compiles the program for JAX's first device, runs updates with drawn weights and
-images, and compares what the first one makes with what XLA makes of the same program on the CPU. The drawn gradients
-tell nothing of training. The bytes are the compiler's.
+(0.10.2 and 0.11.2 were tried): it compiles the program for JAX's first device and runs updates with drawn weights and
+images, which tell nothing of training. With `--compare` it compares what the first one makes with what XLA makes of the
+same program on the CPU. The bytes are the compiler's.
 """
 
 from __future__ import annotations

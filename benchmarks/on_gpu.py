@@ -1,10 +1,10 @@
-"""Updates on one GPU in turn: stored and reversed, TensorFlow's kernels and XLA's, and PyTorch (some three minutes).
+"""Updates on one GPU in turn: stored and reversed, TensorFlow's kernels and XLA's, and PyTorch.
 
     .venv/bin/python benchmarks/on_gpu.py --torch /path/to/python
 
 All workers (peers/) start at once and share the GPU's memory. Then rounds: each makes updates for about a second while
 the others wait. `--torch` is the Python of an environment with PyTorch for GPUs; without it PyTorch is left out.
-`--only` takes the workers whose names begin so.
+`--only` takes the workers whose names begin so: nine at a time were tried on 140 GB, and all of them need some 150 GB.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SECONDS = 0.7  # of a worker's turn, about
 
 
 class Worker:
-    """A process that makes an update for every line it is sent. `first` and `peak` are known after `begin`."""
+    """A process that makes an update for every line it is sent. `peak` is in bytes, of the GPU's memory."""
 
     def __init__(self, command: list[str]):
         self._command = command
@@ -48,7 +48,7 @@ class Worker:
         self.peak, self.speeds, self._updates = 0, list[float](), 1
 
     def begin(self) -> dict[str, Any]:
-        """Waits for the first update, makes two more, and decides how many are a turn."""
+        """Waits for the first update, makes two more, and decides how many are a turn. Returns the first answer."""
         first = self._answer()
         for _ in range(2):
             started = time.perf_counter()
