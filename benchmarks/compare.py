@@ -34,7 +34,7 @@ from composed import of_case
 
 from accumtrain.kinds.jobs import JOBS
 from accumtrain.planning.kernel_choice import choose_kernels
-from accumtrain.process.environment import ONEDNN
+from accumtrain.process.environment import KERNELS_16BIT, ONEDNN
 from accumtrain.process.processor import cpu
 
 PEERS = Path(__file__).parent / "peers"
@@ -68,13 +68,11 @@ class Case:
 
 def kernels(case: Case) -> dict[str, str]:
     """The variable by which a run chooses its CPU kernels, as measured for this case; none where it is not set."""
-    if ONEDNN in os.environ:
-        return {}
+    given = dict(os.environ)
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(sys.stderr):
         config = of_case(case.ours, case.precision, case.micro_batch, case.steps, case.image_size)
         choose_kernels(replace(config, run=replace(config.run, dir=folder)), JOBS["bench"])
-    chosen = os.environ.pop(ONEDNN, None)
-    return {} if chosen is None else {ONEDNN: chosen}
+    return {name: os.environ.pop(name) for name in (ONEDNN, KERNELS_16BIT) if name in os.environ and name not in given}
 
 
 def _cases() -> dict[str, Case]:

@@ -1,12 +1,14 @@
-"""Whether timing single kernels finds the faster of TensorFlow's own and oneDNN's (minutes on a CPU).
+"""Whether timing single kernels finds the faster ones (minutes on a CPU).
 
-    .venv/bin/python benchmarks/kernel_choice.py
+    .venv/bin/python benchmarks/kernel_choice.py                         # TensorFlow's own or oneDNN's
+    .venv/bin/python benchmarks/kernel_choice.py --precision bfloat16    # bfloat16's or float32's
 
-Each case is timed as a run does it (accumtrain/planning/kernel_choice.py), and as whole updates by job=bench, with
-TF_ENABLE_ONEDNN_OPTS=0 and =1 in turn. Unless the environment says otherwise, ONEDNN_MAX_CPU_ISA=AVX2 has oneDNN do as
-on a processor without AVX-512; DEFAULT takes all that this one has.
+Each case is timed as a run does it (accumtrain/planning/kernel_choice.py), and as whole updates by job=bench, with both
+values of the variable in turn. Unless the environment says otherwise, ONEDNN_MAX_CPU_ISA=AVX2 has oneDNN do in float32
+as on a processor without AVX-512; DEFAULT takes all that this one has.
 """
 
+import argparse
 import json
 import os
 import statistics
@@ -19,34 +21,33 @@ from omegaconf import OmegaConf
 
 from accumtrain.config.convert import from_mapping
 from accumtrain.config.schema import Config
-from accumtrain.planning.kernel_choice import KERNELS, measure
-from accumtrain.process.environment import ONEDNN
+from accumtrain.planning.kernel_choice import LIBRARY, Choice, in_16_bits, measure
 
 ISA = "ONEDNN_MAX_CPU_ISA"
 CASES = [("resnet20", 8, 32), ("revnet38", 8, 32), ("resnet20", 32, 32), ("revnet38", 32, 32), ("resnet50", 128, 4)]
 ROUNDS = 3
 
 
-def command(model: str, side: int, batch: int) -> list[str]:
+def command(model: str, side: int, batch: int, precision: str) -> list[str]:
     data = ["data=synthetic", f"data.image_size={side}", "data.num_classes=10"]
-    return [f"model={model}", *data, f"batch_size={batch}", "accum.steps=1"]
+    return [f"model={model}", *data, f"batch_size={batch}", "accum.steps=1", f"precision={precision}"]
 
 
-def updates_per_second(case: tuple[str, int, int], value: str) -> float:
+def images_per_second(overrides: list[str], variable: str, value: str) -> float:
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run(
-            [sys.executable, "-m", "accumtrain", "job=bench", *command(*case), f"run.dir={folder}", "run.name=one"],
-            env={**os.environ, ONEDNN: value},
+            [sys.executable, "-m", "accumtrain", "job=bench", *overrides, f"run.dir={folder}", "run.name=one"],
+            env={**os.environ, variable: value},
             stdout=subprocess.DEVNULL,
             check=True,
         )
         return json.loads((Path(folder) / "one" / "bench.json").read_text())["images_per_second"]["median"]
 
 
-def composed(case: tuple[str, int, int]) -> Config:
+def composed(overrides: list[str]) -> Config:
     """The configuration of a case, as the command line composes it."""
     shown = subprocess.run(
-        [sys.executable, "-m", "accumtrain", *command(*case), "--cfg", "job"],
+        [sys.executable, "-m", "accumtrain", *overrides, "--cfg", "job"],
         capture_output=True,
         text=True,
         check=True,
@@ -57,20 +58,31 @@ def composed(case: tuple[str, int, int]) -> Config:
 
 
 def main() -> None:
-    os.environ.setdefault(ISA, "AVX2")
-    print(f"{ISA}={os.environ[ISA]}; how many times as fast oneDNN's kernels are, by single kernels and by updates")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
+    precision = parser.parse_args().precision
+    choice = LIBRARY if precision == "float32" else in_16_bits(precision)
+    if choice is LIBRARY:
+        os.environ.setdefault(ISA, "AVX2")
+    default, other = choice.kernels
+    print(f"{ISA}={os.environ.get(ISA, 'DEFAULT')}; how many times as fast as {choice.kernels[default]} kernels")
+    print(f"{choice.kernels[other]} are, by single kernels and by whole updates")
     print(f"{'model':<10} {'px':>4} {'batch':>5} {'kernels':>8} {'updates':>8}")
     for case in CASES:
-        seconds = measure(composed(case))
+        overrides = command(*case, precision)
+        seconds = measure(composed(overrides), choice)
         assert seconds is not None
-        ratios = []
-        for number in range(ROUNDS):
-            order = list(KERNELS) if number % 2 else list(reversed(KERNELS))
-            speed = {value: updates_per_second(case, value) for value in order}
-            ratios.append(speed["1"] / speed["0"])
+        updates = statistics.median(ratio_of_updates(overrides, choice, number) for number in range(ROUNDS))
         model, side, batch = case
-        row = f"{model:<10} {side:>4} {batch:>5} {seconds['0'] / seconds['1']:>8.2f} {statistics.median(ratios):>8.2f}"
-        print(row, flush=True)
+        print(f"{model:<10} {side:>4} {batch:>5} {seconds[default] / seconds[other]:>8.2f} {updates:>8.2f}", flush=True)
+
+
+def ratio_of_updates(overrides: list[str], choice: Choice, number: int) -> float:
+    """Of the images per second with the other kernels to those with the default; who begins turns with the number."""
+    default, other = choice.kernels
+    order = (default, other) if number % 2 else (other, default)
+    speed = {value: images_per_second(overrides, choice.variable, value) for value in order}
+    return speed[other] / speed[default]
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ from accumtrain.shell.overrides import for_hydra
 os.environ.update(environment.VARIABLES | tpu_runtime.quiet_environment(), TF_CPP_MIN_LOG_LEVEL="3")
 if not NEURAL.intersection(cpu()["instructions"]):  # TensorFlow's default there, or each command would time kernels
     os.environ.setdefault(environment.ONEDNN, "0")
+os.environ.setdefault(environment.KERNELS_16BIT, "1")  # the default, for the same reason
 
 # a shell in the background, and nohup, start commands with these ignored, and so would be all processes of the tests
 for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):

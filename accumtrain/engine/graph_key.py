@@ -16,6 +16,7 @@ from accumtrain.data.labels import class_counts
 from accumtrain.data.source import Data
 from accumtrain.devices.found import Devices
 from accumtrain.kinds.groups import chosen_rows
+from accumtrain.process.environment import KERNELS_16BIT
 from accumtrain.process.own_source import source_digest
 from accumtrain.process.processor import cpu
 from accumtrain.process.program import is_own_command
@@ -24,7 +25,7 @@ from accumtrain.runs.provenance import platform_name, versions
 # These name and observe a run; nothing of them is traced, but for what `graph_key` adds.
 NOT_TRACED = ("job", "train", "eval", "checkpoint", "log", "run", "bench", "range_test", "report", "predict", "export")
 # Settings of TensorFlow, its compiler and its libraries, some of which are read while a graph is made.
-PREFIXES = ("TF_", "XLA_", "ONEDNN_", "DNNL_", "MKL_", "KMP_", "OMP_", "EIGEN_")
+PREFIXES = (KERNELS_16BIT, "TF_", "XLA_", "ONEDNN_", "DNNL_", "MKL_", "KMP_", "OMP_", "EIGEN_")
 OWN_CODE = "accumtrain."
 KERAS = "keras"  # layers and optimizers of Keras make objects while they are traced, which a kept graph lacks
 

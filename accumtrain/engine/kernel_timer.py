@@ -19,7 +19,7 @@ TIMED = (
     *("FusedBatchNormV3", "FusedBatchNormGradV3", "MatMul", "BatchMatMulV2"),
 )
 SIZES = ("input_sizes", "filter_sizes")  # inputs that hold the shape of the output
-MOST_ROUNDS, SECONDS = 8, 3.0  # rounds end after so many seconds, but not before the second
+MOST_ROUNDS, SECONDS = 32, 3.0  # rounds end after so many seconds, but not before the second
 
 
 def seconds_of_kernels(graph: tf.Graph, batch: int) -> float:

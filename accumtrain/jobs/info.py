@@ -23,6 +23,7 @@ from accumtrain.runs.origin import WHOLE, origin
 from accumtrain.runs.provenance import platform_name, versions
 
 VARIABLES = {  # of the environment, with what each decides
+    "ACCUMTRAIN_16BIT_KERNELS": "0: convolutions and products of 16 bits in float32",
     "CUDA_VISIBLE_DEVICES": "the GPUs that TensorFlow sees",
     "LD_LIBRARY_PATH": "where CUDA's libraries may come from",
     "NCCL_SOCKET_IFNAME": "the network between workers with GPUs",

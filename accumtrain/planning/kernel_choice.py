@@ -1,8 +1,9 @@
-"""Which CPU kernels a run uses: TensorFlow's own or oneDNN's, by measurement.
+"""Which CPU kernels a run uses, by measurement.
 
-TensorFlow uses oneDNN's by default only on CPUs with instructions for neural networks, and leaves them off on all
-others, where either may be faster: it depends on the model and on the size of the images. TensorFlow reads the choice
-once, when it is imported, so each kind of kernels is timed in a child process of its own.
+On CPUs with instructions for neural networks TensorFlow uses oneDNN's kernels. It leaves them off on all others, where
+either oneDNN's or its own may be faster. And where the CPU has instructions for 16 bits, float32 may still be faster.
+Both depend on the model and on the size of the images. TensorFlow reads the first choice once, when it is imported, so
+each kind of kernels is timed in a child process of its own.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,25 +29,49 @@ from accumtrain.kinds.jobs import Job
 from accumtrain.kinds.table import load
 from accumtrain.planning.probe import measure_in_child
 from accumtrain.process import child, environment
-from accumtrain.process.environment import ONEDNN
-from accumtrain.process.processor import cpu
+from accumtrain.process.environment import KERNELS_16BIT, ONEDNN
+from accumtrain.process.processor import FOR_16_BITS, cpu
 from accumtrain.process.user_cache import user_cache
 from accumtrain.runs.files import read_json, write_json
 from accumtrain.runs.folder import folder_of
 from accumtrain.runs.provenance import versions
 
 TASK = "accumtrain.planning.kernel_choice:answer"
-FILE = "kernels.json"  # in the run's folder: a continued run uses the kernels that it began with
 # with one of these TensorFlow uses oneDNN's kernels by default
 NEURAL = {"avx512_vnni", "avx512_bf16", "avx_vnni", "amx_tile", "amx_bf16"}
+# with one of these a CPU makes sixteen times the multiplications of float32 in 16 bits, so there is nothing to measure
+MATRIX = {"amx_bf16", "amx_fp16"}
 PIXELS = 16 * 224**2  # of a micro-batch that are timed at most; fewer of small images say too little
-WORTH = 1.1  # how many times as fast oneDNN's kernels must be by themselves: whole updates gain less
-SECONDS = "seconds"  # of the kernels of a micro-step, for each value of ONEDNN
-KERNELS = {"0": "TensorFlow's own", "1": "oneDNN's"}  # by the value of ONEDNN
+WORTH = 1.1  # how many times as fast other kernels than the default must be by themselves: whole updates gain less
+SECONDS = "seconds"  # of the kernels of a micro-step, for each value of the variable
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Two kinds of kernels.
+
+    Attributes:
+        variable: of the environment, with "0" or "1" as its value.
+        kernels: the name of the kernels by that value, the default first.
+        stem: of the name of the file that holds what was measured, in the user's cache folder and in the run's folder;
+            a continued run uses the kernels that it began with.
+    """
+
+    variable: str
+    kernels: Mapping[str, str]
+    stem: str
+
+
+LIBRARY = Choice(ONEDNN, {"0": "TensorFlow's own", "1": "oneDNN's"}, "kernels")
+
+
+def in_16_bits(precision: str) -> Choice:
+    """Kernels that compute in `precision`, or in float32 from its values."""
+    return Choice(KERNELS_16BIT, {"1": f"{precision}'s", "0": "float32's"}, "kernels_16bit")
 
 
 def choose_kernels(config: Config, job: Job) -> None:
-    """Sets ONEDNN in the environment for this process and its children, before TensorFlow is imported.
+    """Sets a variable in the environment for this process and its children, before TensorFlow is imported.
 
     The choice of the user, of the run that is continued, or of an earlier measurement stays; else both are measured.
 
@@ -54,35 +79,42 @@ def choose_kernels(config: Config, job: Job) -> None:
         AccumtrainError: the run would fail, for example for missing data.
         KeyboardInterrupt: a signal stopped the measurement.
     """
-    if not _is_open(config, job):
+    choice = _open_choice(config, job)
+    if choice is None:
         return
-    places = [path for path in (folder_of(config) / FILE, _cache(config)) if path is not None]
-    seconds = next(filter(None, map(_read, places)), None) or measure(config)
+    places = [path for path in (folder_of(config) / f"{choice.stem}.json", _cache(config, choice)) if path is not None]
+    default, other = choice.kernels
+    seconds = next(filter(None, map(_read, places)), None) or measure(config, choice)
     if seconds is None:
-        say("the kernels can't be compared: TensorFlow's own are used")
+        say(f"the kernels can't be compared: {choice.kernels[default]} are used")
         return
     for path in places:
         with suppress(OSError, CheckpointError):  # a full disk is told by what can't do without it
             path.parent.mkdir(parents=True, exist_ok=True)
             write_json(path, {SECONDS: seconds})
-    ratio = seconds["0"] / seconds["1"]
-    os.environ[ONEDNN] = used = "1" if ratio >= WORTH else "0"
-    timed = f"for this model and size oneDNN's are {ratio:.2f} times as fast here"
-    say(f"{KERNELS[used]} kernels are used ({ONEDNN}={used}): {timed}")
+    ratio = seconds[default] / seconds[other]
+    os.environ[choice.variable] = used = other if ratio >= WORTH else default
+    timed = f"for this model and size {choice.kernels[other]} are {ratio:.2f} times as fast here"
+    say(f"{choice.kernels[used]} kernels are used ({choice.variable}={used}): {timed}")
 
 
-def _is_open(config: Config, job: Job) -> bool:
-    """Whether nothing decides yet, and either may be faster."""
+def _open_choice(config: Config, job: Job) -> Choice | None:
+    """The kernels of which either may be faster, if nothing decides yet."""
     instructions = set(cpu()["instructions"])
-    return (
+    if not (
         job.chooses_kernels
         and "tensorflow" not in sys.modules
-        and ONEDNN not in os.environ
         and environment.on_one_cpu(config.device)
         and config.device.xla is not True
-        and "avx2" in instructions
-        and not instructions & NEURAL
-    )
+    ):
+        return None
+    if not instructions & NEURAL:
+        return LIBRARY if "avx2" in instructions and ONEDNN not in os.environ else None
+    by_accumtrain = config.model.kind != "keras"  # Keras's layers choose their dtype themselves
+    computes = instructions & FOR_16_BITS.get(config.precision, set()) and os.environ.get(ONEDNN) != "0"
+    if computes and by_accumtrain and not instructions & MATRIX and KERNELS_16BIT not in os.environ:
+        return in_16_bits(config.precision)
+    return None
 
 
 def _read(path: Path) -> dict[str, float] | None:
@@ -93,24 +125,24 @@ def _read(path: Path) -> dict[str, float] | None:
         found = read_json(path).get(SECONDS)
     except CheckpointError:
         return None  # damaged: it is measured again
-    if not isinstance(found, dict) or found.keys() != KERNELS.keys():
+    if not isinstance(found, dict) or found.keys() != LIBRARY.kernels.keys():
         return None
     return found if all(isinstance(each, float) and each > 0 for each in found.values()) else None
 
 
-def _cache(config: Config) -> Path | None:
+def _cache(config: Config, choice: Choice) -> Path | None:
     """The file for this model, data, size, CPU and software in the user's cache folder; None if there is no folder."""
     values = to_mapping(config)
     keys = ("model", "data", "precision", "batch_size", "accum", "loss")
     facts = [{key: values[key] for key in keys}, PIXELS, cpu(), os.cpu_count(), versions()]
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:16]
     folder = user_cache()
-    return None if folder is None else folder / f"kernels_{digest}.json"
+    return None if folder is None else folder / f"{choice.stem}_{digest}.json"
 
 
-def measure(config: Config) -> dict[str, float] | None:
-    """Seconds for each value of ONEDNN; None if there is too little memory for it, or one kind of kernels fails."""
-    say("timing TensorFlow's own CPU kernels and oneDNN's, once for this model and size")
+def measure(config: Config, choice: Choice) -> dict[str, float] | None:
+    """Seconds for each value of the variable; None if there is too little memory, or one kind of kernels fails."""
+    say(f"timing {' CPU kernels and '.join(choice.kernels.values())}, once for this model and size")
     steps = 1 if config.accum.is_auto else config.accum.count
     request = {
         child.TASK: TASK,
@@ -119,15 +151,15 @@ def measure(config: Config) -> dict[str, float] | None:
         "micro_batch": micro_batch_size(config.batch_size, steps, 1),
     }
     seconds = {}
-    for value in KERNELS:
+    for value, kernels in choice.kernels.items():
         with tempfile.TemporaryDirectory(prefix="accumtrain-kernels-") as name:
             try:
-                measured = measure_in_child(request, Path(name), {ONEDNN: value})
+                measured = measure_in_child(request, Path(name), {choice.variable: value})
             except RuntimeError as error:  # if the run itself fails, too, it says so
-                say(f"{KERNELS[value]} kernels fail here: {str(error).strip().splitlines()[-1]}")
+                say(f"{kernels} kernels fail here: {str(error).strip().splitlines()[-1]}")
                 return None
         if measured is None:
-            say(f"timing {KERNELS[value]} kernels takes more memory than is free")
+            say(f"timing {kernels} kernels takes more memory than is free")
             return None
         seconds[value] = measured[SECONDS]
     return seconds

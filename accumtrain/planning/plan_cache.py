@@ -16,11 +16,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from accumtrain.process.environment import KERNELS_16BIT
 from accumtrain.process.own_source import source_digest
 from accumtrain.process.user_cache import user_cache
 
 PACKAGES = ("tensorflow", "keras", "numpy")
-VARIABLES = ("TF_", "ONEDNN_", "DNNL_", "OMP_", "KERAS_", "XLA_", "MKL_")  # prefixes
+VARIABLES = (KERNELS_16BIT, "TF_", "ONEDNN_", "DNNL_", "OMP_", "KERAS_", "XLA_", "MKL_")  # prefixes
 WITHOUT_FILES = ("synthetic", "digits")  # sources whose examples follow from the configuration
 NOT_ASKED = ("run", "log", "job")  # groups without effect on memory
 

@@ -32,6 +32,8 @@ VARIABLES = {
 }
 # oneDNN's kernels, mostly the faster ones, crash the process, instead of raising an error, when memory runs out.
 ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
+# 0: accumtrain's layers compute convolutions and products of 16 bits in float32, though the CPU could in 16 bits
+KERNELS_16BIT = "ACCUMTRAIN_16BIT_KERNELS"
 CPU_LIMIT = "TF_CPU_BFC_MEM_LIMIT_IN_MB"
 # Operations run one after the other, each on all cores: as fast, and no two of them hold memory at the same time.
 OPERATIONS_AT_ONCE = "TF_NUM_INTEROP_THREADS"

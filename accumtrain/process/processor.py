@@ -13,6 +13,9 @@ INSTRUCTIONS = (
     *("sse4_2", "avx", "avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16"),
     *("avx_vnni", "amx_tile", "amx_bf16", "amx_fp16", "asimd", "sve"),
 )
+# by precision: instruction sets of which one is enough for kernels that compute in it; with avx512_fp16 alone oneDNN
+# has none for the gradient of a convolution's kernel (docs/kernels.md)
+FOR_16_BITS = {"bfloat16": {"avx512_bf16", "amx_bf16"}, "float16": {"amx_fp16"}}
 
 
 def cpu() -> dict[str, Any]:

@@ -93,7 +93,9 @@ def test_code_versions_and_machine_are_in_the_key(name, value, data, monkeypatch
     assert text(BASE, data) != before
 
 
-@pytest.mark.parametrize("variable", ["TF_ENABLE_ONEDNN_OPTS", "ONEDNN_MAX_CPU_ISA", "OMP_NUM_THREADS"])
+@pytest.mark.parametrize(
+    "variable", ["TF_ENABLE_ONEDNN_OPTS", "ACCUMTRAIN_16BIT_KERNELS", "ONEDNN_MAX_CPU_ISA", "OMP_NUM_THREADS"]
+)
 def test_settings_of_the_environment_are_in_the_key(variable, data, monkeypatch):
     before = text(BASE, data)
     monkeypatch.setenv(variable, "another")

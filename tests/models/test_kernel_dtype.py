@@ -14,6 +14,7 @@ from accumtrain.models.build_model import build_model
 from accumtrain.models.kernel_dtype import is_emulated, kernel_dtype
 from accumtrain.models.layers import Conv, Dense, Initializer
 from accumtrain.models.spec import ModelSpec
+from accumtrain.process.environment import KERNELS_16BIT
 
 PRODUCTS = ("Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter", "MatMul")
 HALVES = [tf.bfloat16, tf.float16]
@@ -115,6 +116,23 @@ def test_instructions_and_onednn_decide(monkeypatch, onednn, instructions, emula
     monkeypatch.setattr(module, "cpu", lambda: {"instructions": instructions})
     assert is_emulated.__wrapped__(tf.bfloat16) is emulated
     assert is_emulated.__wrapped__(tf.float32) is False
+
+
+@pytest.mark.parametrize(("instruction", "emulated"), [("avx512_fp16", True), ("amx_fp16", False)])
+def test_float16_has_kernels_for_all_gradients_with_amx_only(monkeypatch, instruction, emulated):
+    monkeypatch.setattr(module, "IsMklEnabled", lambda: True)
+    monkeypatch.setattr(module, "cpu", lambda: {"instructions": ["avx512_bf16", "amx_bf16", instruction]})
+    assert is_emulated.__wrapped__(tf.float16) is emulated
+
+
+@pytest.mark.parametrize("dtype", [tf.bfloat16, tf.float16, tf.float32, tf.float64])
+@pytest.mark.parametrize(("value", "in_float32"), [("0", True), ("1", False), (None, False)])
+def test_the_environment_says_where_float32_is_faster_than_16_bits(monkeypatch, value, in_float32, dtype):
+    monkeypatch.setattr(module, "is_emulated", lambda dtype: False)
+    monkeypatch.delenv(KERNELS_16BIT, raising=False)
+    if value is not None:
+        monkeypatch.setenv(KERNELS_16BIT, value)
+    assert kernel_dtype(dtype) == (tf.float32 if in_float32 and dtype in HALVES else dtype)
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import replace
 
 import pytest
@@ -14,6 +13,7 @@ from accumtrain.planning import auto_steps, foreseen_plan, foresight, plan_cache
 from accumtrain.planning.foresight import Foreseen, ForeseenPoint
 from accumtrain.planning.plan_picture import draw
 from accumtrain.planning.probe import Trial, probe
+from accumtrain.process.environment import KERNELS_16BIT
 
 MB = 2**20
 
@@ -252,7 +252,6 @@ def request(config, **changed):
 
 
 def test_an_answer_is_kept_for_the_same_request_only(config, monkeypatch):
-    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
     asked = request(config())
     plan_cache.write(asked, {"found": 1})
     assert plan_cache.read(asked) == {"found": 1}
@@ -262,12 +261,15 @@ def test_an_answer_is_kept_for_the_same_request_only(config, monkeypatch):
     assert plan_cache.read(request(config(), sizes=[1, 2, 4])) is None
     monkeypatch.setattr(plan_cache, "_program", lambda: ["another version"])
     assert plan_cache.read(asked) is None
-    monkeypatch.undo()
-    os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX2"
-    try:
-        assert plan_cache.read(asked) is None
-    finally:
-        del os.environ["ONEDNN_MAX_CPU_ISA"]
+
+
+@pytest.mark.parametrize("variable", ["ONEDNN_MAX_CPU_ISA", KERNELS_16BIT])
+def test_an_answer_is_kept_for_the_same_kernels_only(config, monkeypatch, variable):
+    monkeypatch.delenv(variable, raising=False)
+    asked = request(config())
+    plan_cache.write(asked, {"found": 1})
+    monkeypatch.setenv(variable, "another")
+    assert plan_cache.read(asked) is None
 
 
 def test_nothing_is_kept_where_files_of_the_user_s_count(config, tmp_path):

@@ -13,10 +13,11 @@ from accumtrain.kinds.jobs import JOBS
 from accumtrain.planning import kernel_choice as module
 from accumtrain.planning.kernel_choice import choose_kernels
 from accumtrain.process import environment
-from accumtrain.process.environment import ONEDNN
+from accumtrain.process.environment import KERNELS_16BIT, ONEDNN
 from accumtrain.runs.folder import folder_of
 
 DESKTOP = ["avx", "avx2", "fma"]
+SERVER = [*DESKTOP, "avx512f", "avx512_vnni", "avx512_bf16"]
 
 
 @pytest.fixture
@@ -26,20 +27,29 @@ def machine(monkeypatch, tmp_path):
     monkeypatch.setattr(module, "cpu", lambda: {"model": "a desktop", "instructions": found.instructions})
     monkeypatch.setattr(environment, "shows_gpu", lambda: False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv(ONEDNN, "to be restored")
-    monkeypatch.delenv(ONEDNN)
+    for variable in (ONEDNN, KERNELS_16BIT):
+        monkeypatch.setenv(variable, "to be restored")
+        monkeypatch.delenv(variable)
     modules = {name: loaded for name, loaded in sys.modules.items() if name != "tensorflow"}
     monkeypatch.setattr(module, "sys", SimpleNamespace(modules=modules))
 
     def measure_in_child(request, folder, variables):
-        found.asked.append((variables[ONEDNN], request["micro_batch"]))
-        seconds = found.seconds[variables[ONEDNN]]
+        [(variable, value)] = variables.items()
+        found.asked.append((variable, value, request["micro_batch"]))
+        seconds = found.seconds[value]
         if isinstance(seconds, Exception):
             raise seconds
         return None if seconds is None else {"seconds": seconds}
 
     monkeypatch.setattr(module, "measure_in_child", measure_in_child)
     return found
+
+
+@pytest.fixture
+def server(machine):
+    """A CPU with instructions for bfloat16, which is slower in it than in float32."""
+    machine.instructions, machine.seconds = SERVER, {"1": 0.30, "0": 0.20}
+    return machine
 
 
 @pytest.fixture
@@ -50,16 +60,20 @@ def config(compose, tmp_path):
     return of
 
 
-def chosen(config, job="train"):
+def chosen(config, job="train", variable=ONEDNN):
     choose_kernels(config, JOBS[job])
-    return environment.os.environ.get(ONEDNN)
+    return environment.os.environ.get(variable)
+
+
+def chosen_16bit(config, job="train"):
+    return chosen(config, job, KERNELS_16BIT)
 
 
 @pytest.mark.parametrize(("own", "onednn", "used"), [(0.30, 0.20, "1"), (0.21, 0.20, "0"), (0.20, 0.30, "0")])
 def test_onednn_is_used_where_it_is_clearly_faster(machine, config, capsys, own, onednn, used):
     machine.seconds = {"0": own, "1": onednn}
     assert chosen(config()) == used
-    assert machine.asked == [("0", 8), ("1", 8)]
+    assert machine.asked == [(ONEDNN, "0", 8), (ONEDNN, "1", 8)]
     name = "oneDNN's" if used == "1" else "TensorFlow's own"
     said = " ".join(capsys.readouterr().out.split())
     assert f"{name} kernels are used ({ONEDNN}={used})" in said
@@ -90,7 +104,7 @@ def test_a_continued_run_keeps_its_kernels(machine, config, monkeypatch, tmp_pat
     "content", ["", "{", '{"seconds": 1}', '{"seconds": {"0": 1.0}}', '{"seconds": {"0": 1.0, "1": "x"}}']
 )
 def test_a_damaged_measurement_is_made_again(machine, config, content):
-    path = folder_of(config()) / module.FILE
+    path = folder_of(config()) / "kernels.json"
     path.parent.mkdir()
     path.write_text(content)
     assert chosen(config()) == "1"
@@ -151,3 +165,77 @@ def test_a_cache_that_can_not_be_written_is_done_without(machine, config, monkey
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert chosen(config()) == "1"
+
+
+# --- in 16 bits or in float32 -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("half", "float32", "used"), [(0.30, 0.20, "0"), (0.21, 0.20, "1"), (0.20, 0.30, "1")])
+def test_float32_computes_where_it_is_clearly_faster(server, config, capsys, half, float32, used):
+    server.seconds = {"1": half, "0": float32}
+    assert chosen_16bit(config("precision=bfloat16")) == used
+    assert server.asked == [(KERNELS_16BIT, "1", 8), (KERNELS_16BIT, "0", 8)]
+    assert ONEDNN not in environment.os.environ
+    said = " ".join(capsys.readouterr().out.split())
+    assert "timing bfloat16's CPU kernels and float32's, once for this model and size" in said
+    name = "float32's" if used == "0" else "bfloat16's"
+    assert f"{name} kernels are used ({KERNELS_16BIT}={used}): for this model and size" in said
+    assert f"float32's are {half / float32:.2f} times as fast here" in said
+
+
+def test_a_continued_run_keeps_its_dtype(server, config, monkeypatch, tmp_path):
+    folder_of(config()).mkdir()
+    assert chosen_16bit(config("precision=bfloat16")) == "0"
+    for name in ("here", "elsewhere"):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / name))
+        monkeypatch.delenv(KERNELS_16BIT)
+        server.seconds = {"1": 0.1, "0": 0.2}
+        server.asked.clear()
+        assert chosen_16bit(config("precision=bfloat16")) == "0"
+        assert not server.asked
+
+
+def test_a_run_from_a_desktop_is_measured_on_a_server(machine, config, monkeypatch):
+    """What was measured there were other kernels."""
+    folder_of(config()).mkdir()
+    chosen(config("precision=bfloat16"))
+    monkeypatch.delenv(ONEDNN)
+    machine.instructions = SERVER
+    machine.asked.clear()
+    assert chosen_16bit(config("precision=bfloat16")) == "1"
+    assert [variable for variable, *_ in machine.asked] == [KERNELS_16BIT] * 2
+
+
+@pytest.mark.parametrize(
+    ("instructions", "overrides"),
+    [
+        (SERVER, ["precision=float32"]),
+        (SERVER, ["precision=float16"]),
+        ([*SERVER, "avx512_fp16"], ["precision=float16"]),
+        ([*SERVER, "amx_tile", "amx_bf16"], ["precision=bfloat16"]),
+        ([*SERVER, "amx_tile", "amx_bf16", "amx_fp16"], ["precision=float16"]),
+        ([*DESKTOP, "avx512f", "avx512_vnni"], ["precision=bfloat16"]),
+        (SERVER, ["precision=bfloat16", "model=keras", "model.name=MobileNetV2"]),
+        (SERVER, ["precision=bfloat16", "device=mirrored"]),
+    ],
+)
+def test_nothing_is_measured_where_one_kind_is_known_to_be_faster(server, config, instructions, overrides):
+    server.instructions = instructions
+    assert chosen_16bit(config(*overrides)) is None
+    assert not server.asked
+
+
+@pytest.mark.parametrize(("variable", "value"), [(KERNELS_16BIT, "0"), (KERNELS_16BIT, "1"), (ONEDNN, "0")])
+def test_the_users_choice_of_16_bits_holds(server, config, monkeypatch, variable, value):
+    monkeypatch.setenv(variable, value)
+    chosen(config("precision=bfloat16"))
+    assert environment.os.environ[variable] == value
+    assert not server.asked
+
+
+def test_where_float32_can_not_be_timed_16_bits_stay(server, config, capsys):
+    server.seconds = {"1": 0.3, "0": RuntimeError("no such kernel")}
+    assert chosen_16bit(config("precision=bfloat16")) is None
+    out = capsys.readouterr().out
+    assert "float32's kernels fail here: no such kernel" in out
+    assert "the kernels can't be compared: bfloat16's are used" in out

@@ -17,6 +17,7 @@ from accumtrain.planning import memory_budget
 from accumtrain.planning.foresight import Foreseen, ForeseenPoint
 from accumtrain.planning.memory_budget import FILE, FILLED, settle, with_least_memory, with_memory_settled
 from accumtrain.planning.probe import Trial
+from accumtrain.process.environment import KERNELS_16BIT, ONEDNN
 
 MB = 2**20
 SIZE = ("data=synthetic", "batch_size=8", "accum.steps=2")
@@ -132,6 +133,12 @@ def test_what_was_found_is_used_again_for_the_same_run_only(config, monkeypatch,
     probes = len(memory.probed)
     with_memory_settled(replace(run, optim=replace(run.optim, clip_norm=1.0)))
     assert len(memory.probed) > probes
+    with_memory_settled(run)
+    for variable in (ONEDNN, KERNELS_16BIT):
+        probes = len(memory.probed)
+        monkeypatch.setenv(variable, "another")
+        with_memory_settled(run)
+        assert len(memory.probed) > probes
 
 
 def test_a_run_without_a_budget_stays_as_it_is(config):
