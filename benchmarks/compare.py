@@ -12,7 +12,6 @@ is formed within each round; its median stands in the table. The peers need `pip
 from __future__ import annotations
 
 import argparse
-import contextlib
 import datetime
 import importlib.metadata
 import json
@@ -25,16 +24,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
+from chosen_kernels import kernels_of
 from composed import of_case
 
-from accumtrain.kinds.jobs import JOBS
-from accumtrain.planning.kernel_choice import choose_kernels
-from accumtrain.process.environment import KERNELS_16BIT, ONEDNN
 from accumtrain.process.processor import cpu
 
 PEERS = Path(__file__).parent / "peers"
@@ -43,10 +40,10 @@ MEANINGS = """\
 Images per second: median over the rounds, p10 to p90 in brackets. Ratios: ours over the peer's within each round,
 median. Share: ours of the matrix product of the same round. First update: seconds from the start of the process.
 Memory: peak resident. Others: the share of the machine's CPUs that other processes, or other machines on its host, used
-meanwhile; above a few per cent the row says little. One batch in memory, Adam, two updates of warm-up. On a CPU for
-which a run first times TensorFlow's own kernels and oneDNN's, ours has the faster ones, timed before. Keras is `fit`
-without XLA, with TensorFlow's default; PyTorch is eager, channels_last, with fused Adam, and autocast for bfloat16. The
-peers have no RevNets: theirs is the ResNet of as many parameters.
+meanwhile; above a few per cent the row says little. One batch in memory, Adam, two updates of warm-up. Where a run
+first times CPU kernels, ours has the faster ones, timed before (docs/faster.md). Keras is `fit` without XLA, with
+TensorFlow's default; PyTorch is eager, channels_last, with fused Adam, and autocast for bfloat16. The peers have no
+RevNets: theirs is the ResNet of as many parameters.
 """
 
 
@@ -68,11 +65,8 @@ class Case:
 
 def kernels(case: Case) -> dict[str, str]:
     """The variable by which a run chooses its CPU kernels, as measured for this case; none where it is not set."""
-    given = dict(os.environ)
-    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(sys.stderr):
-        config = of_case(case.ours, case.precision, case.micro_batch, case.steps, case.image_size)
-        choose_kernels(replace(config, run=replace(config.run, dir=folder)), JOBS["bench"])
-    return {name: os.environ.pop(name) for name in (ONEDNN, KERNELS_16BIT) if name in os.environ and name not in given}
+    with kernels_of(of_case(case.ours, case.precision, case.micro_batch, case.steps, case.image_size)) as chosen:
+        return chosen
 
 
 def _cases() -> dict[str, Case]:

@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from chosen_kernels import kernels_of
 from command_line import call
 from composed import compose
 
@@ -70,9 +71,10 @@ def foreseen() -> None:
         for precision in ("float32", "bfloat16"):
             asked = [*overrides, f"precision={precision}", "accum.steps=2"]
             config = compose(*IMAGES, *asked)
-            started = time.perf_counter()
-            found = foresee([config], [config.batch_size // 2])
-            seconds = time.perf_counter() - started
+            with kernels_of(config):
+                started = time.perf_counter()
+                found = foresee([config], [config.batch_size // 2])
+                seconds = time.perf_counter() - started
             if isinstance(found, str):
                 print(f"  {name} {precision}: {found}", flush=True)
                 continue
@@ -103,7 +105,8 @@ def predictions() -> None:
         for precision in ("float32", "bfloat16"):
             asked = [*overrides, f"precision={precision}", "accum.steps=2"]
             config = compose(*IMAGES, *asked)
-            trial = probe(config, config.batch_size // 2)
+            with kernels_of(config):
+                trial = probe(config, config.batch_size // 2)
             real = peak_of_run(*asked)
             assert trial.peak_bytes is not None
             assert real is not None
