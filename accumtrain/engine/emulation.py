@@ -1,27 +1,31 @@
-"""Operations of 16 bits for which this CPU has no kernels, so that they take many times as long as in float32."""
+"""What a precision of 16 bits costs on a CPU that has no kernels for it, or slower ones than for float32."""
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from typing import Any
 
 import tensorflow as tf
 
+from accumtrain.backprop.target import by_cpu_kernels
 from accumtrain.console import say, warn
 from accumtrain.engine.live_operations import all_live_operations
 from accumtrain.models.kernel_dtype import is_emulated, kernel_dtype
+from accumtrain.process.environment import KERNELS_16BIT
 
 CONVOLUTIONS = ("Conv2D", "DepthwiseConv2dNative")
 PRODUCTS = (
     *("MatMul", "BatchMatMulV2", "Einsum"),
     *(f"{name}{suffix}" for name in CONVOLUTIONS for suffix in ("", "BackpropInput", "BackpropFilter")),
 )
-SIDE, CHANNELS, REPEATS = 14, 64, 3  # of the convolution whose gradients measure the emulation
+SIDE, CHANNELS, REPEATS = 14, 64, 3  # of the convolution whose gradients are timed
+SLOWER = 1.2  # times as long as in float32 is worth a warning
 
 
 def tell_emulation(micro_step: Any, precision: str, *, compiled: bool) -> None:
-    """Says before the first update what a precision costs that this CPU has no kernels for, or slower ones.
+    """Says before the first update what a precision of 16 bits costs where this CPU is slower in it than in float32.
 
     Layers of accumtrain compute convolutions and matrix products in float32 then (models/kernel_dtype.py); those of
     Keras and of users do not.
@@ -32,22 +36,29 @@ def tell_emulation(micro_step: Any, precision: str, *, compiled: bool) -> None:
         compiled: whether TensorFlow's own kernels run the graph, not Python or what XLA makes of it.
     """
     dtype = tf.dtypes.as_dtype(precision)
-    if not compiled or kernel_dtype(dtype) == dtype:
+    if dtype.size != 2 or not (compiled and by_cpu_kernels()):
         return
-    emulates = is_emulated(dtype)
-    operations = all_live_operations(micro_step.graph) if emulates and micro_step is not None else []
+    operations = [] if micro_step is None else all_live_operations(micro_step.graph)
     products = [operation for operation in operations if operation.type in PRODUCTS]
-    emulated = sum(operation.outputs[0].dtype == dtype for operation in products)
-    if emulated:
-        warn(
-            f"{emulated} of {len(products)} convolutions and matrix products are computed in {precision}, which this "
-            f"CPU only emulates: the gradients of a 3 x 3 convolution take {slowdown(dtype):.2g} times as long here as "
-            "in float32. precision=float32 is faster; if memory is short, with accum.steps=auto"
-        )
-    else:
-        reason = "as this CPU has no kernels for it" if emulates else "which is faster on this CPU"
+    narrow = sum(operation.outputs[0].dtype == dtype for operation in products)
+    asked = os.environ.get(KERNELS_16BIT) == "1"  # or measured to be faster
+    if narrow and (is_emulated(dtype) or not asked):
+        _warn_if_slower(narrow, len(products), dtype)
+    elif not narrow and kernel_dtype(dtype) != dtype:
+        reason = "as this CPU has no kernels for it" if is_emulated(dtype) else "which is faster on this CPU"
         how = f"convolutions and matrix products are computed in float32, {reason}"
         say(f"precision={precision} saves memory here, not time: {how}")
+
+
+def _warn_if_slower(narrow: int, products: int, dtype: tf.DType) -> None:
+    factor = slowdown(dtype)
+    if factor >= SLOWER:
+        emulated = ", which this CPU only emulates" if is_emulated(dtype) else ""
+        warn(
+            f"{narrow} of {products} convolutions and matrix products are computed in {dtype.name}{emulated}: the "
+            f"gradients of a 3 x 3 convolution take {factor:.2g} times as long here as in float32. precision=float32 "
+            "is faster; if memory is short, with accum.steps=auto"
+        )
 
 
 def slowdown(dtype: tf.DType) -> float:

@@ -74,6 +74,7 @@ def choose_kernels(config: Config, job: Job) -> None:
     """Sets a variable in the environment for this process and its children, before TensorFlow is imported.
 
     The choice of the user, of the run that is continued, or of an earlier measurement stays; else both are measured.
+    A job that only uses a run computes as that run did, and measures nothing.
 
     Raises:
         AccumtrainError: the run would fail, for example for missing data.
@@ -82,16 +83,10 @@ def choose_kernels(config: Config, job: Job) -> None:
     choice = _open_choice(config, job)
     if choice is None:
         return
-    places = [path for path in (folder_of(config) / f"{choice.stem}.json", _cache(config, choice)) if path is not None]
-    default, other = choice.kernels
-    seconds = next(filter(None, map(_read, places)), None) or measure(config, choice)
+    seconds = _read(_of_run(config, choice)) if job.needs_a_run else _found_or_measured(config, choice)
     if seconds is None:
-        say(f"the kernels can't be compared: {choice.kernels[default]} are used")
         return
-    for path in places:
-        with suppress(OSError, CheckpointError):  # a full disk is told by what can't do without it
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_json(path, {SECONDS: seconds})
+    default, other = choice.kernels
     ratio = seconds[default] / seconds[other]
     os.environ[choice.variable] = used = other if ratio >= WORTH else default
     timed = f"for this model and size {choice.kernels[other]} are {ratio:.2f} times as fast here"
@@ -101,8 +96,10 @@ def choose_kernels(config: Config, job: Job) -> None:
 def _open_choice(config: Config, job: Job) -> Choice | None:
     """The kernels of which either may be faster, if nothing decides yet."""
     instructions = set(cpu()["instructions"])
+    # under a limit what no probe has looked at computes without oneDNN, which may crash there
+    as_its_run = job.needs_a_run and config.device.memory_limit_mb is None
     if not (
-        job.chooses_kernels
+        (job.chooses_kernels or as_its_run)
         and "tensorflow" not in sys.modules
         and environment.on_one_cpu(config.device)
         and config.device.xla is not True
@@ -117,6 +114,21 @@ def _open_choice(config: Config, job: Job) -> Choice | None:
     return None
 
 
+def _found_or_measured(config: Config, choice: Choice) -> dict[str, float] | None:
+    """The seconds, which are kept for the run and for the next one like it; None if the kernels can't be compared."""
+    places = [path for path in (_of_run(config, choice), _cache(config, choice)) if path is not None]
+    seconds = next(filter(None, map(_read, places)), None) or measure(config, choice)
+    if seconds is None:
+        default, _ = choice.kernels.values()
+        say(f"the kernels can't be compared: {default} are used")
+        return None
+    for path in places:
+        with suppress(OSError, CheckpointError):  # a full disk is told by what can't do without it
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_json(path, {SECONDS: seconds})
+    return seconds
+
+
 def _read(path: Path) -> dict[str, float] | None:
     """The seconds that were measured before; None if there are none."""
     if not path.exists():
@@ -128,6 +140,10 @@ def _read(path: Path) -> dict[str, float] | None:
     if not isinstance(found, dict) or found.keys() != LIBRARY.kernels.keys():
         return None
     return found if all(isinstance(each, float) and each > 0 for each in found.values()) else None
+
+
+def _of_run(config: Config, choice: Choice) -> Path:
+    return folder_of(config) / f"{choice.stem}.json"
 
 
 def _cache(config: Config, choice: Choice) -> Path | None:

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from accumtrain.engine import emulation
 from accumtrain.engine.emulation import slowdown, tell_emulation
+from accumtrain.process.environment import KERNELS_16BIT
 
 
 @pytest.fixture
@@ -50,12 +51,38 @@ def test_what_is_computed_in_float32_is_said_without_a_warning(emulating, capsys
 def test_a_precision_that_is_slower_here_is_said_to_save_no_time(monkeypatch, capsys):
     monkeypatch.setattr(emulation, "is_emulated", lambda dtype: False)
     monkeypatch.setattr(emulation, "kernel_dtype", lambda dtype: tf.float32)
-    tell_emulation(micro_step(tf.bfloat16), "bfloat16", compiled=True)
+    tell_emulation(micro_step(tf.float32), "bfloat16", compiled=True)
     out, err = capsys.readouterr()
     said = " ".join(out.split())
     assert said.startswith("precision=bfloat16 saves memory here, not time: convolutions and matrix products are")
     assert said.endswith("computed in float32, which is faster on this CPU")
     assert not err
+
+
+def slower(monkeypatch, factor):
+    """A CPU that computes in 16 bits, and takes `factor` times as long for it."""
+    monkeypatch.setattr(emulation, "is_emulated", lambda dtype: False)
+    monkeypatch.setattr(emulation, "slowdown", lambda dtype: factor)
+    monkeypatch.delenv(KERNELS_16BIT, raising=False)
+
+
+@pytest.mark.parametrize(("factor", "times"), [(1.53, "1.5"), (1.2, "1.2")])
+def test_layers_that_compute_in_a_slower_precision_are_warned_of(monkeypatch, capsys, factor, times):
+    """Keras's layers choose their dtype themselves."""
+    slower(monkeypatch, factor)
+    tell_emulation(micro_step(tf.bfloat16), "bfloat16", compiled=True)
+    said = " ".join(capsys.readouterr().err.split())
+    assert said.startswith("warning: 1 of 2 convolutions and matrix products are computed in bfloat16: the gradients")
+    assert f"take {times} times as long here as in float32" in said
+
+
+@pytest.mark.parametrize(("factor", "value"), [(0.6, None), (1.19, None), (1.5, "1")])
+def test_nothing_is_said_of_a_faster_precision_or_one_that_was_chosen(monkeypatch, capsys, factor, value):
+    slower(monkeypatch, factor)
+    if value:
+        monkeypatch.setenv(KERNELS_16BIT, value)
+    tell_emulation(micro_step(tf.bfloat16), "bfloat16", compiled=True)
+    assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize(("precision", "compiled"), [("float32", True), ("bfloat16", False)])

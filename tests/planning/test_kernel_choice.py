@@ -161,6 +161,24 @@ def test_short_jobs_measure_nothing(machine, config, job):
     assert not machine.asked
 
 
+@pytest.mark.parametrize("job", ["evaluate", "predict", "export"])
+def test_what_uses_a_run_computes_with_its_kernels(machine, config, monkeypatch, job):
+    folder_of(config()).mkdir()
+    chosen(config())
+    monkeypatch.delenv(ONEDNN)
+    machine.asked.clear()
+    assert chosen(config("device.memory_limit_mb=100"), job) is None  # oneDNN's may crash there
+    assert chosen(config(), job) == "1"
+    assert not machine.asked
+
+
+def test_what_uses_a_run_does_not_ask_the_cache(machine, config, monkeypatch):
+    """The run may have been made elsewhere, with the default."""
+    chosen(config())
+    monkeypatch.delenv(ONEDNN)
+    assert chosen(config("run.name=another"), "evaluate") is None
+
+
 def test_a_cache_that_can_not_be_written_is_done_without(machine, config, monkeypatch, tmp_path):
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
