@@ -21,7 +21,7 @@ from omegaconf import OmegaConf
 
 from accumtrain.config.convert import from_mapping
 from accumtrain.config.schema import Config
-from accumtrain.planning.kernel_choice import LIBRARY, Choice, in_16_bits, measure
+from accumtrain.planning.kernel_choice import LIBRARY, KernelChoice, in_16_bits, measure
 
 ISA = "ONEDNN_MAX_CPU_ISA"
 CASES = [("resnet20", 8, 32), ("revnet38", 8, 32), ("resnet20", 32, 32), ("revnet38", 32, 32), ("resnet50", 128, 4)]
@@ -77,7 +77,7 @@ def main() -> None:
         print(f"{model:<10} {side:>4} {batch:>5} {seconds[default] / seconds[other]:>8.2f} {updates:>8.2f}", flush=True)
 
 
-def ratio_of_updates(overrides: list[str], choice: Choice, number: int) -> float:
+def ratio_of_updates(overrides: list[str], choice: KernelChoice, number: int) -> float:
     """Of the images per second with the other kernels to those with the default; who begins turns with the number."""
     default, other = choice.kernels
     order = (default, other) if number % 2 else (other, default)

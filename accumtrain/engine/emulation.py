@@ -53,11 +53,11 @@ def tell_emulation(micro_step: Any, precision: str, *, compiled: bool) -> None:
 def _warn_if_slower(narrow: int, products: int, dtype: tf.DType) -> None:
     factor = slowdown(dtype)
     if factor >= SLOWER:
-        emulated = ", which this CPU only emulates" if is_emulated(dtype) else ""
+        emulated, faster = (", which this CPU only emulates", "is") if is_emulated(dtype) else ("", "may be")
         warn(
             f"{narrow} of {products} convolutions and matrix products are computed in {dtype.name}{emulated}: the "
             f"gradients of a 3 x 3 convolution take {factor:.2g} times as long here as in float32. precision=float32 "
-            "is faster; if memory is short, with accum.steps=auto"
+            f"{faster} faster; if memory is short, with accum.steps=auto"
         )
 
 

@@ -47,7 +47,7 @@ SECONDS = "seconds"  # of the kernels of a micro-step, for each value of the var
 
 
 @dataclass(frozen=True)
-class Choice:
+class KernelChoice:
     """Two kinds of kernels.
 
     Attributes:
@@ -62,12 +62,12 @@ class Choice:
     stem: str
 
 
-LIBRARY = Choice(ONEDNN, {"0": "TensorFlow's own", "1": "oneDNN's"}, "kernels")
+LIBRARY = KernelChoice(ONEDNN, {"0": "TensorFlow's own", "1": "oneDNN's"}, "kernels")
 
 
-def in_16_bits(precision: str) -> Choice:
+def in_16_bits(precision: str) -> KernelChoice:
     """Kernels that compute in `precision`, or in float32 from its values."""
-    return Choice(KERNELS_16BIT, {"1": f"{precision}'s", "0": "float32's"}, "kernels_16bit")
+    return KernelChoice(KERNELS_16BIT, {"1": f"{precision}'s", "0": "float32's"}, "kernels_16bit")
 
 
 def choose_kernels(config: Config, job: Job) -> None:
@@ -93,7 +93,7 @@ def choose_kernels(config: Config, job: Job) -> None:
     say(f"{choice.kernels[used]} kernels are used ({choice.variable}={used}): {timed}")
 
 
-def _open_choice(config: Config, job: Job) -> Choice | None:
+def _open_choice(config: Config, job: Job) -> KernelChoice | None:
     """The kernels of which either may be faster, if nothing decides yet."""
     instructions = set(cpu()["instructions"])
     # under a limit what no probe has looked at computes without oneDNN, which may crash there
@@ -114,7 +114,7 @@ def _open_choice(config: Config, job: Job) -> Choice | None:
     return None
 
 
-def _found_or_measured(config: Config, choice: Choice) -> dict[str, float] | None:
+def _found_or_measured(config: Config, choice: KernelChoice) -> dict[str, float] | None:
     """The seconds, which are kept for the run and for the next one like it; None if the kernels can't be compared."""
     places = [path for path in (_of_run(config, choice), _cache(config, choice)) if path is not None]
     seconds = next(filter(None, map(_read, places)), None) or measure(config, choice)
@@ -142,11 +142,11 @@ def _read(path: Path) -> dict[str, float] | None:
     return found if all(isinstance(each, float) and each > 0 for each in found.values()) else None
 
 
-def _of_run(config: Config, choice: Choice) -> Path:
+def _of_run(config: Config, choice: KernelChoice) -> Path:
     return folder_of(config) / f"{choice.stem}.json"
 
 
-def _cache(config: Config, choice: Choice) -> Path | None:
+def _cache(config: Config, choice: KernelChoice) -> Path | None:
     """The file for this model, data, size, CPU and software in the user's cache folder; None if there is no folder."""
     values = to_mapping(config)
     keys = ("model", "data", "precision", "batch_size", "accum", "loss")
@@ -156,7 +156,7 @@ def _cache(config: Config, choice: Choice) -> Path | None:
     return None if folder is None else folder / f"{choice.stem}_{digest}.json"
 
 
-def measure(config: Config, choice: Choice) -> dict[str, float] | None:
+def measure(config: Config, choice: KernelChoice) -> dict[str, float] | None:
     """Seconds for each value of the variable; None if there is too little memory, or one kind of kernels fails."""
     say(f"timing {' CPU kernels and '.join(choice.kernels.values())}, once for this model and size")
     steps = 1 if config.accum.is_auto else config.accum.count
