@@ -112,7 +112,9 @@ class Conv(tf.Module):
 
     def _forward(self, x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
         computed = kernel_dtype(x.dtype)
-        y = tf.nn.conv2d(tf.cast(x, computed), tf.cast(kernel, computed), self.stride, self.padding)
+        if computed != x.dtype:  # after x, or all kernels are cast when a micro-step begins
+            kernel = tf.cast(after([x], kernel), computed)
+        y = tf.nn.conv2d(tf.cast(x, computed), kernel, self.stride, self.padding)
         return tf.cast(y, x.dtype)
 
     def _input_gradient(self, x: tf.Tensor, kernel: tf.Tensor, d_y: tf.Tensor) -> tf.Tensor:

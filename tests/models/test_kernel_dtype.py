@@ -184,6 +184,16 @@ def test_a_wide_copy_waits_for_the_gradient(emulating):
     assert all("d_y" in ancestors(cast) for cast in casts)
 
 
+def test_a_wide_kernel_waits_for_the_input(emulating):
+    """Casts of kernels come after x, or all kernels of a model are in memory in float32 when a micro-step begins."""
+    conv = Conv(Initializer(1), 3, 4, 8)
+    graph = tf.function(conv).get_concrete_function(tf.TensorSpec([2, 6, 6, 4], tf.bfloat16, "x")).graph
+    [product] = [each for each in graph.get_operations() if each.type == "Conv2D"]
+    wide = product.inputs[1].op
+    assert wide.type == "Cast"
+    assert "x" in ancestors(wide)
+
+
 def ancestors(operation):
     waiting, found = [operation], set()
     while waiting:
