@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from types import SimpleNamespace
 
 import pytest
 import tensorflow as tf
@@ -99,12 +99,19 @@ def test_a_graph_that_was_kept_is_of_layers_that_compute_in_float32(emulating, c
 
 
 @pytest.mark.parametrize("slow", ["Conv2DBackpropInput", "Conv2DBackpropFilter"])
-def test_a_kernel_that_sleeps_ten_times_as_long_takes_about_as_many_times_as_long(slow, monkeypatch):
-    def convolution(*, out_backprop, **others):
-        time.sleep(0.02 if out_backprop.dtype == tf.bfloat16 else 0.002)
+def test_both_gradients_of_a_convolution_are_timed(slow, monkeypatch):
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(emulation, "time", SimpleNamespace(perf_counter=lambda: clock.now))
 
-    monkeypatch.setattr(tf.raw_ops, slow, convolution)
-    assert 3 < slowdown(tf.bfloat16) < 30
+    def gradient(name):
+        def call(*, out_backprop, **others):
+            clock.now += 9.0 if name == slow and out_backprop.dtype == tf.bfloat16 else 1.0
+
+        return call
+
+    for name in ("Conv2DBackpropInput", "Conv2DBackpropFilter"):
+        monkeypatch.setattr(tf.raw_ops, name, gradient(name))
+    assert slowdown(tf.bfloat16) == 5.0
 
 
 def test_float32_takes_as_long_as_itself():
