@@ -38,13 +38,14 @@ def tell_emulation(micro_step: Any, precision: str, *, compiled: bool) -> None:
     dtype = tf.dtypes.as_dtype(precision)
     if dtype.size != 2 or not (compiled and by_cpu_kernels()):
         return
+    if os.environ.get(KERNELS_16BIT) == "1" and not is_emulated(dtype):  # measured to be faster, or asked for
+        return
     operations = [] if micro_step is None else all_live_operations(micro_step.graph)
     products = [operation for operation in operations if operation.type in PRODUCTS]
     narrow = sum(operation.outputs[0].dtype == dtype for operation in products)
-    asked = os.environ.get(KERNELS_16BIT) == "1"  # or measured to be faster
-    if narrow and (is_emulated(dtype) or not asked):
+    if narrow:
         _warn_if_slower(narrow, len(products), dtype)
-    elif not narrow and kernel_dtype(dtype) != dtype:
+    elif kernel_dtype(dtype) != dtype:
         reason = "as this CPU has no kernels for it" if is_emulated(dtype) else "which is faster on this CPU"
         how = f"convolutions and matrix products are computed in float32, {reason}"
         say(f"precision={precision} saves memory here, not time: {how}")

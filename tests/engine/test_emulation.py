@@ -49,6 +49,7 @@ def test_what_is_computed_in_float32_is_said_without_a_warning(emulating, capsys
 
 
 def test_a_precision_that_is_slower_here_is_said_to_save_no_time(monkeypatch, capsys):
+    monkeypatch.setenv(KERNELS_16BIT, "0")
     monkeypatch.setattr(emulation, "is_emulated", lambda dtype: False)
     monkeypatch.setattr(emulation, "kernel_dtype", lambda dtype: tf.float32)
     tell_emulation(micro_step(tf.float32), "bfloat16", compiled=True)
