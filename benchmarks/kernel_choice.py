@@ -3,9 +3,9 @@
     .venv/bin/python benchmarks/kernel_choice.py                         # TensorFlow's own or oneDNN's
     .venv/bin/python benchmarks/kernel_choice.py --precision bfloat16    # bfloat16's or float32's
 
-Each case is timed as a run does it (accumtrain/planning/kernel_choice.py), and as whole updates by job=bench, with both
-values of the variable in turn. Unless the environment says otherwise, ONEDNN_MAX_CPU_ISA=AVX2 has oneDNN do in float32
-as on a processor without AVX-512; DEFAULT takes all that this one has.
+Each case is timed as a run does it (accumtrain/planning/kernel_comparison.py), and as whole updates by job=bench, with
+both values of the variable in turn. Unless the environment says otherwise, ONEDNN_MAX_CPU_ISA=AVX2 has oneDNN do in
+float32 as on a processor without AVX-512; DEFAULT takes all that this one has.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from omegaconf import OmegaConf
 
 from accumtrain.config.convert import from_mapping
 from accumtrain.config.schema import Config
-from accumtrain.planning.kernel_choice import LIBRARY, KernelChoice, in_16_bits, measure
+from accumtrain.planning.kernel_comparison import IN_16_BITS, LIBRARY, KernelKinds, measure
 
 ISA = "ONEDNN_MAX_CPU_ISA"
 CASES = [("resnet20", 8, 32), ("revnet38", 8, 32), ("resnet20", 32, 32), ("revnet38", 32, 32), ("resnet50", 128, 4)]
@@ -61,27 +61,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
     precision = parser.parse_args().precision
-    choice = LIBRARY if precision == "float32" else in_16_bits(precision)
-    if choice is LIBRARY:
+    kinds = LIBRARY if precision == "float32" else IN_16_BITS
+    if kinds is LIBRARY:
         os.environ.setdefault(ISA, "AVX2")
-    default, other = choice.kernels
-    print(f"{ISA}={os.environ.get(ISA, 'DEFAULT')}; how many times as fast as {choice.kernels[default]} kernels")
-    print(f"{choice.kernels[other]} are, by single kernels and by whole updates")
+    default, other = kinds.names
+    print(f"{ISA}={os.environ.get(ISA, 'DEFAULT')}; how many times as fast as {kinds.names[default]} kernels")
+    print(f"{kinds.names[other]} are, by single kernels and by whole updates")
     print(f"{'model':<10} {'px':>4} {'batch':>5} {'kernels':>8} {'updates':>8}")
     for case in CASES:
         overrides = command(*case, precision)
-        seconds = measure(composed(overrides), choice)
+        seconds = measure(composed(overrides), kinds)
         assert seconds is not None
-        updates = statistics.median(ratio_of_updates(overrides, choice, number) for number in range(ROUNDS))
+        updates = statistics.median(ratio_of_updates(overrides, kinds, number) for number in range(ROUNDS))
         model, side, batch = case
         print(f"{model:<10} {side:>4} {batch:>5} {seconds[default] / seconds[other]:>8.2f} {updates:>8.2f}", flush=True)
 
 
-def ratio_of_updates(overrides: list[str], choice: KernelChoice, number: int) -> float:
+def ratio_of_updates(overrides: list[str], kinds: KernelKinds, number: int) -> float:
     """Of the images per second with the other kernels to those with the default; who begins turns with the number."""
-    default, other = choice.kernels
+    default, other = kinds.names
     order = (default, other) if number % 2 else (other, default)
-    speed = {value: images_per_second(overrides, choice.variable, value) for value in order}
+    speed = {value: images_per_second(overrides, kinds.variable, value) for value in order}
     return speed[other] / speed[default]
 
 

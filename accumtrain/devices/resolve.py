@@ -25,9 +25,9 @@ def resolve(config: DeviceConfig) -> Devices:
 
 
 def resolve_best(config: DeviceConfig) -> Devices:
-    """device=auto: the first that exists of a TPU, all GPUs and the CPU."""
-    kind = _best_kind()
-    if kind is CpuConfig and shows_gpu():
+    """device=auto: the first that exists of a TPU, all GPUs and the CPU, or with device.virtual the CPU."""
+    kind = CpuConfig if config.virtual else _best_kind()  # a part of the CPU is asked for
+    if kind is CpuConfig and shows_gpu() and not config.virtual:
         warn(
             "this machine has a GPU, but TensorFlow can't use it: the CPU computes. accumtrain job=info says what is "
             "missing; device=cpu says that the CPU is meant"

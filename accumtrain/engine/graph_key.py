@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -15,29 +13,22 @@ from accumtrain.config.schema import Config
 from accumtrain.data.labels import class_counts
 from accumtrain.data.source import Data
 from accumtrain.devices.found import Devices
-from accumtrain.kinds.groups import chosen_rows
-from accumtrain.process.environment import KERNELS_16BIT
+from accumtrain.process.environment import kernel_settings
 from accumtrain.process.own_source import source_digest
 from accumtrain.process.processor import cpu
-from accumtrain.process.program import is_own_command
+from accumtrain.process.program import builds_own_code
 from accumtrain.runs.provenance import platform_name, versions
 
 # These name and observe a run; nothing of them is traced, but for what `graph_key` adds.
 NOT_TRACED = ("job", "train", "eval", "checkpoint", "log", "run", "bench", "range_test", "report", "predict", "export")
-# Settings of TensorFlow, its compiler and its libraries, some of which are read while a graph is made.
-PREFIXES = (KERNELS_16BIT, "TF_", "XLA_", "ONEDNN_", "DNNL_", "MKL_", "KMP_", "OMP_", "EIGEN_")
-OWN_CODE = "accumtrain."
 KERAS = "keras"  # layers and optimizers of Keras make objects while they are traced, which a kept graph lacks
 
 
 def may_be_kept(config: Config, devices: Devices) -> bool:
     """Whether graphs of this run are functions of its key: one CPU, TensorFlow's own kernels, no foreign code."""
-    if not is_own_command():
-        return False
     plain = devices.strategy is tf.distribute.get_strategy() and not (devices.xla or config.debug.eager)
-    rows = chosen_rows(config)
-    ours = all(isinstance(row.build, str) and row.build.startswith(OWN_CODE) for row in rows)
-    return plain and on_cpu() and ours and KERAS not in (config.model.kind, config.optim.kind)
+    by_keras = KERAS in (config.model.kind, config.optim.kind)
+    return plain and on_cpu() and builds_own_code(config) and not by_keras
 
 
 def graph_key(config: Config, data: Data, total_steps: int) -> dict[str, Any]:
@@ -57,9 +48,5 @@ def graph_key(config: Config, data: Data, total_steps: int) -> dict[str, Any]:
         "tensorflow": tf.version.GIT_VERSION,
         "platform": platform_name(),
         "cpu": cpu(),
-        "environment": _settings(os.environ),
+        "environment": kernel_settings(),
     }
-
-
-def _settings(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name.startswith(PREFIXES)}

@@ -6,6 +6,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable
+from functools import cache
 from typing import Any
 
 import tensorflow as tf
@@ -34,11 +35,13 @@ def seconds_of_kernels(graph: tf.Graph, batch: int) -> float:
     """
     calls: dict[Hashable, Callable[[], Any]] = {}
     counts: Counter[Hashable] = Counter()
+    zeros = cache(tf.zeros)  # tensors of one shape and dtype are one tensor, so all of them take little memory
     for operation in all_live_operations(graph):
         if operation.type in TIMED:
             key = _signature(operation, batch)
             counts[key] += 1
-            calls.setdefault(key, _call(operation, batch))
+            if key not in calls:
+                calls[key] = _call(operation, batch, zeros)
     for call in calls.values():
         call()  # prepares the kernel
     quickest = dict.fromkeys(calls, math.inf)
@@ -70,12 +73,12 @@ def _shape(tensor: tf.Tensor, batch: int) -> list[int]:
     return [batch if size is None else size for size in tensor.shape]
 
 
-def _call(operation: tf.Operation, batch: int) -> Callable[[], Any]:
-    """A function that runs the operation once, on zeros."""
+def _call(operation: tf.Operation, batch: int, zeros: Callable[..., tf.Tensor]) -> Callable[[], Any]:
+    """A function that runs the operation once, on `zeros` of a shape and a dtype."""
     inputs: dict[str, Any] = {
         argument.name: _shape(operation.outputs[0], batch)
         if argument.name in SIZES
-        else tf.zeros(_shape(tensor, batch), tensor.dtype)
+        else zeros(tuple(_shape(tensor, batch)), tensor.dtype)
         for argument, tensor in zip(operation.op_def.input_arg, operation.inputs, strict=True)
     }
     run = getattr(tf.raw_ops, operation.type)

@@ -12,7 +12,7 @@ from accumtrain.console import say_at_once
 from accumtrain.errors import AccumtrainError, Preempted
 from accumtrain.kinds.jobs import JOBS, Job
 from accumtrain.kinds.table import load
-from accumtrain.planning.kernel_choice import choose_kernels
+from accumtrain.planning.kernel_choice import chosen_kernels
 from accumtrain.planning.memory_budget import with_least_memory, with_memory_settled
 from accumtrain.process import environment
 from accumtrain.process.interrupt import Interrupt, Stopped, StopSignals, nothing_saved
@@ -53,13 +53,13 @@ def run(config: Config) -> dict[str, Any] | None:
 def _run_job(config: Config, job: Job) -> dict[str, Any] | None:
     """Runs the job and writes its result, or what its error has left of it."""
     try:
-        choose_kernels(with_least_memory(config), job)
-        config = with_memory_settled(config) if job.probed else with_least_memory(config)
-        if not job.in_children:
-            if "tensorflow" not in sys.modules:
-                say_at_once("loading TensorFlow ...")
-            environment.prepare(config.device, probed=job.probed)
-        result: dict[str, Any] | None = load(job.run)(config)
+        with chosen_kernels(with_least_memory(config), job):
+            config = with_memory_settled(config) if job.probed else with_least_memory(config)
+            if not job.in_children:
+                if "tensorflow" not in sys.modules:
+                    say_at_once("loading TensorFlow ...")
+                environment.prepare(config.device, probed=job.probed)
+            result: dict[str, Any] | None = load(job.run)(config)
     except AccumtrainError as error:
         _write(config, error.result)
         raise

@@ -34,6 +34,7 @@ class Job:
         needs_a_run: the folder must hold a trained run.
         continues_run_config: its configuration is that of the run, changed by the overrides of its command only.
         probed: a probe may check before the job starts that it fits into the memory.
+        trains: it begins or continues the run in its folder.
         chooses_kernels: the kernels of the CPU may be timed first, and the faster ones are used.
         in_children: child processes do the work, or none is needed; this process does not import TensorFlow.
         shared_by_workers: several workers can run the job together.
@@ -53,6 +54,7 @@ class Job:
     needs_a_run: bool = False
     continues_run_config: bool = False
     probed: bool = False
+    trains: bool = False
     chooses_kernels: bool = False
     in_children: bool = False
     shared_by_workers: bool = False
@@ -118,6 +120,7 @@ JOBS.add(
         "summary.json",
         "Trains a model, or continues its run.",
         probed=True,
+        trains=True,
         chooses_kernels=True,
         shared_by_workers=True,
         preemptible=True,

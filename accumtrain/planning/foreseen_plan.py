@@ -17,7 +17,7 @@ from accumtrain.planning.foresight import Foreseen, ForeseenPoint, foresee
 from accumtrain.planning.plan_file import plan_result, title
 from accumtrain.planning.plan_picture import draw
 from accumtrain.planning.probe import Trial, probe
-from accumtrain.planning.probed_plan import plan_by_probes, sizes
+from accumtrain.planning.probed_plan import plan_by_probes, say_where_it_ends, sizes
 from accumtrain.runs.folder import folder_of, result_file
 
 TRIES = 2  # probes of a policy: half of what was foreseen to fit does fit, or something else is wrong
@@ -47,6 +47,7 @@ def plan_memory(config: Config) -> dict[str, Any]:
     draw(trials, limit, folder / "plan.png")
     lines = [(*row(trial), "measured" if trial.measured else "foreseen") for trial in trials]
     table(f"{title(config)} in {limit_text(config)}", (*COLUMNS, "from"), lines)
+    say_where_it_ends(trials)
     for line in moments_in_words(trials):
         say(line)
     say(f"the same in {result_file(config)}, as a picture in {folder / 'plan.png'}")

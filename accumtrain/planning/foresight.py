@@ -101,11 +101,12 @@ def foresee(variants: Sequence[Config], sizes: Sequence[int]) -> list[Foreseen] 
     reason = why_not(variants[0])
     if reason is not None:
         return reason
-    requests = [_request(each, sizes, commit=each is variants[-1]) for each in variants]
+    free = free_bytes()
+    requests = [_request(each, sizes, free, commit=each is variants[-1]) for each in variants]
     answers = [plan_cache.read(request) for request in requests]
     missing = [request for request, found in zip(requests, answers, strict=True) if found is None]
     if missing:
-        found = _ask(missing)
+        found = _ask(missing, free)
         if isinstance(found, str):
             return found
         for request, each in zip(missing, found, strict=True):
@@ -127,7 +128,7 @@ def _at_least(foreseen: Foreseen, commit_bytes: int) -> Foreseen:
     return replace(foreseen, points=points)
 
 
-def _request(config: Config, sizes: Sequence[int], *, commit: bool) -> dict[str, Any]:
+def _request(config: Config, sizes: Sequence[int], free: int, *, commit: bool) -> dict[str, Any]:
     device = replace(config.device, memory_limit_mb=None)
     return {
         child.TASK: TASK,
@@ -135,16 +136,15 @@ def _request(config: Config, sizes: Sequence[int], *, commit: bool) -> dict[str,
         "config": to_mapping(replace(config.with_accum_steps(1), device=device)),
         "sizes": list(sizes),
         "commit": commit,
+        "free_mb": free // 2**20,
     }
 
 
-def _ask(requests: Sequence[dict[str, Any]]) -> list[dict[str, Any]] | str:
+def _ask(requests: Sequence[dict[str, Any]], free: int) -> list[dict[str, Any]] | str:
     memory = [request["config"]["model"]["memory"] for request in requests]
     say(f"rehearsing {', '.join(memory)}: two small micro-batches each")
-    free = free_bytes()
     at_once = max(1, free // ONE_REHEARSAL)  # also more than processors: each has moments with little to do
-    asked = [request | {"free_mb": free // 2**20} for request in requests]
-    ends = child.ask_all(child_command(), asked, "accumtrain-probe-", "importing TensorFlow", at_once)
+    ends = child.ask_all(child_command(), requests, "accumtrain-probe-", "importing TensorFlow", at_once)
     for ended in ends:
         if ended.code in STOPPED:
             raise KeyboardInterrupt

@@ -26,7 +26,7 @@ from accumtrain.planning.auto_steps import ProbeFunction
 from accumtrain.planning.foresight import foresee
 from accumtrain.planning.probe import probe
 from accumtrain.planning.search import line_through
-from accumtrain.process.environment import KERNELS_16BIT, ONEDNN
+from accumtrain.process.environment import kernel_settings
 from accumtrain.process.processor import cpu
 from accumtrain.runs.files import read_json, write_json
 from accumtrain.runs.folder import folder_of
@@ -182,8 +182,7 @@ def on_lines(known: Mapping[int, float], place: int) -> float:
 def _digest(config: Config) -> str:
     """Of all that the peak of a run depends on."""
     values = to_mapping(config)
-    kernels = [os.environ.get(name) for name in (ONEDNN, KERNELS_16BIT)]
-    facts = [{key: values[key] for key in DECIDING}, cpu(), os.cpu_count(), kernels, versions()]
+    facts = [{key: values[key] for key in DECIDING}, cpu(), os.cpu_count(), kernel_settings(), versions()]
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 

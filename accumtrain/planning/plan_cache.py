@@ -16,13 +16,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from accumtrain.process.environment import KERNELS_16BIT
+from accumtrain.config.convert import from_mapping
+from accumtrain.process.environment import kernel_settings
 from accumtrain.process.own_source import source_digest
+from accumtrain.process.program import builds_own_code
 from accumtrain.process.user_cache import user_cache
 
 PACKAGES = ("tensorflow", "keras", "numpy")
-VARIABLES = (KERNELS_16BIT, "TF_", "ONEDNN_", "DNNL_", "OMP_", "KERAS_", "XLA_", "MKL_")  # prefixes
 WITHOUT_FILES = ("synthetic", "digits")  # sources whose examples follow from the configuration
+FIRST_MB = 1024  # devices/cpu.py takes as much at first, or what is free if that is less
 NOT_ASKED = ("run", "log", "job")  # groups without effect on memory
 
 
@@ -58,11 +60,14 @@ def write(request: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
 def _path(request: Mapping[str, Any]) -> Path | None:
     config = request["config"]
     home = folder()
-    own_code = request["carried"] or config["model"]["kind"] == "keras" or config["model"].get("weights")
-    if home is None or own_code or config["data"]["kind"] not in WITHOUT_FILES:
+    model = config["model"]
+    known = builds_own_code(from_mapping(config)) and model["kind"] != "keras" and not model.get("weights")
+    if home is None or not known or config["data"]["kind"] not in WITHOUT_FILES:
         return None
     asked = {key: value for key, value in config.items() if key not in NOT_ASKED}
-    everything = json.dumps([asked, request["sizes"], request["commit"], _program(), _machine()], sort_keys=True)
+    first = min(request["free_mb"], FIRST_MB)  # what the allocator begins with
+    parts = [asked, request["sizes"], request["commit"], first, _program(), _machine()]
+    everything = json.dumps(parts, sort_keys=True)
     return home / f"{hashlib.sha256(everything.encode()).hexdigest()[:32]}.json"
 
 
@@ -76,5 +81,5 @@ def _machine() -> list[str]:
     cpu = Path("/proc/cpuinfo")
     described = cpu.read_text() if cpu.exists() else platform.processor()
     facts = {line for line in described.splitlines() if line.startswith(("model name", "flags", "cache size"))}
-    variables = [f"{name}={value}" for name, value in os.environ.items() if name.startswith(VARIABLES)]
-    return [platform.machine(), *sorted(facts), str(os.cpu_count()), *sorted(variables)]
+    settings = [f"{name}={value}" for name, value in kernel_settings().items()]
+    return [platform.machine(), *sorted(facts), str(os.cpu_count()), *settings]

@@ -37,6 +37,7 @@ def plan_by_probes(config: Config) -> dict[str, Any]:
     folder = folder_of(config)
     draw(trials, limit, folder / "plan.png")
     table(f"{title(config)} in {limit_text(config)}", COLUMNS, [row(trial) for trial in trials])
+    say_where_it_ends(trials)
     say(f"the same in {result_file(config)}, as a picture in {folder / 'plan.png'}")
     return plan_result(config, {"memory_limit_mb": limit}, trials)
 
@@ -69,6 +70,13 @@ def climb(config: Config, attempt: ProbeFunction, done: int = 0, policies_after:
 
 def sizes(config: Config, replicas: int) -> list[int]:
     return ladder(config.batch_size // replicas)[:PROBES]
+
+
+def say_where_it_ends(trials: Sequence[Trial]) -> None:
+    """Says that larger micro-batches may fit, too, where the largest in the table does and is not the whole batch."""
+    largest = max(trial.micro_batch for trial in trials)
+    if any(trial.fits and trial.micro_batch == largest and trial.accum_steps != 1 for trial in trials):
+        say(f"micro-batches above {largest} may fit, too, and were not looked at: accum.steps=auto does")
 
 
 def _expected_beyond(config: Config, fitting: Sequence[Trial], size: int) -> Trial | None:

@@ -39,6 +39,9 @@ CPU_LIMIT = "TF_CPU_BFC_MEM_LIMIT_IN_MB"
 OPERATIONS_AT_ONCE = "TF_NUM_INTEROP_THREADS"
 LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
 SHOW_LOGS = "ACCUMTRAIN_TF_LOGS"
+LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
+# settings of TensorFlow, its compiler and its libraries: which kernels compute, and how, and what a graph becomes
+PREFIXES = (KERNELS_16BIT, "TF_", "XLA_", "ONEDNN_", "DNNL_", "MKL_", "KMP_", "OMP_", "EIGEN_", "KERAS_")
 
 _job_started: ContextVar[float] = ContextVar("job_started")
 _import_seconds: ContextVar[float] = ContextVar("import_seconds", default=0.0)
@@ -59,6 +62,15 @@ def process_started() -> float:
 def tensorflow_import_seconds() -> float:
     """Seconds that the import of TensorFlow took in this process; 0 if accumtrain did not import it."""
     return _import_seconds.get()
+
+
+def kernel_settings() -> dict[str, str]:
+    """The user's settings in the environment that decide which kernels compute, and how, and what a graph becomes.
+
+    Those that `prepare` makes for every run are left out, so they are the same before and after it.
+    """
+    made = {*VARIABLES, CPU_LIMIT, OPERATIONS_AT_ONCE, LOG_LEVEL}
+    return {name: os.environ[name] for name in sorted(os.environ) if name.startswith(PREFIXES) and name not in made}
 
 
 def crashes_when_refused(device: DeviceConfig) -> bool:
@@ -97,7 +109,7 @@ def prepare(device: DeviceConfig, *, probed: bool = False) -> None:
     if os.environ.get(SHOW_LOGS) == "1":
         _import_tensorflow()
         return
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.setdefault(LOG_LEVEL, "3")
     with held_back_stderr():
         _import_tensorflow()
     logging.getLogger("tensorflow").setLevel(logging.ERROR)

@@ -10,10 +10,13 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
+from accumtrain.kinds.groups import chosen_rows
+
 EXTENSIONS = "accumtrain.extensions"  # entry points of installed packages that add choices
 SCRIPT = "accumtrain"  # file of the installed command
 VARIABLE = "ACCUMTRAIN_PROGRAM"  # environment variable, which the processes of launchers inherit
 CHILD = "--child"
+OWN_CODE = "accumtrain."
 
 
 def remember_program(main: Mapping[str, Any]) -> None:
@@ -40,6 +43,17 @@ def is_own_command() -> bool:
         case _:
             own = False
     return own and not entry_points(group=EXTENSIONS)
+
+
+def builds_own_code(config: Any) -> bool:
+    """Whether all that a configuration chooses is accumtrain's own code, which its digest and version then stand for.
+
+    Args:
+        config: the configuration, with each group's choice.
+    """
+    rows = chosen_rows(config)
+    ours = all(isinstance(row.build, str) and row.build.startswith(OWN_CODE) and not row.carried for row in rows)
+    return ours and is_own_command()
 
 
 def child_command() -> list[str]:

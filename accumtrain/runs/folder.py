@@ -26,6 +26,11 @@ def job_folder(config: Config) -> Path:
     return Path(config.run.dir) if JOBS[config.job].compares_runs else folder_of(config)
 
 
+def has_checkpoints(path: Path) -> bool:
+    """Whether the folder holds a run that can be continued or used, damaged or not."""
+    return any(path.glob(f"{CHECKPOINTS}/**/*.index"))
+
+
 def result_file(config: Config) -> Path:
     """The file that the result of the configured job is written to."""
     return job_folder(config) / JOBS[config.job].file
@@ -44,7 +49,7 @@ def open_folder(config: Config) -> Iterator[Path]:
         made = [folder for folder in (path, *path.parents) if not folder.exists()]
     make_folder(path)
     try:
-        if JOBS[config.job].needs_a_run and not any(path.glob(f"{CHECKPOINTS}/**/*.index")):
+        if JOBS[config.job].needs_a_run and not has_checkpoints(path):
             raise CheckpointError(f"no checkpoint in {path / CHECKPOINTS}: train first, with the same run.name")
         if result_file(config).is_dir():
             raise ConfigError(f"{result_file(config)} is a folder, and the job writes a file there: move it away")

@@ -17,6 +17,7 @@ from accumtrain.engine.graph_key import graph_key, may_be_kept
 from accumtrain.kinds.losses import CrossEntropyConfig
 from accumtrain.kinds.models import MODELS
 from accumtrain.kinds.table import Kind, named
+from accumtrain.process import program
 
 BASE = Config()
 
@@ -28,7 +29,7 @@ def data():
 
 @pytest.fixture(autouse=True)
 def of_the_command_line(monkeypatch):
-    monkeypatch.setattr(module, "is_own_command", lambda: True)
+    monkeypatch.setattr(program, "is_own_command", lambda: True)
 
 
 def text(config, data, total=100):
@@ -117,7 +118,7 @@ def test_only_plain_runs_of_our_own_code_are_kept(monkeypatch):
 
 
 def test_nothing_is_kept_under_a_program_of_the_users_own(monkeypatch):
-    monkeypatch.setattr(module, "is_own_command", lambda: False)
+    monkeypatch.setattr(program, "is_own_command", lambda: False)
     assert not may_be_kept(BASE, of_one_cpu())
 
 

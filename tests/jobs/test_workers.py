@@ -69,6 +69,16 @@ def test_two_workers_train_as_one_process(tmp_path, alone):
         np.testing.assert_allclose(value, theirs[key], rtol=1e-5, atol=1e-6)
 
 
+def test_two_workers_where_kernels_could_be_timed(tmp_path, monkeypatch):
+    """On a CPU on which a single process would time its kernels first; what it says of bfloat16 differs by CPU."""
+    for variable in (environment.ONEDNN, environment.KERNELS_16BIT):
+        monkeypatch.delenv(variable, raising=False)
+    code, out, err = workers(tmp_path, 2, "two", "train.steps=1", "precision=bfloat16")
+    assert code == 0, err
+    assert "timing" not in out
+    assert json.loads((tmp_path / "runs/two/summary.json").read_text())["step"] == 1
+
+
 @pytest.mark.slow
 def test_a_signal_to_one_worker_stops_all_after_the_same_update(tmp_path):
     process = in_folder(tmp_path, *PROGRAM, "--workers", "2", *SMALL, "run.name=stopped", "train.steps=100000")

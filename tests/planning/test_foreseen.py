@@ -21,6 +21,7 @@ MB = 2**20
 @pytest.fixture(autouse=True)
 def own_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("ACCUMTRAIN_PROGRAM", '["-m", "accumtrain"]')
 
 
 @pytest.fixture
@@ -147,6 +148,14 @@ def test_the_table_and_the_moments(config, monkeypatch, capsys, tmp_path):
     assert "store 3 16 52.0 MB 0 bytes some 152.0 MB - no foreseen" in lines
     assert "largest moments of store, micro-batch 8:\n  36.0 MB in forward of segment 0 (conv): state 2.0 MB" in shown
     assert (tmp_path / "mine/plan.png").exists()
+    assert "were not looked at" not in shown  # the whole batch was
+
+
+def test_the_table_says_where_it_ends(config, monkeypatch, capsys):
+    monkeypatch.setattr(foreseen_plan, "foresee", lambda variants, sizes: [foreseen(dict.fromkeys(sizes, 20))])
+    monkeypatch.setattr(foreseen_plan, "probe", measuring([]))
+    dispatch.run(config("job=plan", "batch_size=64", "device.memory_limit_mb=48"))
+    assert "micro-batches above 32 may fit, too" in capsys.readouterr().out
 
 
 def measuring(asked, too_large=()):
@@ -248,7 +257,8 @@ def test_operations_side_by_side_are_tried(config, monkeypatch):
 
 
 def request(config, **changed):
-    return {"carried": [], "config": to_mapping(config.with_accum_steps(1)), "sizes": [1, 2], "commit": True} | changed
+    asked = {"carried": [], "config": to_mapping(config.with_accum_steps(1)), "sizes": [1, 2], "commit": True}
+    return asked | {"free_mb": 4000} | changed
 
 
 def test_an_answer_is_kept_for_the_same_request_only(config, monkeypatch):
@@ -259,6 +269,8 @@ def test_an_answer_is_kept_for_the_same_request_only(config, monkeypatch):
     assert plan_cache.read(request(config("precision=bfloat16"))) is None
     assert plan_cache.read(request(config("model.memory=recompute"))) is None
     assert plan_cache.read(request(config(), sizes=[1, 2, 4])) is None
+    assert plan_cache.read(request(config(), free_mb=8000)) == {"found": 1}
+    assert plan_cache.read(request(config(), free_mb=700)) is None, "the allocator begins with less"
     monkeypatch.setattr(plan_cache, "_program", lambda: ["another version"])
     assert plan_cache.read(asked) is None
 
@@ -272,13 +284,17 @@ def test_an_answer_is_kept_for_the_same_kernels_only(config, monkeypatch, variab
     assert plan_cache.read(asked) is None
 
 
-def test_nothing_is_kept_where_files_of_the_user_s_count(config, tmp_path):
-    for asked in (
-        request(config(), carried=[["module:function", "file.py"]]),
-        request(config("data=folder", "data.path=photos")),
-    ):
-        plan_cache.write(asked, {"found": 1})
-        assert plan_cache.read(asked) is None
+@pytest.mark.parametrize("own", [("data=folder", "data.path=photos"), ("model=keras", "model.name=MobileNetV2")])
+def test_nothing_is_kept_where_files_of_the_user_s_or_layers_of_keras_count(config, own):
+    asked = request(config(*own))
+    plan_cache.write(asked, {"found": 1})
+    assert plan_cache.read(asked) is None
+    assert not plan_cache.folder().exists()
+
+
+def test_nothing_is_kept_for_a_program_of_the_user_s(config, monkeypatch):
+    monkeypatch.setenv("ACCUMTRAIN_PROGRAM", '["mine.py"]')
+    plan_cache.write(request(config()), {"found": 1})
     assert not plan_cache.folder().exists()
 
 

@@ -8,10 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from accumtrain.errors import DataError
+from accumtrain.errors import ConfigError, DataError
 from accumtrain.kinds.jobs import JOBS
 from accumtrain.planning import kernel_choice as module
-from accumtrain.planning.kernel_choice import choose_kernels
+from accumtrain.planning import kernel_comparison as comparison
+from accumtrain.planning.kernel_choice import chosen_kernels
 from accumtrain.process import environment
 from accumtrain.process.environment import KERNELS_16BIT, ONEDNN
 from accumtrain.runs.folder import folder_of
@@ -24,7 +25,9 @@ SERVER = [*DESKTOP, "avx512f", "avx512_vnni", "avx512_bf16"]
 def machine(monkeypatch, tmp_path):
     """A CPU without instructions for neural networks, in a process that has not imported TensorFlow."""
     found = SimpleNamespace(instructions=DESKTOP, seconds={"0": 0.30, "1": 0.20}, asked=[])
-    monkeypatch.setattr(module, "cpu", lambda: {"model": "a desktop", "instructions": found.instructions})
+    for each in (module, comparison):
+        monkeypatch.setattr(each, "cpu", lambda: {"model": "a desktop", "instructions": found.instructions})
+    monkeypatch.setenv("ACCUMTRAIN_PROGRAM", '["-m", "accumtrain"]')
     monkeypatch.setattr(environment, "shows_gpu", lambda: False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for variable in (ONEDNN, KERNELS_16BIT):
@@ -41,7 +44,7 @@ def machine(monkeypatch, tmp_path):
             raise seconds
         return None if seconds is None else {"seconds": seconds}
 
-    monkeypatch.setattr(module, "measure_in_child", measure_in_child)
+    monkeypatch.setattr(comparison, "measure_in_child", measure_in_child)
     return found
 
 
@@ -61,8 +64,18 @@ def config(compose, tmp_path):
 
 
 def chosen(config, job="train", variable=ONEDNN):
-    choose_kernels(config, JOBS[job])
-    return environment.os.environ.get(variable)
+    """The value of the variable within a job."""
+    with chosen_kernels(config, JOBS[job]):
+        return environment.os.environ.get(variable)
+
+
+def begin(config, job="train"):
+    """A training that leaves a checkpoint; of the variable's value."""
+    folder = folder_of(config)
+    folder.mkdir(exist_ok=True)
+    with chosen_kernels(config, JOBS[job]):
+        (folder / "checkpoints/step-1").mkdir(parents=True)
+        (folder / "checkpoints/step-1/state.index").touch()
 
 
 def chosen_16bit(config, job="train"):
@@ -80,34 +93,125 @@ def test_onednn_is_used_where_it_is_clearly_faster(machine, config, capsys, own,
     assert f"oneDNN's are {own / onednn:.2f} times as fast here" in said
 
 
-def test_an_earlier_measurement_serves_all_runs_of_this_model_and_size(machine, config, monkeypatch):
+def test_an_earlier_measurement_serves_all_runs_of_this_model_and_size(machine, config):
     chosen(config())
-    for overrides, measured in [(("run.name=b", "optim=adam"), 0), (("run.name=c", "data.image_size=16"), 2)]:
-        monkeypatch.delenv(ONEDNN)
-        machine.asked.clear()
-        assert chosen(config("data=synthetic", *overrides) if measured else config(*overrides)) == "1"
-        assert len(machine.asked) == measured
+    machine.asked.clear()
+    assert chosen(config("run.name=b", "optim=adam")) == "1"
+    assert not machine.asked
+    assert chosen(config("run.name=c", "data=synthetic", "data.image_size=16")) == "1"
+    assert len(machine.asked) == 2
 
 
-def test_a_continued_run_keeps_its_kernels(machine, config, monkeypatch, tmp_path):
-    folder_of(config()).mkdir()
-    chosen(config())
-    monkeypatch.delenv(ONEDNN)
+def another_isa(monkeypatch, tmp_path):
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+
+
+def another_source(monkeypatch, tmp_path):
+    monkeypatch.setattr(comparison, "source_digest", lambda: "another")
+
+
+def another_image_size(monkeypatch, tmp_path):
+    (tmp_path / "photos" / "another").mkdir()
+
+
+def an_own_program(monkeypatch, tmp_path):
+    """Its code may have changed, and nothing tells."""
+    monkeypatch.setenv("ACCUMTRAIN_PROGRAM", '["mine.py"]')
+
+
+def nothing_else(monkeypatch, tmp_path):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("change", "measured"),
+    [(another_isa, 2), (another_source, 2), (another_image_size, 2), (an_own_program, 2), (nothing_else, 0)],
+)
+def test_a_measurement_serves_what_it_was_made_for(machine, config, monkeypatch, tmp_path, change, measured):
+    (tmp_path / "photos").mkdir()
+    photos = ("data=folder", f"data.path={tmp_path / 'photos'}")
+    chosen(config(*photos))
+    machine.asked.clear()
+    change(monkeypatch, tmp_path)
+    assert chosen(config(*photos, "run.name=another")) == "1"
+    assert len(machine.asked) == measured
+
+
+@pytest.mark.parametrize("overrides", [(), ("accum.steps=4",)])
+def test_a_continued_run_keeps_its_kernels(machine, config, monkeypatch, tmp_path, capsys, overrides):
+    begin(config())
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another"))
     machine.seconds = {"0": 0.1, "1": 0.2}
     machine.asked.clear()
-    assert chosen(config()) == "1"
+    assert chosen(config(*overrides)) == "1"
     assert not machine.asked
+    assert f"oneDNN's kernels are used ({ONEDNN}=1), as by this run before" in capsys.readouterr().out
+
+
+def test_a_run_s_kernels_decide_for_no_other_run(machine, config):
+    """A command that goes on with the wrong run is refused later, and must not leave an answer for its own model."""
+    begin(config())
+    other = config("model=resnet20")
+    chosen(other)
+    machine.seconds = {"0": 0.1, "1": 0.2}
+    assert chosen(config("model=resnet20", "run.name=another")) == "0"
+    assert len(machine.asked) == 4
+
+
+def test_a_run_that_was_not_begun_measures_for_itself(machine, config):
+    """What a training has left that ended before its first checkpoint decides nothing."""
+    folder_of(config()).mkdir()
+    chosen(config())
+    machine.seconds = {"0": 0.1, "1": 0.2}
+    assert chosen(config("model=resnet20")) == "0"
+    assert json.loads((folder_of(config()) / "kernels.json").read_text()) == {"used": "0"}
+
+
+@pytest.mark.parametrize("job", ["plan", "memory", "bench", "lr"])
+def test_what_does_not_train_leaves_no_record_and_asks_none(machine, config, job):
+    begin(config())
+    machine.seconds = {"0": 0.1, "1": 0.2}
+    assert chosen(config("model=resnet20"), job) == "0"
+    assert json.loads((folder_of(config()) / "kernels.json").read_text()) == {"used": "1"}
+    folder_of(config("run.name=another")).mkdir()
+    chosen(config("run.name=another"), job)
+    assert not any(folder_of(config("run.name=another")).iterdir())
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"used": 1}', '{"used": "2"}', '{"seconds": {}}'])
+@pytest.mark.parametrize("job", ["train", "evaluate"])
+def test_a_damaged_record_is_told(machine, config, capsys, content, job):
+    begin(config())
+    path = folder_of(config()) / "kernels.json"
+    path.write_text(content)
+    machine.asked.clear()
+    assert chosen(config(), job) == "0"
+    assert not machine.asked
+    told = " ".join(capsys.readouterr().err.split())
+    assert "kernels.json" in told
+    assert "TensorFlow's own" in told
+    assert path.read_text() == content
+
+
+def test_a_run_without_a_record_keeps_the_default(machine, config):
+    begin(config())
+    (folder_of(config()) / "kernels.json").unlink()
+    machine.asked.clear()
+    for _ in range(2):
+        assert chosen(config()) == "0"
+    assert not machine.asked
+    assert json.loads((folder_of(config()) / "kernels.json").read_text()) == {"used": "0"}
 
 
 @pytest.mark.parametrize(
     "content", ["", "{", '{"seconds": 1}', '{"seconds": {"0": 1.0}}', '{"seconds": {"0": 1.0, "1": "x"}}']
 )
-def test_a_damaged_measurement_is_made_again(machine, config, content):
-    path = folder_of(config()) / "kernels.json"
-    path.parent.mkdir()
+def test_a_damaged_measurement_is_made_again(machine, config, tmp_path, content):
+    chosen(config())
+    (path,) = (tmp_path / "cache/accumtrain").iterdir()
     path.write_text(content)
     assert chosen(config()) == "1"
+    assert len(machine.asked) == 4
     assert json.loads(path.read_text()) == {"seconds": machine.seconds}
 
 
@@ -123,7 +227,7 @@ def test_a_damaged_measurement_is_made_again(machine, config, content):
 )
 def test_where_one_kind_can_not_be_timed_tensorflows_default_stays(machine, config, capsys, result, said):
     machine.seconds = {"0": 0.3, "1": result}
-    assert chosen(config()) is None
+    assert chosen(config()) == "0"
     out = capsys.readouterr().out
     assert said in out
     assert "the kernels can't be compared: TensorFlow's own are used" in out
@@ -143,9 +247,61 @@ def test_tensorflows_default_holds_on_other_processors(machine, config, instruct
 
 
 @pytest.mark.parametrize("value", ["0", "1"])
-def test_the_users_choice_holds(machine, config, monkeypatch, value):
+def test_the_users_choice_holds(machine, config, monkeypatch, capsys, value):
     monkeypatch.setenv(ONEDNN, value)
-    assert chosen(config()) == value
+    begin(config())
+    monkeypatch.setenv(ONEDNN, "1")
+    assert chosen(config()) == "1"
+    assert environment.os.environ[ONEDNN] == "1"
+    assert not machine.asked
+    told = " ".join(capsys.readouterr().err.split())
+    differs = "this run began with TensorFlow's own kernels, and now oneDNN's compute, whose last bits differ: the"
+    assert (f"{differs} environment says {ONEDNN}=1" in told) == (value == "0")
+    monkeypatch.delenv(ONEDNN)
+    assert chosen(config()) == value, "what the run began with, whatever decided it"
+
+
+@pytest.mark.parametrize("variable", [ONEDNN, KERNELS_16BIT])
+@pytest.mark.parametrize("value", ["", "false", "2"])
+def test_a_value_that_means_nothing_is_refused(machine, config, monkeypatch, variable, value):
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(ConfigError, match=f"{variable}='{value}' in the environment: must be 0 or 1, 0 for "):
+        chosen(config())
+
+
+@pytest.mark.parametrize("left", [None, "1"])
+def test_a_job_leaves_the_environment_as_it_was(machine, config, monkeypatch, left):
+    if left is not None:
+        monkeypatch.setenv(ONEDNN, left)
+    chosen(config())
+    assert environment.os.environ.get(ONEDNN) == left
+
+
+def test_the_second_job_of_a_process_has_the_kernels_of_the_first(machine, config, capsys):
+    begin(config("run.name=own"))
+    machine.seconds = {"0": 0.1, "1": 0.2}
+    with chosen_kernels(config("model=resnet20"), JOBS["bench"]):
+        module.sys.modules["tensorflow"] = None  # it reads the variable now
+    assert chosen(config("model=resnet32", "run.name=second"), "bench") == "0"
+    assert len(machine.asked) == 4, "nothing can be chosen any more"
+    reason = f"TensorFlow was imported in this process before ({ONEDNN}=0)"
+    assert f"TensorFlow's own kernels are used: {reason}" in " ".join(capsys.readouterr().out.split())
+    assert chosen(config("run.name=own")) == "0"
+    told = " ".join(capsys.readouterr().err.split())
+    assert (
+        f"this run began with oneDNN's kernels, and now TensorFlow's own compute, whose last bits differ: {reason}"
+        in told
+    )
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("instructions", [DESKTOP, SERVER])
+def test_nothing_is_measured_beside_other_workers(machine, config, precision, instructions):
+    """Each would measure by itself, and wait in the measurement for the others."""
+    machine.instructions = instructions
+    workers = ("device=multiworker", "device.workers=[a:1,b:1]", "device.index=0", f"precision={precision}")
+    with chosen_kernels(config(*workers), JOBS["train"]):
+        assert not {ONEDNN, KERNELS_16BIT} & environment.os.environ.keys()
     assert not machine.asked
 
 
@@ -155,28 +311,28 @@ def test_only_kernels_of_one_cpu_are_chosen(machine, config, override):
     assert not machine.asked
 
 
-@pytest.mark.parametrize("job", ["evaluate", "predict", "report", "verify"])
-def test_short_jobs_measure_nothing(machine, config, job):
+@pytest.mark.parametrize("job", ["report", "verify"])
+def test_short_jobs_choose_nothing(machine, config, job):
     assert chosen(config(), job) is None
     assert not machine.asked
 
 
 @pytest.mark.parametrize("job", ["evaluate", "predict", "export"])
-def test_what_uses_a_run_computes_with_its_kernels(machine, config, monkeypatch, job):
-    folder_of(config()).mkdir()
-    chosen(config())
-    monkeypatch.delenv(ONEDNN)
+def test_what_uses_a_run_computes_with_its_kernels(machine, config, job):
+    begin(config())
     machine.asked.clear()
     assert chosen(config("device.memory_limit_mb=100"), job) is None  # oneDNN's may crash there
     assert chosen(config(), job) == "1"
     assert not machine.asked
 
 
-def test_what_uses_a_run_does_not_ask_the_cache(machine, config, monkeypatch):
+@pytest.mark.parametrize("job", ["evaluate", "predict", "export"])
+def test_what_uses_a_run_does_not_ask_the_cache(machine, config, job):
     """The run may have been made elsewhere, with the default."""
     chosen(config())
-    monkeypatch.delenv(ONEDNN)
-    assert chosen(config("run.name=another"), "evaluate") is None
+    machine.asked.clear()
+    assert chosen(config("run.name=another"), job) == "0"
+    assert not machine.asked
 
 
 def test_a_cache_that_can_not_be_written_is_done_without(machine, config, monkeypatch, tmp_path):
@@ -202,26 +358,39 @@ def test_float32_computes_where_it_is_clearly_faster(server, config, capsys, hal
 
 
 def test_a_continued_run_keeps_its_dtype(server, config, monkeypatch, tmp_path):
-    folder_of(config()).mkdir()
-    assert chosen_16bit(config("precision=bfloat16")) == "0"
+    begin(config("precision=bfloat16"))
     for name in ("here", "elsewhere"):
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / name))
-        monkeypatch.delenv(KERNELS_16BIT)
         server.seconds = {"1": 0.1, "0": 0.2}
         server.asked.clear()
         assert chosen_16bit(config("precision=bfloat16")) == "0"
         assert not server.asked
 
 
-def test_a_run_from_a_desktop_is_measured_on_a_server(machine, config, monkeypatch):
-    """What was measured there were other kernels."""
-    folder_of(config()).mkdir()
-    chosen(config("precision=bfloat16"))
-    monkeypatch.delenv(ONEDNN)
+def test_each_job_of_a_process_has_its_own_dtype(server, config):
+    """It is read when a graph is traced."""
+    server.seconds = {"1": 0.3, "0": 0.2}
+    module.sys.modules["tensorflow"] = None
+    assert chosen_16bit(config("precision=bfloat16")) == "0"
+    assert KERNELS_16BIT not in environment.os.environ
+    server.seconds = {"1": 0.1, "0": 0.2}
+    assert chosen_16bit(config("precision=bfloat16", "model=resnet20", "run.name=second")) == "1"
+    assert len(server.asked) == 4
+
+
+def test_layers_of_users_choose_their_dtype_themselves(server, config, monkeypatch):
+    monkeypatch.setattr(module, "builds_own_code", lambda config: False)
+    assert chosen_16bit(config("precision=bfloat16")) is None
+    assert not server.asked
+
+
+def test_a_run_from_a_desktop_goes_on_with_the_default_on_a_server(machine, config):
+    """What decided there were other kernels."""
+    begin(config("precision=bfloat16"))
     machine.instructions = SERVER
     machine.asked.clear()
     assert chosen_16bit(config("precision=bfloat16")) == "1"
-    assert [variable for variable, *_ in machine.asked] == [KERNELS_16BIT] * 2
+    assert not machine.asked
 
 
 @pytest.mark.parametrize(
@@ -253,7 +422,13 @@ def test_the_users_choice_of_16_bits_holds(server, config, monkeypatch, variable
 
 def test_where_float32_can_not_be_timed_16_bits_stay(server, config, capsys):
     server.seconds = {"1": 0.3, "0": RuntimeError("no such kernel")}
-    assert chosen_16bit(config("precision=bfloat16")) is None
+    assert chosen_16bit(config("precision=bfloat16")) == "1"
     out = capsys.readouterr().out
     assert "float32's kernels fail here: no such kernel" in out
     assert "the kernels can't be compared: bfloat16's are used" in out
+
+
+def test_a_model_without_kernels_to_time_has_the_default(server, config, capsys):
+    server.seconds = {"1": 0, "0": 0}
+    assert chosen_16bit(config("precision=bfloat16")) == "1"
+    assert "no convolution, matrix product or batch norm to time" in capsys.readouterr().out

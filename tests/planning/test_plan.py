@@ -230,6 +230,18 @@ def test_plan_does_not_probe_what_is_clearly_beyond(config, monkeypatch, capsys)
     assert "beyond (some 84.0 MB)" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("batch", "each", "largest"),
+    [(256, 0.1, 32), (48, 0.1, None), (32, 0.1, None), (256, 2.0, None)],  # MB for each example, of 60
+)
+def test_plan_says_that_larger_micro_batches_were_not_looked_at(config, monkeypatch, capsys, batch, each, largest):
+    monkeypatch.setattr(probed_plan, "probe", Memory(limit=60, each=each))
+    dispatch.run(config("job=plan", f"batch_size={batch}", "device.memory_limit_mb=60"))
+    shown = capsys.readouterr().out
+    expected = f"micro-batches above {largest} may fit, too, and were not looked at: accum.steps=auto does"
+    assert (expected in shown) if largest else ("were not looked at" not in shown)
+
+
 def test_plan_says_which_probe_it_is_of_how_many(config):
     notes = []
 

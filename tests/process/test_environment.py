@@ -1,9 +1,12 @@
 """What importing TensorFlow through us brings along."""
 
+import os
 import subprocess
 import sys
 
 import pytest
+
+from accumtrain.process import environment
 
 SCRIPT = """
 import sys
@@ -58,3 +61,15 @@ def test_garbage_is_looked_for_as_before_but_not_in_tensorflow(before, enabled, 
     script = GARBAGE.format(before=before, enabled=enabled, frozen=frozen)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_settings_of_kernels_are_the_users_own(monkeypatch):
+    for name in [name for name in os.environ if name.startswith(environment.PREFIXES)]:
+        monkeypatch.delenv(name)
+    assert environment.kernel_settings() == {}
+    for name in ("ONEDNN_MAX_CPU_ISA", environment.KERNELS_16BIT, "TF_NUM_INTRAOP_THREADS", "HOME"):
+        monkeypatch.setenv(name, "set")
+    for name in (*environment.VARIABLES, environment.CPU_LIMIT, environment.OPERATIONS_AT_ONCE, environment.LOG_LEVEL):
+        monkeypatch.setenv(name, "made by each run")
+    found = dict.fromkeys(sorted(["ONEDNN_MAX_CPU_ISA", environment.KERNELS_16BIT, "TF_NUM_INTRAOP_THREADS"]), "set")
+    assert environment.kernel_settings() == found

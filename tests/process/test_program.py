@@ -5,12 +5,25 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.machinery import ModuleSpec
 
 import pytest
 
+from accumtrain.config.schema import Config
+from accumtrain.kinds.losses import LOSSES
+from accumtrain.kinds.models import MODELS
+from accumtrain.kinds.table import Kind, named
 from accumtrain.process import program
-from accumtrain.process.program import CHILD, VARIABLE, child_command, is_own_command, own_program, remember_program
+from accumtrain.process.program import (
+    CHILD,
+    VARIABLE,
+    builds_own_code,
+    child_command,
+    is_own_command,
+    own_program,
+    remember_program,
+)
 
 OWN = """
 import accumtrain
@@ -60,6 +73,23 @@ def test_is_own_command(monkeypatch, module, own):
     assert is_own_command() is own
     monkeypatch.setattr(program, "entry_points", lambda group: ["an extension"])
     assert not is_own_command()
+
+
+def test_what_builds_own_code(monkeypatch):
+    monkeypatch.setenv(VARIABLE, '["-m", "accumtrain"]')
+    assert builds_own_code(Config())
+    for table, of in ((MODELS, "model"), (LOSSES, "loss")):
+        chosen = getattr(Config(), of)
+        kept, config = table[chosen.kind], named("mine", type(chosen))
+        for row in (
+            Kind(config, "mine.code:build"),
+            Kind(config, print),
+            Kind(config, kept.build, carried=("accumtrain.kinds.compiled:offer_carried", "folder")),
+        ):
+            with table.offering(row):
+                assert not builds_own_code(replace(Config(), **{of: config()}))
+    monkeypatch.setenv(VARIABLE, '["mine.py"]')
+    assert not builds_own_code(Config())
 
 
 @pytest.mark.parametrize("start", [["mine.py"], pytest.param(["-m", "mine"], marks=pytest.mark.slow)], ids=" ".join)
