@@ -36,9 +36,8 @@ class DataConfig(Choice):
     `mean`: what is subtracted from the pixels: one number, or one per channel.
     `std`: what the pixels are divided by: one number, or one per channel.
     `on_error`: what follows an example that can't be read or decoded: the run ends, or the example is left out.
-    `val_fraction`: share of the training examples that is held out to validate on. null: none if the source has a
-    validation split of its own, else 0.1 of images of the user's own, and none of data sets with a known protocol,
-    which validate on their test split.
+    `val_fraction`: share of the training examples that is held out to validate on. null: 0.1 of data=folder and
+    data=npz, if they have no validation split of their own; none of all others, which validate on their test split.
     """
 
     augment: Annotated[str, OneOf(("none", "shift", "crop_flip", "inception"))] = "none"
