@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Iterator
@@ -116,6 +117,9 @@ def _faster(config: Config, kinds: KernelKinds) -> str:
         return default
     ratio = seconds[default] / seconds[other]
     used = other if ratio >= WORTH else default
+    if math.inf in seconds.values():
+        say(f"{kinds.names[used]} kernels are used ({kinds.variable}={used}): the others fail")
+        return used
     timed = f"for this model and size {kinds.names[other]} are {ratio:.2f} times as fast here"
     say(f"{kinds.names[used]} kernels are used ({kinds.variable}={used}): {timed}")
     return used

@@ -23,7 +23,7 @@ from accumtrain.config.arithmetic import micro_batch_size
 from accumtrain.config.convert import from_mapping, to_mapping
 from accumtrain.config.schema import Config, DebugConfig
 from accumtrain.console import say
-from accumtrain.errors import CheckpointError
+from accumtrain.errors import CheckpointError, OutOfMemoryError
 from accumtrain.kinds.groups import chosen_rows
 from accumtrain.kinds.table import load
 from accumtrain.planning.probe import SHARE, measure_in_child
@@ -40,6 +40,7 @@ from accumtrain.runs.provenance import versions
 TASK = "accumtrain.planning.kernel_comparison:answer"
 PIXELS = 16 * 224**2  # of a micro-batch that are timed at most; fewer of small images say too little
 SECONDS = "seconds"  # of the kernels of a micro-step, for each value of the variable
+FAILED = "failed"  # why the kernels fail
 DECIDING = ("model", "data", "precision", "batch_size", "accum", "loss")  # groups and keys that decide the kernels
 
 
@@ -66,7 +67,10 @@ IN_16_BITS = KernelKinds(KERNELS_16BIT, {"1": "bfloat16's", "0": "float32's"}, "
 
 
 def seconds_of_each(config: Config, kinds: KernelKinds) -> dict[str, float] | None:
-    """Seconds for each value of the variable, measured now or before; None if the kernels can't be compared.
+    """Seconds for each value of the variable, measured now or before; infinity for kernels that fail here.
+
+    Returns:
+        None, and says why, if they can't be compared.
 
     Raises:
         AccumtrainError: the run would fail, for example for missing data.
@@ -77,7 +81,7 @@ def seconds_of_each(config: Config, kinds: KernelKinds) -> dict[str, float] | No
     if found is not None:
         return found
     seconds = measure(config, kinds)
-    if seconds is not None and path is not None:
+    if seconds is not None and path is not None and math.inf not in seconds.values():
         with suppress(OSError, CheckpointError):  # a disk that is full or not writable costs the next run some seconds
             path.parent.mkdir(parents=True, exist_ok=True)
             write_json(path, {SECONDS: seconds})
@@ -117,12 +121,7 @@ def _read(path: Path, kinds: KernelKinds) -> dict[str, float] | None:
 
 
 def measure(config: Config, kinds: KernelKinds) -> dict[str, float] | None:
-    """Seconds for each value of the variable; None, and said why, if they can't be compared.
-
-    Raises:
-        AccumtrainError: the run would fail, for example for missing data.
-        KeyboardInterrupt: a signal stopped the measurement.
-    """
+    """Times both now. What is returned and raised is as for `seconds_of_each`."""
     say(f"timing {' CPU kernels and '.join(kinds.names.values())}, once for this model and size")
     steps = 1 if config.accum.is_auto else config.accum.count
     device = replace(config.device, memory_limit_mb=None)  # each kernel runs alone, so little memory is taken
@@ -139,29 +138,31 @@ def measure(config: Config, kinds: KernelKinds) -> dict[str, float] | None:
         with tempfile.TemporaryDirectory(prefix="accumtrain-kernels-") as folder:
             try:
                 measured = measure_in_child(request, Path(folder), {kinds.variable: value})
-            except RuntimeError as error:  # if the run itself fails, too, it says so
-                say(f"{name} kernels fail here: {str(error).strip().splitlines()[-1]}")
-                return None
+            except RuntimeError as error:  # it crashed, or there is a bug: the run itself will say so
+                measured = {FAILED: str(error).partition("\n")[0].rstrip(":")}
         if measured is None:
             say(f"timing {name} kernels takes more memory than is free")
             return None
-        seconds[value] = measured[SECONDS]
+        if FAILED in measured:
+            say(f"{name} kernels fail here: {measured[FAILED]}")
+        seconds[value] = measured.get(SECONDS, math.inf)
         if not seconds[value]:
             say("this model has no convolution, matrix product or batch norm to time")
             return None
-    return seconds
+    return None if min(seconds.values()) == math.inf else seconds
 
 
 # --- in the child -----------------------------------------------------------------------------------------------
 
 
-def answer(request: Mapping[str, Any], folder: Path) -> dict[str, float]:
-    """The seconds of the kernels of a micro-step in this process."""
+def answer(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The seconds of the kernels of a micro-step in this process, or why they fail."""
     for target, argument in request["carried"]:
         load(target)(argument)
     config = from_mapping(request["config"])
     os.environ[environment.CPU_LIMIT] = str(request["free_mb"])  # it is refused memory before the machine has none
     environment.prepare(config.device, probed=True)
+    import tensorflow as tf
 
     from accumtrain.data.open_data import open_data
     from accumtrain.devices.resolve import resolve
@@ -179,4 +180,9 @@ def answer(request: Mapping[str, Any], folder: Path) -> dict[str, float]:
     with in_user_words(config, data):
         dry_run = DryRun(config, data, devices, config.batch_size, folder / "checkpoints", 1)
         graph = dry_run.step.prepare(dry_run.batches).graph
-        return {SECONDS: seconds_of_kernels(graph, config.batch_size)}
+        try:
+            return {SECONDS: seconds_of_kernels(graph, config.batch_size)}
+        except tf.errors.ResourceExhaustedError as error:
+            raise OutOfMemoryError(str(error)) from error
+        except tf.errors.OpError as error:
+            return {FAILED: error.message.partition("\n")[0]}

@@ -42,7 +42,7 @@ def machine(monkeypatch, tmp_path):
         seconds = found.seconds[value]
         if isinstance(seconds, Exception):
             raise seconds
-        return None if seconds is None else {"seconds": seconds}
+        return None if seconds is None else {"failed" if isinstance(seconds, str) else "seconds": seconds}
 
     monkeypatch.setattr(comparison, "measure_in_child", measure_in_child)
     return found
@@ -215,22 +215,28 @@ def test_a_damaged_measurement_is_made_again(machine, config, tmp_path, content)
     assert json.loads(path.read_text()) == {"seconds": machine.seconds}
 
 
+CRASHED = RuntimeError("a probe ended with code -4:\n  File ...\nno such kernel\n")
+
+
 @pytest.mark.parametrize(
-    ("result", "said"),
+    ("own", "onednn", "said", "used"),
     [
-        (None, "timing oneDNN's kernels takes more memory than is free"),
-        (
-            RuntimeError("ended with code 1:\n  File ...\nno such kernel\n"),
-            "oneDNN's kernels fail here: no such kernel",
-        ),
+        (0.3, None, "timing oneDNN's kernels takes more memory than is free", "TensorFlow's own are used"),
+        (0.3, CRASHED, "oneDNN's kernels fail here: a probe ended with code -4", "TensorFlow's own kernels are used"),
+        (CRASHED, 0.3, "TensorFlow's own kernels fail here: a probe ended with code -4", "oneDNN's kernels are used"),
+        (CRASHED, CRASHED, "the kernels can't be compared", "TensorFlow's own are used"),
+        ("no primitive", 0.3, "TensorFlow's own kernels fail here: no primitive", "oneDNN's kernels are used"),
     ],
 )
-def test_where_one_kind_can_not_be_timed_tensorflows_default_stays(machine, config, capsys, result, said):
-    machine.seconds = {"0": 0.3, "1": result}
-    assert chosen(config()) == "0"
-    out = capsys.readouterr().out
-    assert said in out
-    assert "the kernels can't be compared: TensorFlow's own are used" in out
+def test_where_one_kind_fails_the_other_is_used(machine, config, capsys, own, onednn, said, used):
+    machine.seconds = {"0": own, "1": onednn}
+    for name in ("first", "second"):
+        machine.asked.clear()
+        assert chosen(config(f"run.name={name}")) == ("1" if "oneDNN" in used else "0")
+        assert len(machine.asked) == 2, "it is not kept, as it may be mended"
+        out = " ".join(capsys.readouterr().out.split())
+        assert said in out
+        assert used in out
 
 
 def test_a_mistake_ends_the_job_as_it_would_without(machine, config):
@@ -421,11 +427,18 @@ def test_the_users_choice_of_16_bits_holds(server, config, monkeypatch, variable
 
 
 def test_where_float32_can_not_be_timed_16_bits_stay(server, config, capsys):
-    server.seconds = {"1": 0.3, "0": RuntimeError("no such kernel")}
+    server.seconds = {"1": 0.3, "0": None}
     assert chosen_16bit(config("precision=bfloat16")) == "1"
     out = capsys.readouterr().out
-    assert "float32's kernels fail here: no such kernel" in out
+    assert "timing float32's kernels takes more memory than is free" in out
     assert "the kernels can't be compared: bfloat16's are used" in out
+
+
+def test_where_bfloat16_fails_float32_computes(server, config, capsys):
+    """As with ONEDNN_MAX_CPU_ISA=AVX2, of which TensorFlow knows nothing."""
+    server.seconds = {"1": "no primitive", "0": 0.3}
+    assert chosen_16bit(config("precision=bfloat16")) == "0"
+    assert f"float32's kernels are used ({KERNELS_16BIT}=0): the others fail" in capsys.readouterr().out
 
 
 def test_a_model_without_kernels_to_time_has_the_default(server, config, capsys):
