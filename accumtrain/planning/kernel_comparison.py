@@ -32,7 +32,7 @@ from accumtrain.process.environment import KERNELS_16BIT, ONEDNN
 from accumtrain.process.free_memory import free_bytes
 from accumtrain.process.own_source import source_digest
 from accumtrain.process.processor import cpu
-from accumtrain.process.program import builds_own_code
+from accumtrain.process.program import builds_own_code, own_program
 from accumtrain.process.user_cache import user_cache
 from accumtrain.runs.files import read_json, write_json
 from accumtrain.runs.provenance import versions
@@ -90,20 +90,23 @@ def seconds_of_each(config: Config, kinds: KernelKinds) -> dict[str, float] | No
 
 def _cache(config: Config, kinds: KernelKinds) -> Path | None:
     """The file for what decides the kernels and their speed, in the user's cache folder; None if there can be none."""
-    folder = user_cache()
-    if folder is None or not builds_own_code(config):
+    folder, own = user_cache(), builds_own_code(config)
+    program = _changed(own_program()[-1])  # a user's file that builds the model
+    if folder is None or not (own or program):
         return None
     values = to_mapping(config)
+    # the size of the images need not follow from the configuration
+    code = [source_digest(), versions(), None if own else program, _changed(getattr(config.data, "path", ""))]
     machine = [cpu(), os.cpu_count(), environment.kernel_settings()]
-    facts = [{key: values[key] for key in DECIDING}, _changed(config), PIXELS, source_digest(), versions(), machine]
+    facts = [{key: values[key] for key in DECIDING}, PIXELS, code, machine]
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:16]
     return folder / f"{kinds.stem}_{digest}.json"
 
 
-def _changed(config: Config) -> int | None:
-    """When the file or folder of the images was last changed: their size may not follow from the configuration."""
+def _changed(path: str) -> int | None:
+    """When the file or folder was last changed; None if there is none."""
     with suppress(OSError):
-        return Path(getattr(config.data, "path", "")).stat().st_mtime_ns
+        return Path(path).stat().st_mtime_ns if path else None
     return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from types import SimpleNamespace
 
@@ -115,8 +116,8 @@ def another_image_size(monkeypatch, tmp_path):
 
 
 def an_own_program(monkeypatch, tmp_path):
-    """Its code may have changed, and nothing tells."""
-    monkeypatch.setenv("ACCUMTRAIN_PROGRAM", '["mine.py"]')
+    (tmp_path / "mine.py").touch()
+    monkeypatch.setenv("ACCUMTRAIN_PROGRAM", json.dumps([str(tmp_path / "mine.py")]))
 
 
 def nothing_else(monkeypatch, tmp_path):
@@ -135,6 +136,22 @@ def test_a_measurement_serves_what_it_was_made_for(machine, config, monkeypatch,
     change(monkeypatch, tmp_path)
     assert chosen(config(*photos, "run.name=another")) == "1"
     assert len(machine.asked) == measured
+
+
+@pytest.mark.parametrize(("program", "kept"), [("mine.py", True), ("-m mine", False)])
+def test_a_measurement_of_an_own_program_is_kept_while_its_file_is_the_same(
+    machine, config, monkeypatch, tmp_path, program, kept
+):
+    """Of a package nothing tells whether it has changed."""
+    file = tmp_path / "mine.py"
+    file.touch()
+    monkeypatch.setenv("ACCUMTRAIN_PROGRAM", json.dumps([str(file)] if program == "mine.py" else program.split()))
+    for name, touched in (("first", False), ("second", False), ("third", True)):
+        machine.asked.clear()
+        if touched:
+            os.utime(file, ns=(1, 1))
+        chosen(config(f"run.name={name}"))
+        assert bool(machine.asked) == (name != "second" or not kept)
 
 
 @pytest.mark.parametrize("overrides", [(), ("accum.steps=4",)])
