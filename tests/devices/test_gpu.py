@@ -36,6 +36,15 @@ def test_auto_says_that_it_leaves_a_gpu_aside(a_gpu, capsys):
     assert "a GPU, but TensorFlow can't use it: the CPU computes. accumtrain job=info" in told(capsys)
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_auto_takes_the_cpu_where_a_part_of_it_is_asked_for(a_gpu, capsys, monkeypatch, count):
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["a GPU"] * count)
+    monkeypatch.setattr(resolve, "resolve", lambda config: config)
+    assert resolve.resolve_best(AutoConfig(virtual=2)).kind == "cpu"
+    assert capsys.readouterr().err == ""
+    assert resolve.resolve_best(AutoConfig()).kind == ("gpu" if count == 1 else "mirrored")
+
+
 @pytest.mark.parametrize("hidden", ["", "-1"])
 def test_a_hidden_gpu_is_none(a_gpu, capsys, monkeypatch, hidden):
     monkeypatch.setenv(cuda.VISIBLE, hidden)
