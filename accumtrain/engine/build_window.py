@@ -21,13 +21,16 @@ from accumtrain.optim.build_optimizer import build_optimizer
 from accumtrain.optim.rate_schedules import build_schedule
 
 
-def model_for(config: Config, data: Data) -> Model:
+def model_for(config: Config, data: Data, *, draws: bool = True) -> Model:
     """Builds the model of a run, with its initial weights. Call it inside the strategy's scope.
+
+    Args:
+        draws: whether kernels are drawn; if not, they are zeros.
 
     Raises:
         ConfigError: the model can't be built for the images of this data.
     """
-    spec = ModelSpec(data.image_shape, data.num_classes, config.precision, config.run.seed)
+    spec = ModelSpec(data.image_shape, data.num_classes, config.precision, config.run.seed, draws)
     return build_model(config.model, spec)
 
 
@@ -43,15 +46,20 @@ def loss_scale(config: Config) -> LossScale | None:
     return LossScale(config.loss_scale.initial, config.loss_scale.growth_every)
 
 
-def build_window(config: Config, data: Data, total_steps: int, strategy: tf.distribute.Strategy) -> Window:
+def build_window(
+    config: Config, data: Data, total_steps: int, strategy: tf.distribute.Strategy, *, draws: bool = True
+) -> Window:
     """Builds all state of a run, at update 0.
+
+    Args:
+        draws: whether kernels are drawn; if not, they are zeros, for what is only measured.
 
     Raises:
         ConfigError: the model can't be built for the images of this data, the optimizer is unknown, optim.rates has a
             pattern for no variable, or the loss does not fit the classes.
     """
     with strategy.scope():
-        model = model_for(config, data)
+        model = model_for(config, data, draws=draws)
         optimizer = build_optimizer(config.optim)
         if config.optim.rates:
             optimizer.scale_rates(rate_factors(config.optim.rates, model.trainable_paths))

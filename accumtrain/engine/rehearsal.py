@@ -80,7 +80,7 @@ class _Play:
 
     def run(self, *, commit: bool) -> None:
         config, data, strategy = self._config, self._data, self._devices.strategy
-        window = build_window(config, data, total_steps(config, data.train.size), strategy)
+        window = build_window(config, data, total_steps(config, data.train.size), strategy, draws=False)
         with strategy.scope():
             step = Step(window, strategy)
         self.static_bytes = _allocated()

@@ -42,7 +42,7 @@ def run(config: Config) -> dict[str, Any] | None:
     data = open_data(config.data, config.run.seed)
     split, names = "val" if data.test is None else "test", trained_names(config, data)
     with devices.strategy.scope():
-        model = model_for(config, data)
+        model = model_for(config, data, draws=False)
         ema = moving_average(config, model)
         accept = partial(check_evaluates, config, data.fingerprint)
         saved = restore_model(folder_of(config) / CHECKPOINTS, model, ema, accept)

@@ -97,7 +97,8 @@ def _in_float32(config: Config, images: Images, model: Model) -> Model:
     if config.precision == FLOAT32:
         return model
     say(f"precision={config.precision}: the export computes in {FLOAT32}")
-    copy = build_model(config.model, ModelSpec(images.shape, len(images.class_names), FLOAT32, config.run.seed))
+    spec = ModelSpec(images.shape, len(images.class_names), FLOAT32, config.run.seed, draws=False)
+    copy = build_model(config.model, spec)
     for new, old in zip(copy.variables, model.variables, strict=True):
         new.assign(tf.cast(old, new.dtype))
     return copy

@@ -116,7 +116,7 @@ def _arrays(place: Path, window: Window, memory: str) -> Mapping[str, Any]:
         model, _ = trained_model(config, images, fingerprint)
         # a RevNet has other paths under another policy, in the same order
         policy = memory if memory in config.model.policies else config.model.policy
-        spec = ModelSpec(images.shape, len(images.class_names), config.precision, config.run.seed)
+        spec = ModelSpec(images.shape, len(images.class_names), config.precision, config.run.seed, draws=False)
         paths = build_model(replace(config.model.with_policy(policy), freeze=[]), spec).named
         return {path: variable.numpy() for path, variable in zip(paths, model.named.values(), strict=True)}
 

@@ -70,7 +70,7 @@ def trained_model(config: Config, images: Images, fingerprint: Mapping[str, Any]
     Raises:
         CheckpointError: no checkpoint is whole, or it is that of another model.
     """
-    spec = ModelSpec(images.shape, len(images.class_names), config.precision, config.run.seed)
+    spec = ModelSpec(images.shape, len(images.class_names), config.precision, config.run.seed, draws=False)
     model = build_model(config.model, spec)
     ema = moving_average(config, model)
     accept = partial(check_evaluates, config, fingerprint)

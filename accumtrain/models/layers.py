@@ -25,27 +25,29 @@ class Initializer:
     Args:
         seed: the run's seed.
         dtype: dtype of all variables, tf.float32 or tf.float64.
+        draws: whether kernels are drawn; if not, they are zeros.
     """
 
-    def __init__(self, seed: int, dtype: tf.DType = tf.float32):
-        self.seed, self.dtype, self.drawn = seed, dtype, 0
+    def __init__(self, seed: int, dtype: tf.DType = tf.float32, *, draws: bool = True):
+        self.seed, self.dtype, self.draws, self.drawn = seed, dtype, draws, 0
 
-    def _next_seed(self) -> list[int]:
+    def _kernel(self, shape: tuple[int, ...], draw: Callable[[list[int]], tf.Tensor]) -> tf.Variable:
         self.drawn += 1
-        return [self.seed, self.drawn]
+        kernel = tf.Variable(tf.zeros(shape, self.dtype), name="kernel")
+        if self.draws:  # added: a variable takes over the memory of what is assigned, which is up to twice too large
+            kernel.assign_add(tf.cast(draw([self.seed, self.drawn]), self.dtype))
+        return kernel
 
     def conv(self, shape: tuple[int, int, int, int], parts: int = 1) -> tf.Variable:
         """A kernel [height, width, in, out]; `parts` of them are initialised like one with parts * out channels."""
         height, width, _, out = shape
         deviation = math.sqrt(2.0 / (height * width * out * parts))
-        value = tf.random.stateless_truncated_normal(shape, self._next_seed(), stddev=deviation)
-        return tf.Variable(tf.cast(value, self.dtype), name="kernel")
+        return self._kernel(shape, lambda seed: tf.random.stateless_truncated_normal(shape, seed, stddev=deviation))
 
     def dense(self, shape: tuple[int, int]) -> tf.Variable:
         """A kernel [in, out]."""
         bound = math.sqrt(3.0 / shape[0])
-        value = tf.random.stateless_uniform(shape, self._next_seed(), -bound, bound)
-        return tf.Variable(tf.cast(value, self.dtype), name="kernel")
+        return self._kernel(shape, lambda seed: tf.random.stateless_uniform(shape, seed, -bound, bound))
 
     def constant(self, value: float, size: int, name: str, trainable: bool = True) -> tf.Variable:
         return tf.Variable(tf.fill([size], tf.cast(value, self.dtype)), name=name, trainable=trainable)

@@ -6,6 +6,8 @@ He et al. 2016, arXiv:1603.05027, for the residual functions; Gomez et al. 2017,
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -83,6 +85,48 @@ def test_kernels_are_drawn_with_the_variance_of_their_layer(parts):
         np.testing.assert_allclose(variable, unit * math.sqrt(2 / (size * 16 * parts)), rtol=1e-6)
     unit = tf.random.stateless_uniform([12, 5], [7, 3], -1.0, 1.0)
     np.testing.assert_allclose(dense, unit * math.sqrt(3 / 12), rtol=1e-5, atol=1e-7)
+
+
+def test_kernels_that_are_not_drawn_are_zeros_and_all_else_is_the_same():
+    drawn, other = (
+        build_model(ResNetConfig(**BASIC), ModelSpec(SHAPE, CLASSES, draws=draws)) for draws in (True, False)
+    )
+    assert drawn.named.keys() == other.named.keys()
+    for path, variable in drawn.named.items():
+        value, zeros = variable.numpy(), other.named[path].numpy()
+        assert (value.shape, value.dtype) == (zeros.shape, zeros.dtype)
+        if path.endswith("kernel"):
+            assert np.any(value)
+            assert not np.any(zeros)
+        else:
+            np.testing.assert_array_equal(value, zeros)
+
+
+MEMORY = """
+from accumtrain.kinds.devices import CpuConfig
+from accumtrain.process import environment
+
+environment.prepare(CpuConfig())
+import tensorflow as tf
+
+from accumtrain.devices.cpu import resolve_cpu
+from accumtrain.kinds.resnets import ResNetConfig
+from accumtrain.models.build_model import build_model
+from accumtrain.models.spec import ModelSpec
+
+resolve_cpu(CpuConfig())
+before = tf.config.experimental.get_memory_info("CPU:0")["current"]
+wide = ResNetConfig(stem="imagenet", bottleneck=True, units=[1, 1, 1, 1], filters=[64, 256, 512, 1024, 2048])
+model = build_model(wide, ModelSpec((64, 64, 3), 10))
+taken = tf.config.experimental.get_memory_info("CPU:0")["current"] - before
+print(taken / sum(4 * variable.shape.num_elements() for variable in model.variables))
+"""
+
+
+def test_variables_take_little_more_memory_than_their_numbers():
+    """A draw takes memory for a moment, which the allocator would give as it is to a variable that took it over."""
+    found = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True)
+    assert 1.0 <= float(found.stdout) < 1.01
 
 
 @pytest.mark.parametrize(("config", "parts"), [(ResNetConfig(**BASIC), 1), (RevNetConfig(**BASIC), 2)])
