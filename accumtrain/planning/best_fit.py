@@ -9,6 +9,7 @@ bfc_allocator.cc)
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Sequence
 
 UNIT = 256  # bytes
 FIRST_REGION = 2 * 2**20
@@ -22,7 +23,6 @@ class BestFitAllocator:
 
     Attributes:
         in_use: bytes handed out.
-        peak: the most that `in_use` has been.
     """
 
     def __init__(self, limit: int = LIMIT):
@@ -31,7 +31,7 @@ class BestFitAllocator:
         self._free: list[tuple[int, int]] = []  # size and address, sorted: by size the bins follow each other, too
         self._free_sizes: dict[int, int] = {}  # of the same pieces, by their address
         self._free_ends: dict[int, int] = {}  # their addresses, by the address at which they end
-        self.in_use = self.peak = 0
+        self.in_use = 0
 
     def copy(self) -> BestFitAllocator:
         """An allocator in the same state."""
@@ -42,44 +42,78 @@ class BestFitAllocator:
         return twin
 
     def take(self, asked: int) -> int:
-        """Hands out a piece of at least `asked` bytes and returns its address.
+        """Hands out a piece of at least `asked` bytes and returns its address. Raises as `play`."""
+        addresses: dict[int, int] = {}
+        self.play([0], [asked], addresses)
+        return addresses[0]
+
+    def give_back(self, address: int) -> None:
+        """Takes back the piece at `address`."""
+        self.play([~0], [], {0: address})
+
+    def play(self, actions: Sequence[int], asked: Sequence[int], addresses: dict[int, int]) -> int:
+        """Hands out the piece of each number among `actions`, and takes it back for ~number.
+
+        All in one function, as it is called for some million actions of a plan.
+
+        Args:
+            asked: bytes that each number asks for, at least.
+            addresses: where each piece lies that is handed out; changed.
+
+        Returns:
+            The most bytes that were handed out at a time.
 
         Raises:
             MemoryError: there is no free piece as large, and the limit allows no further region for it.
         """
-        size = max(UNIT, -(-asked // UNIT) * UNIT)
-        place = bisect_left(self._free, (size, 0))
-        if place == len(self._free):
-            self._add_region(size)
-            place = bisect_left(self._free, (size, 0))
-        found, address = self._withdraw(place)
-        if found >= 2 * size or found - size >= LEFT_OVER:
-            self._offer(found - size, address + size)
-            found = size
-        self._taken[address] = found
-        self.in_use += found
-        if self.in_use > self.peak:
-            self.peak = self.in_use
-        return address
+        free, sizes, ends, taken = self._free, self._free_sizes, self._free_ends, self._taken
+        in_use = peak = self.in_use
+        for number in actions:
+            if number < 0:  # a piece becomes one with its free neighbours
+                address = addresses.pop(~number)
+                size = taken.pop(address)
+                in_use -= size
+                end = address + size
+                after = sizes.pop(end, None)
+                if after is not None:
+                    del free[bisect_left(free, (after, end))]
+                    end += after
+                    del ends[end]
+                before = ends.pop(address, None)
+                if before is not None:
+                    del free[bisect_left(free, (address - before, before))]
+                    address = before
+                insort(free, (end - address, address))
+                sizes[address] = end - address
+                ends[end] = address
+                continue
+            size = max(UNIT, -(-asked[number] // UNIT) * UNIT)
+            place = bisect_left(free, (size, 0))
+            if place == len(free):
+                self._add_region(size)
+                place = bisect_left(free, (size, 0))
+            found, address = free.pop(place)
+            end = address + found
+            del sizes[address]
+            if found >= 2 * size or found - size >= LEFT_OVER:
+                rest = address + size
+                insort(free, (end - rest, rest))
+                sizes[rest] = end - rest
+                ends[end] = rest
+                found = size
+            else:
+                del ends[end]
+            addresses[number] = address
+            taken[address] = found
+            in_use += found
+            if in_use > peak:
+                peak = in_use
+        self.in_use = in_use
+        return peak
 
     def size(self, address: int) -> int:
         """Bytes of the piece at `address`."""
         return self._taken[address]
-
-    def give_back(self, address: int) -> None:
-        """Takes back the piece at `address`, which becomes one with its free neighbours."""
-        size = self._taken.pop(address)
-        self.in_use -= size
-        after = self._free_sizes.get(address + size)
-        if after is not None:
-            self._withdraw(bisect_left(self._free, (after, address + size)))
-            size += after
-        before = self._free_ends.get(address)
-        if before is not None:
-            self._withdraw(bisect_left(self._free, (address - before, before)))
-            size += address - before
-            address = before
-        self._offer(size, address)
 
     def _add_region(self, size: int) -> None:
         available = (self._limit - self._reserved) // UNIT * UNIT
@@ -92,17 +126,7 @@ class BestFitAllocator:
         if not grown:
             self._region *= 2
         self._reserved += given
-        self._offer(given, self._base)
+        insort(self._free, (given, self._base))
+        self._free_sizes[self._base] = given
+        self._free_ends[self._base + given] = self._base
         self._base -= SPACING
-
-    def _offer(self, size: int, address: int) -> None:
-        insort(self._free, (size, address))
-        self._free_sizes[address] = size
-        self._free_ends[address + size] = address
-
-    def _withdraw(self, place: int) -> tuple[int, int]:
-        """Takes the free piece at `place` out of them. Returns its size and address."""
-        size, address = self._free.pop(place)
-        del self._free_sizes[address]
-        del self._free_ends[address + size]
-        return size, address

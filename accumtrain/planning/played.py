@@ -174,14 +174,7 @@ class _State:
 
     def play(self, actions: Sequence[int], asked: Sequence[int]) -> int:
         """Takes and gives back pieces, and returns the most bytes that are handed out at a time."""
-        allocator, addresses = self.allocator, self.addresses
-        allocator.peak = allocator.in_use
-        for number in actions:
-            if number < 0:
-                allocator.give_back(addresses.pop(~number))
-            else:
-                addresses[number] = allocator.take(asked[number])
-        return allocator.peak
+        return self.allocator.play(actions, asked, self.addresses)
 
     def copy(self) -> _State:
         return _State(self.allocator.copy(), self.addresses.copy())

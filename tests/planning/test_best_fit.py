@@ -64,7 +64,7 @@ def test_pieces_are_as_large_as_tensorflow_s(seed, largest, begun):
         else:
             model.give_back(places.pop(address))
     assert [found for found, _ in sizes] == [real for _, real in sizes]
-    assert model.peak >= model.in_use == sum(model.size(place) for place in places.values())
+    assert model.in_use == sum(model.size(place) for place in places.values())
 
 
 def test_a_piece_is_rounded_up_and_counted():
@@ -73,7 +73,19 @@ def test_a_piece_is_rounded_up_and_counted():
     assert (allocator.size(first), allocator.size(second), allocator.in_use) == (256, 512, 768)
     assert second == first + 256
     allocator.give_back(first)
-    assert (allocator.in_use, allocator.peak) == (512, 768)
+    assert allocator.in_use == 512
+
+
+def test_a_play_returns_the_most_that_was_handed_out_at_a_time():
+    allocator, addresses = BestFitAllocator(), {}
+    assert allocator.play([0, 1, ~0, 2, ~1], [1, 2 * UNIT, 1, 5 * UNIT], addresses) == 3 * UNIT
+    assert addresses == {2: min(addresses.values())}
+    assert allocator.in_use == UNIT
+    assert allocator.play([3, ~2, ~3], [0, 0, 0, 5 * UNIT], addresses) == 6 * UNIT
+    assert (allocator.in_use, addresses) == (0, {})
+    kept = allocator.take(UNIT)
+    assert allocator.play([], [], addresses) == UNIT, "what was there before counts"
+    assert allocator.size(kept) == UNIT
 
 
 def test_a_free_piece_is_handed_out_whole_unless_it_is_twice_as_large():
