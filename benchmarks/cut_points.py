@@ -1,0 +1,41 @@
+"""What model.memory=recompute holds of each classifier of keras.applications, counted: docs/cut_points.md.
+
+    .venv/bin/python benchmarks/cut_points.py                      # all of them, at 224 pixels, in some minutes
+    .venv/bin/python benchmarks/cut_points.py --only ResNet50 VGG16
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from accumtrain.models.keras_cuts import cheapest, pieces
+
+SIDE = 224  # pixels
+ALONE_IS_NO_CUT = "NASNet"  # in these only two tensors together are a cut point
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="*", default=[], metavar="MODEL")
+    only = parser.parse_args().only
+    import keras  # takes a second, which --help has no use for
+
+    builders = {name: build for name, build in vars(keras.applications).items() if name[0].isupper()}
+    unknown = set(only) - builders.keys()
+    if unknown:
+        parser.error(f"keras.applications has no {', '.join(sorted(unknown))}")
+    print("| model | cut points | segments | share, % |\n|---|---|---|---|")
+    for name, build in builders.items():
+        if only and name not in only:
+            continue
+        chain = pieces(
+            build(weights=None, input_shape=(SIDE, SIDE, 3)), width=2 if name.startswith(ALONE_IS_NO_CUT) else 1
+        )
+        ends, worst = cheapest(chain)
+        share = worst / sum(piece.inner for piece in chain)
+        print(f"| {name} | {len(chain)} | {len(ends)} | {100 * share:.0f} |", flush=True)
+        keras.backend.clear_session()
+
+
+if __name__ == "__main__":
+    main()
