@@ -2,6 +2,8 @@
 
     .venv/bin/python benchmarks/cut_points.py                      # all of them, at 224 pixels, in some minutes
     .venv/bin/python benchmarks/cut_points.py --only ResNet50 VGG16
+
+It follows from the shapes of the tensors, so nothing is trained.
 """
 
 from __future__ import annotations
