@@ -16,7 +16,7 @@ from accumtrain.devices.found import Devices
 from accumtrain.process.environment import kernel_settings
 from accumtrain.process.own_source import source_digest
 from accumtrain.process.processor import cpu
-from accumtrain.process.program import builds_own_code
+from accumtrain.process.program import is_own_run
 from accumtrain.runs.provenance import platform_name, versions
 
 # These name and observe a run; nothing of them is traced, but for what `graph_key` adds.
@@ -28,7 +28,7 @@ def may_be_kept(config: Config, devices: Devices) -> bool:
     """Whether graphs of this run are functions of its key: one CPU, TensorFlow's own kernels, no foreign code."""
     plain = devices.strategy is tf.distribute.get_strategy() and not (devices.xla or config.debug.eager)
     by_keras = KERAS in (config.model.kind, config.optim.kind)
-    return plain and on_cpu() and builds_own_code(config) and not by_keras
+    return plain and on_cpu() and is_own_run(config) and not by_keras
 
 
 def graph_key(config: Config, data: Data, total_steps: int) -> dict[str, Any]:

@@ -21,6 +21,7 @@ GROUPS: dict[str, Table[Any]] = {
     "data": SOURCES,
     "device": DEVICES,
 }
+OWN_CODE = "accumtrain."  # where the code of own rows is
 
 
 def kinds_with(group: str, key: str) -> list[str]:
@@ -31,3 +32,9 @@ def kinds_with(group: str, key: str) -> list[str]:
 def chosen_rows(config: Any) -> list[Kind[Any]]:
     """The row of each group that a configuration chooses."""
     return [table[getattr(config, group).kind] for group, table in GROUPS.items()]
+
+
+def are_own_rows(config: Any) -> bool:
+    """Whether accumtrain's own code builds all that a configuration chooses."""
+    rows = chosen_rows(config)
+    return all(isinstance(row.build, str) and row.build.startswith(OWN_CODE) and not row.carried for row in rows)

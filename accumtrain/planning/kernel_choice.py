@@ -11,12 +11,12 @@ from contextlib import contextmanager, suppress
 from accumtrain.config.schema import Config
 from accumtrain.console import say, warn
 from accumtrain.errors import CheckpointError, ConfigError
+from accumtrain.kinds.groups import are_own_rows
 from accumtrain.kinds.jobs import Job
 from accumtrain.planning.kernel_comparison import IN_16_BITS, LIBRARY, KernelKinds, seconds_of_each
 from accumtrain.process import environment
 from accumtrain.process.environment import ONEDNN
 from accumtrain.process.processor import FOR_16_BITS, cpu
-from accumtrain.process.program import builds_own_code
 from accumtrain.runs.files import read_json, write_json
 from accumtrain.runs.folder import folder_of, has_checkpoints
 
@@ -81,7 +81,7 @@ def _open_kinds(config: Config, job: Job) -> KernelKinds | None:
         return LIBRARY if "avx2" in instructions else None
     in_bfloat16 = config.precision == "bfloat16" and os.environ.get(ONEDNN) != "0"
     either = instructions & FOR_16_BITS["bfloat16"] and MATRIX not in instructions
-    by_own_layers = config.model.kind != "keras" and builds_own_code(config)  # others choose their dtype themselves
+    by_own_layers = config.model.kind != "keras" and are_own_rows(config)  # others choose their dtype themselves
     return IN_16_BITS if in_bfloat16 and either and by_own_layers else None
 
 

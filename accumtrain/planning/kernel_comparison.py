@@ -24,7 +24,7 @@ from accumtrain.config.convert import from_mapping, to_mapping
 from accumtrain.config.schema import Config, DebugConfig
 from accumtrain.console import say
 from accumtrain.errors import CheckpointError, OutOfMemoryError
-from accumtrain.kinds.groups import chosen_rows
+from accumtrain.kinds.groups import are_own_rows, chosen_rows
 from accumtrain.kinds.table import load
 from accumtrain.planning.probe import SHARE, measure_in_child
 from accumtrain.process import child, environment
@@ -32,7 +32,7 @@ from accumtrain.process.environment import KERNELS_16BIT, ONEDNN
 from accumtrain.process.free_memory import free_bytes
 from accumtrain.process.own_source import source_digest
 from accumtrain.process.processor import cpu
-from accumtrain.process.program import builds_own_code, own_program
+from accumtrain.process.program import own_program
 from accumtrain.process.user_cache import user_cache
 from accumtrain.runs.files import read_json, write_json
 from accumtrain.runs.provenance import versions
@@ -90,7 +90,7 @@ def seconds_of_each(config: Config, kinds: KernelKinds) -> dict[str, float] | No
 
 def _cache(config: Config, kinds: KernelKinds) -> Path | None:
     """The file for what decides the kernels and their speed, in the user's cache folder; None if there can be none."""
-    folder, own = user_cache(), builds_own_code(config)
+    folder, own = user_cache(), are_own_rows(config)
     program = _changed(own_program()[-1])  # a user's file that builds the model
     if folder is None or not (own or program):
         return None

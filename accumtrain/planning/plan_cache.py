@@ -19,7 +19,7 @@ from typing import Any
 from accumtrain.config.convert import from_mapping
 from accumtrain.process.environment import kernel_settings
 from accumtrain.process.own_source import source_digest
-from accumtrain.process.program import builds_own_code
+from accumtrain.process.program import is_own_run
 from accumtrain.process.user_cache import user_cache
 
 PACKAGES = ("tensorflow", "keras", "numpy")
@@ -61,7 +61,7 @@ def _path(request: Mapping[str, Any]) -> Path | None:
     config = request["config"]
     home = folder()
     model = config["model"]
-    known = builds_own_code(from_mapping(config)) and model["kind"] != "keras" and not model.get("weights")
+    known = is_own_run(from_mapping(config)) and model["kind"] != "keras" and not model.get("weights")
     if home is None or not known or config["data"]["kind"] not in WITHOUT_FILES:
         return None
     asked = {key: value for key, value in config.items() if key not in NOT_ASKED}

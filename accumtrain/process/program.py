@@ -10,13 +10,12 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from accumtrain.kinds.groups import chosen_rows
+from accumtrain.kinds.groups import are_own_rows
 
 EXTENSIONS = "accumtrain.extensions"  # entry points of installed packages that add choices
 SCRIPT = "accumtrain"  # file of the installed command
 VARIABLE = "ACCUMTRAIN_PROGRAM"  # environment variable, which the processes of launchers inherit
 CHILD = "--child"
-OWN_CODE = "accumtrain."
 
 
 def remember_program(main: Mapping[str, Any]) -> None:
@@ -45,15 +44,9 @@ def is_own_command() -> bool:
     return own and not entry_points(group=EXTENSIONS)
 
 
-def builds_own_code(config: Any) -> bool:
-    """Whether all that a configuration chooses is accumtrain's own code, which its digest and version then stand for.
-
-    Args:
-        config: the configuration, with each group's choice.
-    """
-    rows = chosen_rows(config)
-    ours = all(isinstance(row.build, str) and row.build.startswith(OWN_CODE) and not row.carried for row in rows)
-    return ours and is_own_command()
+def is_own_run(config: Any) -> bool:
+    """Whether a configuration runs accumtrain's own code alone, which its digest and version then stand for."""
+    return is_own_command() and are_own_rows(config)
 
 
 def child_command() -> list[str]:

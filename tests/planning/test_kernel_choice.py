@@ -115,18 +115,13 @@ def another_image_size(monkeypatch, tmp_path):
     (tmp_path / "photos" / "another").mkdir()
 
 
-def an_own_program(monkeypatch, tmp_path):
-    (tmp_path / "mine.py").touch()
-    monkeypatch.setenv("ACCUMTRAIN_PROGRAM", json.dumps([str(tmp_path / "mine.py")]))
-
-
 def nothing_else(monkeypatch, tmp_path):
     pass
 
 
 @pytest.mark.parametrize(
     ("change", "measured"),
-    [(another_isa, 2), (another_source, 2), (another_image_size, 2), (an_own_program, 2), (nothing_else, 0)],
+    [(another_isa, 2), (another_source, 2), (another_image_size, 2), (nothing_else, 0)],
 )
 def test_a_measurement_serves_what_it_was_made_for(machine, config, monkeypatch, tmp_path, change, measured):
     (tmp_path / "photos").mkdir()
@@ -143,6 +138,7 @@ def test_a_measurement_of_an_own_program_is_kept_while_its_file_is_the_same(
     machine, config, monkeypatch, tmp_path, program, kept
 ):
     """Of a package nothing tells whether it has changed."""
+    monkeypatch.setattr(comparison, "are_own_rows", lambda config: False)
     file = tmp_path / "mine.py"
     file.touch()
     monkeypatch.setenv("ACCUMTRAIN_PROGRAM", json.dumps([str(file)] if program == "mine.py" else program.split()))
@@ -402,9 +398,14 @@ def test_each_job_of_a_process_has_its_own_dtype(server, config):
 
 
 def test_layers_of_users_choose_their_dtype_themselves(server, config, monkeypatch):
-    monkeypatch.setattr(module, "builds_own_code", lambda config: False)
+    monkeypatch.setattr(module, "are_own_rows", lambda config: False)
     assert chosen_16bit(config("precision=bfloat16")) is None
     assert not server.asked
+
+
+def test_accumtrain_s_layers_are_measured_in_a_users_program(server, config, monkeypatch):
+    monkeypatch.delenv("ACCUMTRAIN_PROGRAM")
+    assert chosen_16bit(config("precision=bfloat16")) == "0"
 
 
 def test_a_run_from_a_desktop_goes_on_with_the_default_on_a_server(machine, config):

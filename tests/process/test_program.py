@@ -11,6 +11,7 @@ from importlib.machinery import ModuleSpec
 import pytest
 
 from accumtrain.config.schema import Config
+from accumtrain.kinds.groups import are_own_rows
 from accumtrain.kinds.losses import LOSSES
 from accumtrain.kinds.models import MODELS
 from accumtrain.kinds.table import Kind, named
@@ -18,9 +19,9 @@ from accumtrain.process import program
 from accumtrain.process.program import (
     CHILD,
     VARIABLE,
-    builds_own_code,
     child_command,
     is_own_command,
+    is_own_run,
     own_program,
     remember_program,
 )
@@ -75,9 +76,9 @@ def test_is_own_command(monkeypatch, module, own):
     assert not is_own_command()
 
 
-def test_what_builds_own_code(monkeypatch):
+def test_what_is_own_run(monkeypatch):
     monkeypatch.setenv(VARIABLE, '["-m", "accumtrain"]')
-    assert builds_own_code(Config())
+    assert is_own_run(Config())
     for table, of in ((MODELS, "model"), (LOSSES, "loss")):
         chosen = getattr(Config(), of)
         kept, config = table[chosen.kind], named("mine", type(chosen))
@@ -87,9 +88,11 @@ def test_what_builds_own_code(monkeypatch):
             Kind(config, kept.build, carried=("accumtrain.kinds.compiled:offer_carried", "folder")),
         ):
             with table.offering(row):
-                assert not builds_own_code(replace(Config(), **{of: config()}))
+                assert not is_own_run(replace(Config(), **{of: config()}))
+                assert not are_own_rows(replace(Config(), **{of: config()}))
     monkeypatch.setenv(VARIABLE, '["mine.py"]')
-    assert not builds_own_code(Config())
+    assert not is_own_run(Config())
+    assert are_own_rows(Config())
 
 
 @pytest.mark.parametrize("start", [["mine.py"], pytest.param(["-m", "mine"], marks=pytest.mark.slow)], ids=" ".join)
