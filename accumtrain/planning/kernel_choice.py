@@ -144,10 +144,10 @@ def _recorded(config: Config, job: Job, kinds: KernelKinds) -> str | None:
     except CheckpointError as error:
         warn(f"{error}; until then {default} kernels are used")
         return None
-    if used not in kinds.names:
+    if not (isinstance(used, str) and used in kinds.names):
         warn(f"{path} does not say which kernels the run began with: {default} are used")
         return None
-    return str(used)
+    return used
 
 
 def _record(config: Config, job: Job, kinds: KernelKinds, used: str) -> None:

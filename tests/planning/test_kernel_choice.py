@@ -191,7 +191,9 @@ def test_what_does_not_train_leaves_no_record_and_asks_none(machine, config, job
     assert not any(folder_of(config("run.name=another")).iterdir())
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"used": 1}', '{"used": "2"}', '{"seconds": {}}'])
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", '{"used": 1}', '{"used": "2"}', '{"used": ["1"]}', '{"seconds": {}}']
+)
 @pytest.mark.parametrize("job", ["train", "evaluate"])
 def test_a_damaged_record_is_told(machine, config, capsys, content, job):
     begin(config())
