@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any
 
@@ -11,7 +12,7 @@ from accumtrain.kinds.models import MODELS
 from accumtrain.kinds.optimizers import OPTIMIZERS
 from accumtrain.kinds.schedules import SCHEDULES
 from accumtrain.kinds.sources import SOURCES
-from accumtrain.kinds.table import Kind, Table
+from accumtrain.kinds.table import Kind, Table, load
 
 GROUPS: dict[str, Table[Any]] = {
     "model": MODELS,
@@ -32,6 +33,17 @@ def kinds_with(group: str, key: str) -> list[str]:
 def chosen_rows(config: Any) -> list[Kind[Any]]:
     """The row of each group that a configuration chooses."""
     return [table[getattr(config, group).kind] for group, table in GROUPS.items()]
+
+
+def carried_by(config: Any) -> list[tuple[str, str]]:
+    """What a child process must be offered to make the same choices (`Kind.carried`)."""
+    return sorted({row.carried for row in chosen_rows(config) if row.carried})
+
+
+def offer_in_child(carried: Iterable[tuple[str, str]]) -> None:
+    """Offers in a child process what `carried_by` has named."""
+    for target, argument in carried:
+        load(target)(argument)
 
 
 def are_own_rows(config: Any) -> bool:

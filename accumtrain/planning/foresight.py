@@ -15,8 +15,7 @@ from accumtrain.config.convert import from_mapping, to_mapping
 from accumtrain.config.schema import Config
 from accumtrain.console import say
 from accumtrain.errors import OutOfMemoryError
-from accumtrain.kinds.groups import chosen_rows
-from accumtrain.kinds.table import load
+from accumtrain.kinds.groups import carried_by, offer_in_child
 from accumtrain.planning import plan_cache
 from accumtrain.planning.probe import OF_MEMORY, STOPPED
 from accumtrain.process import child, environment
@@ -132,7 +131,7 @@ def _request(config: Config, sizes: Sequence[int], free: int, *, commit: bool) -
     device = replace(config.device, memory_limit_mb=None)
     return {
         child.TASK: TASK,
-        "carried": sorted({row.carried for row in chosen_rows(config) if row.carried}),
+        "carried": carried_by(config),
         "config": to_mapping(replace(config.with_accum_steps(1), device=device)),
         "sizes": list(sizes),
         "commit": commit,
@@ -161,8 +160,7 @@ def _ask(requests: Sequence[dict[str, Any]], free: int) -> list[dict[str, Any]] 
 
 def answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Rehearses the requested run. Returns fields of Foreseen, or `refused`, why it can't be rehearsed."""
-    for target, argument in request["carried"]:
-        load(target)(argument)
+    offer_in_child(request["carried"])
     config = from_mapping(request["config"])
     os.environ[environment.CPU_LIMIT] = str(request["free_mb"])
     environment.prepare(config.device, probed=True)

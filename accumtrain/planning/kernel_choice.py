@@ -46,9 +46,10 @@ def chosen_kernels(config: Config, job: Job) -> Iterator[None]:
         yield
         return
     before = os.environ.get(kinds.variable)
-    used = _decide(config, job, kinds)
+    goes_on = job.needs_a_run or (job.trains and has_checkpoints(folder_of(config)))  # a run that is there
+    used = _decide(config, kinds, goes_on=goes_on)
     if job.trains:
-        _record(config, job, kinds, used)
+        _record(config, kinds, used, goes_on=goes_on)
     os.environ[kinds.variable] = used
     try:
         yield
@@ -85,10 +86,10 @@ def _open_kinds(config: Config, job: Job) -> KernelKinds | None:
     return IN_16_BITS if in_bfloat16 and either and by_own_layers else None
 
 
-def _decide(config: Config, job: Job, kinds: KernelKinds) -> str:
+def _decide(config: Config, kinds: KernelKinds, *, goes_on: bool) -> str:
     """The value of the variable, and says what decided it."""
     default, *_ = kinds.names
-    given, recorded = os.environ.get(kinds.variable), _recorded(config, job, kinds)
+    given, recorded = os.environ.get(kinds.variable), _recorded(config, kinds) if goes_on else None
     imported = kinds.once and "tensorflow" in sys.modules
     if given is not None or imported:
         used = given or default
@@ -104,7 +105,7 @@ def _decide(config: Config, job: Job, kinds: KernelKinds) -> str:
     if recorded is not None:
         say(f"{kinds.names[recorded]} kernels are used ({kinds.variable}={recorded}), as by this run before")
         return recorded
-    if _goes_on(config, job):
+    if goes_on:
         return default  # it has no record, so nothing had decided
     return _faster(config, kinds)
 
@@ -128,15 +129,10 @@ def _faster(config: Config, kinds: KernelKinds) -> str:
 # --- the record of a run -----------------------------------------------------------------------------------------
 
 
-def _goes_on(config: Config, job: Job) -> bool:
-    """Whether the job uses or continues a run that is there."""
-    return job.needs_a_run or (job.trains and has_checkpoints(folder_of(config)))
-
-
-def _recorded(config: Config, job: Job, kinds: KernelKinds) -> str | None:
-    """The value that the run began with; None for a run that begins, or that has no record."""
+def _recorded(config: Config, kinds: KernelKinds) -> str | None:
+    """The value that the run began with; None if it has no record."""
     path = folder_of(config) / f"{kinds.stem}.json"
-    if not (_goes_on(config, job) and path.exists()):
+    if not path.exists():
         return None
     default, *_ = kinds.names.values()
     try:
@@ -150,10 +146,10 @@ def _recorded(config: Config, job: Job, kinds: KernelKinds) -> str | None:
     return used
 
 
-def _record(config: Config, job: Job, kinds: KernelKinds, used: str) -> None:
+def _record(config: Config, kinds: KernelKinds, used: str, *, goes_on: bool) -> None:
     """Leaves what a run begins with in its folder."""
     path = folder_of(config) / f"{kinds.stem}.json"
-    if _goes_on(config, job) and path.exists():
+    if goes_on and path.exists():
         return
     with suppress(OSError, CheckpointError):  # a full disk is told by what can't do without it
         write_json(path, {USED: used})

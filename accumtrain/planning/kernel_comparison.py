@@ -24,8 +24,7 @@ from accumtrain.config.convert import from_mapping, to_mapping
 from accumtrain.config.schema import Config, DebugConfig
 from accumtrain.console import say
 from accumtrain.errors import CheckpointError, OutOfMemoryError
-from accumtrain.kinds.groups import are_own_rows, chosen_rows
-from accumtrain.kinds.table import load
+from accumtrain.kinds.groups import are_own_rows, carried_by, offer_in_child
 from accumtrain.planning.probe import SHARE, measure_in_child
 from accumtrain.process import child, environment
 from accumtrain.process.environment import KERNELS_16BIT, ONEDNN
@@ -131,7 +130,7 @@ def measure(config: Config, kinds: KernelKinds) -> dict[str, float] | None:
     timed = replace(config.with_accum_steps(1), device=device, debug=DebugConfig())
     request = {
         child.TASK: TASK,
-        "carried": sorted({row.carried for row in chosen_rows(config) if row.carried}),
+        "carried": carried_by(config),
         "config": to_mapping(timed),
         "micro_batch": micro_batch_size(config.batch_size, steps, 1),
         "free_mb": int(SHARE * free_bytes()) // 2**20,
@@ -160,8 +159,7 @@ def measure(config: Config, kinds: KernelKinds) -> dict[str, float] | None:
 
 def answer(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """The seconds of the kernels of a micro-step in this process, or why they fail."""
-    for target, argument in request["carried"]:
-        load(target)(argument)
+    offer_in_child(request["carried"])
     config = from_mapping(request["config"])
     os.environ[environment.CPU_LIMIT] = str(request["free_mb"])  # it is refused memory before the machine has none
     environment.prepare(config.device, probed=True)

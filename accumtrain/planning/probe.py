@@ -17,8 +17,7 @@ from accumtrain.config.convert import from_mapping, to_mapping
 from accumtrain.config.schema import Config
 from accumtrain.console import say
 from accumtrain.errors import OutOfMemoryError, Preempted
-from accumtrain.kinds.groups import chosen_rows
-from accumtrain.kinds.table import load
+from accumtrain.kinds.groups import carried_by, offer_in_child
 from accumtrain.process import child, environment
 from accumtrain.process.free_memory import free_bytes
 from accumtrain.process.program import child_command
@@ -92,7 +91,7 @@ def probe(config: Config, micro_batch: int, note: str = "") -> Trial:
     without_auto = config.with_accum_steps(1)  # micro_batch decides
     request = {
         child.TASK: TASK,
-        "carried": sorted({row.carried for row in chosen_rows(config) if row.carried}),
+        "carried": carried_by(config),
         "config": to_mapping(without_auto),
         "micro_batch": micro_batch,
         "free_mb": free // 2**20,
@@ -132,8 +131,7 @@ def measure_in_child(
 
 def answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Makes the requested probe. Returns fields of a Trial."""
-    for target, argument in request["carried"]:
-        load(target)(argument)
+    offer_in_child(request["carried"])
     config = from_mapping(request["config"])
     limit = config.device.memory_limit_mb
     if limit is not None:
