@@ -101,7 +101,7 @@ def foresee(variants: Sequence[Config], sizes: Sequence[int]) -> list[Foreseen] 
     if reason is not None:
         return reason
     free = free_bytes()
-    requests = [_request(each, sizes, free, commit=each is variants[-1]) for each in variants]
+    requests = [_request(each, sizes, free, commit=each is variants[0]) for each in variants]
     answers = [plan_cache.read(request) for request in requests]
     missing = [request for request, found in zip(requests, answers, strict=True) if found is None]
     if missing:
