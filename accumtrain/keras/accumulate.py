@@ -76,7 +76,7 @@ class Accumulate(keras.optimizers.LossScaleOptimizer):
         inner.loss_scale_factor = fixed_scale  # which the base class has taken away
         for attribute in OF_THE_INNER:
             self.__dict__.pop(attribute)
-        self.steps, self.reduction, self.at_end, self.adaptive_clip = steps, reduction, at_end, adaptive_clip
+        self.steps, self.reduction, self.at_end, self.adaptive_clip = int(steps), reduction, at_end, adaptive_clip
         self._scaled = scaled
         self._places: tuple[int, ...] | None = None  # of variables with a gradient; None before a micro-batch
 
@@ -114,6 +114,10 @@ class Accumulate(keras.optimizers.LossScaleOptimizer):
     def _new_scalar(self, dtype: str, value: float, name: str, aggregation: str = "none") -> keras.Variable:
         initializer = keras.initializers.Constant(value)
         return self.add_variable((), initializer, dtype=dtype, aggregation=aggregation, name=name)
+
+    def exclude_from_weight_decay(self, var_list: Any = None, var_names: Any = None) -> None:
+        """As Keras's, for the wrapped optimizer: call it before `build`."""
+        self.inner_optimizer.exclude_from_weight_decay(var_list, var_names)
 
     @property
     def iterations(self) -> keras.Variable:
@@ -206,18 +210,13 @@ class Accumulate(keras.optimizers.LossScaleOptimizer):
 
     @tf.autograph.experimental.do_not_convert
     def _commit(self, run: Callable[..., Any]) -> None:
-        """Makes the update, or after an overflow none, and clears the window.
-
-        Args:
-            run: runs a function on all replicas, `run(function, args=(...))`.
-        """
+        """Makes the update, or after an overflow none, and clears the window. `run(function, args=())` is on all."""
         sums = run(self._reduce)
         with already_reduced(self.inner_optimizer):
             if self._scaled:
                 finite = run(self.check_finite, args=(sums,))  # the same everywhere
                 (finite, *_) = tf.distribute.get_strategy().experimental_local_results(finite)
-                update = lambda: run(self._update, args=(sums,))  # noqa: E731
-                tf.cond(finite, update, self._stateful_handle_non_finite_grads)
+                tf.cond(finite, lambda: run(self._update, args=(sums,)), self._stateful_handle_non_finite_grads)
             else:
                 run(self._update, args=(sums,))
         run(self._clear)
@@ -258,7 +257,7 @@ class Accumulate(keras.optimizers.LossScaleOptimizer):
             "steps": self.steps,
             "reduction": self.reduction,
             "at_end": self.at_end,
-            "adaptive_clip": self.adaptive_clip,
+            "adaptive_clip": float(self.adaptive_clip),
             "name": self.name,
         }
 

@@ -6,16 +6,22 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
+import numpy as np
+
+
+def is_count(value: Any) -> bool:
+    """Whether a value, of NumPy or of Python, is a whole number of 1 or more."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= 1)
 
 
 def check_arguments(steps: Any, reduction: Any, at_end: Any, adaptive_clip: Any) -> None:
     """Raises ValueError unless the arguments are as `Accumulate` describes them."""
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+    if not is_count(steps):
         raise ValueError(f"steps={steps!r}: a window has a whole number of micro-batches, 1 or more")
     for name, value, choices in (("reduction", reduction, ("mean", "sum")), ("at_end", at_end, ("keep", "flush"))):
         if value not in choices:
             raise ValueError(f"{name}={value!r} is not one of {', '.join(choices)}")
-    if not 0.0 <= adaptive_clip < float("inf"):
+    if not isinstance(adaptive_clip, int | float | np.number) or not 0.0 <= adaptive_clip < float("inf"):
         raise ValueError(f"adaptive_clip={adaptive_clip!r} is not a finite number of 0 or more")
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 
+from accumtrain.keras.accumulate_arguments import is_count
 from accumtrain.keras.choose_steps import choose_steps
 from accumtrain.keras.split_train_step import SplitTrainStep
 
@@ -22,7 +23,8 @@ def accumulate(
 
     The update is that of the whole batch: gradients, losses, metrics and example weights, also of a batch that `steps`
     does not divide. Batch norm normalises each micro-batch by itself, and its moving statistics become those of the
-    whole batch. Dropout is drawn for each micro-batch. The optimizer, and all there is around the step, stay as they
+    whole batch. Dropout is drawn for each micro-batch, and other state that layers change in a call, such as a counter,
+    changes with each. The optimizer, and all there is around the step, stay as they
     are.
 
     Args:
@@ -46,7 +48,7 @@ def accumulate(
     """
     _check(model, steps, data, batch_size, memory_limit_mb)
     number = choose_steps(model, data, batch_size, memory_limit_mb) if isinstance(steps, str) else steps
-    model.train_step = SplitTrainStep(model, number)
+    model.train_step = SplitTrainStep(model, int(number))
     model.train_function = None  # made anew by the next fit
     return model
 
@@ -54,7 +56,7 @@ def accumulate(
 def _check(model: keras.Model, steps: Any, *of_auto: Any) -> None:
     if steps != "auto" and any(value is not None for value in of_auto):
         raise ValueError(f"steps={steps!r}: data, batch_size and memory_limit_mb are for steps='auto'; leave them out")
-    if steps != "auto" and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 1):
+    if steps != "auto" and not is_count(steps):
         raise ValueError(f"steps={steps!r}: a batch has a whole number of micro-batches, 1 or more, or 'auto'")
     own = vars(model).get("train_step")
     if type(model).train_step is not keras.Model.train_step or not isinstance(own, SplitTrainStep | None):

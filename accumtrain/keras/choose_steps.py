@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from accumtrain.console import format_bytes, say, table
 from accumtrain.errors import OutOfMemoryError
+from accumtrain.keras.accumulate_arguments import is_count
 from accumtrain.keras.split_batch import batch_size as examples_in
 from accumtrain.keras.step_probe import StepProbe, StepTrial, budget
 from accumtrain.planning.probe import SHARE
@@ -105,9 +106,9 @@ def _head(values: Any, size: int, floats: str | None) -> Any:
 def _check(model: keras.Model, batch_size: Any, memory_limit_mb: Any) -> None:
     if not model.compiled:
         raise ValueError(f"{model.name} is not compiled: steps='auto' trains it for a few steps; call compile before")
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+    if not is_count(batch_size):
         raise ValueError(f"batch_size={batch_size!r}: give the number of examples of an update, 1 or more")
-    wrong = isinstance(memory_limit_mb, bool) or not isinstance(memory_limit_mb, int | float | None)
+    wrong = isinstance(memory_limit_mb, bool) or not isinstance(memory_limit_mb, int | float | np.number | None)
     if wrong or (memory_limit_mb is not None and not 1 <= memory_limit_mb < float("inf")):
         raise ValueError(f"memory_limit_mb={memory_limit_mb!r}: give MiB, 1 or more, or None for the free memory")
     if model.distribute_strategy.num_replicas_in_sync > 1 or tf.config.list_logical_devices("GPU"):

@@ -96,7 +96,7 @@ class Compiled:
 
         Raises:
             ConfigError: the outputs have masks.
-        DataError: the model does not take the inputs.
+            DataError: the model does not take the inputs.
         """
         changed: list[int] = []
         penalised: list[bool] = []

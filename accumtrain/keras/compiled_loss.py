@@ -112,7 +112,7 @@ def check_losses(compiled: Compiled) -> None:
         return compiled.model._compile_loss(targets[0], outputs, *targets[1:])
 
     try:
-        with watched(losses) as calls:
+        with watched(losses, {}) as calls:
             tf.function(values, autograph=False).get_concrete_function(compiled.targets, compiled.traced.outputs)
     except ValueError as error:
         raise ConfigError(str(error)) from error

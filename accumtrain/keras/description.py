@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import keras
+import numpy as np
 
 from accumtrain.data.fingerprint import digest
 
@@ -52,6 +53,8 @@ def _plain(value: Any) -> Any:
         return {str(key): _plain(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(each) for each in value]
+    if isinstance(value, np.generic):
+        return value.item()
     return value if isinstance(value, PLAIN) else type(value).__name__
 
 

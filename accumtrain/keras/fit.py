@@ -20,6 +20,7 @@ from accumtrain.keras.compiled_loss import check_losses, metric_names
 from accumtrain.keras.compiled_optimizer import inner_optimizer
 from accumtrain.keras.description import layers_digest, loss_text, optimizer_arguments
 from accumtrain.keras.given_examples import take_data
+from accumtrain.keras.split_train_step import SplitTrainStep
 from accumtrain.kinds.compiled import KIND, offered
 
 JOBS = ("train", "plan", "verify")
@@ -121,6 +122,8 @@ def _check(model: keras.Model, job: str) -> None:
         raise ConfigError(f"model is a {type(model).__name__}: give a keras.Model")
     if not model.compiled or model.optimizer is None:
         raise ConfigError(f"{model.name} is not compiled: call model.compile(optimizer, loss) first")
+    if isinstance(vars(model).get("train_step"), SplitTrainStep):
+        raise ConfigError(f"{model.name} has been given to accumulate: leave that out, and give fit the same steps")
     for method in ("train_step", "test_step", "compute_loss", "compute_metrics"):
         if getattr(type(model), method) is not getattr(keras.Model, method) or method in vars(model):
             raise ConfigError(
@@ -180,11 +183,15 @@ def _configuration(values: dict[str, Any], settings: Mapping[str, Any]) -> Confi
         raise ConfigError('settings must map dotted names to values, such as {"checkpoint.every": 50}')
     for key, value in settings.items():
         group, _, name = key.partition(".")
+        value = _number(value)
         if group == "ema":
             raise ConfigError(f"settings[{key!r}]: compile the model with an optimizer that has use_ema=True instead")
-        if group in OF_THE_MODEL or (group in values and (not name or name in values[group])):
+        given = values.get(group, {})
+        if name and not isinstance(given, Mapping):
+            raise ConfigError(f"settings[{key!r}]: {group} has one value and no keys; leave it out")
+        if group in OF_THE_MODEL or (group in values and (not name or name in given)):
             raise ConfigError(f"settings[{key!r}]: the compiled model or an argument of fit decides it; leave it out")
-        values = {**values, group: {**values.get(group, {}), name: value} if name else value}
+        values = {**values, group: {**given, name: value} if name else value}
     config = from_mapping(values)
     if config.run.on_nonfinite == "rollback":
         raise ConfigError(

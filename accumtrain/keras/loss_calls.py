@@ -19,6 +19,9 @@ CALL_ERRORS = (ValueError, TypeError, IndexError, tf.errors.OpError)  # of a fun
 OVER_BATCHES = (keras.losses.Dice, keras.losses.Tversky, keras.losses.Circle)  # Keras's own that may join examples
 
 
+Tried = dict[Any, bool]  # whether a loss is a mean over examples: by itself, and the shapes and dtypes that it gets
+
+
 @dataclass
 class LossCalls:
     """Calls of losses.
@@ -35,8 +38,11 @@ class LossCalls:
 
 
 @contextmanager
-def watched(losses: Sequence[keras.losses.Loss]) -> Iterator[LossCalls]:
+def watched(losses: Sequence[keras.losses.Loss], tried: Tried) -> Iterator[LossCalls]:
     """Records the calls of losses. Those that may join examples are tried with a made-up batch.
+
+    Args:
+        tried: what was found so far, and where it is kept: eager steps call a loss each time.
 
     Raises:
         ValueError: a loss is no `keras.losses.Loss` with its `call` alone, or has one number and can't be tried.
@@ -47,7 +53,7 @@ def watched(losses: Sequence[keras.losses.Loss]) -> Iterator[LossCalls]:
         if type(loss).__call__ is not keras.losses.Loss.__call__ or "call" in vars(loss):
             raise ValueError(f"the loss {loss.name} has a __call__ of its own: give its class a `call`, as Keras asks")
     for loss in distinct:
-        loss.call = _watched(loss, loss.call, calls)
+        loss.call = _watched(loss, loss.call, calls, tried)
     try:
         yield calls
     finally:
@@ -55,7 +61,7 @@ def watched(losses: Sequence[keras.losses.Loss]) -> Iterator[LossCalls]:
             del loss.call  # the method of the class is seen again
 
 
-def _watched(loss: keras.losses.Loss, call: Callable[..., Any], calls: LossCalls) -> Callable[..., Any]:
+def _watched(loss: keras.losses.Loss, call: Callable[..., Any], calls: LossCalls, tried: Tried) -> Callable[..., Any]:
     def watched_call(y_true: Any, y_pred: Any) -> Any:
         values = call(y_true, y_pred)
         if getattr(values, "_keras_mask", None) is not None:
@@ -63,8 +69,12 @@ def _watched(loss: keras.losses.Loss, call: Callable[..., Any], calls: LossCalls
         one_number = len(values.shape) == 0
         if one_number:
             calls.one_number.append(loss.name)
-        if (one_number or _may_join_examples(loss)) and not _is_mean(loss, call, y_true, y_pred, one_number):
-            calls.unlike_means.append(loss.name)
+        if one_number or _may_join_examples(loss):
+            given = tuple((tuple(each.shape[1:]), each.dtype) for each in keras.tree.flatten((y_true, y_pred)))
+            if (loss, given) not in tried:
+                tried[loss, given] = _is_mean(loss, call, y_true, y_pred, one_number)
+            if not tried[loss, given]:
+                calls.unlike_means.append(loss.name)
         return values
 
     return watched_call

@@ -14,18 +14,21 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from accumtrain.keras.loss_calls import LossCalls, watched
+from accumtrain.keras.loss_calls import LossCalls, Tried, watched
 
 
 class LossShare:
     """The weights of micro-batches' losses, by the reduction of the losses that a model is compiled with.
 
+    Args:
+        tried: see `watched`.
+
     Raises:
         ValueError: several losses have different reductions, or a loss has reduction=None.
     """
 
-    def __init__(self, model: keras.Model) -> None:
-        self._model = model
+    def __init__(self, model: keras.Model, tried: Tried) -> None:
+        self._model, self._tried = model, tried
         self._losses = [] if model._compile_loss is None else model._compile_loss._flat_losses
         reductions = {each.loss.reduction for each in self._losses}
         reductions = {"mean" if each == "sum_over_batch_size" else each for each in reductions} or {"mean"}
@@ -40,7 +43,7 @@ class LossShare:
 
     def watched(self) -> AbstractContextManager[LossCalls]:
         """In this context the loss of a micro-batch is computed."""
-        return watched([each.loss for each in self._losses])
+        return watched([each.loss for each in self._losses], self._tried)
 
     def of(self, part: tf.Tensor, y_pred: Any, sample_weight: Any, calls: LossCalls) -> tf.Tensor:
         """The weight of a micro-batch's loss, a scalar. The weights of all micro-batches need not sum to 1.
@@ -52,7 +55,8 @@ class LossShare:
             calls: of the losses, in this micro-batch.
 
         Raises:
-            ValueError: masks or weights differ between several losses, or a loss is no mean over examples.
+            ValueError: masks or weights differ between several losses, a loss is no mean over examples, or layers add
+                losses of their own beside one that masks or weights divide.
         """
         if not self._losses:
             return part
@@ -78,6 +82,12 @@ class LossShare:
             raise ValueError(
                 "several losses with masks, or with weights that divide them, can't be joined over micro-batches: "
                 "fit with the micro-batch and compile(optimizer=Accumulate(optimizer, steps))"
+            )
+        if len(self._model.losses) > sum(each.regularizer is not None for each in self._model.trainable_variables):
+            raise ValueError(
+                "add_loss and activity regularizers count by examples, and masks or weights divide the compiled loss, "
+                "so the two can't be joined over micro-batches: leave the one or the other out, or fit "
+                "with the micro-batch and compile(optimizer=Accumulate(optimizer, steps))"
             )
         return part * tf.reduce_mean(tf.cast(divisors[0], part.dtype))
 
@@ -108,7 +118,8 @@ class LossShare:
             )
         if self._reduction != "sum":
             return self.counted(loss, share)
-        others = [tf.reduce_sum(tf.cast(each, loss.dtype)) for each in self._model.losses]
+        # as Keras has added them: on replicas each takes its share
+        others = [tf.cast(self._model._aggregate_additional_loss(each), loss.dtype) for each in self._model.losses]
         return loss - (1.0 - part) * tf.add_n(others) if others else loss
 
 

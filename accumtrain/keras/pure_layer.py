@@ -6,6 +6,7 @@ weights, and the state that a forward pass changes, such as moving statistics an
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -15,6 +16,7 @@ import tensorflow as tf
 from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.order import after
 from accumtrain.backprop.pullback import Gradients, Pullback
+from accumtrain.models.counting_scope import CountingScope
 
 Tensors = dict[int, tf.Tensor]  # by the id of the Keras variable
 
@@ -26,6 +28,7 @@ class Values:
         weights: of the trainable variables.
         state: of all other variables, as the calls so far have left them.
         losses: scalars that the calls so far have added.
+        assignments: how often the calls so far have assigned each variable, by its id.
     """
 
     def __init__(self, layers: Iterable[keras.layers.Layer]):
@@ -41,13 +44,18 @@ class Values:
                     kind = self.weights if key in trainable else self.state
                     kind[key] = tf.convert_to_tensor(variable.value)
         self.losses: list[tf.Tensor] = []
+        self.assignments: Counter[int] = Counter()
         self._initial = dict(self.state)
 
     def hand_over(self, owner: keras.layers.Layer) -> None:
-        """Assigns the state that has changed and adds the losses to `owner`, as Keras would have done in the calls."""
+        """Assigns the state that has changed and adds the losses to `owner`, as Keras would have done in the calls.
+
+        A variable is assigned as often as in the calls, since accumulation refuses a batch norm that is called twice.
+        """
         for key, value in self.state.items():
             if value is not self._initial[key]:
-                self.variables[key].assign(value)
+                for _ in range(self.assignments[key]):
+                    self.variables[key].assign(value)
         for loss in self.losses:
             owner.add_loss(loss)
 
@@ -76,10 +84,11 @@ class PureLayer:
     def __call__(self, x: Any, mode: Mode) -> Any:
         self._state = {id(variable): self.values.state.get(id(variable)) for variable in self.layer.variables}
         # gradients of all uses of x inside the layer are then summed before others join them, in the order of a replay
-        y, losses, changed = self._compute(tf.nest.map_structure(tf.identity, x), self.values.weights)
+        y, scope, changed = self._compute(tf.nest.map_structure(tf.identity, x), self.values.weights)
         self.values.state |= changed
-        self.values.losses += losses
-        self.losses = len(losses)
+        self.values.losses += scope.losses
+        self.values.assignments += scope.assignments
+        self.losses = len(scope.losses)
         return y
 
     def pullback(self, x: Any, mode: Mode) -> tuple[Any, Pullback]:
@@ -89,12 +98,12 @@ class PureLayer:
         sources = [tensor for tensor in inputs if has_gradient(tensor)]
         with tf.GradientTape() as tape:
             tape.watch([sources, weights])
-            y, losses, _ = self._compute(x, dict(zip(map(id, own), weights, strict=True)))
+            y, scope, _ = self._compute(x, dict(zip(map(id, own), weights, strict=True)))
 
         def backward(d_y: Any) -> tuple[Any, Gradients]:
             pairs = list(zip(tf.nest.flatten(y), tf.nest.flatten(d_y), strict=True))
             pairs = [pair for pair in pairs if has_gradient(pair[0])] + list(
-                zip(losses, self.loss_gradients, strict=True)
+                zip(scope.losses, self.loss_gradients, strict=True)
             )
             targets, upstream = map(list, zip(*pairs, strict=True))
             gradients = iter(tape.gradient(targets, [*sources, *weights], output_gradients=upstream))
@@ -103,14 +112,14 @@ class PureLayer:
 
         return y, backward
 
-    def _compute(self, x: Any, weights: Tensors) -> tuple[Any, list[tf.Tensor], Tensors]:
-        """Output, losses and changed state of the layer, from the state before the pass that counts."""
+    def _compute(self, x: Any, weights: Tensors) -> tuple[Any, CountingScope, Tensors]:
+        """Output, scope and changed state of the layer, from the state before the pass that counts."""
         given = {id(v): weights[id(v)] if id(v) in weights else self._state[id(v)] for v in self.layer.variables}
-        scopes: list[keras.StatelessScope] = []
+        scopes: list[CountingScope] = []
 
         def call(x: Any) -> Any:
             mapping = [(variable, given[id(variable)]) for variable in self.layer.variables]
-            with keras.StatelessScope(mapping, collect_losses=True) as scope:
+            with CountingScope(mapping, collect_losses=True) as scope:
                 scopes.append(scope)
                 return self.layer(x, **self.arguments)
 
@@ -118,7 +127,7 @@ class PureLayer:
         (scope,) = scopes
         changed = {key: value for key, value in scope.state_mapping.items() if value is not given.get(key)}
         self._check(changed, given, weights)
-        return y, list(scope.losses), changed
+        return y, scope, changed
 
     def _check(self, changed: Tensors, given: Tensors, weights: Tensors) -> None:
         if changed.keys() - given.keys():

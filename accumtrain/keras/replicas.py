@@ -21,7 +21,12 @@ def apply_reduced(
 
     The sum is one collective operation, and it comes before the optimizer clips or looks for an overflow: Keras itself
     does both with the gradients of each replica.
+
+    Raises:
+        ValueError: no variable has a gradient.
     """
+    if all(each is None for each in gradients):
+        raise ValueError("no variable has a gradient: the loss does not depend on the trainable variables")
 
     def update(reduced: Sequence[tf.Tensor]) -> None:
         known = iter(reduced)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 
@@ -16,6 +17,15 @@ class Split:
     count: int | tf.Tensor
     size: int | tf.Tensor
     start: int | tf.Tensor
+
+
+def tensors_of(data: Any) -> Any:
+    """Nested arrays as tensors: an eager step gets those of NumPy. None, sparse and ragged values stay as they are."""
+
+    def tensor_of(value: Any) -> Any:
+        return tf.convert_to_tensor(value) if isinstance(value, np.ndarray) else value
+
+    return keras.tree.map_structure(tensor_of, data)
 
 
 def batch_size(data: Any) -> int | tf.Tensor:

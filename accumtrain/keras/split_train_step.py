@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import keras
@@ -10,9 +11,10 @@ import tensorflow as tf
 from accumtrain.keras.accumulate import accumulates
 from accumtrain.keras.accumulate_arguments import check_summable
 from accumtrain.keras.batch_statistics import BatchStatistics
+from accumtrain.keras.loss_calls import Tried
 from accumtrain.keras.loss_share import LossShare
 from accumtrain.keras.replicas import apply_reduced
-from accumtrain.keras.split_batch import Split, batch_size, splits, take
+from accumtrain.keras.split_batch import Split, batch_size, splits, take, tensors_of
 from accumtrain.models.counting_scope import CountingScope
 
 
@@ -21,6 +23,7 @@ class SplitTrainStep:
 
     def __init__(self, model: keras.Model, steps: int) -> None:
         self._model, self._steps = model, steps
+        self._tried: Tried = {}
 
     @tf.autograph.experimental.do_not_convert
     def __call__(self, data: Any) -> dict[str, tf.Tensor]:
@@ -37,9 +40,9 @@ class SplitTrainStep:
         check_summable(self._model.trainable_variables)
         with tf.init_scope():  # in a loop nothing can be built any more
             self._model._symbolic_build(data_batch=data)
-        batch = keras.utils.unpack_x_y_sample_weight(data)
+        batch = keras.utils.unpack_x_y_sample_weight(tensors_of(data))
         examples = batch_size(batch)
-        sums = BatchSums(self._model, examples)
+        sums = BatchSums(self._model, examples, self._tried)
         totals = sums.zeros()
         for split in self.splits(examples):
 
@@ -64,11 +67,12 @@ class BatchSums:
     Args:
         model: a compiled and built model.
         examples: number of examples of the batch.
+        tried: see `loss_calls.watched`.
     """
 
-    def __init__(self, model: keras.Model, examples: int | tf.Tensor) -> None:
+    def __init__(self, model: keras.Model, examples: int | tf.Tensor, tried: Tried) -> None:
         self._model, self._examples = model, examples
-        self._share, self._statistics = LossShare(model), BatchStatistics(model)
+        self._share, self._statistics = LossShare(model, tried), BatchStatistics(model)
         # what a forward pass and the metrics change; the next micro-batch goes on from there
         variables = [*model.non_trainable_variables, *model.metrics_variables]
         self._trackers = (
@@ -147,7 +151,10 @@ class BatchSums:
             None if place in self._missing else tf.cast(_mean(total, share), variable.dtype)
             for place, (total, variable) in enumerate(zip(totals["gradients"], model.trainable_variables, strict=True))
         ]
-        apply_reduced(model.optimizer, gradients, model.trainable_variables)
+        if gradients:
+            apply_reduced(model.optimizer, gradients, model.trainable_variables)
+        else:  # as Keras does
+            warnings.warn(f"{model.name} has no trainable weight, so nothing is learned", stacklevel=2)
         return model.get_metrics_result()
 
     def _given(self, weights: list[tf.Tensor], state: list[tf.Tensor]) -> list[tuple[keras.Variable, tf.Tensor]]:

@@ -32,7 +32,7 @@ def register_model(name: str, build: Code, config: type[ModelConfig] = ModelConf
         The dataclass of the row, for configurations written in Python.
 
     Raises:
-        ValueError: the name is taken, or has characters other than letters, digits, - and _.
+        ValueError: the name is taken, or has another form: a letter or _, then letters, digits, - and _.
         TypeError: `config` is not a dataclass that inherits from ModelConfig.
     """
     return _register(MODELS, name, build, config)
@@ -43,7 +43,7 @@ def register_optimizer(name: str, build: Code, config: type[OptimConfig] = Optim
 
     Args:
         build: a subclass of Optimizer, or "module:class". It is called with the keys of `config` as keyword arguments:
-            without `kind`, `clip_norm` and `adaptive_clip`, and with `lr` as `learning_rate`.
+            without `kind`, `rates`, `clip_norm` and `adaptive_clip`, and with `lr` as `learning_rate`.
         config: a dataclass that inherits from OptimConfig. What is returned and raised is as for `register_model`.
     """
     return _register(OPTIMIZERS, name, build, config)
@@ -86,7 +86,7 @@ def register_job(name: str, run: Code, file: str | None = None, **row: Any) -> N
         row: other attributes of `kinds.jobs.Job`, such as `needs_a_run=True`.
 
     Raises:
-        ValueError: the name is taken, or has characters other than letters, digits, - and _.
+        ValueError: the name is taken, or has another form: a letter or _, then letters, digits, - and _.
     """
     JOBS.add(Job(name, run, file or f"{name}.json", **row))
 

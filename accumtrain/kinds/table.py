@@ -82,10 +82,10 @@ class Table(Generic[Row]):
     rows: dict[str, Row] = field(default_factory=dict)
 
     def add(self, *rows: Row) -> None:
-        """Raises ValueError if a name is taken, or has characters other than letters, digits, - and _."""
+        """Raises ValueError if a name is taken, or is not a letter or _, then letters, digits, - and _."""
         for row in rows:
             if not row.name.replace("-", "_").isidentifier():
-                raise ValueError(f"{self.key}={row.name!r}: a name is a word of letters, digits, - and _")
+                raise ValueError(f"{self.key}={row.name!r}: a name is a letter or _, then letters, digits, - and _")
             if row.name in self.rows:
                 raise ValueError(f"{self.key}={row.name} is declared already; choose another name")
             self.rows[row.name] = row

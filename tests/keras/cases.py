@@ -70,6 +70,11 @@ def two_outputs() -> keras.Model:
     return keras.Model(inputs, outputs)
 
 
+def penalised() -> keras.Model:
+    regular = keras.layers.Dense(16, activation="tanh", kernel_regularizer="l2", activity_regularizer="l1")
+    return keras.Sequential([keras.Input((6,)), regular, keras.layers.Dense(CLASSES)])
+
+
 def vectors(draw: np.random.Generator, count: int) -> np.ndarray:
     return draw.normal(size=(count, 6))
 
@@ -86,6 +91,7 @@ CASES = {
         targets=lambda draw, count: {"kind": draw.integers(0, CLASSES, count), "size": draw.normal(size=(count, 1))},
         loss_weights={"kind": 1.0, "size": 0.5},
     ),
+    "summed": Case(penalised, vectors, keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum")),
 }
 
 

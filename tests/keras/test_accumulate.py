@@ -104,6 +104,14 @@ def test_attributes_are_those_of_the_optimizer():
         _ = optimizer.bet_1
 
 
+def test_variables_are_spared_from_weight_decay_as_by_the_optimizer():
+    optimizer = Accumulate(keras.optimizers.AdamW(0.1, weight_decay=0.5), np.int64(1))
+    optimizer.exclude_from_weight_decay(var_names=["bias"])
+    variables = [keras.Variable(np.ones(2), name=name) for name in ("kernel", "bias")]
+    optimizer.apply([tf.zeros(2)] * 2, variables)
+    np.testing.assert_allclose([variable.numpy() for variable in variables], [[0.95, 0.95], [1.0, 1.0]], rtol=1e-6)
+
+
 def test_a_callback_can_set_the_rate():
     model = model_with(Accumulate(keras.optimizers.SGD(1.0), 4))
     schedule = keras.callbacks.LearningRateScheduler(lambda epoch: 0.5**epoch)

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.keras import accumulate
+from accumtrain.keras.loss_calls import EXAMPLES
 
 LOSS = keras.losses.SparseCategoricalCrossentropy
 DRAW = np.random.default_rng(0)
@@ -233,6 +234,60 @@ def test_variables_of_nobody_are_refused():
 def test_steps_are_a_whole_number(steps):
     with pytest.raises(ValueError, match="steps="):
         accumulate(model_of(), steps)
+
+
+@pytest.mark.filterwarnings("ignore:`model.predict`")
+def test_eager_steps_are_the_same_and_try_a_loss_once():
+    calls = []
+
+    def own(y_true: Any, y_pred: Any) -> Any:
+        calls.append(y_pred.shape[0])
+        return keras.losses.sparse_categorical_crossentropy(y_true, y_pred, from_logits=True)
+
+    models = pair(steps=np.int64(4), loss=own, run_eagerly=True)
+    tried = []
+    for _ in range(2):
+        split, whole = (model.train_on_batch(X[:16], Y[:16]) for model in models)
+        np.testing.assert_allclose(split, whole, rtol=1e-5)
+        tried.append(calls.count(EXAMPLES))
+    assert_same(*models)
+    assert tried[0] == tried[1] > 0
+    assert calls.count(4) == 2 * 4
+
+
+def test_a_model_without_trained_weights_learns_nothing():
+    model = model_of(keras.layers.Dense(3))
+    model.trainable = False
+    model.compile("sgd", LOSS(from_logits=True))
+    before = model.get_weights()
+    with pytest.warns(UserWarning, match="has no trainable weight, so nothing is learned"):
+        accumulate(model, 2).train_on_batch(X[:4], Y[:4])
+    assert_same(model, model, 0)
+    for a, b in zip(before, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_loss_that_depends_on_no_weight_is_refused():
+    def build() -> keras.Model:
+        return model_of(keras.layers.Lambda(lambda x: keras.ops.stop_gradient(x)))
+
+    split, _ = pair(build, loss=lambda y_true, y_pred: keras.ops.sum(keras.ops.stop_gradient(y_pred), axis=-1))
+    with pytest.raises(ValueError, match="no variable has a gradient"):
+        split.train_on_batch(X[:4], Y[:4])
+
+
+@pytest.mark.parametrize("divides", ["mask", "weights"])
+def test_losses_of_layers_beside_masks_or_weights_that_divide_are_refused(divides):
+    def build() -> keras.Model:
+        first = keras.layers.Masking() if divides == "mask" else keras.layers.Identity()
+        dense = keras.layers.Dense(3, activity_regularizer="l1", kernel_regularizer="l2")
+        return keras.Sequential([keras.Input((5, 2)), first, dense])
+
+    reduction = "sum_over_batch_size" if divides == "mask" else "mean_with_sample_weight"
+    split, _ = pair(build, loss=LOSS(from_logits=True, reduction=reduction))
+    weights = {} if divides == "mask" else {"sample_weight": WEIGHTS.reshape(8, 5)}
+    with pytest.raises(ValueError, match="add_loss and activity regularizers count by examples"):
+        split.train_on_batch(DRAW.normal(size=(8, 5, 2)), DRAW.integers(0, 3, (8, 5)), **weights)
 
 
 @pytest.mark.slow

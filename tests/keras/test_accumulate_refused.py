@@ -31,6 +31,12 @@ def test_mistakes_are_refused(arguments, message):
         Accumulate(*arguments)
 
 
+@pytest.mark.parametrize("ratio", [None, "0.1", -0.1, float("nan")], ids=str)
+def test_an_adaptive_clip_is_a_number(ratio):
+    with pytest.raises(ValueError, match="adaptive_clip="):
+        Accumulate(keras.optimizers.SGD(), 2, adaptive_clip=ratio)
+
+
 def test_other_variables_in_the_same_window_are_refused():
     optimizer = Accumulate(keras.optimizers.SGD(0.1), 2)
     variables = [keras.Variable([1.0]), keras.Variable([1.0])]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -201,6 +202,21 @@ def test_a_frozen_base_called_without_training_stays_as_it_is() -> None:
     before = [variable.numpy() for variable in base.variables]
     run(model, data_of(CASES["mlp"]))
     assert all(np.array_equal(a, b.numpy()) for a, b in zip(before, base.variables, strict=True))
+
+
+def test_numbers_of_numpy_are_those_of_python() -> None:
+    def build(number: Callable[[float], Any]) -> keras.Model:
+        keras.utils.set_random_seed(1)
+        model = mlp()
+        schedule = keras.optimizers.schedules.ExponentialDecay(number(0.01), 2, number(0.9))
+        model.compile(keras.optimizers.AdamW(schedule, weight_decay=number(0.1)), CROSS_ENTROPY)
+        return model
+
+    ours, plain = build(np.float64), build(float)
+    run(ours, data_of(CASES["mlp"]), run_name="numpy", settings={"checkpoint.every": np.int64(3)})
+    run(plain, data_of(CASES["mlp"]), run_name="python", settings={"checkpoint.every": 3})
+    for a, b in zip(ours.get_weights(), plain.get_weights(), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5)  # Keras computes the rate of NumPy's numbers in float64
 
 
 def test_moving_statistics_are_those_of_all_micro_batches() -> None:

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import accumtrain
 from accumtrain.errors import AccumtrainError, ConfigError, DataError
-from accumtrain.keras import Accumulate
+from accumtrain.keras import Accumulate, accumulate
 from tests.keras.cases import CASES, mlp
 from tests.keras.fit_cases import SIZE, Numbers, compiled, data_of, run
 
@@ -104,6 +104,7 @@ def masked() -> keras.Model:
         (mlp, {}, "is not compiled: call model.compile"),
         (lambda: "resnet50", {}, "model is a str: give a keras.Model"),
         (lambda: compiled(lambda: OwnStep([keras.layers.Dense(4)])), {}, "has a train_step of its own"),
+        (lambda: accumulate(compiled(), 4), {}, "given to accumulate: leave that out, and give fit the same steps"),
         (frozen, {}, "all weights of .* are frozen: set trainable=True"),
         (lambda: compiled(loss=IGNORING), {}, "leaves some targets out, as ignore_class does"),
         (lambda: compiled(loss=sum_of_squares), {"targets": 4}, "not the mean of the losses of its examples"),
@@ -143,6 +144,7 @@ def masked() -> keras.Model:
         (compiled, {"run_name": "a/b"}, "run.name=a/b"),
         (compiled, {"settings": {"optim.lr": 1}}, "the compiled model or an argument of fit decides it"),
         (compiled, {"settings": {"batch_size": 1}}, "the compiled model or an argument of fit decides it"),
+        (compiled, {"settings": {"batch_size.x": 1}}, "batch_size has one value and no keys"),
         (compiled, {"settings": {"train.step": 1}}, "train.step: no such key"),
         (compiled, {"settings": {"ema.decay": 0.9}}, "compile the model with an optimizer that has use_ema=True"),
         (compiled, {"settings": {1: 2}}, "settings must map dotted names to values"),

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 from keras import layers
 
-from accumtrain.keras import Recompute, ReversibleSequence, recompute
+from accumtrain.keras import Recompute, ReversibleSequence, accumulate, recompute
 from benchmarks.asked import bytes_asked_at_peak
 
 # else the graph optimizer sums in another order where a graph is one piece
@@ -181,6 +181,25 @@ def test_fit_gives_the_weights_of_the_plain_model():
         model.fit(images(8, 8, 8, 3), tf.ones([8, 3]), batch_size=4, epochs=2, shuffle=False, verbose=0)
         found.append(model.get_weights())
     assert_same_bits(*found)
+
+
+class TwoCalls(keras.layers.Layer):
+    """Normalises two batches by one layer, as siamese networks do."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.norm = layers.BatchNormalization()
+
+    def call(self, x, training=None):
+        return self.norm(self.norm(x, training=training) + 1.0, training=training)
+
+
+@pytest.mark.parametrize("wrap", [as_it_is, recompute, lambda layer: recompute(recompute(layer))])
+def test_a_batch_norm_that_is_called_twice_is_seen_within(wrap):
+    model = keras.Sequential([keras.Input((6,)), wrap(TwoCalls()), layers.Dense(3)])
+    model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match="is called 2 times in one pass"):
+        accumulate(model, 2).train_on_batch(images(4, 6), images(4, 3))
 
 
 def test_a_second_derivative_is_refused():
