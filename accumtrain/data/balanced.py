@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
+from accumtrain.data.labels import UNREADABLE
 from accumtrain.data.stream import CLASS_ORDER, ORDER, hash64, permute
 
 
@@ -18,10 +19,11 @@ def balanced_order(labels: np.ndarray, seed: int) -> Callable[[tf.Tensor], tuple
     of (labels, seed, position), as `example_at` is of (size, seed, position).
 
     Args:
-        labels: of the split, int [size].
+        labels: of the split, int [size]. Examples whose label is UNREADABLE do not appear.
         seed: decides all orders.
     """
     members = np.argsort(labels, kind="stable")  # examples by class
+    members = members[labels[members] != UNREADABLE]
     _, first, size = np.unique(labels[members], return_index=True, return_counts=True)
     classes = len(size)
 

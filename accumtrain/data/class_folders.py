@@ -83,7 +83,12 @@ def _split_folders(root: Path) -> dict[str, Path]:
         if found:
             folders[split] = found[0]
     if len(folders) == 1:
-        raise DataError(f"{root} has train/ but neither test/ nor val/: add one, or give data.path={root / 'train'}")
+        others = [each.name for each in _visible(root) if each.is_dir() and each.name != "train"]
+        remedy = f"add one, or give data.path={root / 'train'}"
+        if others:
+            some = ", ".join(others[:_NAMED]) + (", ..." if len(others) > _NAMED else "")
+            remedy = f"add one; if train is a class as {some} may be, give its folder another name"
+        raise DataError(f"{root} has train/ but neither test/ nor val/: {remedy}")
     return folders
 
 

@@ -37,6 +37,7 @@ _OTHERS = {b"GIF8": "a GIF", b"II*\0": "a TIFF", b"MM\0*": "a TIFF"}
 _HEIF = b"ftyp"  # from byte 4 on: also of AVIF and of films
 _ORIENTATION = 0x0112  # tag of EXIF
 _DEPTH, _COLOUR = slice(24, 25), slice(25, 26)  # bytes of a PNG: bits of a channel; 4 and 6 have transparency
+_START, _SCAN = b"\xff\xd8", b"\xff\xda"  # markers of a JPEG: its beginning, and that of its pixels
 _NO_HEADER = (OSError, SyntaxError, ValueError, EOFError, struct.error)  # what Pillow raises for a damaged one
 
 
@@ -93,10 +94,19 @@ def _header(file: Path) -> Header:
 
 
 def _may_be_unusual(head: bytes) -> bool:
-    """Whether it is worth to look closer, which takes ten times as long."""
+    """Whether it is worth to look closer, which takes ten times as long: also where the header goes on after `head`."""
     if head.startswith(PNG):
-        return b"eXIf" in head or b"tRNS" in head or head[_DEPTH] > b"\x08" or head[_COLOUR] in (b"\x04", b"\x06")
-    return not head.startswith(JPEG) or b"Exif" in head or b"Adobe" in head
+        told = b"eXIf" in head or b"tRNS" in head or b"IDAT" not in head
+        return told or head[_DEPTH] > b"\x08" or head[_COLOUR] in (b"\x04", b"\x06")
+    return not head.startswith(JPEG) or b"Exif" in head or b"Adobe" in head or not _reaches_scan(head)
+
+
+def _reaches_scan(head: bytes) -> bool:
+    """Whether the beginning of a JPEG holds all segments before its pixels: each is a marker, and a length after it."""
+    at = len(_START)
+    while at + 4 <= len(head) and head[at : at + 2] != _SCAN:
+        at += 2 + int.from_bytes(head[at + 2 : at + 4], "big")
+    return head[at : at + 2] == _SCAN
 
 
 def _looked_into(stream: BinaryIO, head: bytes) -> Header:

@@ -34,7 +34,7 @@ def check_predict(config: Config) -> None:
 
 
 def named_images(text: str) -> NamedImages:
-    """The images that `text` names. A file that is named itself, or by a glob, may have any name.
+    """The images that `text` names, each once. A file that is named itself, or by a glob, may have any name.
 
     Raises:
         DataError: there is none, a folder can't be read, or a name is not UTF-8.
@@ -45,6 +45,7 @@ def named_images(text: str) -> NamedImages:
             _add_folder(named, place)
         else:
             named.files.append(place)
+    named.files, named.ignored = ([*dict.fromkeys(found)] for found in (named.files, named.ignored))
     if not named.files:
         raise DataError(f"predict.input={text}: holds no image; their names end in {', '.join(IMAGE_SUFFIXES)}")
     for file in named.files:

@@ -101,15 +101,15 @@ def _save(stamps: dict[str, Stamp], index: dict[str, np.ndarray]) -> None:
     for place in _places(list(stamps)):
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=place.parent, prefix=place.name, delete=False) as file:
-                partial = Path(file.name)
+            with tempfile.TemporaryDirectory(dir=place.parent, prefix=place.name) as folder:
+                partial = Path(folder) / place.name  # which others may read, as a temporary file's owner alone may
                 np.savez(
-                    file,
+                    partial,
                     stamps=np.array(list(stamps.values()), np.int64),  # [shards, 2]
                     counts=np.array(counts, np.int64),  # [shards]
                     starts=np.concatenate(list(index.values())),
                 )
+                partial.replace(place)
         except OSError:
-            continue  # not writable: the next place, or no index is kept
-        partial.replace(place)
+            continue  # not writable, or another user's in a shared folder: the next place, or no index is kept
         return

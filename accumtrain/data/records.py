@@ -35,6 +35,7 @@ class RecordSplit(EncodedSplit):
         self._image_feature = config.image_feature
         self._label_feature = config.label_feature
         self._num_classes = num_classes
+        self._rule, self._remedy = config.about_labels(num_classes)
 
     def read(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         images, labels = tf.numpy_function(self._fetch, [index], [tf.string, tf.int32])
@@ -81,11 +82,7 @@ class RecordSplit(EncodedSplit):
         image = self._one_value(index, features, self._image_feature, "bytes_list", "data.image_feature")
         label = self._one_value(index, features, self._label_feature, "int64_list", "data.label_feature")
         if not 0 <= label < self._num_classes:
-            raise BadExample(
-                self.name(index),
-                f"has label {label}, with data.num_classes={self._num_classes} labels are 0..{self._num_classes - 1}",
-                "correct the one or the other",
-            )
+            raise BadExample(self.name(index), f"has label {label}, {self._rule}", self._remedy)
         return image, label
 
     def _one_value(self, index: int, features: Any, feature: str, kind: str, key: str) -> Any:

@@ -43,7 +43,8 @@ def largest_difference(exported: Exported, path: Path) -> float:
         with np.load(outputs) as answers:
             if answers["class_names"].tolist() != exported.class_names:
                 raise VerificationError("the class names in what was written are not those of the run")
-            return max(float(np.abs(answers[name] - _own(exported, each)).max()) for name, each in images.items())
+            differences = [np.abs(answers[name] - _own(exported, each)).max() for name, each in images.items()]
+            return float(np.max(differences))  # which is NaN if one is, as Python's max may not be
 
 
 def _own(exported: Exported, images: np.ndarray) -> np.ndarray:

@@ -33,10 +33,8 @@ class CompiledOptimizer(Optimizer):
         """Raises TypeError if a variable is neither float32 nor float64."""
         optimizer, own = self._of_model()
         if [id(variable.value) for variable in own] != [id(variable) for variable in variables]:
-            views = [WeightView(Parameter(variable, decayed=False)) for variable in variables]
-            spared = [view for view, weight in zip(views, own, strict=True) if not optimizer._use_weight_decay(weight)]
-            optimizer, own = type(optimizer).from_config(optimizer.get_config()), views
-            optimizer.exclude_from_weight_decay(spared)  # which a configuration does not hold
+            optimizer = type(optimizer).from_config(optimizer.get_config())
+            own = [WeightView(Parameter(variable, decayed=False)) for variable in variables]
         self._of_model = lambda: (optimizer, own)
         super().build(variables, decayed)
 

@@ -132,6 +132,11 @@ class TfdsConfig(DataConfig):
     image_feature: str = "image"
     label_feature: str = "label"
 
+    def about_labels(self, num_classes: int) -> tuple[str, str]:
+        """Which labels there are, and what to do about another one, such as -1 in a split without labels."""
+        rule = f"and those of {self.name} are 0..{num_classes - 1}"
+        return rule, "choose another data.train_split, data.test_split or data.label_feature"
+
     @property
     def label(self) -> str:
         return self.name
@@ -212,6 +217,11 @@ class TfrecordConfig(DataConfig):
     image_feature: str = "image/encoded"
     label_feature: str = "image/class/label"
     num_classes: Annotated[int, CLASSES] = required("10")
+
+    def about_labels(self, num_classes: int) -> tuple[str, str]:
+        """Which labels there are, and what to do about another one."""
+        rule = f"with data.num_classes={num_classes} labels are 0..{num_classes - 1}"
+        return rule, "correct the one or the other"
 
 
 SOURCES: Table[Kind[DataConfig]] = Table("data.kind")

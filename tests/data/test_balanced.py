@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from accumtrain.data.balanced import balanced_order
-from accumtrain.data.labels import class_counts
+from accumtrain.data.labels import UNREADABLE, class_counts
 from accumtrain.data.open_data import open_data
 from accumtrain.data.source import ArraySplit
 from accumtrain.data.stream import ORDER, hash64, permute
@@ -54,3 +54,12 @@ def test_labels_are_read_once_in_order() -> None:
     assert split.known_labels is not None
     np.testing.assert_array_equal(split.known_labels, LABELS)
     assert sum(class_counts(open_data(DigitsConfig(), 0).train, 10)) == 1437
+
+
+def test_unreadable_examples_never_appear() -> None:
+    labels = np.where(np.arange(27) % 5 == 0, UNREADABLE, LABELS)
+    index = balanced_order(labels, 3)(tf.range(400, dtype=tf.int64))[1].numpy()
+    readable = np.flatnonzero(labels != UNREADABLE)
+    assert set(index) == set(readable)
+    blocks = labels[index].reshape(-1, len(np.unique(labels[readable])))
+    assert (np.sort(blocks, axis=1) == np.unique(labels[readable])).all()

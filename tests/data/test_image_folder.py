@@ -132,6 +132,7 @@ def break_train_alone(root: Path) -> None:
             r"2 files named as an image .*ant/03.png has no PNG, JPEG, WebP or BMP inside; .*bee/04.png is empty",
         ),
         (break_train_alone, r"has train/ but neither test/ nor val/"),
+        (break_train_alone, r"if train is a class as ant, bee may be, give its folder another name"),
     ],
 )
 def test_refused(

@@ -14,7 +14,7 @@ from PIL import Image, ImageOps
 
 from accumtrain.data.digits import load_digits
 from accumtrain.data.image_files import open_files
-from accumtrain.data.image_header import fault_in
+from accumtrain.data.image_header import fault_in, unusual_headers
 from accumtrain.data.images import decode, decode_window, limited, size_of
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import eval_batches
@@ -174,6 +174,19 @@ def test_exif_orientation(turned: list[Path], augment: str) -> None:
     (batch,) = eval_batches(data, batch=len(turned))
     assert np.abs(batch["image"] * 255 - expected[None]).max() <= LOSSY
     assert data.notes[0].startswith(f"turned upright, as their EXIF orientation says: {len(turned) - 3} files: ")
+
+
+def test_exif_behind_a_long_profile(tmp_path: Path) -> None:
+    profile = np.random.default_rng(0).bytes(9000)
+    jpeg = encoded(photo(), "JPEG", exif=exif(6))
+    segment = b"\xff\xe2" + (6002).to_bytes(2, "big") + profile[:6000]
+    jpeg = jpeg[:2] + segment + jpeg[2:]
+    files = [tmp_path / "photo.jpg", tmp_path / "photo.png", tmp_path / "plain.jpg"]
+    files[0].write_bytes(jpeg)
+    files[1].write_bytes(encoded(photo(), "PNG", exif=exif(6), icc_profile=profile))
+    files[2].write_bytes(encoded(photo(), "JPEG", icc_profile=profile))
+    found = unusual_headers(files)
+    assert {file.name: header.orientation for file, header in found.items()} == {"photo.jpg": 6, "photo.png": 6}
 
 
 @pytest.mark.parametrize("tag", [0, 9])

@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.data import resident
+from accumtrain.data.labels import class_counts
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import eval_batches, train_batches
 from accumtrain.data.source import Data
@@ -197,3 +198,13 @@ def test_what_contradicts_the_configuration_still_ends_the_run(make_folder: Fold
     with pytest.raises(DataError, match=r"bee/02.png is 9 x 6 pixels, other images are 6 x 6 pixels: set data.image"):
         data.train.inspect_recent()
     assert data.skipped == []
+
+
+def test_labels_of_damaged_records_do_not_count(make_shards, tfrecord_config) -> None:
+    train, _ = make_shards("train", (10,))[0], make_shards("test", (4,))
+    content = bytearray(train.read_bytes())
+    for number in (1, 4):  # labels go round 0, 1, 2
+        content[nth(train, b"IDAT", number)] ^= 1
+    train.write_bytes(content)
+    data = open_data(tfrecord_config(on_error="skip"), seed=0)
+    assert class_counts(data.train, 3) == [4, 1, 3]

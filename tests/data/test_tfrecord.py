@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from itertools import pairwise
@@ -84,19 +85,58 @@ def test_index_goes_to_the_cache_where_data_is_read_only(
     make_shards: MakeShards, cache_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths = make_shards("train")
-    make = record_index.tempfile.NamedTemporaryFile
+    make = record_index.tempfile.TemporaryDirectory
 
     def refuse(**options: object) -> object:
         if options["dir"] == paths[0].parent:
             raise PermissionError
         return make(**options)
 
-    monkeypatch.setattr(record_index.tempfile, "NamedTemporaryFile", refuse)
+    monkeypatch.setattr(record_index.tempfile, "TemporaryDirectory", refuse)
     index_shards(names(paths))
     assert len(list((cache_home / "accumtrain").glob("index_*.npz"))) == 1
     assert not list(paths[0].parent.glob(".accumtrain_index_*"))
     monkeypatch.setattr(record_index, "_walk", None)
     assert len(index_shards(names(paths))) == 3
+
+
+def test_index_of_another_user_in_a_shared_folder_stays(
+    make_shards: MakeShards, cache_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = make_shards("train")
+    replace = Path.replace
+
+    def refuse(self: Path, target: Path) -> Path:
+        if target.parent == paths[0].parent:
+            raise PermissionError
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    assert len(index_shards(names(paths))) == 3
+    assert len(list((cache_home / "accumtrain").glob("index_*.npz"))) == 1
+    assert not list(paths[0].parent.glob(".accumtrain_index_*"))
+
+
+def test_index_that_does_not_fit_on_the_disk_leaves_nothing(
+    make_shards: MakeShards, cache_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(file: Path, **arrays: object) -> None:
+        file.write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    paths = make_shards("train")
+    monkeypatch.setattr(record_index.np, "savez", full)
+    assert len(index_shards(names(paths))) == 3
+    assert not list(paths[0].parent.glob(".accumtrain_index_*"))
+    assert not list((cache_home / "accumtrain").iterdir())
+
+
+def test_index_may_be_read_by_others(make_shards: MakeShards) -> None:
+    paths = make_shards("train")
+    index_shards(names(paths))
+    (place,) = paths[0].parent.glob(".accumtrain_index_*")
+    (paths[0].parent / "plain").touch()
+    assert place.stat().st_mode == (paths[0].parent / "plain").stat().st_mode
 
 
 # --- what is refused --------------------------------------------------------------------------------------------

@@ -111,6 +111,16 @@ def test_table_and_files(here, command):
     assert all(0 < each["probability"] <= 1 and len(each["top"]) == 2 for each in objects)
 
 
+@pytest.mark.parametrize("pattern", ["new/**", "new/**/*", "ne*"])
+def test_a_glob_of_folders_and_files_names_each_image_once(pattern, here, command):
+    (here / "new/sub/deeper").mkdir()
+    shutil.copy(here / "new/sub/0.PNG", here / "new/sub/deeper/3.PNG")
+    answer = command("job=predict", "run.name=plain", f"predict.input={pattern}")
+    assert answer.code == 0, answer.err
+    files = [each["file"] for each in lines(here / "runs/plain/predictions.jsonl")]
+    assert sorted(files) == [*(f"new/sub/{n}.PNG" for n in range(3)), "new/sub/deeper/3.PNG"]
+
+
 def test_the_data_is_not_needed(here, command):
     """The names come from images.json, although data.path is elsewhere by now."""
     config = here / "runs/plain/config.yaml"

@@ -10,7 +10,7 @@ import pytest
 
 from accumtrain.kinds.groups import GROUPS
 from accumtrain.kinds.model_keys import ModelConfig
-from accumtrain.kinds.register import register_loss, register_model
+from accumtrain.kinds.register import register_data, register_loss, register_model
 from accumtrain.shell import extensions
 
 REGISTER = """
@@ -47,6 +47,13 @@ def installed(monkeypatch, tmp_path):
         monkeypatch.setattr(extensions, "entry_points", lambda group: [point] if group == extensions.EXTENSIONS else [])
 
     return install
+
+
+@pytest.mark.parametrize("name", ["3dnet", "a net", "net/2", "", "digits"])
+def test_names_of_rows(name):
+    message = "declared already" if name == "digits" else "a name is a letter or _, then letters, digits, - and _"
+    with pytest.raises(ValueError, match=message):
+        register_data(name, "mine:open_net")
 
 
 def test_a_registered_row_is_a_choice_with_its_keys(command, fake_job):
