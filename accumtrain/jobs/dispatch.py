@@ -17,7 +17,8 @@ from accumtrain.planning.memory_budget import with_least_memory, with_memory_set
 from accumtrain.process import environment
 from accumtrain.process.interrupt import Interrupt, Stopped, StopSignals, nothing_saved
 from accumtrain.runs.files import write_json
-from accumtrain.runs.folder import open_folder, result_file
+from accumtrain.runs.folder import folder_of, open_folder, result_file
+from accumtrain.runs.lock import check_free
 
 
 def run(config: Config) -> dict[str, Any] | None:
@@ -53,6 +54,8 @@ def run(config: Config) -> dict[str, Any] | None:
 def _run_job(config: Config, job: Job) -> dict[str, Any] | None:
     """Runs the job and writes its result, or what its error has left of it."""
     try:
+        if job.trains and not config.device.has_workers:  # the chief of several holds the lock for all
+            check_free(folder_of(config))
         with chosen_kernels(with_least_memory(config), job):
             config = with_memory_settled(config) if job.probed else with_least_memory(config)
             if not job.in_children:

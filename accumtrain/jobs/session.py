@@ -37,6 +37,7 @@ from accumtrain.jobs.recovery import Recovery, warn_of_rate_jump
 from accumtrain.jobs.starting import begin_with_weights, digest
 from accumtrain.jobs.summary import batch_sizes, results, speed_and_memory
 from accumtrain.planning.auto_steps import with_accum_steps_resolved
+from accumtrain.planning.kernel_choice import record_kernels
 from accumtrain.planning.tensorflow_errors import in_user_words
 from accumtrain.planning.worker_share import own_share
 from accumtrain.process.interrupt import Interrupt
@@ -71,6 +72,7 @@ class Session:
             AccumtrainError: the folder, the data, the devices or a checkpoint can't be used.
         """
         with run_folder(config) as run:
+            record_kernels(config)
             steps = with_accum_steps_resolved(own_share(config)).accum.count
             devices = resolve(config.device)
             data = open_data(config.data, config.run.seed)

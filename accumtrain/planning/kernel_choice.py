@@ -12,7 +12,7 @@ from accumtrain.config.schema import Config
 from accumtrain.console import say, warn
 from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.kinds.groups import are_own_rows
-from accumtrain.kinds.jobs import Job
+from accumtrain.kinds.jobs import JOBS, Job
 from accumtrain.planning.kernel_comparison import IN_16_BITS, LIBRARY, KernelKinds, seconds_of_each
 from accumtrain.process import environment
 from accumtrain.process.environment import ONEDNN
@@ -47,10 +47,7 @@ def chosen_kernels(config: Config, job: Job) -> Iterator[None]:
         return
     before = os.environ.get(kinds.variable)
     goes_on = job.needs_a_run or (job.trains and has_checkpoints(folder_of(config)))  # a run that is there
-    used = _decide(config, kinds, goes_on=goes_on)
-    if job.trains:
-        _record(config, kinds, used, goes_on=goes_on)
-    os.environ[kinds.variable] = used
+    os.environ[kinds.variable] = _decide(config, kinds, goes_on=goes_on)
     try:
         yield
     finally:
@@ -146,10 +143,14 @@ def _recorded(config: Config, kinds: KernelKinds) -> str | None:
     return used
 
 
-def _record(config: Config, kinds: KernelKinds, used: str, *, goes_on: bool) -> None:
-    """Leaves what a run begins with in its folder."""
-    path = folder_of(config) / f"{kinds.stem}.json"
-    if goes_on and path.exists():
+def record_kernels(config: Config) -> None:
+    """Leaves in a run's folder which kernels it begins with. Call it within `chosen_kernels`, with the run's lock."""
+    job, folder = JOBS[config.job], folder_of(config)
+    kinds = _open_kinds(config, job)
+    if kinds is None or kinds.variable not in os.environ or not job.trains:
         return
-    with suppress(OSError, CheckpointError):  # a full disk is told by what can't do without it
-        write_json(path, {USED: used})
+    path = folder / f"{kinds.stem}.json"
+    if path.exists() and has_checkpoints(folder):  # of what has ended before its first checkpoint it is no record
+        return
+    with suppress(CheckpointError):  # a full disk is told by what can't do without it
+        write_json(path, {USED: os.environ[kinds.variable]})

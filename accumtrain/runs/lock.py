@@ -82,6 +82,13 @@ class Lock:
             os.close(self._held.pop())  # which releases its lock
 
 
+def check_free(folder: Path) -> None:
+    """Raises ConfigError if another process trains in a folder, so that nothing slow is done before it is refused."""
+    if (folder / LOCK).exists():
+        with Lock(folder):
+            pass
+
+
 def _owner() -> str:
     started = time.strftime("%Y-%m-%d %H:%M:%S %z")
     return json.dumps({"host": socket.gethostname(), "process": os.getpid(), "started": started})

@@ -14,6 +14,7 @@ import tensorflow as tf
 from PIL import Image
 
 from accumtrain.errors import CheckpointError, ConfigError, DataError, Preempted
+from accumtrain.jobs import dispatch
 from accumtrain.jobs.dispatch import run
 from accumtrain.process.program import own_program
 from accumtrain.runs.run import Run
@@ -75,6 +76,13 @@ def trained(trained_once, tmp_path):
 def test_the_lock_is_taken_before_the_data_is_opened(config, monkeypatch):
     with Run(config()), pytest.raises(ConfigError, match="is training in"):
         run(config(data=Path("/nowhere")))
+
+
+@pytest.mark.parametrize("first", ["chosen_kernels", "with_memory_settled"])
+def test_the_lock_is_asked_for_before_anything_is_timed_or_probed(config, monkeypatch, first):
+    monkeypatch.setattr(dispatch, first, None)
+    with Run(config()), pytest.raises(ConfigError, match="is training in"):
+        run(config())
 
 
 @pytest.mark.parametrize("name", [".lock", "metrics.jsonl"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -13,7 +14,7 @@ from accumtrain.errors import ConfigError, DataError
 from accumtrain.kinds.jobs import JOBS
 from accumtrain.planning import kernel_choice as module
 from accumtrain.planning import kernel_comparison as comparison
-from accumtrain.planning.kernel_choice import chosen_kernels
+from accumtrain.planning.kernel_choice import chosen_kernels, record_kernels
 from accumtrain.process import environment
 from accumtrain.process.environment import KERNELS_16BIT, ONEDNN
 from accumtrain.runs.folder import folder_of
@@ -67,6 +68,7 @@ def config(compose, tmp_path):
 def chosen(config, job="train", variable=ONEDNN):
     """The value of the variable within a job."""
     with chosen_kernels(config, JOBS[job]):
+        record_kernels(replace(config, job=job))
         return environment.os.environ.get(variable)
 
 
@@ -75,6 +77,7 @@ def begin(config, job="train"):
     folder = folder_of(config)
     folder.mkdir(exist_ok=True)
     with chosen_kernels(config, JOBS[job]):
+        record_kernels(config)
         (folder / "checkpoints/step-1").mkdir(parents=True)
         (folder / "checkpoints/step-1/state.index").touch()
 
