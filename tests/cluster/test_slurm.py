@@ -128,6 +128,35 @@ def test_a_killed_job_continues_from_its_checkpoint_to_the_bit(script):
     assert_same_bits("whole", "killed", 400)
 
 
+def replace_program(folder: Path, script: str) -> None:
+    """Puts a script in the place of accumtrain. The fixture restores the PATH."""
+    program = folder / "bin" / "accumtrain"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/bash\n{script}\n")
+    program.chmod(0o755)
+    os.environ["PATH"] = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
+
+
+def test_a_worker_that_fails_by_itself_ends_the_job_with_its_code(folder):
+    """The others end with 75 then, which is no reason to start all of them again."""
+    fails = 'if [ "$SLURM_PROCID" = 1 ]; then set -- "$@" data=folder data.path=/nowhere; fi'
+    replace_program(folder, f'{fails}\nexec {PROGRAM} "$@"')
+    job = sbatch("workers.sbatch", *SMALL, "accum.steps=2", "train.steps=10", "run.name=alone")
+    assert ended(job) == ("FAILED", "3:0"), log(job)
+    assert state_of(job)["Restarts"] == "0"
+    assert "/nowhere is not a directory" in log(job)
+    assert not list(folder.glob(".accumtrain-*"))
+
+
+@pytest.mark.parametrize("script", ["train.sbatch", "workers.sbatch"])
+def test_srun_is_asked_for_the_processors_of_the_job(script, folder):
+    """A cluster that binds tasks to processors binds them to one each otherwise. This one does not bind."""
+    replace_program(folder, 'echo "a task of $SRUN_CPUS_PER_TASK"')
+    job = sbatch(script, options=("--nodes=1", "--cpus-per-task=2"))
+    assert ended(job) == ("COMPLETED", "0:0"), log(job)
+    assert "a task of 2" in log(job)
+
+
 def sweep(*overrides: str) -> subprocess.Popen[str]:
     launcher = ("hydra/launcher=submitit_slurm", "hydra.launcher.partition=all", "hydra.launcher.mem_gb=null")
     command = [str(PROGRAM), "-m", *launcher, "hydra.launcher.timeout_min=20", *SMALL, *overrides]
