@@ -24,7 +24,7 @@ from typing import IO, Any, TextIO
 from accumtrain.console import format_seconds, say
 from accumtrain.errors import AccumtrainError
 from accumtrain.kinds.table import load
-from accumtrain.process.interrupt import end_on_signals
+from accumtrain.process.interrupt import SIGNALS, end_on_signals
 
 REQUEST, ANSWER, DOING, LAST_WORDS = "request.json", "answer.json", "doing", "stderr"
 TASK = "task"  # key of a request: "module:function" that the child calls
@@ -217,7 +217,7 @@ def _copy_lines(source: IO[bytes], target: TextIO, label: str) -> None:
 
 def serve(folder: Path) -> int:
     """Runs the task of the request in the folder. Returns the exit code."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # a sweep with parallel jobs blocks it
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # a sweep with parallel jobs blocks those of a terminal
     end_on_signals()
     threading.Thread(target=_end_with_parent, args=(folder,), daemon=True).start()
     request = json.loads((folder / REQUEST).read_text())

@@ -21,13 +21,13 @@ def end_on_signals() -> None:
 
     Signals that are ignored, as SIGHUP is under nohup, stay ignored.
     """
-    for number in _heeded():
+    for number in heeded():
         signal.signal(number, _end)
 
 
 def raise_on_signals() -> None:
     """From now on each signal raises KeyboardInterrupt, as Ctrl-C does in Python."""
-    for number in _heeded():
+    for number in heeded():
         signal.signal(number, signal.default_int_handler)
 
 
@@ -37,7 +37,8 @@ def ignore_signals() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def _heeded() -> list[signal.Signals]:
+def heeded() -> list[signal.Signals]:
+    """The signals that are not ignored, as SIGHUP is under nohup."""
     return [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
 
 
@@ -74,7 +75,7 @@ class StopSignals:
     def __enter__(self) -> StopSignals:
         in_main = threading.current_thread() is threading.main_thread()  # Python gives signals to no other thread
         self._outer = _signals_of_job.set(self)
-        self._previous = {number: signal.signal(number, self._stop) for number in (_heeded() if in_main else [])}
+        self._previous = {number: signal.signal(number, self._stop) for number in (heeded() if in_main else [])}
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -65,7 +65,7 @@ def _launch(options: Namespace, run_job: Callable[[DictConfig], float], stops: A
         with stops:
             call_hydra(options, run_job, multirun=True)
     except KeyboardInterrupt:
-        say("the sweep was stopped; the same command continues it")
+        raise Preempted("the sweep was stopped; the same command continues it") from None
 
 
 def _run_job(folder: Path, composed: DictConfig) -> float:

@@ -105,6 +105,8 @@ def trains(tmp_path, runs):
     [
         (("hydra/launcher=joblib", "hydra.launcher.n_jobs=4"), signal.SIGINT, True),  # two processes are idle
         (JOBLIB, signal.SIGTERM, False),
+        (JOBLIB, signal.SIGHUP, True),
+        (JOBLIB, signal.SIGUSR1, False),
         (("hydra/launcher=submitit_local",), signal.SIGINT, True),
     ],
 )

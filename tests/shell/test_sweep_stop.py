@@ -1,11 +1,14 @@
-"""Ctrl-C and SIGTERM end a sweep only when the jobs that run have saved their state."""
+"""A signal ends a sweep only when the jobs that run have saved their state."""
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 
 import pytest
+
+from accumtrain.process.interrupt import SIGNALS
 
 PROGRAM = """
 import os, signal, sys, threading, time
@@ -43,8 +46,14 @@ with sweep_folder.open_sweep_folder(Path({runs!r})) as folder:
 """
 
 
-@pytest.mark.parametrize("number", [2, 15], ids=["SIGINT", "SIGTERM"])
-@pytest.mark.parametrize(("times", "saving", "said"), [(1, 1, ["saved", "stopped"]), (2, 40, ["stopped"])])
+@pytest.mark.parametrize(
+    ("number", "times", "saving", "said"),
+    [
+        *((number, 1, 1, ["saved", "stopped"]) for number in SIGNALS),
+        *((number, 2, 40, ["stopped"]) for number in SIGNALS if number != signal.SIGHUP),
+        (signal.SIGHUP, 2, 1, ["saved", "stopped"]),  # a closing terminal sends it twice
+    ],
+)
 def test_stop(tmp_path, number, times, saving, said):
     program = PROGRAM.format(
         path=sys.path, runs=str(tmp_path), number=number, times=times, saving=saving, launcher="time.sleep(60)"
@@ -52,7 +61,8 @@ def test_stop(tmp_path, number, times, saving, said):
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     inherited, *rest = done.stdout.splitlines()
-    assert "SIGINT" in inherited, "so that Ctrl-C in a terminal ends no process of the launcher"
+    for name in ("SIGINT", "SIGQUIT", "SIGHUP"):
+        assert name in inherited, "so that a terminal ends no process of the launcher"
     assert rest == said
     assert done.stderr == "\nstopping: the jobs that run save their state (once more to stop at once)\n"
 
@@ -62,3 +72,19 @@ def test_a_launcher_that_returns_with_its_jobs_was_stopped_too(tmp_path):
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[1:] == ["saved", "stopped"]
+
+
+def test_a_signal_that_is_ignored_stays_ignored(tmp_path):
+    """As SIGHUP is under nohup. A signal that is blocked arrives all the same."""
+    launcher = "os.kill(os.getpid(), signal.SIGHUP); time.sleep(1)"
+    program = PROGRAM.format(path=sys.path, runs=str(tmp_path), number=1, times=0, saving=40, launcher=launcher)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    (inherited,) = done.stdout.splitlines()
+    assert "SIGHUP" not in inherited
