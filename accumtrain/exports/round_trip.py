@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,7 @@ import tensorflow as tf
 from accumtrain.engine.predictor import probabilities
 from accumtrain.errors import VerificationError
 from accumtrain.exports.exported import Exported
+from accumtrain.process.temporary_folder import temporary_folder
 
 PROGRAM = Path(__file__).with_name("reload.py")
 NUMBER = 4  # images of each size
@@ -28,8 +28,8 @@ def largest_difference(exported: Exported, path: Path) -> float:
         VerificationError: another process can't load the file, or not as it was written.
     """
     images = {f"size_{place}": _images(exported.shape, size) for place, size in enumerate(SIZES)}
-    with tempfile.TemporaryDirectory() as folder:
-        inputs, outputs = Path(folder, "inputs.npz"), Path(folder, "outputs.npz")
+    with temporary_folder("export") as folder:
+        inputs, outputs = folder / "inputs.npz", folder / "outputs.npz"
         np.savez(inputs, allow_pickle=False, **images)
         command = [sys.executable, str(PROGRAM), str(path.absolute()), str(inputs), str(outputs)]
         environment = {

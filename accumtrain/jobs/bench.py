@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,6 +27,7 @@ from accumtrain.engine.memory_meter import at_peak
 from accumtrain.planning.auto_steps import with_accum_steps_resolved
 from accumtrain.planning.tensorflow_errors import in_user_words
 from accumtrain.process import environment
+from accumtrain.process.temporary_folder import temporary_folder
 from accumtrain.runs.folder import result_file
 
 INPUT_SECONDS = 2.0  # how long the input alone is measured
@@ -74,9 +73,9 @@ def measure(config: Config, imported: float) -> dict[str, Any]:
     say(f"measuring {config.model.label}, {config.optim.kind}, {config.precision} on {devices.description}")
     with (
         in_user_words(config, data, devices.replicas),
-        tempfile.TemporaryDirectory(prefix="accumtrain-bench-") as scratch,
+        temporary_folder("bench") as scratch,
     ):
-        dry_run = DryRun(config, data, devices, micro_batch, Path(scratch), steps)
+        dry_run = DryRun(config, data, devices, micro_batch, scratch, steps)
         start = {"import": imported, "build": clock.lap()}
         tensorflow = environment.tensorflow_import_seconds()  # a part of "import"
         micro_step = dry_run.step.prepare(dry_run.batches)

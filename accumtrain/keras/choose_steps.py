@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import tempfile
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -20,6 +18,7 @@ from accumtrain.keras.step_probe import StepProbe, StepTrial, budget
 from accumtrain.planning.probe import SHARE
 from accumtrain.planning.search import largest_that_fits
 from accumtrain.process.free_memory import free_bytes
+from accumtrain.process.temporary_folder import temporary_folder
 
 COLUMNS = ("steps", "micro-batch", "tensors at peak", "resident", "fits")
 
@@ -35,8 +34,8 @@ def choose_steps(model: keras.Model, data: Any, batch_size: Any, memory_limit_mb
     limited = memory_limit_mb is not None
     limit = f"memory_limit_mb={memory_limit_mb}" if limited else f"{format_bytes(free_bytes())} of free memory"
     say(f"steps='auto': looking for the largest micro-batch that fits in {limit}")
-    with tempfile.TemporaryDirectory(prefix="accumtrain-probe-") as name:
-        probe = StepProbe(model, batch_of(data, batch_size), Path(name))
+    with temporary_folder("probe") as folder:
+        probe = StepProbe(model, batch_of(data, batch_size), folder)
         trials: dict[int, StepTrial] = {}
 
         def used(micro_batch: int) -> int | None:

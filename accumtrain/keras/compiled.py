@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import pickle
 import re
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from accumtrain.keras.model_copy import read_model, write_model
 from accumtrain.kinds.compiled import METRICS
 from accumtrain.kinds.sources import DataConfig
 from accumtrain.models.keras_model import called, normalisations
+from accumtrain.process.temporary_folder import temporary_folder
 
 EXAMPLES = "examples.pickle"  # in a folder for child processes
 EXAMPLES_TRACED = 7  # unlikely to be the size of anything else
@@ -155,8 +155,7 @@ def written(compiled: Compiled, metrics: Sequence[str]) -> Iterator[Path]:
     Raises:
         ConfigError: Keras can't save the model.
     """
-    with tempfile.TemporaryDirectory(prefix="accumtrain-model-") as name:
-        folder = Path(name)
+    with temporary_folder("model") as folder:
         try:
             write_model(compiled.model, folder)
         except ValueError as error:

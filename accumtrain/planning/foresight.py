@@ -143,7 +143,7 @@ def _ask(requests: Sequence[dict[str, Any]], free: int) -> list[dict[str, Any]] 
     memory = [request["config"]["model"]["memory"] for request in requests]
     say(f"rehearsing {', '.join(memory)}: two small micro-batches each")
     at_once = max(1, free // ONE_REHEARSAL)  # also more than processors: each has moments with little to do
-    ends = child.ask_all(child_command(), requests, "accumtrain-probe-", "importing TensorFlow", at_once)
+    ends = child.ask_all(child_command(), requests, "probe", "importing TensorFlow", at_once)
     for ended in ends:
         if ended.code in STOPPED:
             raise KeyboardInterrupt

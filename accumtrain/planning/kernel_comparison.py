@@ -12,7 +12,6 @@ import hashlib
 import json
 import math
 import os
-import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -32,6 +31,7 @@ from accumtrain.process.free_memory import free_bytes
 from accumtrain.process.own_source import source_digest
 from accumtrain.process.processor import cpu
 from accumtrain.process.program import own_program
+from accumtrain.process.temporary_folder import temporary_folder
 from accumtrain.process.user_cache import user_cache
 from accumtrain.runs.files import read_json, write_json
 from accumtrain.runs.provenance import versions
@@ -137,9 +137,9 @@ def measure(config: Config, kinds: KernelKinds) -> dict[str, float] | None:
     }
     seconds = {}
     for value, name in kinds.names.items():
-        with tempfile.TemporaryDirectory(prefix="accumtrain-kernels-") as folder:
+        with temporary_folder("kernels") as folder:
             try:
-                measured = measure_in_child(request, Path(folder), {kinds.variable: value})
+                measured = measure_in_child(request, folder, {kinds.variable: value})
             except RuntimeError as error:  # it crashed, or there is a bug: the run itself will say so
                 measured = {FAILED: str(error).partition("\n")[0].rstrip(":")}
         if measured is None:

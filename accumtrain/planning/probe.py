@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from accumtrain.kinds.groups import carried_by, offer_in_child
 from accumtrain.process import child, environment
 from accumtrain.process.free_memory import free_bytes
 from accumtrain.process.program import child_command
+from accumtrain.process.temporary_folder import temporary_folder
 
 # Share of a limit that a probe may use, as the allocator packs memory less well over many updates than over two.
 SHARE = 0.95
@@ -96,8 +96,8 @@ def probe(config: Config, micro_batch: int, note: str = "") -> Trial:
         "micro_batch": micro_batch,
         "free_mb": free // 2**20,
     }
-    with tempfile.TemporaryDirectory(prefix="accumtrain-probe-") as name:
-        measured = measure_in_child(request, Path(name))
+    with temporary_folder("probe") as folder:
+        measured = measure_in_child(request, folder)
     out_of_memory = Trial(config.model.policy, micro_batch, fits=False)
     if measured is None:
         return out_of_memory

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from accumtrain.planning.auto_steps import ladder
 from accumtrain.planning.plan_file import plan_result, title
 from accumtrain.process import child, environment
 from accumtrain.process.program import child_command
+from accumtrain.process.temporary_folder import temporary_folder
 from accumtrain.runs.folder import result_file
 
 COMPILER = "ACCUMTRAIN_TPU_COMPILER"  # the Python of the compiler's environment
@@ -116,11 +116,11 @@ def _compiler() -> str:
 def _trial(config: Config, python: str) -> CompiledTrial:
     micro_batch, topology = micro_batch_size(config.batch_size, config.accum.count, 1), config.device.tpu_topology
     say(f"model.memory={config.model.memory}, micro-batch {micro_batch}: lowering, then compiling for {topology}")
-    with tempfile.TemporaryDirectory(prefix="accumtrain-tpu-") as name:
+    with temporary_folder("tpu") as folder:
         request = {child.TASK: TASK, "config": to_mapping(config)}
-        lowered = child.ask(child_command(), Path(name), request, "lowering")
+        lowered = child.ask(child_command(), folder, request, "lowering")
         child.check(lowered, "lowering")
-        compiled = child.ask([python, str(SCRIPT)], Path(name), {"topology": topology}, "compiling")
+        compiled = child.ask([python, str(SCRIPT)], folder, {"topology": topology}, "compiling")
     trial = CompiledTrial(
         config.model.policy, micro_batch, config.accum.count, fits=False, flops=lowered.answer["flops"]
     )

@@ -12,7 +12,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +24,7 @@ from accumtrain.console import format_seconds, say
 from accumtrain.errors import AccumtrainError
 from accumtrain.kinds.table import load
 from accumtrain.process.interrupt import SIGNALS, end_on_signals
+from accumtrain.process.temporary_folder import temporary_folder
 
 REQUEST, ANSWER, DOING, LAST_WORDS = "request.json", "answer.json", "doing", "stderr"
 TASK = "task"  # key of a request: "module:function" that the child calls
@@ -143,15 +143,15 @@ def ask(
 
 
 def ask_all(
-    command: Sequence[str], requests: Sequence[Mapping[str, Any]], prefix: str, doing: str, at_once: int
+    command: Sequence[str], requests: Sequence[Mapping[str, Any]], use: str, doing: str, at_once: int
 ) -> list[Ended]:
     """Runs a child for each request, `at_once` of them side by side, without their output.
 
     Prints a line about their progress every SILENCE seconds. `doing` is its text until a child has written its own.
 
     Args:
-        prefix: of the names of their temporary folders. Each is made with its child, which removes it if this process
-            is killed.
+        use: in the names of their temporary folders. Each is made with its child, which removes it if this process is
+            killed.
     """
     started = told = time.monotonic()
     waiting, children = list(requests), list[Child]()
@@ -159,7 +159,7 @@ def ask_all(
         with ExitStack() as running:
             while waiting or not all(child.wait(0) for child in children):
                 if waiting and sum(not child.wait(0) for child in children) < at_once:
-                    folder = Path(folders.enter_context(tempfile.TemporaryDirectory(prefix=prefix)))
+                    folder = folders.enter_context(temporary_folder(use))
                     children.append(running.enter_context(Child(command, folder, waiting.pop(0))))
                     continue
                 time.sleep(LOOK / 10)
@@ -181,8 +181,8 @@ def show(
 
     When `still_needed` returns False, the child gets a SIGTERM and stops with its state saved.
     """
-    with tempfile.TemporaryDirectory(prefix="accumtrain-job-") as name:
-        with Child(command, Path(name), request, label, environment) as child:
+    with temporary_folder("job") as folder:
+        with Child(command, folder, request, label, environment) as child:
             while still_needed() and not child.wait(LOOK):
                 pass
         return child.ended()

@@ -10,7 +10,6 @@ import importlib
 import logging
 import os
 import sys
-import tempfile
 import time
 import warnings
 from collections.abc import Iterator
@@ -200,7 +199,7 @@ def held_back_stderr() -> Iterator[int]:
         return
     sys.stderr.flush()
     saved = os.dup(2)
-    with tempfile.TemporaryFile() as kept:
+    with os.fdopen(os.memfd_create("stderr"), "w+b") as kept:  # no disk need have room for it
         os.dup2(kept.fileno(), 2)
         try:
             yield saved

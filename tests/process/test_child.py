@@ -154,6 +154,6 @@ while len(os.listdir({str(tmp_path)!r})) < {at_once} and time.monotonic() < end:
 sys.exit(len(os.listdir({str(tmp_path)!r})))
 """
     requests = [{"number": number} for number in range(3)]
-    ends = child.ask_all([sys.executable, "-c", program], requests, "folder-", "starting", at_once)
+    ends = child.ask_all([sys.executable, "-c", program], requests, "folder", "starting", at_once)
     assert [ended.code for ended in ends] == seen
     assert not any(tmp_path.iterdir())

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
@@ -73,3 +74,18 @@ def test_settings_of_kernels_are_the_users_own(monkeypatch):
         monkeypatch.setenv(name, "made by each run")
     found = dict.fromkeys(sorted(["ONEDNN_MAX_CPU_ISA", environment.KERNELS_16BIT, "TF_NUM_INTRAOP_THREADS"]), "set")
     assert environment.kernel_settings() == found
+
+
+def test_logs_are_held_back_where_no_file_can_be_made(capfd, monkeypatch, tmp_path):
+    def fail():
+        with environment.held_back_stderr():
+            os.write(2, b"why it failed")
+            raise ZeroDivisionError
+
+    with monkeypatch.context() as patch:  # pytest makes such files, too
+        patch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
+        with environment.held_back_stderr():
+            os.write(2, b"a library's log")
+        with pytest.raises(ZeroDivisionError):
+            fail()
+    assert capfd.readouterr().err == "why it failed"

@@ -1,0 +1,34 @@
+"""A folder for files that are gone after their use."""
+
+from __future__ import annotations
+
+import errno
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from accumtrain.errors import CheckpointError
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+REMEDY = "set TMPDIR to a folder on a disk that has room and may be written"
+
+
+@contextmanager
+def temporary_folder(use: str) -> Iterator[Path]:
+    """A new folder, accumtrain-<use>-*, that is removed after this context.
+
+    Raises:
+        CheckpointError: it can't be made, or its disk is full.
+    """
+    try:
+        made = tempfile.TemporaryDirectory(prefix=f"accumtrain-{use}-")
+    except OSError as error:
+        raise CheckpointError(f"no temporary folder can be made: {error.strerror}; {REMEDY}") from error
+    with made as name:
+        try:
+            yield Path(name)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            raise CheckpointError(f"{name} can't be written: {error.strerror}; {REMEDY}") from error

@@ -1,0 +1,46 @@
+"""Folders for a while: gone afterwards, and what is told where there can be none."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+
+import pytest
+
+from accumtrain.errors import CheckpointError
+from accumtrain.process.temporary_folder import temporary_folder
+
+
+def test_it_is_there_for_a_while(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with temporary_folder("probe") as folder:
+        assert folder.parent == tmp_path
+        assert folder.name.startswith("accumtrain-probe-")
+        (folder / "file").touch()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_machine_without_a_place_for_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
+    with pytest.raises(
+        CheckpointError, match=r"no temporary folder can be made: No such file.*; set TMPDIR to a folder"
+    ):
+        temporary_folder("probe").__enter__()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_disk_that_is_full(number, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    words = os.strerror(number)
+    with (
+        pytest.raises(CheckpointError, match=rf"accumtrain-probe-.* can't be written: {words}; set TMPDIR to a folder"),
+        temporary_folder("probe"),
+    ):
+        raise OSError(number, words)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_other_errors_are_those_of_the_work():
+    with pytest.raises(ConnectionResetError), temporary_folder("probe"):
+        raise ConnectionResetError
