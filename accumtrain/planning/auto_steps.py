@@ -10,14 +10,14 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Protocol
-
-from omegaconf import OmegaConf
 
 from accumtrain.config.arithmetic import micro_batch_size
 from accumtrain.config.schema import Config
-from accumtrain.console import format_bytes, say, table
+from accumtrain.console import format_bytes, say, table, warn
 from accumtrain.errors import CheckpointError, OutOfMemoryError
+from accumtrain.kinds.values import show
 from accumtrain.planning.advice import LAST_RESORT, combined, in_words, remedies
 from accumtrain.planning.foresight import Foreseen, foresee
 from accumtrain.planning.probe import SHARE, Trial, probe
@@ -25,6 +25,7 @@ from accumtrain.planning.search import Point, largest_that_fits, line_through
 from accumtrain.process import environment
 from accumtrain.process.free_memory import free_bytes
 from accumtrain.runs.folder import folder_of
+from accumtrain.runs.run import read_config
 
 
 class ProbeFunction(Protocol):
@@ -45,11 +46,10 @@ def with_accum_steps_resolved(config: Config) -> Config:
             has the peaks of what would help.
     """
     if not config.accum.is_auto:
-        if environment.crashes_when_refused(config.device) and _saved_steps(config) is None:
+        if environment.crashes_when_refused(config.device) and not _config_file(config).exists():
             _check_fits(config)
         return config
-    steps = _saved_steps(config)
-    if steps is not None:
+    if (steps := _steps_as_begun(config)) is not None:
         say(f"accum.steps={steps}, as {folder_of(config)} began")
         return config.with_accum_steps(steps)
     say("accum.steps=auto: looking for the largest micro-batch that fits")
@@ -83,7 +83,7 @@ def with_trained_accum_steps(config: Config) -> Config:
     """`config` with accum.steps=auto replaced by the number that its run was trained with.
 
     Raises:
-        CheckpointError: there is no such run.
+        CheckpointError: there is no such run, or its config.yaml is damaged.
     """
     if not config.accum.is_auto:
         return config
@@ -269,7 +269,30 @@ def point(config: Config, trial: Trial) -> Point:
     return trial.micro_batch, used
 
 
+def _config_file(config: Config) -> Path:
+    """It is there when the run has begun."""
+    return folder_of(config) / "config.yaml"
+
+
+def _steps_as_begun(config: Config) -> int | None:
+    """accum.steps of the run in the folder; None if there is none or, with a warning, if that can't be read."""
+    try:
+        return _saved_steps(config)
+    except CheckpointError as error:
+        warn(f"{error}; accum.steps is looked for again")
+        return None
+
+
 def _saved_steps(config: Config) -> int | None:
-    """accum.steps of the run in the folder; None if there is no run."""
-    path = folder_of(config) / "config.yaml"
-    return int(OmegaConf.select(OmegaConf.load(path), "accum.steps")) if path.exists() else None
+    """accum.steps of the run in the folder; None if there is no run.
+
+    Raises:
+        CheckpointError: its config.yaml is damaged.
+    """
+    path = _config_file(config)
+    if not path.exists():
+        return None
+    steps = read_config(path).get("accum", {}).get("steps")
+    if not isinstance(steps, int) or steps < 1:
+        raise CheckpointError(f"{path} is damaged: accum.steps={show(steps)} is no number of micro-batches")
+    return steps

@@ -12,6 +12,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from accumtrain.planning import auto_steps
+from accumtrain.planning.probe import Trial
+
 FILES = [
     ".lock",
     "config.yaml",
@@ -63,6 +66,10 @@ def dangle(file: Path) -> None:
 def fifo(file: Path) -> None:
     file.unlink()
     os.mkfifo(file)
+
+
+def without_steps(file: Path) -> None:
+    file.write_text(file.read_text().replace("steps: 2", "steps: [2]"))
 
 
 DAMAGES = (cut, empty, garble, other_json, delete, directory, dangle, fifo)
@@ -120,3 +127,29 @@ def test_a_damaged_run_continues_or_stops(trained, command, tmp_path, file, dama
         assert Path(file).parts[0] in answer.err, "the message names what is damaged"
     assert precious.read_text() == "not of this run"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["nowhere", "runs"]
+
+
+@pytest.mark.parametrize("damage", [cut, empty, garble, other_json, without_steps])
+def test_micro_batches_of_a_damaged_run_are_looked_for_again(trained, command, monkeypatch, tmp_path, damage):
+    before, expected = trained
+    run = tmp_path / "runs/one"
+    shutil.copytree(before, run)
+    damage(run / "config.yaml")
+    found = Trial("store", 32, fits=True, accum_steps=2)
+    monkeypatch.setattr(auto_steps, "foresee", lambda *_: "this is a test")
+    monkeypatch.setattr(auto_steps, "search", lambda *_: [found])
+    answer = command(*SMALL, "accum.steps=auto", "train.steps=6")
+    assert answer.code == 0, answer
+    assert "config.yaml is damaged" in answer.err
+    assert "accum.steps is looked for again" in answer.err
+    continued = tensors(run)
+    assert all(np.array_equal(continued[name], expected[name]) for name in expected), "the same run to the bit"
+
+
+def test_a_damaged_run_under_a_memory_limit_continues(trained, command, monkeypatch, tmp_path):
+    before, _ = trained
+    shutil.copytree(before, tmp_path / "runs/one")
+    empty(tmp_path / "runs/one/config.yaml")
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "1")
+    answer = command(*SMALL, "device.memory_limit_mb=4000", "train.steps=4")
+    assert answer.code == 0, answer
