@@ -19,7 +19,7 @@ from typing import Any
 import tensorflow as tf
 
 from accumtrain.backprop.model import Model
-from accumtrain.engine.checkpoint_files import TensorReader, find_whole, load_into
+from accumtrain.engine.checkpoint_files import TensorReader, again_if_changed, best_first, find_whole, load_into
 from accumtrain.engine.ema import MovingAverage
 from accumtrain.engine.window import Window
 from accumtrain.errors import CheckpointError
@@ -104,6 +104,9 @@ class Checkpoints:
         if self._writes:
             self._last.sweep()
             self._best.sweep()
+        return again_if_changed(lambda: self._restore(accept))
+
+    def _restore(self, accept: Callable[[Mapping[str, Any]], None]) -> dict[str, Any] | None:
         found = [*self._last.newest_first(), *self._best.newest_first()]
         if not found:
             return None
@@ -238,7 +241,8 @@ def restore_model(
 ) -> Saved:
     """Restores the weights of the best state, or of the last state if there was no evaluation yet.
 
-    A damaged checkpoint is skipped with a warning; nothing is moved.
+    A damaged checkpoint is skipped with a warning; nothing is moved. The run may train meanwhile, and replace its best
+    state: then that one is taken.
 
     Args:
         accept: as in `Checkpoints.restore`.
@@ -249,11 +253,15 @@ def restore_model(
     Raises:
         CheckpointError: no checkpoint is whole, or one belongs to another model.
     """
-    found = [*CheckpointStore(directory / BEST).newest_first(), *CheckpointStore(directory).newest_first()]
-    if not found:
-        raise CheckpointError(f"no checkpoint in {directory}: train first, with the same run.name")
-    saved, manifest = find_whole(found)
-    accept(manifest)
-    state = {"model": model} if ema is None else {"model": model, "ema": ema}
-    load_into(tf.train.Checkpoint(**state), saved)
-    return saved
+    checkpoint = tf.train.Checkpoint(model=model) if ema is None else tf.train.Checkpoint(model=model, ema=ema)
+
+    def restore_best() -> Saved:
+        found = best_first(directory)
+        if not found:
+            raise CheckpointError(f"no checkpoint in {directory}: train first, with the same run.name")
+        saved, manifest = find_whole(found)
+        accept(manifest)
+        load_into(checkpoint, saved)
+        return saved
+
+    return again_if_changed(restore_best)

@@ -4,17 +4,47 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
 from accumtrain.console import warn
 from accumtrain.errors import CheckpointError
-from accumtrain.runs.checkpoint_store import DamagedError, Saved
+from accumtrain.runs.checkpoint_store import ChangedError, CheckpointStore, DamagedError, Saved
+from accumtrain.runs.folder import BEST
 
 # what TensorFlow raises for the checkpoint of another model
-OF_ANOTHER_MODEL = (tf.errors.OpError, AssertionError, IndexError, ValueError, RuntimeError)
+OF_ANOTHER_MODEL = (
+    tf.errors.NotFoundError,
+    tf.errors.InvalidArgumentError,
+    AssertionError,
+    IndexError,
+    ValueError,
+    RuntimeError,
+)
+TRIES = 5  # to read a checkpoint beside a training that deletes it
+
+Result = TypeVar("Result")
 READ_AT_ONCE = 2**20  # bytes of tensors that are read back together: they come on top of the peak of an update
+
+
+def best_first(directory: Path) -> list[Saved]:
+    """The checkpoints of the best state, then all others, each the newest first."""
+    return [*CheckpointStore(directory / BEST).newest_first(), *CheckpointStore(directory).newest_first()]
+
+
+def again_if_changed(read: Callable[[], Result]) -> Result:
+    """Calls `read`, which looks for a checkpoint, and calls it again when a training has deleted what it found.
+
+    Raises:
+        ChangedError: in all of TRIES calls.
+    """
+    for _ in range(TRIES - 1):
+        with suppress(ChangedError):
+            return read()
+    return read()
 
 
 def find_whole(
@@ -28,12 +58,15 @@ def find_whole(
 
     Raises:
         CheckpointError: none of them is whole.
+        ChangedError: one is not there any more.
     """
     damages = []
     for saved in candidates:
         try:
             manifest = check_whole(saved)
         except DamagedError as error:
+            if not saved.exists:
+                raise ChangedError(saved) from error
             damages.append(f"{saved.path} is damaged: {error}{dismiss(saved, str(error))}")
             continue
         for damage in damages:
@@ -64,20 +97,27 @@ def load_into(checkpoint: tf.train.Checkpoint, saved: Saved) -> None:
     """Restores all objects of `checkpoint`. The files may hold more.
 
     Raises:
-        CheckpointError: the files belong to another model.
+        CheckpointError: the files belong to another model, or can't be read.
+        ChangedError: they are not those that were found.
+        tf.errors.ResourceExhaustedError: memory has run out.
     """
     try:
         checkpoint.read(saved.prefix).expect_partial().assert_existing_objects_matched()
     except tf.errors.DataLossError as error:
-        raise CheckpointError(
-            f"checkpoint {saved.path} changed while it was read: run the same command again"
-        ) from error
+        raise ChangedError(saved) from error
     except OF_ANOTHER_MODEL as error:
+        if not saved.exists:
+            raise ChangedError(saved) from error
         reason = str(error).strip().splitlines()[0]
         raise CheckpointError(
             f"checkpoint {saved.path} belongs to another model or optimizer: {reason}; give the command that the run "
             "was trained with, or choose another run.name"
         ) from error
+    except tf.errors.ResourceExhaustedError:
+        raise
+    except tf.errors.OpError as error:
+        reason = str(error).strip().splitlines()[0]
+        raise CheckpointError(f"checkpoint {saved.path} can't be read: {reason}; run the same command again") from error
 
 
 class TensorReader:

@@ -41,7 +41,8 @@ def run(config: Config) -> dict[str, Any] | None:
     micro_batch = micro_batch_size(config.batch_size, config.accum.count, devices.replicas)
     data = open_data(config.data, config.run.seed)
     split, names = "val" if data.test is None else "test", trained_names(config, data)
-    with devices.strategy.scope():
+    in_words = partial(in_user_words, config, data, devices.replicas, devices.workers)
+    with in_words(), devices.strategy.scope():
         model = model_for(config, data, draws=False)
         ema = moving_average(config, model)
         accept = partial(check_evaluates, config, data.fingerprint)
@@ -59,8 +60,7 @@ def run(config: Config) -> dict[str, Any] | None:
             build_split_metrics(config.loss),
             answers,
         )
-    in_words = in_user_words(config, data, devices.replicas, devices.workers)
-    with devices.watch, in_words, Interrupt() as interrupt:
+    with devices.watch, in_words(), Interrupt() as interrupt:
         # a worker that stopped alone would leave the others waiting for its sums
         alone = devices.workers == 1
         result = evaluator(stop=lambda: interrupt.requested and alone, report=lambda done, batches: None)

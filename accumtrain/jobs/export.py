@@ -24,6 +24,7 @@ from accumtrain.kinds.exports import FORMATS
 from accumtrain.kinds.table import load
 from accumtrain.models.build_model import build_model
 from accumtrain.models.spec import ModelSpec
+from accumtrain.planning.tensorflow_errors import in_user_words
 from accumtrain.process.environment import held_back_stderr
 from accumtrain.runs.files import disk_errors
 from accumtrain.runs.folder import folder_of, make_folder
@@ -47,9 +48,10 @@ def run(config: Config) -> dict[str, Any]:
     """
     images, fingerprint = trained_images(config)
     config = replace(config, model=replace(config.model, memory="store"))  # an inference keeps nothing
-    model, saved = trained_model(config, images, fingerprint)
+    with in_user_words(config, data=None):
+        model, saved = trained_model(config, images, fingerprint)
+        model = _in_float32(config, images, model)
     preprocess = preprocess_any_size(config.data, images)
-    model = _in_float32(config, images, model)
     exported = Exported(config.model.label, model, preprocess, images.shape, images.class_names)
     path, row = _path(config), FORMATS[config.export.format]
     with _replacing(path) as unfinished:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +48,12 @@ def run(config: Config) -> dict[str, Any]:
     batch = min(micro_batch, -(-len(files) // devices.replicas)) * devices.replicas
     top = min(config.predict.top, len(images.class_names))
     data = open_files(files, config.data, images)
-    with devices.strategy.scope():
+    in_words = partial(in_user_words, config, data, devices.replicas)
+    with in_words(), devices.strategy.scope():
         model, saved = trained_model(config, images, fingerprint)
 
     answers, done = list[Answer](), 0
-    with in_user_words(config, data, devices.replicas), Interrupt() as interrupt:
+    with in_words(), Interrupt() as interrupt:
         with counting("images", len(files)) as report:
             for predicted in predictions(model, data, batch=batch, strategy=devices.strategy, top=top):
                 answers += _named(predicted, files, images.class_names)

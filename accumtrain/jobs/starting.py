@@ -13,16 +13,15 @@ import tensorflow as tf
 from accumtrain.config.convert import from_mapping
 from accumtrain.config.schema import Config
 from accumtrain.console import say, table
-from accumtrain.engine.checkpoint_files import find_whole
+from accumtrain.engine.checkpoint_files import again_if_changed, best_first, find_whole
 from accumtrain.engine.window import Window
 from accumtrain.errors import ConfigError
 from accumtrain.jobs.trained import trained_images, trained_model
 from accumtrain.models.build_model import build_model
 from accumtrain.models.spec import ModelSpec
 from accumtrain.models.start import Started, start_from
-from accumtrain.runs.checkpoint_store import CheckpointStore
 from accumtrain.runs.files import write_json
-from accumtrain.runs.folder import BEST, CHECKPOINTS, folder_of
+from accumtrain.runs.folder import CHECKPOINTS, folder_of
 from accumtrain.runs.run import read_config
 
 KEY = "model.weights"
@@ -69,10 +68,9 @@ def digest(config: Config) -> dict[str, Any]:
                 checksum = google_crc32c.extend(checksum, chunk)
         return {KEY: f"crc32c {checksum:08x}"}
     folder = place / CHECKPOINTS
-    found = [*CheckpointStore(folder / BEST).newest_first(), *CheckpointStore(folder).newest_first()]
-    if not found:
+    if not best_first(folder):
         raise ConfigError(f"{KEY}={config.model.weights}: no checkpoint in {folder}; train that run first")
-    _, manifest = find_whole(found)
+    _, manifest = again_if_changed(lambda: find_whole(best_first(folder)))
     sums = [each["crc32c"] for _, each in sorted(manifest.get("files", {}).items())]
     return {KEY: f"crc32c {' '.join(sums)}"}
 

@@ -23,8 +23,12 @@ LOST = (
 
 
 @contextmanager
-def in_user_words(config: Config, data: Data, replicas: int = 1, workers: int = 1) -> Iterator[None]:
-    """Within this context, errors of TensorFlow about memory, data or a lost worker become errors with a remedy."""
+def in_user_words(config: Config, data: Data | None, replicas: int = 1, workers: int = 1) -> Iterator[None]:
+    """Within this context, errors of TensorFlow about memory, data or a lost worker become errors with a remedy.
+
+    Args:
+        data: what is read there; None if nothing is.
+    """
     try:
         yield
     except tf.errors.ResourceExhaustedError as error:
@@ -37,7 +41,7 @@ def in_user_words(config: Config, data: Data, replicas: int = 1, workers: int = 
             "checkpoint is intact: start all workers again with the same command to continue from it"
         ) from error
     except tf.errors.OpError as error:
-        reason = explain_input_error(error, data)
+        reason = None if data is None else explain_input_error(error, data)
         if reason is None:
             raise
         raise reason from error

@@ -37,6 +37,13 @@ class DamagedError(Exception):
     """The files of a checkpoint are not those that were written. The message says what is wrong."""
 
 
+class ChangedError(CheckpointError):
+    """Another process has deleted or moved a checkpoint, as a training does when it has a better one."""
+
+    def __init__(self, saved: Saved):
+        super().__init__(f"checkpoint {saved.path} changed while it was read: run the same command again")
+
+
 @dataclass(frozen=True)
 class Saved:
     """A checkpoint on disk.
@@ -52,6 +59,10 @@ class Saved:
     @property
     def is_folder(self) -> bool:
         return self.path.is_dir()
+
+    @property
+    def exists(self) -> bool:
+        return self.is_folder or self.index.exists()
 
     @property
     def written(self) -> float:

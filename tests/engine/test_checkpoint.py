@@ -16,7 +16,7 @@ from accumtrain.engine.checkpoint import NICENESS, PATIENCE, Checkpoints, restor
 from accumtrain.errors import CheckpointError
 from accumtrain.kinds.optimizers import SgdConfig
 from accumtrain.runs import checkpoint_store
-from accumtrain.runs.checkpoint_store import PREFIX
+from accumtrain.runs.checkpoint_store import PREFIX, Saved
 from tests.engine.small import resnet20, window_for
 
 
@@ -103,6 +103,54 @@ def test_a_model_is_restored_as_it_was_best(checkpoints):
         expected = min(value, 2.0)
         assert restore_model(checkpoints.directory, window.model, None).step == expected
         np.testing.assert_array_equal(bias, np.full(bias.shape, expected))
+
+
+@pytest.mark.parametrize("reader", ["Saved.check", "Checkpoint.read"])
+def test_a_best_state_that_a_training_replaces_while_it_is_read(checkpoints, monkeypatch, capsys, reader):
+    def better(accuracy):
+        checkpoints.step.assign_add(1)
+        assert checkpoints.save_if_best(0.5, accuracy)
+        checkpoints.wait()
+
+    def read_late(*arguments):
+        if int(checkpoints.step) == 1:
+            better(0.9)
+        return read(*arguments)
+
+    checkpoints.save()
+    better(0.5)
+    place, name = (Saved, "check") if reader == "Saved.check" else (tf.train.Checkpoint, "read")
+    read = getattr(place, name)
+    monkeypatch.setattr(place, name, read_late)
+    assert restore_model(checkpoints.directory, small_window().model, None).path.parts[-2:] == ("best", "step-2")
+    assert capsys.readouterr().err == "", "nothing is damaged"
+
+
+def test_a_checkpoint_that_is_gone_whenever_it_is_read(checkpoints, monkeypatch):
+    save(checkpoints, 1)
+    monkeypatch.setattr(Saved, "exists", False)
+    (checkpoints.directory / "step-1/manifest.json").unlink()
+    with pytest.raises(CheckpointError, match="step-1 changed while it was read: run the same command again"):
+        checkpoints.restore()
+
+
+@pytest.mark.parametrize(
+    ("raised", "told"),
+    [
+        (tf.errors.ResourceExhaustedError(None, None, "OOM"), None),
+        (tf.errors.NotFoundError(None, None, "Key bias not found"), "belongs to another model or optimizer: Key bias"),
+        (tf.errors.DataLossError(None, None, "checksum"), "changed while it was read"),
+        (tf.errors.UnknownError(None, None, "the disk is gone"), "can't be read: the disk is gone"),
+    ],
+)
+def test_what_goes_wrong_while_a_model_is_restored_is_told_as_what_it_is(checkpoints, monkeypatch, raised, told):
+    def fail(*_):
+        raise raised
+
+    save(checkpoints, 1)
+    monkeypatch.setattr(tf.train.Checkpoint, "read", fail)
+    with pytest.raises(CheckpointError if told else tf.errors.ResourceExhaustedError, match=told):
+        restore_model(checkpoints.directory, small_window().model, None)
 
 
 def test_without_an_accuracy_the_loss_decides_alone(checkpoints):

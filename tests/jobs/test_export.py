@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from accumtrain.errors import CheckpointError, ConfigError, VerificationError
+from accumtrain.errors import CheckpointError, ConfigError, OutOfMemoryError, VerificationError
 from accumtrain.exports import reload, round_trip, tflite_file
 from accumtrain.jobs import export
 from accumtrain.jobs.dispatch import run
@@ -98,6 +98,17 @@ def test_mistakes(overrides, code, words, here, command):
     answer = command("job=export", "run.name=one", *overrides)
     assert (answer.code, words in answer.err) == (code, True), answer.err
     assert (here / "mine" / "thesis.txt").exists()
+
+
+@pytest.mark.parametrize("job", ["export", "evaluate", "predict"])
+def test_memory_that_runs_out_while_the_model_is_restored(here, command, monkeypatch, job):
+    def refuse(*_):
+        raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
+
+    monkeypatch.setattr(tf.train.Checkpoint, "read", refuse)
+    answer = command(f"job={job}", "run.name=one", f"predict.input={picture(here)}")
+    assert answer.code == OutOfMemoryError.exit_code, answer
+    assert "the device's memory is not enough for this run" in answer.err
 
 
 def test_a_package_that_is_missing_is_named_with_the_command(here, command, monkeypatch):
