@@ -88,8 +88,11 @@ def _slurm_port() -> int:
 
 def _checked(cluster: Cluster, source: str) -> Cluster:
     for worker in cluster.workers:
-        if not re.fullmatch(r".+:[0-9]{1,5}", worker):
-            raise ConfigError(f"{source}: {worker} names no worker; must be host:port, for example host0:2222")
+        if not (re.fullmatch(r".+:[0-9]{1,5}", worker) and 0 < int(worker.rpartition(":")[2]) < 2**16):
+            raise ConfigError(
+                f"{source}: {worker} names no worker; must be host:port with a port from 1 to 65535, for example "
+                "host0:2222"
+            )
     if not 0 <= cluster.index < len(cluster.workers):
         raise ConfigError(
             f"{source}: worker {cluster.index} of {len(cluster.workers)}; must be 0 to {len(cluster.workers) - 1}"

@@ -8,7 +8,7 @@ import time
 from contextlib import ExitStack
 
 from accumtrain.devices.cluster import Cluster
-from accumtrain.errors import ConfigError
+from accumtrain.errors import ConfigError, WorkerLostError
 
 GO = "go"
 LONGEST = 1000  # bytes of a line
@@ -24,8 +24,8 @@ def meet(cluster: Cluster, timeout: float) -> dict[int, socket.socket]:
         another worker to the chief.
 
     Raises:
-        ConfigError: not all workers called within `timeout` seconds, one has another list of workers, two have the same
-            index, or the port of this worker is in use.
+        ConfigError: one has another list of workers, two have the same index, or the port of this worker is in use.
+        WorkerLostError: not all workers called within `timeout` seconds, or one went away meanwhile.
     """
     deadline = time.monotonic() + timeout
     with _listen(cluster) as port:
@@ -58,7 +58,7 @@ def _await_workers(port: socket.socket, cluster: Cluster, deadline: float, timeo
                 connection = opened.enter_context(port.accept()[0])
             except TimeoutError as error:
                 missing = [worker for i, worker in enumerate(cluster.workers[1:], 1) if i not in connections]
-                raise ConfigError(
+                raise WorkerLostError(
                     f"device=multiworker: {', '.join(missing)} did not come within {timeout:g} s; start "
                     "all workers with the same list of workers (device.timeout sets how long to wait)"
                 ) from error
@@ -67,6 +67,8 @@ def _await_workers(port: socket.socket, cluster: Cluster, deadline: float, timeo
             except OSError:  # whoever it was
                 connection.close()
                 continue
+            if index in connections and not _is_open(connections[index]):  # it was started again
+                connections.pop(index).close()
             if index is None:
                 refused = "workers were started with different lists of workers"
             elif index in connections:
@@ -87,11 +89,24 @@ def _read_index(connection: socket.socket, cluster: Cluster) -> int | None:
     return int(index) if digest == _digest(cluster) and index.isdecimal() else None
 
 
+def _is_open(connection: socket.socket) -> bool:
+    """Whether the worker at the other end, which says nothing more, still waits."""
+    connection.settimeout(0)
+    try:
+        return connection.recv(1, socket.MSG_PEEK) != b""
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        connection.settimeout(PATIENCE)
+
+
 def _answer(connection: socket.socket, answer: str, worker: str) -> None:
     try:
         connection.sendall(f"{answer}\n".encode())
     except OSError as error:
-        raise ConfigError(
+        raise WorkerLostError(
             f"device=multiworker: {worker} went away while it waited for others ({error.strerror}); start all workers "
             "again"
         ) from error
@@ -102,7 +117,7 @@ def _report_to_chief(cluster: Cluster, deadline: float, timeout: float) -> socke
     while True:
         left = deadline - time.monotonic()
         if left <= 0:
-            raise ConfigError(
+            raise WorkerLostError(
                 f"device=multiworker: the chief, {chief}, did not answer within {timeout:g} s, or waits for others; "
                 "start all workers with the same list of workers (device.timeout sets how long to wait)"
             )
@@ -135,4 +150,4 @@ def _digest(cluster: Cluster) -> str:
 
 def _address(worker: str) -> tuple[str, int]:
     host, _, port = worker.rpartition(":")
-    return host, int(port)
+    return host.removeprefix("[").removesuffix("]"), int(port)  # an IPv6 address stands in brackets

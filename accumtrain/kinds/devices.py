@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 from accumtrain.errors import ConfigError
 from accumtrain.kinds.table import Choice, Kind, Table
 from accumtrain.kinds.tpu_topology import check_topology
-from accumtrain.kinds.values import COUNT, NOT_NEGATIVE, Word, show
+from accumtrain.kinds.values import COUNT, NOT_NEGATIVE, Range, Word, show
 
 
 @dataclass(kw_only=True)
@@ -42,7 +42,7 @@ class DeviceConfig(Choice):
     tensor_float_32: bool = False
     workers: list[str] = field(default_factory=list)
     index: Annotated[int | None, NOT_NEGATIVE] = None
-    timeout: Annotated[int, COUNT] = 300
+    timeout: Annotated[int, Range(1, 7 * 24 * 3600, closed=True)] = 300
     tpu_topology: str = "v5e:2x2"
 
     splits_cpu: ClassVar[bool] = False

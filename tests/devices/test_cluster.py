@@ -34,6 +34,19 @@ def test_named_in_the_configuration(device):
         find_cluster(device(workers, "device.index=3"))
 
 
+@pytest.mark.parametrize("worker", ["host0", "host0:", ":2222", "host0:0", "host0:65536", "host0:x"])
+def test_a_worker_that_is_no_host_and_port(device, worker):
+    assert find_cluster(device("device.workers=['[::1]:65535','host1:1']", "device.index=0")).index == 0
+    with pytest.raises(ConfigError, match=rf"device\.workers: {worker} names no worker; must be host:port with a port"):
+        find_cluster(device(f"device.workers=['{worker}']", "device.index=0"))
+
+
+def test_a_wait_that_is_too_long(device):
+    assert device("device.timeout=604800").timeout == 604800
+    with pytest.raises(ConfigError, match=r"device\.timeout=604801: must be at least 1 and at most 604800"):
+        device("device.timeout=604801")
+
+
 def test_named_by_tf_config(device, monkeypatch):
     monkeypatch.setenv("TF_CONFIG", tf_config())
     assert find_cluster(device()) == Cluster(tuple(HOSTS), 1)

@@ -9,7 +9,7 @@ import pytest
 from accumtrain.devices import rendezvous
 from accumtrain.devices.cluster import Cluster
 from accumtrain.devices.rendezvous import meet
-from accumtrain.errors import ConfigError
+from accumtrain.errors import ConfigError, WorkerLostError
 from accumtrain.shell.workers import free_ports
 
 
@@ -66,13 +66,55 @@ def test_one_worker_meets_itself(addresses):
 
 def test_the_chief_names_who_is_missing(addresses):
     chief, _ = meeting([Cluster(addresses, 0), Cluster(addresses, 2)], timeout=2.0)
-    assert isinstance(chief, ConfigError)
+    assert isinstance(chief, WorkerLostError), "which a scheduler starts again"
     assert f"device=multiworker: {addresses[1]} did not come within 2 s" in str(chief)
 
 
 def test_a_worker_without_a_chief(addresses):
-    with pytest.raises(ConfigError, match=f"the chief, {addresses[0]}, did not answer within 1 s"):
+    with pytest.raises(WorkerLostError, match=f"the chief, {addresses[0]}, did not answer within 1 s"):
         meet(Cluster(addresses, 1), 1.0)
+
+
+def test_a_worker_that_was_started_again_is_taken_in_place_of_the_one_that_is_gone(addresses):
+    chief, first, second = (Cluster(addresses, index) for index in range(3))
+    with ThreadPoolExecutor(3) as pool:
+        meets = pool.submit(meet, chief, 10.0)
+        with _reported(first):
+            pass
+        others = [pool.submit(meet, cluster, 10.0) for cluster in (first, second)]
+        with ExitStack() as opened:
+            for connection in (connection for each in (meets, *others) for connection in each.result().values()):
+                opened.enter_context(connection)
+            others[0].result()[0].sendall(b"1")
+            assert meets.result()[1].recv(1) == b"1"
+
+
+def test_two_workers_with_the_same_index(addresses):
+    with ThreadPoolExecutor(1) as pool:
+        meets = pool.submit(meet, Cluster(addresses, 0), 10.0)
+        with _reported(Cluster(addresses, 1)), _reported(Cluster(addresses, 1)):
+            assert str(meets.exception()) == "device=multiworker: two workers were started with device.index=1"
+
+
+def _reported(cluster):
+    """A connection of a worker to its chief, as long as it waits for an answer."""
+    host, port = cluster.workers[0].split(":")
+    connection = _reached(host, int(port))
+    connection.sendall(f"{rendezvous._digest(cluster)} {cluster.index}\n".encode())
+    return connection
+
+
+def test_a_worker_that_went_away_while_it_waited(addresses, monkeypatch):
+    class Gone:
+        def sendall(self, answer):
+            raise BrokenPipeError(32, "Broken pipe")
+
+    with pytest.raises(WorkerLostError, match=rf"{addresses[1]} went away while it waited for others \(Broken pipe\)"):
+        rendezvous._answer(Gone(), "go", addresses[1])
+
+
+def test_an_ipv6_address_stands_in_brackets():
+    assert rendezvous._address("[::1]:2222") == ("::1", 2222)
 
 
 def test_different_lists_are_told_to_all(addresses):
