@@ -19,6 +19,7 @@ from contextvars import ContextVar
 from accumtrain.errors import ConfigError
 from accumtrain.kinds.devices import DEVICES, DeviceConfig
 from accumtrain.kinds.table import load
+from accumtrain.kinds.values import show
 from accumtrain.process import tpu_runtime
 from accumtrain.process.cuda import load_cusolver, shows_gpu
 from accumtrain.process.garbage import no_search_for_garbage
@@ -44,6 +45,8 @@ PREFIXES = (KERNELS_16BIT, "TF_", "XLA_", "ONEDNN_", "DNNL_", "MKL_", "KMP_", "O
 
 _job_started: ContextVar[float] = ContextVar("job_started")
 _import_seconds: ContextVar[float] = ContextVar("import_seconds", default=0.0)
+_own_limit: ContextVar[str | None] = ContextVar("own_limit")  # the user's value of CPU_LIMIT
+_limit_of_job: ContextVar[int | None] = ContextVar("limit_of_job", default=None)  # the last that was prepared for
 
 
 def job_started() -> float:
@@ -101,10 +104,9 @@ def prepare(device: DeviceConfig, *, probed: bool = False) -> None:
     os.environ.update(VARIABLES | tpu_runtime.quiet_environment())
     if on_one_cpu(device):
         os.environ.setdefault(OPERATIONS_AT_ONCE, "1")
-    if device.memory_limit_mb is not None:
-        os.environ[CPU_LIMIT] = str(device.memory_limit_mb)
-        if not probed:
-            os.environ.setdefault(ONEDNN, "0")
+    _set_limit(device.memory_limit_mb)
+    if device.memory_limit_mb is not None and not probed:
+        os.environ.setdefault(ONEDNN, "0")
     if os.environ.get(SHOW_LOGS) == "1":
         _import_tensorflow()
         return
@@ -128,11 +130,21 @@ def counts_bytes_on_cpu() -> bool:
     return os.environ.get(ALLOCATOR) == VARIABLES[ALLOCATOR]
 
 
+def _set_limit(limit: int | None) -> None:
+    """Sets the limit of a job, or for None the one that the user has in the environment, if any."""
+    own = _own_limit.get(os.environ.get(CPU_LIMIT))
+    _own_limit.set(own)
+    _limit_of_job.set(limit)
+    os.environ.pop(CPU_LIMIT, None)
+    if limit is not None or own is not None:
+        os.environ[CPU_LIMIT] = str(own if limit is None else limit)
+
+
 def _check_unchanged(device: DeviceConfig) -> None:
-    limit = None if device.memory_limit_mb is None else str(device.memory_limit_mb)
-    if os.environ.get(CPU_LIMIT) != limit:
+    limit = device.memory_limit_mb
+    if limit != _limit_of_job.get() and str(limit) != os.environ.get(CPU_LIMIT):
         raise ConfigError(
-            f"device.memory_limit_mb={device.memory_limit_mb} can't change once TensorFlow runs in a process; "
+            f"device.memory_limit_mb={show(limit)} can't change once TensorFlow runs in a process; "
             "for a sweep over it add hydra/launcher=joblib, each job then has a process of its own"
         )
     if not counts_bytes_on_cpu():

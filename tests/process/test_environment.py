@@ -4,9 +4,13 @@ import os
 import subprocess
 import sys
 import tempfile
+from contextvars import Context
+from types import SimpleNamespace
 
 import pytest
 
+from accumtrain.errors import ConfigError
+from accumtrain.kinds.devices import CpuConfig
 from accumtrain.process import environment
 
 SCRIPT = """
@@ -89,3 +93,47 @@ def test_logs_are_held_back_where_no_file_can_be_made(capfd, monkeypatch, tmp_pa
         with pytest.raises(ZeroDivisionError):
             fail()
     assert capfd.readouterr().err == "why it failed"
+
+
+@pytest.fixture
+def limits(monkeypatch):
+    """Prepares for jobs in a new process, and returns the limits that TensorFlow would read."""
+
+    def prepare(own, *limits, computing=False):
+        computes = iter([False, *[computing] * len(limits)])
+        monkeypatch.setattr(environment, "computes_already", lambda: next(computes))
+        monkeypatch.setattr(environment, "_import_tensorflow", lambda: None)
+        monkeypatch.setitem(sys.modules, "tensorflow", SimpleNamespace())
+        variables = {name: value for name, value in os.environ.items() if name != environment.CPU_LIMIT}
+        monkeypatch.setattr(os, "environ", variables | own)
+        context, found = Context(), []
+        for limit in limits:
+            context.run(environment.prepare, CpuConfig(memory_limit_mb=limit))
+            found.append(os.environ.get(environment.CPU_LIMIT))
+        return found
+
+    return prepare
+
+
+OWN = {environment.CPU_LIMIT: "4000"}
+
+
+def test_a_limit_is_that_of_its_job_until_tensorflow_computes(limits):
+    assert limits({}, 300, None, 500) == ["300", None, "500"]
+    assert limits(OWN, None, 300, None) == ["4000", "300", "4000"], "without a limit the user's own holds"
+
+
+def test_a_limit_that_stays_when_tensorflow_computes(limits):
+    assert limits({}, None, None, computing=True) == [None, None]
+    assert limits({}, 300, 300, computing=True) == ["300", "300"]
+    assert limits(OWN, None, None, 4000, computing=True) == ["4000", "4000", "4000"]
+    assert limits(OWN, 300, 300, computing=True) == ["300", "300"]
+
+
+@pytest.mark.parametrize(
+    ("own", "before", "now", "shown"),
+    [({}, 300, None, "null"), ({}, None, 300, "300"), (OWN, None, 300, "300"), (OWN, 300, None, "null")],
+)
+def test_a_limit_that_would_change_when_tensorflow_computes(limits, own, before, now, shown):
+    with pytest.raises(ConfigError, match=rf"device\.memory_limit_mb={shown} can't change once TensorFlow runs"):
+        limits(own, before, now, computing=True)
