@@ -14,7 +14,7 @@ from yaml import YAMLError
 
 from accumtrain.config.convert import known_keys
 from accumtrain.errors import AccumtrainError, ConfigError
-from accumtrain.kinds.groups import GROUPS, kinds_with
+from accumtrain.kinds.groups import kinds_with
 from accumtrain.kinds.jobs import JOBS
 from accumtrain.kinds.values import suggest
 from accumtrain.shell.choices import all_choices
@@ -75,7 +75,7 @@ def _unknown_key(key: str) -> str:
     group, _, name = key.rpartition(".")
     if kinds := kinds_with(group, name):
         return f"{key}: the chosen {group} has no such key, it belongs to kind {' or '.join(kinds)}"
-    known = [*known_keys(), *GROUPS, "experiment"]
+    known = [*known_keys(), *all_choices([])]
     same_end = [each for each in known if each.rpartition(".")[2] == name]
     close = list(dict.fromkeys([*same_end, *difflib.get_close_matches(key, known)]))[:3]
     remedy = f"did you mean {' or '.join(close)}?" if close else "accumtrain --cfg job lists all keys"
@@ -84,8 +84,9 @@ def _unknown_key(key: str) -> str:
 
 def _meant(word: str) -> str:
     """The remedy for a word without =: what it is the value of, or nearly so; empty if there is nothing near."""
-    whole = {choice: f"{group}={choice}" for group, names in all_choices([]).items() for choice in names}
-    whole |= {name: f"{name}=<value>" for name in [*known_keys(), *GROUPS]} | {
+    choices = all_choices([])
+    whole = {choice: f"{group}={choice}" for group, names in choices.items() for choice in names}
+    whole |= {name: f"{name}=<value>" for name in [*known_keys(), *choices]} | {
         name: f"job={name}" for name in JOBS.names
     }
     close = [whole[name] for name in difflib.get_close_matches(word, whole)]

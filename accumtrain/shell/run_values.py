@@ -83,13 +83,17 @@ def _given_fixed(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _given(values: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, str]:
-    """The keys that `overrides` give, dotted and of the top, each with what gives it: itself, its group, experiment."""
+    """The keys that `overrides` give, dotted and of the top, each with what gives it.
+
+    That is the key itself, its group, or a choice that may set any key, such as experiment and recipe.
+    """
     written = {override.partition("=")[0].lstrip("+~").partition("@")[0] for override in overrides}
+    of_any_key = sorted(each for each in written - values.keys() if "." not in each and not each.startswith("hydra"))
     given = {}
     for group, value in values.items():
         names = [f"{group}.{key}" for key in value] if isinstance(value, Mapping) else []
         for key in (group, *names):
-            by = [each for each in ("experiment", group, key) if each in written]
+            by = [each for each in (*of_any_key, group, key) if each in written]
             by += [each for each in written if key in names and each.startswith(f"{key}.")]
             if by:
                 given[key] = by[0]

@@ -158,6 +158,8 @@ MISTAKES = [
     ("model.kind=revnets", "model.kind=revnets: no such kind; did you mean revnet"),
     ("modle=resnet20", "modle: no such key; did you mean model?"),
     ("batchsize=3", "batchsize: no such key; did you mean batch_size?"),
+    ("recip=strong", "recip: no such key; did you mean recipe?"),
+    ("acum=auto", "acum: no such key; did you mean accum?"),
     ("lr=0.1", "lr: no such key; did you mean optim.lr?"),
     ("zzzz=0.1", "zzzz: no such key; accumtrain --cfg job lists all keys"),
     ("+train.step=3", "train.step: no such key in train; did you mean steps?"),

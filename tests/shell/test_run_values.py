@@ -56,6 +56,7 @@ def test_the_command_that_trained_evaluates_too(trained, command):
         ("precision=bfloat16", "precision=bfloat16: the run in runs/x has learned with precision=float32"),
         ("++optim.clip_norm=3", "optim.clip_norm=3: the run in runs/x has learned with optim.clip_norm="),
         ("experiment=cifar10_revnet38", "the run in runs/x has learned with batch_size=64; leave experiment out"),
+        ("recipe=strong", "leave recipe out, the values of the run are used"),
         ("~run.seed", "an override with ~ removes a key that decides what is learned; leave it out"),
         ("model=3", "model=3: no such choice"),
         ("run=3", "run=3: run is a group of keys"),
