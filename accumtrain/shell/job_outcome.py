@@ -55,7 +55,7 @@ class JobOutcome:
         if self.ended_with == INTERRUPTED:
             return "interrupted"
         if self.ended_with > KILLED:
-            return signal.Signals(self.ended_with - KILLED).name
+            return signal_name(self.ended_with - KILLED) or f"exit code {self.ended_with}"
         names = {error.exit_code: error.__name__ for error in AccumtrainError.__subclasses__()}
         return names.get(self.ended_with, "bug")
 
@@ -94,6 +94,11 @@ class JobOutcome:
             return 0.0
         key, sign = ranking[0]
         return -sign * (self.value(key) or 0.0)
+
+
+def signal_name(number: int) -> str | None:
+    """Such as SIGKILL; None for a real-time signal, which has no name, and for a number that is no signal."""
+    return signal.Signals(number).name if number in {*signal.Signals} else None
 
 
 def begun(config: Config, overrides: Sequence[str]) -> JobOutcome:

@@ -22,7 +22,7 @@ from accumtrain.process.program import child_command
 from accumtrain.shell import sweep_folder
 from accumtrain.shell.compose import read_config
 from accumtrain.shell.guard import INTERRUPTED, guard
-from accumtrain.shell.job_outcome import KILLED, JobOutcome, begun
+from accumtrain.shell.job_outcome import KILLED, JobOutcome, begun, signal_name
 
 TASK = "accumtrain.shell.sweep_child:do_job"
 CORES = "OMP_NUM_THREADS"  # set by joblib for each of its processes
@@ -61,9 +61,10 @@ def _exit_code(returned: int, label: str) -> int:
         return returned
     if returned == -signal.SIGTERM:  # before there was anything to save
         return INTERRUPTED
+    killer = signal_name(-returned) or f"signal {-returned}"
     fail(
-        f"{label} was killed by {signal.Signals(-returned).name}; if that was the system, which does so when memory "
-        "runs out: fewer jobs at a time, or a higher accum.steps"
+        f"{label} was killed by {killer}; if that was the system, which does so when memory runs out: fewer jobs at a "
+        "time, or a higher accum.steps"
     )
     return KILLED - returned
 

@@ -38,6 +38,8 @@ REFUSED = JobOutcome(["batch_size=33"], ended_with=2)
         (4, "DivergedError", 4),
         (130, "interrupted", 130),
         (137, "SIGKILL", 137),
+        (128 + 40, "exit code 168", 168),  # a real-time signal, which has no name
+        (255, "exit code 255", 255),
         (None, "lost", 75),
     ],
 )

@@ -81,6 +81,11 @@ def test_a_job_that_is_killed_is_told_of(run, capfd):
     assert capfd.readouterr().err.startswith("error: run 7 was killed by SIGKILL; if that was the system")
 
 
+def test_a_job_that_is_killed_by_a_signal_without_a_name(run, capfd):
+    assert run("os.kill(os.getpid(), 40)").ended_with == 168
+    assert capfd.readouterr().err.startswith("error: run 7 was killed by signal 40; if that was the system")
+
+
 def test_a_job_is_known_of_as_long_as_it_runs(run, tmp_path):
     seen = []
 
