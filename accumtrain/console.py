@@ -50,7 +50,8 @@ def banner(title: str, rows: Sequence[tuple[str, str]]) -> None:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim")
     grid.add_column()
-    widest = console.width - 6 - max((cell_len(name) for name, _ in rows), default=0)  # frame, margins, space between
+    named = max((cell_len(name) for name, _ in rows), default=0)
+    widest = max(1, console.width - 6 - named)  # beside frame, margins and the space between
     for name, value in rows:
         grid.add_row(Text(name), Text(_in_lines(value, widest, broken)))
     console.print(Panel(grid, title=Text(title, style="bold"), title_align="left", expand=False))
@@ -71,7 +72,7 @@ def show_line(console: Console, text: str, *marks: tuple[str, str]) -> None:
     """
     before = "".join(mark for mark, _ in marks)
     if console.is_terminal:
-        text = _in_lines(before + text, console.width)[len(before) :]
+        text = _in_lines(before + text, max(1, console.width))[len(before) :]
     console.print(Text.assemble(*marks, text), soft_wrap=True)
 
 
@@ -110,7 +111,7 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> 
     if not console.is_terminal:
         console.print(Text(_plain_table(title, columns, rows, numeric)), soft_wrap=True)
         return
-    longest = console.width - 2 * BESIDE - len(f"#{len(rows)}")  # of a name that has a line for itself
+    longest = max(1, console.width - 2 * BESIDE - len(f"#{len(rows)}"))  # of a name that has a line for itself
     rows = [[broken(cell, longest) for cell in row] for row in rows]
     room = console.width - 1  # behind the last column is a line, too
     for beside in (BESIDE, NARROW):

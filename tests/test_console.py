@@ -73,6 +73,18 @@ def plain(text: str) -> str:
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
+@pytest.mark.parametrize("columns", [0, 1, 2, 7, 15, 24])
+def test_a_terminal_that_is_too_narrow(capsys, terminal, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    rows = [("batch", "64 = micro-batch 16 x 4 steps x 1 replica"), ("a name that is long", "464,890")]
+    banner("revnet38 on digits", rows)
+    table("runs", ("name", "accuracy"), rows)
+    say("of the memory")
+    shown = "".join(plain(capsys.readouterr().out).split())
+    assert columns == 0 or "ofthememory" in shown
+    assert columns < 24 or "464,890" in shown
+
+
 def test_lines_end_between_words(capsys, terminal):
     """A number stays with its unit; a word longer than the line, such as a path to copy, is left to the terminal."""
     path = "/data/" + "deep/" * 20
