@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -26,7 +25,7 @@ from accumtrain.models.build_model import build_model
 from accumtrain.models.spec import ModelSpec
 from accumtrain.planning.tensorflow_errors import in_user_words
 from accumtrain.process.environment import held_back_stderr
-from accumtrain.runs.files import disk_errors
+from accumtrain.runs.files import replacing
 from accumtrain.runs.folder import folder_of, make_folder
 from accumtrain.runs.trained_on import Images
 
@@ -54,7 +53,7 @@ def run(config: Config) -> dict[str, Any]:
     preprocess = preprocess_any_size(config.data, images)
     exported = Exported(config.model.label, model, preprocess, images.shape, images.class_names)
     path, row = _path(config), FORMATS[config.export.format]
-    with _replacing(path) as unfinished:
+    with _replacing_export(path) as unfinished:
         with held_back_stderr():
             load(row.write)(exported, unfinished)
         size = _bytes(unfinished)
@@ -119,28 +118,16 @@ def _path(config: Config) -> Path:
 
 
 @contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """Yields a place beside `path` for what takes its place in the end. After an error nothing of it is left."""
+def _replacing_export(path: Path) -> Iterator[Path]:
+    """As `replacing`, for what TensorFlow writes."""
     make_folder(path.parent)
-    unfinished = path.with_name(f".{os.getpid()}.{path.name}")
     try:
-        with disk_errors(path):
+        with replacing(path) as unfinished:
             yield unfinished
-            _remove(path)
-            unfinished.replace(path)
     except tf.errors.OpError as error:
         full = "No space left on device" in error.message
         reason = "no space left on the device" if full else error.message.splitlines()[0]
         raise CheckpointError(f"{path} can't be written: {reason}; mend that and run the same command again") from error
-    finally:
-        _remove(unfinished)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def _bytes(path: Path) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 from accumtrain.console import broken
 from accumtrain.runs.axis_scale import scale_axis
-from accumtrain.runs.files import disk_errors
+from accumtrain.runs.files import replacing
 from accumtrain.runs.short_names import labels
 
 TRAIN = "train"  # the split of the updates themselves; others are evaluated
@@ -121,12 +120,5 @@ def _is_point(record: Mapping[str, Any], name: str) -> bool:
 
 def save_figure(figure: Any, path: Path) -> None:
     """Writes a PNG file, which is replaced as a whole. Raises CheckpointError if that fails; it is unchanged then."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    with disk_errors(path):
-        unfinished.unlink(missing_ok=True)
-        try:
-            with unfinished.open("xb") as file:
-                figure.savefig(file, format="png", dpi=120)
-            unfinished.replace(path)
-        finally:
-            unfinished.unlink(missing_ok=True)
+    with replacing(path) as unfinished, unfinished.open("xb") as file:
+        figure.savefig(file, format="png", dpi=120)

@@ -6,13 +6,19 @@ import errno
 import json
 import math
 import os
+import re
+import shutil
 import stat
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from accumtrain.errors import CheckpointError
+
+UNFINISHED = re.compile(r"\.([0-9]{1,9})\.")  # beginning of a name, with the process
+STALE = 3600.0  # seconds
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -26,20 +32,71 @@ def write_atomic(path: Path, text: str) -> None:
     Raises:
         CheckpointError: the file can't be written, for example because the disk is full; it is unchanged then.
     """
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     with disk_errors(path):
         if path.is_file() and path.read_bytes() == text.encode():
             return
+    with replacing(path) as unfinished, unfinished.open("x", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yields a place beside `path`: the file or folder that is made there replaces `path` as a whole in the end.
+
+    After an error or a signal nothing of it is left, and what was at `path` is there. What a killed process leaves,
+    `remove_unfinished` removes.
+
+    Raises:
+        CheckpointError: it can't be written.
+    """
+    unfinished = path.with_name(f".{os.getpid()}.{path.name}")
+    with disk_errors(path):
+        remove(unfinished)
         try:
-            with unfinished.open("w") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            unfinished.replace(path)
+            yield unfinished
+            if unfinished.is_dir() and path.is_dir() and not path.is_symlink():
+                _replace_folder(path, unfinished)
+            else:
+                unfinished.replace(path)
             sync(path.parent)
-        except OSError:
-            unfinished.unlink(missing_ok=True)
-            raise
+        finally:
+            remove(unfinished)
+
+
+def _replace_folder(path: Path, new: Path) -> None:
+    """Puts `new` in the place of a folder, which a rename alone replaces only if it is empty."""
+    before = path.with_name(f"{new.name}.before")
+    path.rename(before)
+    try:
+        new.rename(path)
+    except BaseException:
+        before.rename(path)
+        raise
+    remove(before)
+
+
+def remove(path: Path) -> None:
+    """Removes a file, a link or a folder with all in it, if it is there. Raises OSError."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Removes what killed processes have left of `replacing` in a folder.
+
+    What was changed within STALE seconds may be that of a process on another machine, and stays.
+    """
+    with disk_errors(folder):
+        for entry in list(folder.iterdir()):
+            if (match := UNFINISHED.match(entry.name)) and time.time() - entry.lstat().st_mtime > STALE:
+                import psutil  # takes 10 ms, and there is rarely anything
+
+                if not psutil.pid_exists(int(match[1])):
+                    remove(entry)
 
 
 def open_regular(path: Path, flags: int) -> int:

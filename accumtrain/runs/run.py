@@ -22,7 +22,15 @@ from accumtrain.config.convert import to_mapping
 from accumtrain.config.schema import Config
 from accumtrain.console import warn
 from accumtrain.errors import CheckpointError, ConfigError, DataError
-from accumtrain.runs.files import disk_errors, open_regular, plain, read_json, read_text, write_atomic
+from accumtrain.runs.files import (
+    disk_errors,
+    open_regular,
+    plain,
+    read_json,
+    read_text,
+    remove_unfinished,
+    write_atomic,
+)
 from accumtrain.runs.folder import CHECKPOINTS, QUARANTINE, folder_of, make_folder
 from accumtrain.runs.identity import differences, learned_values
 from accumtrain.runs.lock import Lock
@@ -51,6 +59,7 @@ class Run:
         make_folder(self.path)
         self._lock.__enter__()
         try:
+            remove_unfinished(self.path)
             self._check_continues()
         except BaseException:
             self._lock.__exit__(None, None, None)
