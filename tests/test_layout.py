@@ -178,6 +178,21 @@ def test_what_is_light_is_there():
     assert names >= LIGHT
 
 
+def is_text(call: ast.Call) -> bool:
+    """Whether a call reads or writes text in a file; the mode that opens it, if there is one, is written out."""
+    if not isinstance(call.func, ast.Attribute) or call.func.attr not in ("open", "read_text", "write_text"):
+        return False
+    modes = [each.value for each in call.args if isinstance(each, ast.Constant)]
+    return call.func.attr != "open" or not call.args or any(set(str(mode)) <= set("rwxa+t") for mode in modes)
+
+
+@pytest.mark.parametrize("module", FILES)
+def test_text_is_utf8_whatever_the_locale(module):
+    calls = [node for node in ast.walk(TREES[module]) if isinstance(node, ast.Call)]
+    for call in filter(is_text, calls):
+        assert "encoding" in {keyword.arg for keyword in call.keywords}, f"line {call.lineno}"
+
+
 @pytest.mark.parametrize("module", FILES)
 def test_a_file_is_one_idea(module):
     assert len(FILES[module].read_text().splitlines()) <= 300

@@ -109,5 +109,5 @@ def _records(file: Path, layout: _Layout) -> np.ndarray:
 
 def _names(file: Path, classes: int) -> list[str]:
     """The names of the classes, a line each; empty without such a file."""
-    names = file.read_text(errors="replace").split() if file.is_file() else []
+    names = file.read_text(encoding="utf-8", errors="replace").split() if file.is_file() else []
     return names if len(names) == classes == len(set(names)) else []

@@ -16,7 +16,7 @@ def of_saved_model(path):  # type: ignore[no-untyped-def]
     import tensorflow as tf
 
     loaded = tf.saved_model.load(path)
-    names = json.loads(Path(path, "assets", "class_names.json").read_text())
+    names = json.loads(Path(path, "assets", "class_names.json").read_text(encoding="utf-8"))
     serve = loaded.signatures["serving_default"]
     return names, lambda images: serve(images=tf.constant(images))["probabilities"].numpy()
 

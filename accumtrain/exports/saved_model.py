@@ -17,7 +17,7 @@ def write_saved_model(exported: Exported, path: Path) -> None:
     module.model, module.serve = exported.model, exported.function()
     with temporary_folder("export") as folder:
         names = folder / CLASS_NAMES
-        names.write_text(json.dumps(exported.class_names))
+        names.write_text(json.dumps(exported.class_names), encoding="utf-8")
         module.class_names = tf.saved_model.Asset(str(names))
         # gradients are no part of an inference, and those of reversible models would be large
         options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)

@@ -160,7 +160,7 @@ def written(compiled: Compiled, metrics: Sequence[str]) -> Iterator[Path]:
             write_model(compiled.model, folder)
         except ValueError as error:
             raise ConfigError(f"{error}\nOr give `steps` as a number: nothing is tried out then") from error
-        (folder / METRICS).write_text(json.dumps(list(metrics)))
+        (folder / METRICS).write_text(json.dumps(list(metrics)), encoding="utf-8")
         examples = {name: _some(split) for name, split in compiled.data.splits.items()}
         (folder / EXAMPLES).write_bytes(pickle.dumps(examples))
         yield folder

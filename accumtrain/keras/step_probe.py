@@ -111,14 +111,14 @@ def answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     tf.config.threading.set_intra_op_parallelism_threads(request["intra_op"])
     doing = folder / child.DOING
     try:
-        doing.write_text("reading the model")
+        doing.write_text("reading the model", encoding="utf-8")
         model = _model(folder)
         model.train_step = FewMicroBatches(model, request["steps"])
         batch = tf.data.Dataset.from_tensor_slices(pickle.loads((folder / BATCH).read_bytes()))
         meter, process = Meter(), psutil.Process()
         before = process.memory_info().rss
         meter.start()
-        doing.write_text("compiling, then training")
+        doing.write_text("compiling, then training", encoding="utf-8")
         # as in fit with arrays, the size of a batch is not known before
         model.fit(batch.batch(int(batch.cardinality())).repeat(UPDATES), verbose=0)
     except (tf.errors.ResourceExhaustedError, MemoryError) as error:

@@ -109,7 +109,7 @@ def offered(compiled: Callable[[], Any], metrics: Sequence[str], folder: str | N
 
 def offer_carried(folder: str) -> None:
     """Offers the rows in a child process, from what `accumtrain.keras.compiled` has written to `folder`."""
-    metrics = json.loads((Path(folder) / METRICS).read_text())
+    metrics = json.loads((Path(folder) / METRICS).read_text(encoding="utf-8"))
     compiled = cache(lambda: load(f"{PACKAGE}.compiled:read_compiled")(Path(folder)))
     for table, row in _rows(compiled, metrics, folder):
         table.add(row)

@@ -176,9 +176,9 @@ def answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     from accumtrain.planning.tensorflow_errors import in_user_words
 
     doing = folder / child.DOING
-    doing.write_text("opening the data")
+    doing.write_text("opening the data", encoding="utf-8")
     data = open_data(config.data, config.run.seed)
-    doing.write_text("compiling, then running two small micro-batches")
+    doing.write_text("compiling, then running two small micro-batches", encoding="utf-8")
     meter = Meter()
     meter.start()
     try:
@@ -189,7 +189,7 @@ def answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
         raise OutOfMemoryError(str(error)) from error
     except (ValueError, TypeError, tf.errors.OpError, NotRepeatableError) as error:
         return {"refused": f"the rehearsal failed: {str(error).strip().partition(chr(10))[0]}"}
-    doing.write_text("playing the allocations of each micro-batch")
+    doing.write_text("playing the allocations of each micro-batch", encoding="utf-8")
     memory = meter.read()
     resident, tensors = memory["rss_peak_bytes"], memory["tensor_peak_bytes"]
     assert resident is not None

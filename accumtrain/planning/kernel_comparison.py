@@ -172,11 +172,11 @@ def answer(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     from accumtrain.planning.tensorflow_errors import in_user_words
 
     doing = folder / child.DOING
-    doing.write_text("opening the data")
+    doing.write_text("opening the data", encoding="utf-8")
     data = open_data(config.data, config.run.seed)
     pixels = math.prod(data.image_shape[:2])
     config = replace(config, batch_size=min(request["micro_batch"], max(1, PIXELS // pixels)))
-    doing.write_text("tracing the model and timing its kernels")
+    doing.write_text("tracing the model and timing its kernels", encoding="utf-8")
     devices = resolve(config.device)
     with in_user_words(config, data):
         dry_run = DryRun(config, data, devices, config.batch_size, folder / "checkpoints", 1)

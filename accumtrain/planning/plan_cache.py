@@ -40,7 +40,7 @@ def read(request: Mapping[str, Any]) -> dict[str, Any] | None:
     if path is None or not path.exists():
         return None
     with suppress(OSError, ValueError):  # unreadable or damaged: it is only a cache
-        found: dict[str, Any] = json.loads(path.read_text())
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return found
     return None
 
@@ -53,7 +53,7 @@ def write(request: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
     with suppress(OSError):  # a disk that is full or not writable costs the next plan some seconds
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(f".{os.getpid()}")
-        partial.write_text(json.dumps(answer))
+        partial.write_text(json.dumps(answer), encoding="utf-8")
         partial.replace(path)
 
 
@@ -79,7 +79,7 @@ def _program() -> list[str]:
 def _machine() -> list[str]:
     """What the kernels that are chosen, and their memory, depend on."""
     cpu = Path("/proc/cpuinfo")
-    described = cpu.read_text() if cpu.exists() else platform.processor()
+    described = cpu.read_text(encoding="utf-8") if cpu.exists() else platform.processor()
     facts = {line for line in described.splitlines() if line.startswith(("model name", "flags", "cache size"))}
     settings = [f"{name}={value}" for name, value in kernel_settings().items()]
     return [platform.machine(), *sorted(facts), str(os.cpu_count()), *settings]

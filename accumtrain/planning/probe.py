@@ -151,9 +151,9 @@ def _measure(config: Config, micro_batch: int, folder: Path) -> dict[str, Any]:
 
     doing = folder / child.DOING
     try:
-        doing.write_text("opening the data")
+        doing.write_text("opening the data", encoding="utf-8")
         data = open_data(config.data, config.run.seed)
-        doing.write_text("compiling, then timing updates")
+        doing.write_text("compiling, then timing updates", encoding="utf-8")
         with in_user_words(config, data):
             return measure(config, data, micro_batch, folder / "checkpoints")
     except tf.errors.ResourceExhaustedError as error:

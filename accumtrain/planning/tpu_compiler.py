@@ -34,9 +34,9 @@ def main(name: str) -> int:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.environ.update(ENVIRONMENT)
     directory = Path(name)
-    topology = json.loads((directory / "request.json").read_text())["topology"]
-    answer, code = _answer((directory / "step.mlir").read_text(), topology)
-    (directory / "answer.json").write_text(json.dumps(answer))
+    topology = json.loads((directory / "request.json").read_text(encoding="utf-8"))["topology"]
+    answer, code = _answer((directory / "step.mlir").read_text(encoding="utf-8"), topology)
+    (directory / "answer.json").write_text(json.dumps(answer), encoding="utf-8")
     return code
 
 

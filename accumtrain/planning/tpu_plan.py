@@ -158,5 +158,5 @@ def answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     data = open_data(config.data, config.run.seed)
     window = build_window(config, data, total_steps(config, data.train.size), resolve(here).strategy)
     text, flops = lower(window, data.image_shape, micro_batch_size(config.batch_size, config.accum.count, 1))
-    (folder / MODULE).write_text(text)
+    (folder / MODULE).write_text(text, encoding="utf-8")
     return {"flops": flops}

@@ -68,7 +68,7 @@ class Child:
         environment: Mapping[str, str] | None = None,
     ):
         self._folder, self._shown = folder, label is not None
-        (folder / REQUEST).write_text(json.dumps(request))
+        (folder / REQUEST).write_text(json.dumps(request), encoding="utf-8")
         with (folder / LAST_WORDS).open("wb") as errors:
             self._process = subprocess.Popen(
                 [*command, str(folder)],
@@ -111,13 +111,17 @@ class Child:
     def doing(self) -> str | None:
         """What the child has last written about its progress; None if nothing."""
         told = self._folder / DOING
-        return told.read_text() if told.exists() else None
+        return told.read_text(encoding="utf-8") if told.exists() else None
 
     def ended(self) -> Ended:
         """How the child ended. Call it after the context."""
         answer = self._folder / ANSWER
-        last_words = (self._folder / LAST_WORDS).read_text(errors="replace")[-4000:]
-        return Ended(self._process.returncode, json.loads(answer.read_text()) if answer.exists() else {}, last_words)
+        last_words = (self._folder / LAST_WORDS).read_text(encoding="utf-8", errors="replace")[-4000:]
+        return Ended(
+            self._process.returncode,
+            json.loads(answer.read_text(encoding="utf-8")) if answer.exists() else {},
+            last_words,
+        )
 
 
 def ask(
@@ -220,7 +224,7 @@ def serve(folder: Path) -> int:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # a sweep with parallel jobs blocks those of a terminal
     end_on_signals()
     threading.Thread(target=_end_with_parent, args=(folder,), daemon=True).start()
-    request = json.loads((folder / REQUEST).read_text())
+    request = json.loads((folder / REQUEST).read_text(encoding="utf-8"))
     try:
         answer, code = load(request[TASK])(request, folder), 0
     except AccumtrainError as error:
@@ -229,7 +233,7 @@ def serve(folder: Path) -> int:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
         raise
-    (folder / ANSWER).write_text(json.dumps(answer))
+    (folder / ANSWER).write_text(json.dumps(answer), encoding="utf-8")
     return code
 
 

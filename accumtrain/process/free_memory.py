@@ -26,7 +26,7 @@ def cgroup_bytes(mounted: Path, own: Path) -> Iterator[int]:
         mounted: where the control groups are mounted, version 2 there or version 1 in memory/.
         own: the file that names those of this process, a line `number:controllers:path` each.
     """
-    for line in own.read_text().splitlines() if own.exists() else ():
+    for line in own.read_text(encoding="utf-8").splitlines() if own.exists() else ():
         _, controllers, path = line.split(":", 2)
         if controllers not in ("", "memory"):
             continue
@@ -40,8 +40,11 @@ def cgroup_bytes(mounted: Path, own: Path) -> Iterator[int]:
 
 def _left(folder: Path, limit: str, used: str, cache: str) -> Iterator[int]:
     try:
-        most, now = (folder / limit).read_text().strip(), int((folder / used).read_text())
-        statistics = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        most, now = (
+            (folder / limit).read_text(encoding="utf-8").strip(),
+            int((folder / used).read_text(encoding="utf-8")),
+        )
+        statistics = dict(line.split() for line in (folder / "memory.stat").read_text(encoding="utf-8").splitlines())
     except FileNotFoundError:  # the root has no limit, and a group of another namespace is not shown
         return
     if most != "max":

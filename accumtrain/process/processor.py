@@ -31,6 +31,6 @@ def cpu() -> dict[str, Any]:
 def _cpu_facts() -> Iterator[tuple[str, str]]:
     """The lines of the first core."""
     if CPU_INFO.exists():
-        for line in CPU_INFO.read_text().partition("\n\n")[0].splitlines():
+        for line in CPU_INFO.read_text(encoding="utf-8").partition("\n\n")[0].splitlines():
             name, _, value = line.partition(":")
             yield name.strip(), value.strip()

@@ -79,7 +79,7 @@ class Watchdog:
 
     def _report(self, file: Path, what: str) -> None:
         try:
-            with file.open("x") as target:
+            with file.open("x", encoding="utf-8") as target:
                 self._write(target, what)
         except OSError as error:  # the disk may be what hangs
             sys.stderr.write(f"{file} can't be written: {error.strerror}\n")

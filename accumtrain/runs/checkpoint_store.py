@@ -196,7 +196,7 @@ class CheckpointStore:
                 for file in _files_of(saved):
                     file.rename(place / file.name)
             sync(self.directory)
-            (place / REASON).write_text(f"{reason}\n")
+            (place / REASON).write_text(f"{reason}\n", encoding="utf-8")
         return place
 
     def sweep(self) -> None:

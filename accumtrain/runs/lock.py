@@ -73,7 +73,7 @@ class Lock:
 
     def _read_owner(self) -> str:
         with suppress(OSError, ValueError, KeyError, TypeError):
-            owner = json.loads((self._folder / LOCK).read_text())
+            owner = json.loads((self._folder / LOCK).read_text(encoding="utf-8"))
             return f"process {owner['process']} on {owner['host']}, started {owner['started']},"
         return "another process"
 

@@ -70,4 +70,4 @@ def _size(saved: Saved) -> int:
 
 def _quarantined(checkpoints: Path) -> Iterator[dict[str, Any]]:
     for reason in sorted((checkpoints / QUARANTINE).glob(f"*/{REASON}")):
-        yield {"path": str(reason.parent), "reason": reason.read_text(errors="replace").strip()}
+        yield {"path": str(reason.parent), "reason": reason.read_text(encoding="utf-8", errors="replace").strip()}

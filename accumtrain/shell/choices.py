@@ -43,7 +43,9 @@ def about_choice(group: str, choice: str, config_dirs: Iterable[Path]) -> str:
     if group == "job":
         return JOBS[choice].about
     if file := _file(group, choice, config_dirs):
-        lines = (line.lstrip("# ").strip() for line in file.read_text().splitlines() if line.startswith("#"))
+        lines = (
+            line.lstrip("# ").strip() for line in file.read_text(encoding="utf-8").splitlines() if line.startswith("#")
+        )
         return next((line for line in lines if not line.startswith("@")), "")
     return summary_of(GROUPS[group][choice].config)
 
@@ -55,7 +57,7 @@ def _file(group: str, choice: str, config_dirs: Iterable[Path]) -> Path | None:
 
 def _rows_without_file(group: str) -> list[Kind[Any]]:
     """The kinds without a YAML file. The file may have another name than the kind: lenet5.yaml is of kind lenet."""
-    files = "\n".join(file.read_text() for file in (CONF_DIR / group).glob("*.yaml"))
+    files = "\n".join(file.read_text(encoding="utf-8") for file in (CONF_DIR / group).glob("*.yaml"))
     with_file = set(re.findall(r"^kind: (\S+)", files, re.MULTILINE))
     return [row for row in GROUPS[group] if row.name not in with_file]
 

@@ -67,7 +67,7 @@ class JobOutcome:
             return {}
         if self.ended_with != 0 and written == self.written_before:
             return {}  # the file is that of an earlier job
-        content: dict[str, Any] = json.loads(Path(self.file).read_text())
+        content: dict[str, Any] = json.loads(Path(self.file).read_text(encoding="utf-8"))
         return content
 
     def value(self, key: str) -> Any:

@@ -90,7 +90,7 @@ def _kept(stream: TextIO | KeptStream | None, name: str) -> KeptStream:
     if isinstance(stream, KeptStream):
         return stream
     if stream is None:  # closed when Python started
-        stream = Path(os.devnull).open("w")  # noqa: SIM115 (for as long as the process lives)
+        stream = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 (for as long as the process lives)
     if hasattr(stream, "reconfigure"):
         stream.reconfigure(errors="backslashreplace")  # a character that the terminal does not know is no error
     return KeptStream(stream, name)

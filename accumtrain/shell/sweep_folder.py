@@ -36,7 +36,7 @@ def open_sweep_folder(run_dir: Path) -> Iterator[Path]:
     except OSError as error:
         raise ConfigError(f"run.dir={run_dir} can't be used: {error.strerror}; choose another one") from error
     os.environ[VARIABLE] = str(folder)
-    (folder / OWNER).write_text(f"{socket.gethostname()} {os.getpid()}")
+    (folder / OWNER).write_text(f"{socket.gethostname()} {os.getpid()}", encoding="utf-8")
     try:
         yield folder
     finally:
@@ -46,7 +46,7 @@ def open_sweep_folder(run_dir: Path) -> Iterator[Path]:
 def goes_on(folder: Path) -> bool:
     """Whether jobs may start and continue: not after `end`, nor after the command that started them has ended."""
     try:
-        host, process = (folder / OWNER).read_text().split()
+        host, process = (folder / OWNER).read_text(encoding="utf-8").split()
     except FileNotFoundError:
         return False
     import psutil  # takes 10 ms, which --help has no use for
@@ -67,12 +67,12 @@ def leave(folder: Path, number: int, outcome: JobOutcome) -> None:
 def left_by(folder: Path, number: int) -> JobOutcome | None:
     """The outcome that job `number` has written; None if there is none."""
     file = _file(folder, number)
-    return JobOutcome(**json.loads(file.read_text())) if file.exists() else None
+    return JobOutcome(**json.loads(file.read_text(encoding="utf-8"))) if file.exists() else None
 
 
 def collect(folder: Path) -> list[JobOutcome]:
     """The outcomes written so far, in the order of the jobs."""
-    return [JobOutcome(**json.loads(file.read_text())) for file in sorted(folder.glob("[0-9]*.json"))]
+    return [JobOutcome(**json.loads(file.read_text(encoding="utf-8"))) for file in sorted(folder.glob("[0-9]*.json"))]
 
 
 def _file(folder: Path, number: int) -> Path:
