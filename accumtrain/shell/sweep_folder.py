@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import tempfile
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from accumtrain.runs.files import write_json
 from accumtrain.shell.job_outcome import JobOutcome
 
 VARIABLE = "ACCUMTRAIN_SWEEP_DIR"  # environment variable, read by conf/config.yaml: Hydra's own files go there too
+PREFIX = ".sweep-"
 OWNER = "owner"  # host and process of the command that started the sweep
 
 
@@ -27,20 +29,35 @@ OWNER = "owner"  # host and process of the command that started the sweep
 def open_sweep_folder(run_dir: Path) -> Iterator[Path]:
     """Makes a new folder in `run_dir` and yields it. It is removed afterwards, except for the logs of a launcher.
 
+    Those of sweeps that were killed are removed first.
+
     Raises:
         ConfigError: the folder can't be made.
     """
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix=".sweep-", dir=run_dir))
+        for left in run_dir.glob(f"{PREFIX}*"):
+            if (left / OWNER).exists() and not goes_on(left):
+                _close(left)
+        folder = _new_folder(run_dir)
     except OSError as error:
         raise ConfigError(f"run.dir={run_dir} can't be used: {error.strerror}; choose another one") from error
     os.environ[VARIABLE] = str(folder)
-    (folder / OWNER).write_text(f"{socket.gethostname()} {os.getpid()}", encoding="utf-8")
     try:
         yield folder
     finally:
         _close(folder)
+
+
+def _new_folder(run_dir: Path) -> Path:
+    """Raises OSError and leaves nothing if the disk is full."""
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=run_dir))
+    try:
+        (folder / OWNER).write_text(f"{socket.gethostname()} {os.getpid()}", encoding="utf-8")
+    except OSError:
+        shutil.rmtree(folder)
+        raise
+    return folder
 
 
 def goes_on(folder: Path) -> bool:

@@ -43,9 +43,40 @@ def test_jobs_go_on_until_the_end(tmp_path):
     assert not sweep_folder.goes_on(folder)
 
 
-def test_jobs_do_not_go_on_without_their_command(tmp_path):
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
+@pytest.fixture
+def gone():
+    """A process that has ended."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process
+
+
+def test_the_folder_of_a_sweep_that_was_killed_is_removed_by_the_next(tmp_path, gone):
+    for name, owner in (("a", socket.gethostname()), ("b", socket.gethostname()), ("c", "another")):
+        (tmp_path / f".sweep-{name}").mkdir()
+        (tmp_path / f".sweep-{name}" / sweep_folder.OWNER).write_text(f"{owner} {gone.pid}")
+    (tmp_path / ".sweep-b" / ".submitit").mkdir()
+    (tmp_path / ".sweep-ending").mkdir()  # its jobs save their state
+    with sweep_folder.open_sweep_folder(tmp_path):
+        pass
+    assert {each.name for each in tmp_path.iterdir()} == {".sweep-b", ".sweep-c", ".sweep-ending"}
+    assert [each.name for each in (tmp_path / ".sweep-b").iterdir()] == [".submitit"]
+
+
+def test_a_full_disk_leaves_no_folder(tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(sweep_folder.Path, "write_text", full)
+    with (
+        pytest.raises(ConfigError, match="can't be used: No space left on device; choose another one"),
+        sweep_folder.open_sweep_folder(tmp_path),
+    ):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_jobs_do_not_go_on_without_their_command(tmp_path, gone):
     with sweep_folder.open_sweep_folder(tmp_path) as folder:
         (folder / sweep_folder.OWNER).write_text(f"{socket.gethostname()} {gone.pid}")
         assert not sweep_folder.goes_on(folder)
