@@ -8,8 +8,8 @@ from typing import Any
 from accumtrain.config.homes import with_homes
 from accumtrain.config.rules import check
 from accumtrain.config.schema import Config
-from accumtrain.console import say_at_once
-from accumtrain.errors import AccumtrainError, Preempted
+from accumtrain.console import say_at_once, warn
+from accumtrain.errors import AccumtrainError, CheckpointError, Preempted
 from accumtrain.kinds.jobs import JOBS, Job
 from accumtrain.kinds.table import load
 from accumtrain.planning.kernel_choice import chosen_kernels
@@ -71,6 +71,12 @@ def _run_job(config: Config, job: Job) -> dict[str, Any] | None:
 
 
 def _write(config: Config, result: dict[str, Any] | None) -> None:
-    if result is not None:
+    if result is None:
+        return
+    try:
         with Interrupt():  # a signal now is too late
             write_json(result_file(config), result)
+    except CheckpointError as error:
+        if not JOBS[config.job].told_in_full:
+            raise
+        warn(str(error))

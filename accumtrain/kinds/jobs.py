@@ -37,6 +37,7 @@ class Job:
         trains: it begins or continues the run in its folder.
         chooses_kernels: the kernels of the CPU may be timed first, and the faster ones are used.
         in_children: child processes do the work, or none is needed; this process does not import TensorFlow.
+        told_in_full: all of its result is on the screen, so a file that can't be written is no error.
         shared_by_workers: several workers can run the job together.
         preemptible: the same command continues the job after a signal, so this ends it with exit code 75.
         without_effect: keys that do not change how much memory the job takes.
@@ -57,6 +58,7 @@ class Job:
     trains: bool = False
     chooses_kernels: bool = False
     in_children: bool = False
+    told_in_full: bool = False
     shared_by_workers: bool = False
     preemptible: bool = False
     without_effect: tuple[str, ...] = ()
@@ -220,6 +222,7 @@ JOBS.add(
         "What this machine has and lacks, or where a run came from.",
         compares_runs=True,
         in_children=True,
+        told_in_full=True,
     ),
     Job(
         "report",
@@ -227,5 +230,6 @@ JOBS.add(
         "report.json",
         "Compares runs, as pictures and a page.",
         compares_runs=True,
+        in_children=True,
     ),
 )

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from accumtrain.errors import CheckpointError
-from accumtrain.jobs import info
+from accumtrain.jobs import dispatch, info
 from accumtrain.jobs.dispatch import run
 from accumtrain.process import cuda
 from accumtrain.process.cuda import Gpu
@@ -42,6 +42,17 @@ def test_the_answer_needs_no_tensorflow(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "0"
+
+
+def test_runs_of_somebody_else_which_can_only_be_read(command, monkeypatch):
+    def refuse(path, value):
+        raise CheckpointError(f"{path} can't be written: Read-only file system")
+
+    monkeypatch.setattr(dispatch, "write_json", refuse)
+    answer = command("job=info")
+    assert answer.code == 0
+    assert "built with CUDA" in answer.out
+    assert answer.err == "warning: runs/info.json can't be written: Read-only file system\n"
 
 
 def test_what_it_says_of_this_machine(command, monkeypatch, tmp_path):

@@ -7,6 +7,7 @@ import pytest
 
 from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.jobs.dispatch import run
+from accumtrain.process import environment
 
 SUMMARY = {
     "status": "completed",
@@ -35,6 +36,11 @@ def runs(tmp_path):
         ]
         (tmp_path / name / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     return tmp_path
+
+
+def test_tensorflow_is_not_imported(command, runs, monkeypatch):
+    monkeypatch.setattr(environment, "prepare", lambda *_, **__: pytest.fail("it takes seconds"))
+    assert command("job=report", f"run.dir={runs}").code == 0
 
 
 def test_all_runs_best_first(compose, runs, capsys):
