@@ -22,10 +22,13 @@ def check_distinct(configs: Sequence[Config]) -> None:
     files = [result_file(config) for config in configs]
     shared = next((config for config, file in zip(configs, files, strict=True) if files.count(file) > 1), None)
     if shared is not None:
-        file = result_file(shared)
+        file, job = result_file(shared), JOBS[shared.job]
+        what = f"{files.count(file)} jobs of the sweep would write {file}"
+        if job.compares_runs or job.needs_a_run:  # each job writes there, whatever its name
+            raise ConfigError(f"job={job.name}: {what}; give their commands one by one")
         raise ConfigError(
-            f"run.name={shared.run.name}: {files.count(file)} jobs of the sweep would write {file}; "
-            "leave run.name out, each job then gets a name of its own"
+            f"run.name={shared.run.name}: {what}; leave run.name out, or give their commands one by one, each with a "
+            "name of its own"
         )
 
 

@@ -142,6 +142,30 @@ def test_sweep_over_jobs_may_share_a_run(command, fake_job, monkeypatch):
     assert [config.job for config in seen] == ["train", "evaluate"]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["run.name=x", "batch_size=32,64"], "run.name=x: 2 jobs of the sweep would write runs/x/summary.json; leave"),
+        (
+            ["log.every=1,2,3"],
+            "3 jobs of the sweep would write runs/revnet38-digits/summary.json; leave run.name out, or",
+        ),
+        (
+            ["job=export", "run.name=x", "export.format=keras,tflite"],
+            "job=export: 2 jobs of the sweep would write runs/x/export.json; give their commands one by one\n",
+        ),
+        (
+            ["job=report", "report.runs=[a],[b]"],
+            "job=report: 2 jobs of the sweep would write runs/report.json; give their",
+        ),
+    ],
+)
+def test_jobs_that_would_write_the_same_file(command, arguments, told):
+    answer = command("-m", *arguments)
+    assert answer.code == ConfigError.exit_code
+    assert told in answer.err
+
+
 def test_refused_run_in_a_sweep_has_no_numbers(command, fake_job):
     accuracies = iter([0.9, 0.8])
 
