@@ -156,7 +156,7 @@ def test_sweep_over_jobs_may_share_a_run(command, fake_job, monkeypatch):
         ),
         (
             ["job=report", "report.runs=[a],[b]"],
-            "job=report: 2 jobs of the sweep would write runs/report.json; give their",
+            "job=report: 2 jobs of the sweep would write runs/report.json; give",
         ),
     ],
 )

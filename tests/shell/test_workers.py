@@ -51,6 +51,39 @@ def test_how_many_must_be_said(command, arguments):
     assert answer.err.count("\n") == 1
 
 
+def test_a_signal_while_workers_are_started_reaches_all_of_them(command, monkeypatch):
+    """One that has not come to heed signals is ended by it, and was stopped: the same command continues."""
+    start = subprocess.Popen
+
+    def start_and_stop(arguments, **more):
+        process = start(arguments, **more)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return process
+
+    monkeypatch.setattr(workers, "own_program", lambda: [sys.executable, "-c", "import time; time.sleep(60)"])
+    monkeypatch.setattr(workers.subprocess, "Popen", start_and_stop)
+    assert command("--workers", "2").code == 75
+
+
+def test_workers_that_can_not_all_be_started(command, monkeypatch):
+    started, start = [], subprocess.Popen
+
+    def start_one(arguments, **more):
+        if started:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        started.append(start(arguments, **more))
+        return started[0]
+
+    monkeypatch.setattr(workers, "own_program", lambda: [sys.executable, "-c", "import time; time.sleep(60)"])
+    monkeypatch.setattr(workers.subprocess, "Popen", start_one)
+    answer = command("--workers", "2")
+    assert answer.code == 2
+    assert answer.err == (
+        "error: --workers 2: can't be started (Resource temporarily unavailable); give a smaller number\n"
+    )
+    assert started[0].returncode == -signal.SIGTERM, "it does not wait for one that never comes"
+
+
 LAUNCHER = """
 import sys
 sys.path[:] = {path!r}
