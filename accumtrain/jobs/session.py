@@ -126,6 +126,8 @@ class Session:
         self.meter, self.interrupt = Meter(xla=devices.xla), Interrupt()
         self.walltime = Walltime(config.run.walltime_seconds)
         self.watchdog = Watchdog(config.run.hang_timeout, run.path)
+        # now, as files of the repository may change while it trains
+        self._provenance = provenance(devices.description) if devices.chief else {}
         self._told_inexact = False
 
     def _graph_cache(self) -> GraphCache | None:
@@ -255,7 +257,7 @@ class Session:
             "recovery": self.recovery.counts,
             "skipped_examples": len(self.data.skipped),
             "data": dict(self.data.fingerprint),
-            "provenance": provenance(self.devices.description),
+            "provenance": self._provenance,
         }
         self.logbook.finish(summary)
         return summary

@@ -74,6 +74,7 @@ def _exit_code(returned: int, label: str) -> int:
 
 def do_job(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Runs the job and ends the process with its exit code."""
+    sys.argv[1:] = request["overrides"]  # the command that its summary names
 
     def job() -> None:
         config = read_config(request["values"], request["overrides"])

@@ -21,8 +21,8 @@ def run_workers(arguments: Sequence[str]) -> int:
     """Runs workers, hands each signal that stops a job on to them, and waits.
 
     Returns:
-        The first exit code of a worker that failed by itself; else 75 if one was stopped, else 0. One that a signal ends
-        before it heeds signals was stopped.
+        The first exit code of a worker that failed by itself; else 75 if one was stopped, else 0. One that was ended by
+        a signal before it heeded signals was stopped.
 
     Args:
         arguments: the number of workers, then overrides for all of them.

@@ -13,8 +13,9 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
+from accumtrain.engine.evaluator import Evaluator
 from accumtrain.errors import CheckpointError, ConfigError, DataError, Preempted
-from accumtrain.jobs import dispatch
+from accumtrain.jobs import dispatch, session
 from accumtrain.jobs.dispatch import run
 from accumtrain.process.program import own_program
 from accumtrain.runs.run import Run
@@ -261,3 +262,16 @@ def test_the_summary_says_where_a_run_comes_from(config, trained):
     assert summary["provenance"]["versions"]["tensorflow"] == tf.__version__
     assert summary["provenance"]["host"] == os.uname().nodename
     assert summary["data"]["data.classes"] == ["cat", "dog", "owl"]
+
+
+def test_the_commit_is_that_of_the_start(config, monkeypatch):
+    """Files of the repository may change while it trains."""
+
+    def evaluate(self, *arguments, **more):
+        monkeypatch.setattr(session, "provenance", lambda device: {"git": "at the end"})
+        return whole(self, *arguments, **more)
+
+    whole = Evaluator.__call__
+    monkeypatch.setattr(Evaluator, "__call__", evaluate)
+    monkeypatch.setattr(session, "provenance", lambda device: {"git": "at the start"})
+    assert run(config())["provenance"] == {"git": "at the start"}

@@ -71,6 +71,11 @@ def test_a_job_leaves_its_result(run):
     assert (outcome.status, outcome.result) == ("completed", {"step": 7})
 
 
+def test_the_command_of_a_job_is_that_of_its_run(run, capfd):
+    run("print(*sys.argv[1:])")
+    assert capfd.readouterr().out == "run 7 | batch_size=32\n"
+
+
 def test_a_job_that_is_refused(run, capfd):
     assert run("pass", batch_size=33) == JobOutcome(["batch_size=33"], ended_with=2)
     assert capfd.readouterr().err.startswith("run 7 | error: batch_size=33 does not divide by accum.steps=4")
