@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
@@ -17,7 +16,7 @@ from accumtrain.process.end import end_now
 
 STAGES = 20  # that are remembered
 TICK = 1.0  # seconds between two looks
-LAST_WORK = 60.0  # seconds that writing the file may take, and `on_hang` too: a disk may be what hangs
+LAST_WORK = 60.0  # seconds that writing the file may take: a disk may be what hangs
 
 
 class Watchdog:
@@ -30,11 +29,10 @@ class Watchdog:
     Args:
         timeout_seconds: 0 turns it off.
         folder: the run's.
-        on_hang: called before the end, in a thread of its own, for at most LAST_WORK seconds.
     """
 
-    def __init__(self, timeout_seconds: float, folder: Path, on_hang: Callable[[], None] | None = None):
-        self._timeout, self._folder, self._on_hang = timeout_seconds, folder, on_hang
+    def __init__(self, timeout_seconds: float, folder: Path):
+        self._timeout, self._folder = timeout_seconds, folder
         self._stages: deque[tuple[float, str]] = deque(maxlen=STAGES)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
@@ -68,9 +66,9 @@ class Watchdog:
     def _end(self, stage: str) -> None:
         file = self._folder / f"hang-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
         what = f"no progress for {self._timeout:g} s (run.hang_timeout) in: {stage}"
-        _limited(lambda: self._report(file, what))
-        if self._on_hang is not None:
-            _limited(self._on_hang)
+        writing = threading.Thread(target=self._report, args=(file, what), name="last work", daemon=True)
+        writing.start()
+        writing.join(LAST_WORK)
         end_now(
             f"{what}; {file} has the stack of each thread. The last checkpoint is intact: run the same command again "
             "to continue from it",
@@ -90,10 +88,3 @@ class Watchdog:
         target.write("\n".join([what, "", "began at             stage", *stages, "", ""]))
         target.flush()
         faulthandler.dump_traceback(target, all_threads=True)
-
-
-def _limited(action: Callable[[], None]) -> None:
-    """Calls `action` in a thread, and goes on after LAST_WORK seconds."""
-    thread = threading.Thread(target=action, name="last work", daemon=True)
-    thread.start()
-    thread.join(LAST_WORK)
