@@ -59,7 +59,7 @@ def with_memory_settled(config: Config) -> Config:
         say(f"model.memory={budget}: looking for what can be kept in {budget} MB, once for this run")
         settled, peak = settle(config, probe)
         found = {"model": to_mapping(settled)["model"], "peak_bytes": peak, "digest": digest}
-        with suppress(OSError):  # a full disk is told by what can't do without it
+        with suppress(CheckpointError):  # a full disk is told by what can't do without it
             write_json(file, found)
     settled = from_mapping({**to_mapping(config), "model": found["model"]})
     took = format_bytes(found["peak_bytes"])

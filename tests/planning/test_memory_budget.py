@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from accumtrain.errors import ConfigError, OutOfMemoryError
+from accumtrain.errors import CheckpointError, ConfigError, OutOfMemoryError
 from accumtrain.kinds.jobs import JOBS
 from accumtrain.planning import memory_budget
 from accumtrain.planning.foresight import Foreseen, ForeseenPoint
@@ -139,6 +139,19 @@ def test_what_was_found_is_used_again_for_the_same_run_only(config, monkeypatch,
         monkeypatch.setenv(variable, "another")
         with_memory_settled(run)
         assert len(memory.probed) > probes
+
+
+def test_what_was_found_on_a_full_disk_is_used_and_not_kept(config, monkeypatch, tmp_path):
+    def full(file, value):
+        raise CheckpointError("no space is left")
+
+    run = config("model=revnet38", "model.memory=60")
+    memory = Memory(run, 5)
+    monkeypatch.setattr(memory_budget, "foresee", memory.foresee)
+    monkeypatch.setattr(memory_budget, "probe", memory.probe)
+    monkeypatch.setattr(memory_budget, "write_json", full)
+    assert with_memory_settled(run).model.kept_in_words == memory.largest_within(60)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_run_without_a_budget_stays_as_it_is(config):
