@@ -12,6 +12,15 @@ AUDIT := .venv-audit
 DOCS := .venv-docs
 PIP := -m pip install --quiet --disable-pip-version-check --progress-bar off
 
+# PYTHON was given, but is that of a new environment only
+ifneq ($(origin PYTHON),file)
+ifneq ($(wildcard $(READY)),)
+ifneq ($(shell $(PYTHON) -V),$(shell $(BIN)/python -V))
+$(warning .venv is there and has $(shell $(BIN)/python -V), which is used; for PYTHON=$(PYTHON): make clean, then again)
+endif
+endif
+endif
+
 .PHONY: help train memory sweep workers tpu tpu-compile test test-slow test-tpu mutants slurm reference site screens torture bench bench-full audit lock clean
 .DEFAULT_GOAL := help
 
@@ -95,11 +104,15 @@ define CHECK_PYTHON
 	f"accumtrain needs Python 3.10 to 3.13, $(PYTHON) is {v[0]}.{v[1]}; name another: make PYTHON=python3.12 ...")'
 endef
 
-# One stamp for each whole environment: made anew when the pins or the package's needs change.
+# One stamp for each whole environment: made anew when the pins or the package's needs change, and from nothing then, so
+# that nothing stays of what is not needed any more. What a setup that failed has left is gone on with, and so is a link,
+# as others may use what it leads to.
+VENV = $(PYTHON) -m venv $(if $(wildcard $@),$(shell test -L $(@D) || echo --clear)) $(@D)
+
 $(READY): pyproject.toml constraints.txt
 	$(CHECK_PYTHON)
 	@echo "setting up .venv (a few minutes, once)"
-	@$(PYTHON) -m venv .venv
+	@$(VENV)
 	@$(BIN)/python $(PIP) --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
@@ -111,20 +124,20 @@ $(PEERS): $(READY)
 $(TPU)/.ready: pyproject.toml requirements-tpu.txt
 	$(CHECK_PYTHON)
 	@echo "setting up $(TPU) (a few minutes, once)"
-	@$(PYTHON) -m venv $(TPU)
+	@$(VENV)
 	@$(TPU)/bin/python $(PIP) --no-deps --requirement requirements-tpu.txt --editable .
 	@touch $@
 
 $(TPU_COMPILE)/.ready: requirements-tpu-compile.txt
 	@echo "setting up $(TPU_COMPILE) (needs Python 3.11 or newer)"
-	@$(PYTHON) -m venv $(TPU_COMPILE)
+	@$(VENV)
 	@$(TPU_COMPILE)/bin/python $(PIP) --no-deps --requirement requirements-tpu-compile.txt
 	@touch $@
 
 $(AUDIT)/.ready: requirements-audit.txt
 	$(CHECK_PYTHON)
 	@echo "setting up $(AUDIT)"
-	@$(PYTHON) -m venv $(AUDIT)
+	@$(VENV)
 	@$(AUDIT)/bin/python $(PIP) --no-deps --requirement requirements-audit.txt
 	@touch $@
 
@@ -132,7 +145,7 @@ $(AUDIT)/.ready: requirements-audit.txt
 $(DOCS)/.ready: pyproject.toml constraints.txt
 	$(CHECK_PYTHON)
 	@echo "setting up $(DOCS)"
-	@$(PYTHON) -m venv $(DOCS)
+	@$(VENV)
 	@$(DOCS)/bin/python $(PIP) pip==26.3
 	@$(DOCS)/bin/python $(PIP) --constraint constraints.txt --group docs
 	@touch $@

@@ -1,0 +1,65 @@
+"""What make does with an environment that is there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SETUP = "python3 -m venv {}.venv\n"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A ready environment of Python 3.9.0 beside what make reads."""
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+        os.utime(tmp_path / name, (0, 0))
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    python = tmp_path / ".venv/bin/python"
+    python.write_text("#!/bin/sh\necho Python 3.9.0\n")
+    python.chmod(0o755)
+    (tmp_path / ".venv/.ready").touch()
+    return tmp_path
+
+
+def make(folder, *arguments):
+    """What `make memory` would do."""
+    variables = {name: value for name, value in os.environ.items() if name not in ("PYTHON", "MAKEFLAGS")}
+    command = ["make", "--dry-run", "memory", *arguments]
+    return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=True)
+
+
+def test_an_environment_that_is_ready_is_used(folder):
+    done = make(folder)
+    assert "venv " not in done.stdout
+    assert done.stderr == ""
+
+
+def test_another_python_beside_it_is_told(folder):
+    said = ".venv is there and has Python 3.9.0, which is used; for PYTHON=python3: make clean, then again"
+    assert said in make(folder, "PYTHON=python3").stderr
+    assert make(folder, "PYTHON=.venv/bin/python").stderr == ""
+
+
+def test_it_is_made_from_nothing_when_the_pins_have_changed(folder):
+    (folder / "constraints.txt").touch()
+    os.utime(folder / ".venv/.ready", (1, 1))
+    assert SETUP.format("--clear ") in make(folder).stdout
+
+
+def test_what_a_link_leads_to_is_not_removed(folder):
+    (folder / ".venv").rename(folder / "shared")
+    (folder / ".venv").symlink_to("shared")
+    (folder / "constraints.txt").touch()
+    os.utime(folder / ".venv/.ready", (1, 1))
+    assert SETUP.format(" ") in make(folder).stdout
+
+
+def test_a_setup_that_failed_is_gone_on_with(folder):
+    (folder / ".venv/.ready").unlink()
+    assert SETUP.format(" ") in make(folder).stdout
