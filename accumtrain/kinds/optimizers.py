@@ -15,7 +15,7 @@ from accumtrain.kinds.values import COUNT, FRACTION, NOT_NEGATIVE, POSITIVE, One
 class OptimConfig(Choice):
     """Keys of every optimizer.
 
-    `lr`: the learning rate, before the factor of the schedule; null: the optimizer's own.
+    `lr`: the learning rate, before the factor of the schedule; null, of adafactor alone, is its relative step.
     `weight_decay`: strength of the decay of kernels, never of biases and normalisation; 0 turns it off.
     `clip_norm`: the largest norm over all gradients; 0 does not clip.
     `rates`: factors on the rate by patterns of paths of variables, such as {segments/0/*: 0.1}. The last that matches

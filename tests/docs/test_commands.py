@@ -8,10 +8,14 @@ from pathlib import Path
 
 import hydra
 import pytest
-import tomllib
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
+
+try:
+    import tomllib
+except ModuleNotFoundError:  # Python 3.10, where pytest brings it
+    import tomli as tomllib
 
 from accumtrain.config.conf_dir import CONF_DIR
 from accumtrain.shell.compose import plain_values, read_config
@@ -21,10 +25,12 @@ ROOT = Path(__file__).parents[2]
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
+    ROOT / "SECURITY.md",
+    ROOT / "runs" / "README.md",
     ROOT / "benchmarks" / "README.md",
     *sorted((ROOT / "docs").glob("*.md")),
 ]
-PROGRAMS = ("accumtrain", "make", "pip", "python", "srun", ".venv/bin/")
+PROGRAMS = ("accumtrain", "make", "pip", "python", "srun", "sbatch", ".venv/bin/")
 OPTIONS_WITH_A_VALUE = ("--config-dir",)
 
 
@@ -36,9 +42,8 @@ def commands(page: Path) -> list[str]:
     lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
     lines += [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", outside)]
     found = [re.sub(r"\s+#.*", "", line).replace("$(ARGS)", "").strip() for line in lines]
-    return [
-        line for line in found if line.startswith(PROGRAMS) and " " in line and "..." not in line and "<" not in line
-    ]
+    begins = re.compile(rf"([A-Z_]+=\S+ +)*({'|'.join(map(re.escape, PROGRAMS))})")  # behind variables
+    return [line for line in found if begins.match(line) and " " in line and "..." not in line and "<" not in line]
 
 
 CASES = [pytest.param(line, id=f"{page.name}: {line[:60]}") for page in PAGES for line in dict.fromkeys(commands(page))]
@@ -51,12 +56,17 @@ def with_every_tracker(monkeypatch):
 
 
 @pytest.mark.parametrize("line", CASES)
-def test_command_is_one(line):
+def test_command_is_one(line, monkeypatch):
     program, *arguments = shlex.split(line)
     while "=" in program:  # a variable of the environment stands before it
+        monkeypatch.setenv(*program.split("=", 1))
         program, *arguments = arguments
     if program == "srun":
         program, *arguments = arguments
+    if program == "sbatch":
+        options = len([each for each in arguments if each.startswith("--")])
+        assert (ROOT / "examples" / "slurm" / arguments[options]).exists()
+        program, arguments = "accumtrain", arguments[options + 1 :]
     name = Path(program).name
     if name == "accumtrain" and arguments[:1] != ["[group=choice"]:
         check_accumtrain(arguments)

@@ -14,8 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tomllib
 import yaml
+
+try:
+    import tomllib
+except ModuleNotFoundError:  # Python 3.10, where pytest brings it
+    import tomli as tomllib
 
 from accumtrain.devices.cluster import find_cluster
 from accumtrain.errors import ConfigError, DataError, DivergedError, OutOfMemoryError
