@@ -22,6 +22,10 @@ from accumtrain.models.spec import ModelSpec
 STORED = KerasModelConfig(memory="store", name="MobileNetV3Small")
 
 
+def spec_of(side, precision="float32"):
+    return ModelSpec((side, side, 3), 10, precision=precision, seed=1)
+
+
 def chain_of(*sizes):
     """Pieces with these kept bytes, inner bytes and multiplications."""
     return [CutPiece((place,), *size) for place, size in enumerate(sizes)]
@@ -157,20 +161,41 @@ def test_a_norm_is_frozen_with_all_of_its_weights(two_norms, frozen, constant):
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_the_policy_of_dtypes_is_that_of_the_build_alone(precision):
-    built = build_keras(STORED, ModelSpec((32, 32, 3), 10, precision=precision, seed=1))
+    built = build_keras(STORED, spec_of(32, precision))
     dtypes = {layer.compute_dtype for layer in built.whole().layers}
     assert precision in dtypes
     assert not built.joins_loss
     assert keras.config.dtype_policy().name == "float32"
 
 
+@pytest.mark.parametrize(
+    ("side", "args", "message"),
+    [
+        (32, {"include_top": False, "pooling": "avg"}, "model.args may not set include_top: .* leave it out"),
+        (32, {"input_tensor": 1}, "may not set input_tensor"),
+        (32, {"alpha": -1}, r"refuses \(32, 32, 3\) images with model.args=\{alpha:-1\}: .*; choose other arguments"),
+        (8, {}, r"refuses \(8, 8, 3\) images: .*; choose images of another size"),
+    ],
+)
+def test_what_makes_no_classifier_is_refused(side, args, message):
+    with pytest.raises(ConfigError, match=message):
+        build_keras(KerasModelConfig(name="DenseNet121" if side == 8 else "MobileNet", args=args), spec_of(side))
+
+
+def test_an_output_that_is_no_row_of_logits_is_refused(monkeypatch):
+    images = keras.Input((32, 32, 3))
+    headless = keras.Model(images, layers.GlobalAveragePooling2D()(images))
+    monkeypatch.setattr(keras.applications, "MobileNet", lambda **_: headless)
+    with pytest.raises(ConfigError, match=r"outputs of shape \(None, 3\): must be \(None, 10\)"):
+        build_keras(KerasModelConfig(name="MobileNet"), spec_of(32))
+
+
 def test_the_share_that_is_kept_reaches_the_segments():
-    spec = ModelSpec((32, 32, 3), 10, precision="float32", seed=1)
     stored = [
         sum(segment.memory == "store" for segment in built.segments if isinstance(segment, KerasSegment))
         for share in (0.0, 0.5)
         for built in [
-            build_keras(KerasModelConfig(memory="recompute", name="MobileNetV3Small", kept_share=share), spec)
+            build_keras(KerasModelConfig(memory="recompute", name="MobileNetV3Small", kept_share=share), spec_of(32))
         ]
     ]
     assert stored[0] == 1 < stored[1]
