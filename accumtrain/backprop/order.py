@@ -15,10 +15,10 @@ from accumtrain.backprop.target import is_for_xla
 def after(operations: Sequence[Any], tensors: Any) -> Any:
     """Returns the same tensors, available only when all of `operations` (tensors or operations) are done.
 
-    A None among the tensors stays None. XLA drops control dependencies. It keeps optimization barriers, but these wait
-    for tensors only.
+    A None among the tensors stays None, and one among the operations, such as the gradient of an integer, is done. XLA
+    drops control dependencies. It keeps optimization barriers, but these wait for tensors only.
     """
-    first, flat = tf.nest.flatten(operations), tf.nest.flatten(tensors)
+    first, flat = _without_none(operations), tf.nest.flatten(tensors)
     waiting = iter(_after(first, [tensor for tensor in flat if tensor is not None]))
     return tf.nest.pack_sequence_as(tensors, [None if tensor is None else next(waiting) for tensor in flat])
 
@@ -40,5 +40,9 @@ def computed_after(operations: Sequence[Any], tensors: Any) -> Iterator[Any]:
     if is_for_xla():
         yield after(operations, tensors)
         return
-    with tf.control_dependencies(operations):
+    with tf.control_dependencies(_without_none(operations)):
         yield tensors
+
+
+def _without_none(operations: Sequence[Any]) -> list[Any]:
+    return [each for each in tf.nest.flatten(operations) if each is not None]

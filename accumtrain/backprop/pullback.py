@@ -31,7 +31,11 @@ def pullback(module: Module | None, x: Streams, mode: Mode) -> tuple[Streams, Pu
 
 
 def tape_pullback(module: Module, x: Streams, mode: Mode) -> tuple[Streams, Pullback]:
-    """As `pullback`, but always by tf.GradientTape. The gradient of an integer input is None."""
+    """As `pullback`, but always by tf.GradientTape.
+
+    The gradient of an integer input is None, as is that of one on which the output does not depend. A None among the
+    gradients of the output stands for zeros.
+    """
     inputs = tf.nest.flatten(x)
     watched = [tensor for tensor in inputs if tensor.dtype.is_floating]
     with tf.GradientTape() as tape:
@@ -40,7 +44,10 @@ def tape_pullback(module: Module, x: Streams, mode: Mode) -> tuple[Streams, Pull
 
     def backward(d_y: Streams) -> tuple[Streams, Gradients]:
         variables = getattr(module, "trainable_variables", ())
-        found = tape.gradient(tf.nest.flatten(y), [*watched, *variables], output_gradients=tf.nest.flatten(d_y))
+        pairs = zip(tf.nest.flatten(y), tf.nest.flatten(d_y), strict=True)
+        known = [(output, gradient) for output, gradient in pairs if gradient is not None]  # None would stand for ones
+        targets, upstream = [output for output, _ in known], [gradient for _, gradient in known]
+        found = tape.gradient(targets, [*watched, *variables], output_gradients=upstream)
         of_inputs, of_variables = iter(found[: len(watched)]), found[len(watched) :]
         d_x = [next(of_inputs) if tensor.dtype.is_floating else None for tensor in inputs]
         return tf.nest.pack_sequence_as(x, d_x), list(zip(variables, of_variables, strict=True))

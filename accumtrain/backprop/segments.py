@@ -228,4 +228,10 @@ def forward_by_memory(
         return forward_stored(segment, x, mode, consume)
     x, kept = keep(x)
     y, _ = pullback(segment, x, mode)
-    return y, lambda _, d_y: replay(segment, kept(d_y), d_y, mode, consume)[:2]
+
+    def backward(_: Streams, d_y: Streams) -> tuple[Streams, Streams]:
+        if all(gradient is None for gradient in tf.nest.flatten(d_y)):  # nothing to replay for, as of integers
+            return x, tf.nest.map_structure(lambda _: None, x)
+        return replay(segment, kept(d_y), d_y, mode, consume)[:2]
+
+    return y, backward

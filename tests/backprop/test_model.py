@@ -12,6 +12,8 @@ from accumtrain.backprop.model import Model
 from accumtrain.backprop.segments import Chain
 from accumtrain.models.layers import Dense, Initializer
 
+EXAMPLES = tf.random.stateless_normal([4, 3], [1, 2])
+
 
 class Layer(tf.Module):
     def __init__(self, init):
@@ -46,10 +48,54 @@ def gradients_of(model):
         found.update((variable.ref(), gradient) for variable, gradient in pairs)
         return []
 
-    x = tf.random.stateless_normal([4, 3], [1, 2])
-    tape.gradient(model, x, lambda logits: tf.reduce_sum(logits**2), Mode(training=True, recording=True), consume)
+    tape.gradient(
+        model, EXAMPLES, lambda logits: tf.reduce_sum(logits**2), Mode(training=True, recording=True), consume
+    )
     trained = {variable.ref() for variable in model.trainable_variables}
     return {ref: gradient for ref, gradient in found.items() if ref in trained}
+
+
+class Split(Layer):
+    """Two streams; the second is an integer, or a float that the next segment makes one of."""
+
+    def __init__(self, init, integer):
+        super().__init__(init)
+        self.integer = integer
+
+    def __call__(self, x, mode):
+        y = super().__call__(x, mode)
+        return (y, tf.cast(4.0 * y, tf.int32) if self.integer else 4.0 * y)
+
+
+class Join(Layer):
+    """Takes whole numbers of the second stream, and of the first if there is no other."""
+
+    def __init__(self, init, both):
+        super().__init__(init)
+        self.both = both
+
+    def __call__(self, x, mode):
+        whole = tf.cast(tf.cast(x[1], tf.int32), tf.float32)
+        return super().__call__(x[0] * whole if self.both else whole, mode)
+
+
+@pytest.mark.parametrize("memory", ["store", "recompute"])
+@pytest.mark.parametrize("integer", [True, False])
+@pytest.mark.parametrize("both", [True, False])
+def test_a_stream_without_gradient_is_a_cut_point(memory, integer, both):
+    init = Initializer(1)
+    layers = [Layer(init), Split(init, integer), Join(init, both), Layer(init)]
+    model = Model([Chain(memory, [layer]) for layer in layers])
+    found = tf.function(gradients_of, autograph=False)(model)
+    with tf.GradientTape() as plain:
+        loss = tf.reduce_sum(model(EXAMPLES, Mode(training=True)) ** 2)
+    expected = plain.gradient(loss, model.trainable_variables)
+    assert sum(each is None for each in expected) == (0 if both else 4)
+    for variable, gradient in zip(model.trainable_variables, expected, strict=True):
+        if gradient is None:
+            assert found.get(variable.ref()) is None
+        else:
+            np.testing.assert_allclose(found[variable.ref()], gradient, rtol=1e-5, atol=1e-6)
 
 
 def test_the_loss_may_be_joined_to_the_last_segment():

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from accumtrain.backprop.order import after
+from accumtrain.backprop.order import after, computed_after
 
 
 def test_none_stays_none():
@@ -10,3 +10,13 @@ def test_none_stays_none():
     first, second, third = after([one], (two, None, one))
     assert (float(first), second, float(third)) == (2.0, None, 1.0)
     assert after([one], [None]) == [None]
+
+
+def test_nothing_waits_for_none():
+    @tf.function(autograph=False)
+    def run(one, two):
+        with computed_after([None, one], two) as two:
+            three = after([(None, one)], two) + 1.0
+        return after([None], three)
+
+    assert float(run(tf.constant(1.0), tf.constant(2.0))) == 3.0
