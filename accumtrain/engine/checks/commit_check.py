@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from accumtrain.engine.checks.optimizer_check import compare
-from accumtrain.engine.checks.result import Result, ratio
+from accumtrain.engine.checks.result import Result, ratio, worst
 from accumtrain.engine.checks.update_rules import Rule, rule_of
 from accumtrain.kinds.optimizers import OptimConfig
 
@@ -34,11 +34,11 @@ def check_commit(
     gradients = [gradient.astype(np.float64) for gradient in gradients]
     norm = float(np.sqrt(sum(np.sum(np.square(gradient)) for gradient in gradients)))
     error = ratio(abs(scalars["grad_norm"] - norm), norm)
-    results = [Result("norm of the gradient against float64", error, NORM_BOUND)]
+    results = [Result("norm of the gradient against float64", error, NORM_BOUND, "" if norm else "the gradient is 0")]
     if rule_of(config) is None:
         return results
-    if config.clip_norm:
-        gradients = [gradient * min(1.0, config.clip_norm / norm) for gradient in gradients]
+    if 0.0 < config.clip_norm < norm:
+        gradients = [gradient * (config.clip_norm / norm) for gradient in gradients]
     if config.adaptive_clip:
         gradients = [_clipped(*pair, config.adaptive_clip) for pair in zip(gradients, before, strict=True)]
     shares = []
@@ -47,7 +47,7 @@ def check_commit(
         rule = _new(config)
         expected = rule(wide, gradient, scalars["learning_rate"] * factor, config.weight_decay if decay else 0.0)
         shares.append(compare(new.astype(np.float64), expected, wide))
-    measured, bound = max(shares, key=lambda share: share[0] / share[1])
+    measured, bound = worst(shares, lambda share: share[0] / share[1])
     return [*results, Result("weights after the commit against its rule written apart", measured, bound)]
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from accumtrain.engine.checks.rate_rules import base_rate, rate_of, telling_updates
-from accumtrain.engine.checks.result import Result, ratio
+from accumtrain.engine.checks.result import Result, ratio, worst
 from accumtrain.engine.checks.window_checks import WindowOfExamples
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
@@ -52,9 +52,9 @@ def _rates(window: Window, step: Step, optim: OptimConfig, schedule: ScheduleCon
         window.step.assign(t - 1)
         rate = float(step.commit(partial=True)["learning_rate"])  # of an empty window, which changes nothing
         errors[t] = ratio(abs(rate - (rate_of(optim, schedule, t, total) or 0.0)), base_rate(optim, t))
-    worst = max(errors, key=lambda t: errors[t])
+    farthest = worst(errors, errors.__getitem__)
     name = f"rate of {len(errors)} of {total} updates against its definition, of the rate without schedule"
-    return Result(name, errors[worst], RATE_BOUND, f"farthest away: update {worst}")
+    return Result(name, errors[farthest], RATE_BOUND, f"farthest away: update {farthest}")
 
 
 def _average(
@@ -62,7 +62,7 @@ def _average(
 ) -> Result:
     """The averages are first moved away from the weights, or what the decay keeps of them would not show."""
     assert window.ema is not None
-    worst = 0.0
+    distances: list[float] = []
     for done in (0, LATE):
         window.step.assign(done)
         kept = min(decay, (2 + done) / (11 + done))  # (1 + t) / (10 + t) at update t = done + 1
@@ -72,9 +72,9 @@ def _average(
         step.accumulate(examples.micro_batches(strategy), examples.steps)
         step.commit(partial=True)
         pairs = zip(before, _values(window.ema.averages), _values(window.variables_), strict=True)
-        worst = max(worst, *(_distance(old, new, kept * old + (1 - kept) * weight) for old, new, weight in pairs))
+        distances += [_distance(old, new, kept * old + (1 - kept) * weight) for old, new, weight in pairs]
     name = "moving average of the weights against its definition, of its change"
-    return Result(name, worst, AVERAGE_BOUND)
+    return Result(name, worst(distances), AVERAGE_BOUND)
 
 
 def _values(variables: list[tf.Variable]) -> list[np.ndarray]:
@@ -85,4 +85,4 @@ def _distance(before: np.ndarray, after: np.ndarray, expected: np.ndarray) -> fl
     """|after - expected| / |expected - before|, without what the rounding to float32 makes of it."""
     rounding = 2.0**-22 * float(np.linalg.norm(expected)) + 2.0**-22 * float(np.linalg.norm(before))
     change = float(np.linalg.norm(expected - before))
-    return ratio(max(float(np.linalg.norm(after - expected)) - rounding, 0.0), change)
+    return ratio(worst([float(np.linalg.norm(after - expected)) - rounding, 0.0]), change)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
+
+T = TypeVar("T")
 
 # Bound on the relative difference of gradients that form the same sums in another order: with another batch size, or in
 # another compiled graph. A difference in the last bit can move an activation across a ReLU's kink, and bfloat16 keeps
@@ -35,6 +39,20 @@ class Result:
         return None if self.bound is None else bool(self.measured <= self.bound)
 
 
+def worst(values: Iterable[T], measured: Callable[[Any], Any] = float) -> T:
+    """The value of which most is `measured`. NaN is more than any number, where `max` may drop it.
+
+    Raises:
+        ValueError: there is no value.
+    """
+
+    def order(value: T) -> tuple[bool, Any]:
+        number = measured(value)
+        return math.isnan(number), number
+
+    return max(values, key=order)
+
+
 def relative_difference(actual: Iterable[np.ndarray], expected: Iterable[np.ndarray]) -> float:
     """|actual - expected| / |expected|, Euclidean norms over all values, in float64."""
     difference = size = 0.0
@@ -45,5 +63,5 @@ def relative_difference(actual: Iterable[np.ndarray], expected: Iterable[np.ndar
 
 
 def ratio(difference: float, size: float) -> float:
-    """difference / size; 0 if both are 0, infinity if only `size` is 0."""
-    return difference / size if size else (0.0 if difference == 0 else float("inf"))
+    """difference / size; 0 if both are 0, infinity if only `size` is 0. NaN stays NaN."""
+    return difference / size if size else (0.0 if difference == 0 else difference * math.inf)

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from accumtrain.engine.checks.reference import Pass, Reference
-from accumtrain.engine.checks.result import ROUNDING, Result, relative_difference
+from accumtrain.engine.checks.result import ROUNDING, Result, ratio, relative_difference, worst
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
 
@@ -108,7 +108,9 @@ def check_window(
         _split_against_whole(split, whole, precision, window, otherwise.loss != first.loss),
         *_moving_statistics(window, plain),
     ]
-    repeatable = all(np.array_equal(a, b) for a, b in zip(first.gradients, again.gradients, strict=True))
+    repeatable = all(
+        np.array_equal(a, b, equal_nan=True) for a, b in zip(first.gradients, again.gradients, strict=True)
+    )
     return Accumulated(results, weights, after, scalars, split, moving_statistics(window), first, repeatable)
 
 
@@ -186,12 +188,16 @@ def _moving_statistics(window: Window, plain: _Total) -> list[Result]:
     """Checks the moving statistics. The error of a mean is relative to the larger of |mean| and standard deviation."""
     if not window.model.norms:
         return []
-    worst = [0.0, 0.0]
+    errors: dict[str, list[float]] = {"means": [], "variances": []}
     for norm, (mean, variance) in zip(window.model.norms, plain.moving, strict=True):
-        scale = np.maximum(np.abs(mean), np.sqrt(variance))
-        worst[0] = max(worst[0], float(np.max(np.abs(norm.moving_mean.numpy() - mean) / scale)))
-        worst[1] = max(worst[1], float(np.max(np.abs(norm.moving_variance.numpy() - variance) / variance)))
+        errors["means"] += _relative(norm.moving_mean, mean, np.maximum(np.abs(mean), np.sqrt(variance)))
+        errors["variances"] += _relative(norm.moving_variance, variance, variance)
     return [
-        Result(f"moving {kind} against float64, worst channel", measured, STATISTICS_BOUND)
-        for kind, measured in zip(("means", "variances"), worst, strict=True)
+        Result(f"moving {kind} against float64, worst channel", worst(found), STATISTICS_BOUND)
+        for kind, found in errors.items()
     ]
+
+
+def _relative(moving: tf.Variable, expected: np.ndarray, scale: np.ndarray) -> list[float]:
+    """The error of each channel."""
+    return [ratio(float(error), float(size)) for error, size in zip(abs(moving.numpy() - expected), scale, strict=True)]
