@@ -40,14 +40,19 @@ class Step:
         self.compiled_commit = CompiledFunction(self._commit, NO_GRAPH_OPTIMIZER, cache)
         # the two functions that `_updates` calls keep their own settings
         self.compiled_updates = CompiledFunction(self._updates, NO_GRAPH_OPTIMIZER, cache)
-        self._taken = 0  # micro-steps since the last commit
+        self._taken: int | None = 0  # micro-steps since the last commit; None if a call has failed amid them
         self.eager = eager
 
     def accumulate(self, batches: Any, count: int = 1) -> None:
-        """Makes a micro-step with each of the next `count` global micro-batches of the iterator `batches`."""
+        """Makes a micro-step with each of the next `count` global micro-batches of the iterator `batches`.
+
+        If it raises, as where the batches end, the micro-steps before that are in the window. Drop them, or commit with
+        partial=True.
+        """
+        taken, self._taken = self._taken, None
         run = self._accumulate if self.eager else self.compiled_micro_steps
         run(batches, tf.constant(count))
-        self._taken += count
+        self._taken = None if taken is None else taken + count
 
     def commit(self, *, partial: bool = False) -> dict[str, tf.Tensor]:
         """Makes the update of the window. Returns the scalars of `Window.commit`, which are equal on all replicas.
@@ -56,16 +61,19 @@ class Step:
             partial: allow any number of micro-steps. The update is that of the examples in the window.
 
         Raises:
-            ValueError: the number of micro-steps is not that of a window; nothing is changed.
+            ValueError: the number of micro-steps is not that of a window, or not known; nothing is changed.
         """
         taken, expected = self._taken, self._window.micro_steps
         if taken != expected and not partial:
+            many, more = ("an unknown number", "") if taken is None else (taken, "accumulate as many, ")
             raise ValueError(
-                f"the window holds {taken} of its {expected} micro-steps: accumulate as many, drop() them to begin "
-                "anew, or commit(partial=True) to make the update of what it holds"
+                f"the window holds {many} of its {expected} micro-steps: {more}drop() them to begin anew, or "
+                "commit(partial=True) to make the update of what it holds"
             )
+        self._taken = None
+        scalars = self.compiled_commit()
         self._taken = 0
-        return self.compiled_commit()
+        return scalars
 
     def drop(self) -> None:
         """Clears the window: the micro-steps since the last commit have no effect."""
@@ -83,11 +91,16 @@ class Step:
             metric the sum over the examples of all updates, and the number of these.
 
         Raises:
-            ValueError: the step is eager.
+            ValueError: the step is eager, or the window is not empty; nothing is changed.
         """
         if self.eager:
             raise ValueError("updates: eager micro-steps can't run inside a graph; call accumulate and commit")
-        return self.compiled_updates(batches, tf.constant(count))
+        if self._taken != 0:
+            raise ValueError("updates: the window holds micro-steps already; commit() or drop() them before")
+        self._taken = None
+        scalars = self.compiled_updates(batches, tf.constant(count))
+        self._taken = 0
+        return scalars
 
     def prepare(self, batches: Any) -> Any:
         """Makes the graph of the micro-step. That of the commit is then made in another thread.

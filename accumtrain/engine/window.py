@@ -154,14 +154,15 @@ class Window(tf.Module):
             return total if self.loss_scale is None else total * self.loss_scale.value
 
         tape.gradient(self.model, batch["image"], loss, mode, self._add_gradients)
-        examples = tf.reduce_sum(tf.cast(weights(batch), self.dtype))
+        with tf.control_dependencies(tf.nest.flatten(batch, expand_composites=True)):  # or it counts before it fails
+            examples = tf.reduce_sum(tf.cast(weights(batch), self.dtype))
+            self.micro_step.assign_add(1)
         self.statistics.add(mode.statistics, examples)
         for buffer, value in zip((self.loss, *self.metric_sums, self.examples), (*sums, examples), strict=True):
             buffer.assign_add(tf.cast(value, buffer.dtype))
         for buffer, found in ((self._inexact, mode.inexact), (self._outside, mode.outside)):
             for each in found:
                 buffer.assign_add(tf.cast(each, buffer.dtype))
-        self.micro_step.assign_add(1)
 
     def _add_gradients(self, gradients: Gradients) -> list[tf.Operation]:
         # of a frozen variable there is no slot

@@ -51,7 +51,7 @@ def build_keras(config: KerasModelConfig, spec: ModelSpec) -> KerasModel:
     taken = fixed.keys() & config.args.keys()
     if taken:
         raise ConfigError(
-            f"model.args may not set {', '.join(sorted(taken))}: the data and the loss decide what goes in and comes out; "
+            f"model.args may not set {', '.join(sorted(taken))}: the data and the loss decide input and output; "
             "leave it out"
         )
     keras.utils.set_random_seed(spec.seed)
@@ -64,15 +64,15 @@ def build_keras(config: KerasModelConfig, spec: ModelSpec) -> KerasModel:
             if config.args:
                 given, other = f" with model.args={show(config.args)}", "other arguments"
             raise ConfigError(
-                f"keras.applications.{config.name} refuses {spec.image_shape} images{given}: {error}; choose {other}, or "
-                "another model.name"
+                f"keras.applications.{config.name} refuses {spec.image_shape} images{given}: {error}; "
+                f"choose {other}, or another model.name"
             ) from error
         logits = (None, spec.num_classes)
         if model.output_shape != logits:
             raise ConfigError(
                 f"keras.applications.{config.name} with model.args={show(config.args)} has outputs of shape "
-                f"{model.output_shape}: must be {logits}, one logit for each class of the data; leave arguments out, or "
-                "choose another model.name"
+                f"{model.output_shape}: must be {logits}, one logit for each class of the data; leave arguments out, "
+                "or choose another model.name"
             )
         built = KerasModel(config, model, spec.variable_dtype, kept_share=config.kept_share)
     if config.norm_momentum is None:

@@ -157,3 +157,57 @@ def test_one_update_is_made_if_no_number_is_given():
     window, step, batches = step_and_batches(lenet(), SGD, (12, 12, 1))
     step.updates(batches)
     assert int(window.step) == 1
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_a_data_set_that_ends_inside_a_call_leaves_a_window_of_unknown_fill(together):
+    """Only whole micro-steps are in its sums and counts, also where the size of a batch is known without it."""
+    window = window_for(lenet(), SGD, (12, 12, 1), micro_steps=4)
+    step = Step(window)
+    dataset = tf.data.Dataset.from_tensor_slices(examples(12, (12, 12, 1))).batch(2, drop_remainder=True)
+    batches, call = iter(dataset), step.updates
+    if not together:
+        step.accumulate(batches, 4)
+        step.commit()
+        call = step.accumulate
+    with pytest.raises(tf.errors.OutOfRangeError):
+        call(batches, 2 if together else 4)
+    assert (float(window.examples), int(window.micro_step), int(window.step)) == (4.0, 2, 1)
+    step.accumulate(iter(dataset), 4)
+    before = [variable.numpy() for variable in all_variables(window)]
+    with pytest.raises(ValueError, match=r"an unknown number of its 4 micro-steps: drop\(\) them"):
+        step.commit()
+    assert all(np.array_equal(*pair) for pair in zip(before, all_variables(window), strict=True))
+    if together:
+        step.drop()
+        step.accumulate(iter(dataset), 4)
+        assert float(step.commit()["examples"]) == 8.0
+    else:
+        assert float(step.commit(partial=True)["examples"]) == 12.0
+        step.accumulate(iter(dataset), 4)
+        assert float(step.commit()["examples"]) == 8.0
+
+
+def test_a_commit_that_fails_leaves_a_window_of_unknown_fill(monkeypatch):
+    _, step, batches = step_and_batches(lenet(), SGD, (12, 12, 1))
+    step.accumulate(batches, MICRO_STEPS)
+
+    def fail():
+        raise tf.errors.ResourceExhaustedError(None, None, "no memory")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(step, "compiled_commit", fail)
+        with pytest.raises(tf.errors.ResourceExhaustedError):
+            step.commit()
+    with pytest.raises(ValueError, match="an unknown number"):
+        step.commit()
+    assert float(step.commit(partial=True)["examples"]) == MICRO_STEPS * MICRO_BATCH
+
+
+def test_several_updates_begin_with_an_empty_window():
+    _, step, batches = step_and_batches(lenet(), SGD, (12, 12, 1))
+    step.accumulate(batches, 1)
+    with pytest.raises(ValueError, match="holds micro-steps already"):
+        step.updates(batches, 1)
+    step.drop()
+    assert int(step.updates(batches, 1)["step"]) == 1
