@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Annotated, ClassVar
 
 from accumtrain.errors import ConfigError
@@ -24,7 +25,8 @@ class ResNetConfig(ModelConfig):
     `stem`: first layers. cifar: a 3 x 3 convolution. imagenet: a 7 x 7 convolution of stride 2, and pooling.
     `bottleneck`: residual functions of three convolutions in place of two.
     `units`: number of residual units of each stage.
-    `filters`: channels of the stem and of each stage; a bottleneck unit has 4 times as many outputs.
+    `filters`: channels of the stem and of each stage; a bottleneck unit has 4 times as many outputs. Without
+    model.bottleneck none may be below the one before it.
     `kept_convs`: how many convolutions of residual functions keep their output, beside what model.memory=recompute or
     reverse keeps; those first that spare most for their memory. null: as many as cost no memory at the peak.
     """
@@ -95,6 +97,13 @@ class ResNetConfig(ModelConfig):
             )
         if min(filters) < 1:
             raise ConfigError(f"model.filters={show(filters)}: every number must be at least 1")
+        narrower = [pair for pair in pairwise(filters) if pair[1] < pair[0]]
+        if narrower and not self.bottleneck:
+            raise ConfigError(
+                f"model.filters={show(filters)}: {narrower[0][1]} follow {narrower[0][0]} channels, and the shortcuts "
+                "of basic units can only add some; let no number be below the one before it, or use "
+                "model.bottleneck=true"
+            )
         if self.norm != "batch" and self.norm_momentum != NORM_MOMENTUM:
             raise ConfigError(
                 f"model.norm_momentum={self.norm_momentum}: model.norm={self.norm} has no moving statistics; leave it "
@@ -115,7 +124,7 @@ class RevNetConfig(ResNetConfig):
     """Reversible residual network (Gomez et al. 2017, arXiv:1707.04585).
 
     `filters`: channels of the stem and of each stage, both streams together, so even numbers; a bottleneck unit has 4
-    times as many outputs.
+    times as many outputs. Without model.bottleneck none may be below the one before it.
     `snap_bits`: bits behind the point of the streams, which are fixed-point numbers of 32 bits, so that reversal is
     exact; they must stay below 2^(30 - snap_bits). 0 makes them floats, which are reversed to a rounding only.
     """

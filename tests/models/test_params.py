@@ -62,6 +62,12 @@ def test_weight_decay_applies_to_kernels_only(build):
         assert decayed == (len(variable.shape) >= 2)
 
 
+@pytest.mark.parametrize("name", ["resnet20", "revnet38"])
+def test_a_bottleneck_may_be_narrower_than_the_one_before(build, name):
+    keys = ("model.units=[1,1]", "model.filters=[16,8,4]", "model.bottleneck=true")
+    assert build(name, (8, 8, 1), 10, *keys)(tf.zeros([2, 8, 8, 1])).shape == [2, 10]
+
+
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_keras_model_moves_its_state_only_through_the_mode(build, precision):
     model = build("keras", CIFAR, 10, "model.name=MobileNetV3Small", precision=precision)
