@@ -56,7 +56,8 @@ class Adafactor(keras.optimizers.Optimizer):
         weight_decay_factor: str = "rate",
         **kwargs: Any,
     ) -> None:
-        check_arguments(AdafactorConfig, {"weight_decay": weight_decay})
+        if weight_decay is not None:
+            check_arguments(AdafactorConfig, {"weight_decay": weight_decay})
         rate = self._relative_step if learning_rate is None else learning_rate
         super().__init__(learning_rate=rate, weight_decay=weight_decay, **kwargs)
         self._rule = AdafactorRule(

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 from accumtrain.errors import ConfigError
 from accumtrain.kinds.adafactor_presets import FACTORED_AXES, MOMENTUM_OF, WEIGHT_DECAY_FACTORS
 from accumtrain.kinds.table import Choice, Kind, Table, required
-from accumtrain.kinds.values import COUNT, FRACTION, NOT_NEGATIVE, POSITIVE, OneOf, Range, check_size, show
+from accumtrain.kinds.values import COUNT, FRACTION, MEAN_SHARE, NOT_NEGATIVE, POSITIVE, OneOf, Range, check_size, show
 
 
 @dataclass(kw_only=True)
@@ -77,14 +77,14 @@ class OptimConfig(Choice):
 class AdamConfig(OptimConfig):
     """Adam. Weight decay is L2: it is added to the gradient.
 
-    `beta1`: what an update keeps of the mean of the gradients.
-    `beta2`: what an update keeps of the mean of their squares.
+    `beta1`: what an update keeps of the mean of the gradients; what is nearer to 1 is 1 in float32.
+    `beta2`: what an update keeps of the mean of their squares; what is nearer to 1 is 1 in float32.
     `epsilon`: added to the square root of the second moment.
     """
 
     kind: str = "adam"
-    beta1: Annotated[float, FRACTION] = 0.9
-    beta2: Annotated[float, FRACTION] = 0.999
+    beta1: Annotated[float, MEAN_SHARE] = 0.9
+    beta2: Annotated[float, MEAN_SHARE] = 0.999
     epsilon: Annotated[float, POSITIVE] = 1e-8
 
 
@@ -101,7 +101,7 @@ class SgdConfig(OptimConfig):
     """SGD with momentum. Weight decay is L2: it is added to the gradient, as in the ResNet and RevNet papers.
 
     `momentum`: what an update keeps of the sum of the gradients before it; 0 turns it off.
-    `nesterov`: Nesterov's momentum.
+    `nesterov`: Nesterov's momentum, which needs a momentum.
     """
 
     kind: str = "sgd"
@@ -113,6 +113,14 @@ class SgdConfig(OptimConfig):
     @property
     def keeps_state(self) -> bool:
         return self.momentum > 0
+
+    def check(self) -> None:
+        super().check()
+        if self.nesterov and not self.momentum:
+            raise ConfigError(
+                "optim.nesterov=true and optim.momentum=0: there is no momentum to look ahead by; set "
+                "optim.momentum=0.9, or leave optim.nesterov out"
+            )
 
 
 @dataclass(kw_only=True)

@@ -147,6 +147,7 @@ POSITIVE = Range(0, above=True)
 NOT_NEGATIVE = Range(0)
 COUNT = Range(1)
 FRACTION = Range(0, 1)
+MEAN_SHARE = Range(0, 1 - 2.0**-25)  # what is kept of a mean; float32 makes 1 of numbers from there on
 SHARE = Range(0, 1, closed=True)
 LOCAL_PATH = LocalPath()
 SMALLEST, LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127  # normal numbers of float32

@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from accumtrain.kinds.optimizers import AdamConfig
+from accumtrain.optim.check_arguments import check_arguments
 from accumtrain.optim.optimizer import Optimizer, zeros_slot
 from accumtrain.optim.per_shape import VariableHandle
 
@@ -22,7 +24,11 @@ class Adam(Optimizer):
 
     Args:
         weight_decay: L2: weight_decay * w is added to the gradient.
+        beta1, beta2: what an update keeps of the means of the gradients and of their squares.
         epsilon: added to the square root of the bias-corrected second moment.
+
+    Raises:
+        ValueError: a value is out of its range, such as a beta that float32 makes 1 of.
     """
 
     def __init__(
@@ -35,6 +41,7 @@ class Adam(Optimizer):
         epsilon: float = 1e-8,
     ) -> None:
         super().__init__(learning_rate, weight_decay)
+        check_arguments(AdamConfig, {"beta1": beta1, "beta2": beta2, "epsilon": epsilon})
         self._beta1, self._beta2, self._epsilon = beta1, beta2, epsilon
 
     def _build_slots(self) -> None:

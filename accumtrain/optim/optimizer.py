@@ -49,7 +49,8 @@ class Optimizer(tf.Module):
     `_slots`, `_scalars` and `_update`.
 
     Raises:
-        ValueError: learning_rate is not above 0, or weight_decay below 0.
+        ValueError: learning_rate is no number above 0, or None in a class without a `learning_rate` of its own;
+            weight_decay is no number of at least 0.
     """
 
     decoupled_decay = False
@@ -58,6 +59,10 @@ class Optimizer(tf.Module):
     def __init__(self, learning_rate: float | None, weight_decay: float) -> None:
         super().__init__()
         check_arguments(OptimConfig, {"learning_rate": learning_rate, "weight_decay": weight_decay})
+        if learning_rate is None and type(self).learning_rate is Optimizer.learning_rate:
+            raise ValueError(
+                f"learning_rate=None: {type(self).__name__} has no rate of its own; give one, such as 1e-3"
+            )
         self._learning_rate = learning_rate
         self._weight_decay = weight_decay
         self._parameters: list[Parameter] = []

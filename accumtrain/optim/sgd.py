@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
+from accumtrain.kinds.optimizers import SgdConfig
+from accumtrain.optim.check_arguments import check_arguments
 from accumtrain.optim.optimizer import Optimizer, zeros_slot
 from accumtrain.optim.per_shape import VariableHandle
 
@@ -15,6 +17,9 @@ class SGD(Optimizer):
 
     The rate multiplies m, as in TensorFlow 1 and PyTorch, so a change of the rate acts at once; in Sutskever et al.
     2013 it multiplies g. Weight decay is L2: g + weight_decay * w. State: one value per weight, none without momentum.
+
+    Raises:
+        ValueError: a value is out of its range, or nesterov is asked for without momentum.
     """
 
     def __init__(
@@ -26,6 +31,11 @@ class SGD(Optimizer):
         nesterov: bool = False,
     ) -> None:
         super().__init__(learning_rate, weight_decay)
+        check_arguments(SgdConfig, {"momentum": momentum, "nesterov": nesterov})
+        if nesterov and not momentum:
+            raise ValueError(
+                "nesterov=True and momentum=0: there is no momentum to look ahead by; give one, such as 0.9"
+            )
         self._momentum, self._nesterov = momentum, nesterov
 
     def _build_slots(self) -> None:

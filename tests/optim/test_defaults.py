@@ -63,6 +63,40 @@ def test_an_optimizer_without_arguments_is_that_of_its_paper(make, config, size)
     assert float(rates[0]) == np.float32(config.lr or 0.01)
 
 
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: SGD(np.float32(-0.1)), "learning_rate=-0.1.*: must be above 0"),
+        (lambda: SGD(None), "learning_rate=None: SGD has no rate of its own"),
+        (lambda: AdamW("0.1"), "learning_rate='0.1': must be a number"),
+        (lambda: KerasOptimizer(None, name="Lion"), "KerasOptimizer has no rate of its own"),
+        (lambda: Adafactor(True), "learning_rate=True: must be a number"),
+        (lambda: SGD(tf.constant(0.1)), "learning_rate=<tf.Tensor.*: must be a number"),
+        (lambda: SGD(weight_decay=np.float64("nan")), "weight_decay=nan: must be at least 0"),
+        (lambda: SGD(weight_decay=None), "weight_decay=None: must be a number"),
+        (lambda: SGD(momentum=1.5), "momentum=1.5: must be at least 0 and below 1"),
+        (lambda: SGD(momentum=0.9, nesterov=1), "nesterov=1: must be true or false"),
+        (lambda: SGD(nesterov=True), "nesterov=True and momentum=0"),
+        (lambda: Adam(beta1=1.5), "beta1=1.5: must be at least 0 and below 0.9999999702"),
+        (lambda: Adam(beta2=0.99999999), "beta2=0.99999999: must be"),
+        (lambda: Adam(beta2=np.float32(1 - 2**-25)), "beta2=1.0: must be"),
+        (lambda: AdamW(epsilon=-1.0), "epsilon=-1.0: must be above 0"),
+        (lambda: Adafactor(min_dim_size_to_factor=2.5), "min_dim_size_to_factor=2.5: must be a whole number"),
+    ],
+)
+def test_an_argument_that_is_impossible_is_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize("number", [np.float32, np.float64, float, tf.float16.as_numpy_dtype])
+def test_numbers_of_numpy_are_numbers(number):
+    for optimizer in (SGD(number(0.5), momentum=number(0.5)), Adam(number(0.5), beta2=number(0.5)), Adafactor()):
+        optimizer.build([tf.Variable([[1.0]])], [True])
+    assert SGD(np.int64(1), nesterov=np.bool_(True), momentum=0.5).learning_rate(tf.constant(0)) == 1.0
+    assert Adam(beta2=1 - 2.0**-24)
+
+
 @pytest.mark.parametrize(("make", "config"), SCHEDULES.values(), ids=SCHEDULES.keys())
 def test_a_schedule_is_that_of_its_definition(make, config):
     schedule = make()
