@@ -16,17 +16,23 @@ def frozen_paths(patterns: Sequence[str], paths: Sequence[str]) -> list[str]:
     """The paths that model.freeze chooses, in order of `paths`. The last pattern that matches a path decides.
 
     Raises:
-        ConfigError: a pattern matches no path, or all paths are chosen.
+        ConfigError: a pattern matches no path, or the patterns choose no path or all of them.
     """
     decided: dict[str, bool] = {}
     for pattern in patterns:
         matched = _matched(f"model.freeze={pattern}", pattern.removeprefix(NOT), paths)
         decided |= dict.fromkeys(matched, not pattern.startswith(NOT))
     frozen = [path for path in paths if decided.get(path)]
+    some = f"{NOT}{paths[-1].rpartition('/')[0]}/*"
+    if patterns and not frozen:
+        raise ConfigError(
+            f"model.freeze=[{','.join(patterns)}] freezes nothing: {NOT} takes back what the patterns before it chose; "
+            f"begin with what is to be frozen, such as [*,{some}]"
+        )
     if len(frozen) == len(paths):
         raise ConfigError(
             f"model.freeze=[{','.join(patterns)}] freezes all {len(paths)} variables, and nothing is left to train; "
-            f"take some back, such as {NOT}{paths[-1].rpartition('/')[0]}/*"
+            f"take some back, such as {some}"
         )
     return frozen
 

@@ -160,6 +160,9 @@ def test_the_last_pattern_decides():
         (["a/kernal"], "model.freeze=a/kernal: no trained variable has such a path; the nearest are a/kernel"),
         (["*", "-c/*"], "model.freeze=-c/*: no trained variable has such a path"),
         ([""], "model.freeze=: no trained variable"),
+        (["-a/*"], "model.freeze=[-a/*] freezes nothing: - takes back"),
+        (["-a/*"], "begin with what is to be frozen, such as [*,-b/*]"),
+        (["a/*", "-*"], "model.freeze=[a/*,-*] freezes nothing"),
         (["*"], "freezes all 2 variables, and nothing is left to train"),
     ],
 )
