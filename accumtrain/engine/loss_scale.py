@@ -18,7 +18,7 @@ class LossScale(tf.Module):
 
     Attributes:
         value: the scale, a float32 scalar.
-        skipped: int64 scalar, number of windows that overflowed. They used up examples but made no update.
+        skipped: int64 scalar, number of windows that made no update: those that overflowed, and those without examples.
     """
 
     def __init__(self, initial: float, growth_every: int):
@@ -37,8 +37,14 @@ class LossScale(tf.Module):
         doubled = tf.where(tf.math.is_finite(2.0 * value), 2.0 * value, value)
         self.value.assign(tf.where(due, doubled, value))
 
-    def after_overflow(self) -> None:
-        """Halves the scale after a window that made no update. Call it in replica context, on all replicas."""
-        self._updates.assign(tf.zeros_like(tf.convert_to_tensor(self._updates)))
-        self.value.assign(tf.maximum(self.value / 2.0, SMALLEST))
+    def after_skip(self, examples: tf.Tensor) -> None:
+        """Counts a window that made no update, and halves the scale. Call it in replica context, on all replicas.
+
+        Args:
+            examples: of the window, a scalar. Without any it has not overflowed, and the scale stays.
+        """
+        overflowed = examples > 0
+        updates, value = tf.convert_to_tensor(self._updates), tf.convert_to_tensor(self.value)
+        self._updates.assign(tf.where(overflowed, tf.zeros_like(updates), updates))
+        self.value.assign(tf.where(overflowed, tf.maximum(value / 2.0, SMALLEST), value))
         self.skipped.assign_add(1)

@@ -187,7 +187,7 @@ class Window(tf.Module):
     # --- commit ---------------------------------------------------------------------------------------------------
 
     def commit(self) -> dict[str, tf.Tensor]:
-        """Makes the update of the window in the buffers. If it is not finite, only the loss scale changes.
+        """Makes the update of the window in the buffers. If it is not finite, only the loss scale and its count change.
 
         An update is finite if the loss, the gradient, the batch statistics and the rate are. What the optimizer made of
         them is looked at after it is written: if that is not finite, the state must not be used or saved any more.
@@ -240,7 +240,7 @@ class Window(tf.Module):
 
         def skip() -> None:
             if self.loss_scale is not None:
-                self.loss_scale.after_overflow()
+                self.loss_scale.after_skip(examples)
 
         tf.cond(finite, update, skip)
         # once for both ways, which halves the graph: a state that has become infinite makes all gradients infinite

@@ -43,6 +43,17 @@ def test_an_overflow_in_one_micro_batch_skips_the_window_and_halves_the_scale():
     assert (update["finite"], update["loss_scale"], update["skipped"], update["step"]) == (True, 512.0, 1, 2)
 
 
+def test_a_window_without_examples_is_counted_and_is_no_overflow():
+    window = window_with(1024.0, growth_every=2)
+    batches = [examples(8, SHAPE, seed) for seed in range(2)]
+    empty = {**batches[0], "weight": tf.zeros([8])}
+    updates = train(window, [batches[0], empty, batches[1]], 1)
+    assert [(update["finite"], update["loss_scale"], update["skipped"]) for update in updates] == [
+        (True, 1024.0, 0), (False, 1024.0, 1), (True, 1024.0, 1),
+    ]  # fmt: skip
+    assert window.loss_scale.value.numpy() == 2048.0, "it does not end the updates in a row either"
+
+
 def test_the_scale_grows_after_updates_in_a_row():
     window = window_with(4.0, growth_every=2)
     batches = [examples(8, SHAPE, seed) for seed in range(5)]
@@ -53,7 +64,7 @@ def test_the_scale_grows_after_updates_in_a_row():
 
 def test_the_scale_stays_between_one_and_the_largest_number():
     scale = LossScale(1.0, 1)
-    scale.after_overflow()
+    scale.after_skip(tf.constant(1.0))
     assert (scale.value.numpy(), scale.skipped.numpy()) == (1.0, 1)
     scale.value.assign(2.0**127)
     scale.after_update()
