@@ -57,7 +57,7 @@ class GraphCache:
             found = KeptFunction(_checked(content), self._variables)
         except (ValueError, KeyError, IndexError, zlib.error, DecodeError) as error:
             say(f"{path} is damaged ({error}): it is made anew")
-            path.unlink(missing_ok=True)
+            _remove(path)
             return None
         _touch(path)
         return found
@@ -88,15 +88,16 @@ class GraphCache:
         return self._folder / f"{digest[:32]}{SUFFIX}"
 
     def _write(self, path: Path, content: bytes) -> None:
-        packed = zlib.compress(content, 1)
+        packed, file = zlib.compress(content, 1), None
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             with tempfile.NamedTemporaryFile(dir=self._folder, suffix=SUFFIX, prefix=".", delete=False) as file:
                 file.write(hashlib.sha256(packed).digest() + packed)
             Path(file.name).replace(path)
             _remove_oldest(self._folder)
-        except OSError:
-            return  # a folder that is full or may not be written: the next start traces again
+        except OSError:  # a folder that is full or may not be written: the next start traces again
+            if file is not None:
+                _remove(Path(file.name))
 
 
 def _own_bytes(path: Path) -> bytes:
@@ -113,6 +114,13 @@ def _checked(content: bytes) -> bytes:
     if hashlib.sha256(packed).digest() != checksum:
         raise ValueError("its checksum is wrong")
     return zlib.decompress(packed)
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:
+        return  # the folder is read-only
 
 
 def _touch(path: Path) -> None:

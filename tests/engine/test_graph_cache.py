@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import tempfile
 import weakref
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -238,6 +240,40 @@ def test_a_folder_that_cannot_be_made_keeps_nothing(tmp_path):
     cache.keep("f", "()", CompiledFunction(lambda: {"y": x + 1}, NO_GRAPH_OPTIMIZER).get_concrete_function())
     cache.wait()
     assert (tmp_path / "file").read_text() == ""
+
+
+def test_a_full_disk_keeps_nothing(tmp_path, monkeypatch):
+    make_file = tempfile.NamedTemporaryFile
+
+    def full(*args, **kwargs):
+        file = make_file(*args, **kwargs)
+        write = file.write
+
+        def half(content):
+            write(content[: len(content) // 2])
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        file.write = half
+        return file
+
+    monkeypatch.setattr(tempfile, "NamedTemporaryFile", full)
+    fill(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_file_that_can_not_be_removed_is_not_used(tmp_path, monkeypatch, capsys):
+    def refuse(path, missing_ok):
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    x = tf.Variable(1.0)
+    cache = GraphCache({}, [x], tmp_path)
+    cache.keep("f", "()", CompiledFunction(lambda: {"y": x + 1}, NO_GRAPH_OPTIMIZER).get_concrete_function())
+    cache.wait()
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(b"")
+    monkeypatch.setattr(Path, "unlink", refuse)
+    assert cache.find("f", "()") is None
+    assert "is damaged" in capsys.readouterr().out
 
 
 def test_a_file_of_another_user_is_not_used(tmp_path, monkeypatch):
