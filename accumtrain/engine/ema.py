@@ -21,22 +21,30 @@ class MovingAverage(tf.Module):
     Args:
         weights: float32 or float64; each average has the dtype of its weight.
         decay: 0 <= decay < 1.
+
+    Raises:
+        ValueError: decay is out of its range.
     """
 
     def __init__(self, weights: Sequence[tf.Variable], decay: float):
         super().__init__()
+        if not 0.0 <= decay < 1.0:
+            raise ValueError(f"decay={decay}: must be at least 0 and below 1")
         self.weights, self.decay = list(weights), decay
         self.averages = [tf.Variable(weight, trainable=False, name="average") for weight in self.weights]
         self._blend_one = PerShapeFunction(self._blend)
 
     def update(self, step: tf.Tensor) -> None:
         """Updates the averages by the current weights. `step`: number of updates before this one, an int64 scalar."""
-        update = tf.cast(step, tf.float32) + 1.0
-        decay = tf.minimum(self.decay, (1.0 + update) / (10.0 + update))
+        shares = {dtype: self._share(step, dtype) for dtype in {weight.dtype for weight in self.weights}}
         in_sequence(
-            partial(self._blend_one, {"average": average, "weight": weight}, tf.cast(1.0 - decay, weight.dtype))
+            partial(self._blend_one, {"average": average, "weight": weight}, shares[weight.dtype])
             for average, weight in zip(self.averages, self.weights, strict=True)
         )
+
+    def _share(self, step: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+        """1 - d. Were d rounded first, a d near 1 would leave few digits of it, or none."""
+        return tf.maximum(tf.constant(1.0 - self.decay, dtype), 9.0 / (10.0 + tf.cast(step + 1, dtype)))
 
     @staticmethod
     def _blend(variables: Mapping[str, VariableHandle], share: tf.Tensor) -> None:

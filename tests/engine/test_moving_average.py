@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -9,21 +11,32 @@ import tensorflow as tf
 from accumtrain.engine.ema import MovingAverage
 
 
-@pytest.mark.parametrize("decay", [0.0, 0.5, 0.999])
-@pytest.mark.parametrize("step", [0, 4, 10**6])
-def test_an_update_keeps_the_share_of_its_number(decay, step):
-    weights = [tf.Variable([1.0, -2.0], dtype=tf.float64), tf.Variable([[3.0]], dtype=tf.float64)]
+@pytest.mark.parametrize(("dtype", "rtol"), [(tf.float32, 1e-6), (tf.float64, 1e-14)])
+@pytest.mark.parametrize("decay", [0.0, 0.5, 0.999, 0.999999, 0.99999999])
+@pytest.mark.parametrize("step", [0, 4, 10**6, 10**12])
+def test_an_update_keeps_the_share_of_its_number(decay, step, dtype, rtol):
+    weights = [tf.Variable([1.0, -2.0], dtype=dtype), tf.Variable([[3.0]], dtype=dtype)]
     average = MovingAverage(weights, decay)
-    for weight in weights:
-        weight.assign(10.0 * weight + 1.0)
-    before = [each.numpy() for each in average.averages]
+    for each in average.averages:
+        each.assign(tf.zeros_like(each))  # so that the share shows in all of its digits
+        assert not each.trainable
     tf.function(average.update, autograph=False)(tf.constant(step, tf.int64))
     t = step + 1
-    kept = np.minimum(np.float32(decay), np.float32(1 + t) / np.float32(10 + t))  # in the order of float32's bits
-    share = float(np.float32(1.0) - kept)
-    for each, old, weight in zip(average.averages, before, weights, strict=True):
-        np.testing.assert_allclose(each, (1.0 - share) * old + share * weight.numpy(), rtol=1e-14)
-        assert not each.trainable
+    share = float(max(1 - Fraction(decay), 1 - Fraction(1 + t, 10 + t)))
+    for each, weight in zip(average.averages, weights, strict=True):
+        np.testing.assert_allclose(each, share * weight.numpy(), rtol=rtol)
+    kept = [each.numpy().astype(np.float64) for each in average.averages]
+    for weight in weights:
+        weight.assign(10.0 * weight + 1.0)
+    tf.function(average.update, autograph=False)(tf.constant(step, tf.int64))
+    for each, old, weight in zip(average.averages, kept, weights, strict=True):
+        np.testing.assert_allclose(each, (1.0 - share) * old + share * weight.numpy(), rtol=rtol)
+
+
+@pytest.mark.parametrize("decay", [1.0, 1.5, -0.1, float("nan")])
+def test_a_decay_out_of_its_range_is_refused(decay):
+    with pytest.raises(ValueError, match=f"decay={decay}: must be at least 0 and below 1"):
+        MovingAverage([tf.Variable(1.0)], decay)
 
 
 def test_it_begins_with_the_weights_and_changes_places_with_them():

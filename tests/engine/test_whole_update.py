@@ -139,8 +139,7 @@ class Apart:
             rule(weight, gradient, float(rate), decay if decayed else 0.0)
             for rule, weight, gradient, decayed in zip(self.rules, self.weights, gradients, self.decayed, strict=True)
         ]
-        kept = min(np.float32(DECAY), np.float32(2 + place) / np.float32(11 + place))  # in the order of float32's bits
-        share = float(np.float32(1.0) - kept)
+        share = 1.0 - min(DECAY, (2 + place) / (11 + place))
         self.averages = [a + share * (w - a) for a, w in zip(self.averages, self.weights, strict=True)]
         said = {"step": place + 1, "loss": total / count, "accuracy": right / count, "grad_norm": norm}
         return {**said, "learning_rate": float(rate), "examples": count, **self.scale(place)}
