@@ -58,7 +58,7 @@ def _new(config: OptimConfig) -> Rule:
 
 
 def _clipped(gradient: np.ndarray, weight: np.ndarray, share: float) -> np.ndarray:
-    """The gradient, of each unit at most `share` of the norm of its weights."""
+    """The gradient, of each unit at most `share` of the norm of its weights. A unit is an index of the last axis."""
     axes = tuple(range(gradient.ndim - 1)) if gradient.ndim > 1 else None
 
     def norm(x: np.ndarray) -> np.ndarray:
