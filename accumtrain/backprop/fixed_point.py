@@ -69,7 +69,7 @@ class FixedPoint:
 
     def encode(self, value: tf.Tensor) -> tf.Tensor:
         """The stream of scaled values, float32 or float64."""
-        return value if self.bits == 0 else _integers(lambda x: _as_floats(tf.cast(x, INTEGERS[x.dtype])), value)
+        return value if self.bits == 0 else _integers(lambda x: _as_floats(_cut_off(x, INTEGERS[x.dtype])), value)
 
     def add(self, stream: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
         """The stream plus scaled values of any float dtype."""
@@ -86,13 +86,19 @@ class FixedPoint:
     def _sum(self, sum_: Callable[..., tf.Tensor], stream: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
         if self.bits == 0:
             return sum_(stream, value)
-        return _integers(lambda x, y: _as_floats(sum_(_as_integers(x), y)), stream, value)
+
+        def integer_sum(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+            # TensorFlow's own kernels cut off in the sum, which spares memory
+            return _as_floats(sum_(_as_integers(x), _cut_off(y, INTEGERS[x.dtype]) if is_for_xla() else y))
+
+        return _integers(integer_sum, stream, value)
 
     def outside(self, streams: tuple[tf.Tensor, ...]) -> tf.Tensor:
         """Whether a value of a stream has left the range, bool [].
 
-        No sum of a value inside wraps around to one inside, and what is not finite, or beyond the integers, becomes
-        their smallest on x86 processors, which brings every sum outside.
+        No sum of a value inside wraps around to one inside, and what is not finite becomes the smallest integer, by XLA
+        and by TensorFlow's own kernels on x86 processors, which brings every sum outside. So does what is beyond the
+        integers: it becomes the smallest or the largest.
         """
 
         def beyond(x: tf.Tensor) -> tf.Tensor:
@@ -146,6 +152,12 @@ FLOATS = FixedPoint(0)
 
 def _as_integers(x: tf.Tensor) -> tf.Tensor:
     return tf.bitcast(x, INTEGERS[x.dtype])
+
+
+def _cut_off(value: tf.Tensor, integer: tf.DType) -> tf.Tensor:
+    """Integers of scaled values. XLA would make 0 of NaN."""
+    integers = tf.cast(value, integer)
+    return tf.where(tf.math.is_finite(value), integers, integer.min) if is_for_xla() else integers
 
 
 def _as_floats(x: tf.Tensor) -> tf.Tensor:

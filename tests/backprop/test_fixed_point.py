@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -87,6 +89,27 @@ def test_what_leaves_the_range_is_told(before, number):
     value = np.zeros(50, np.float32)
     value[31] = number
     assert bool(NUMBERS.outside((stream, NUMBERS.add(stream, scaled(tf.constant(value))))))
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16, tf.float64])
+@pytest.mark.parametrize("number", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("before", [0.0, -63.9])
+@pytest.mark.parametrize("change", ["encode", "add", "add_in_place", "subtract"])
+def test_xla_tells_what_leaves_the_range(change, before, number, dtype):
+    """It makes 0 of NaN, and the largest integer of infinity."""
+    wide = tf.float64 if dtype == tf.float64 else tf.float32
+
+    @partial(tf.function, jit_compile=True, autograph=False)
+    def leaves(value):
+        if change == "encode":
+            return NUMBERS.outside((NUMBERS.encode(tf.cast(value, wide)),))
+        stream = NUMBERS.encode(scaled(tf.fill([50], tf.constant(before, wide)), wide))
+        return NUMBERS.outside((getattr(NUMBERS, change)(stream, value),))
+
+    value = np.zeros(50)
+    assert not bool(leaves(tf.constant(value, dtype)))
+    value[31] = number
+    assert bool(leaves(scaled(tf.constant(value, dtype), wide)))
 
 
 def test_the_limit_is_that_of_a_quarter_of_the_integers():
