@@ -20,9 +20,9 @@ class OptimConfig(Choice):
     `clip_norm`: the largest norm over all gradients; 0 does not clip.
     `rates`: factors on the rate by patterns of paths of variables, such as {segments/0/*: 0.1}. The last that matches
     decides; 1 without one.
-    `adaptive_clip`: the largest ratio of the norm of a unit's gradient to that of its weights; 0 does not clip. A unit is
-    all of a kernel that belongs to one index of its last axis: one output, but all channels of a depthwise convolution
-    of Keras. One of optim.clip_norm and optim.adaptive_clip at most is on.
+    `adaptive_clip`: the largest ratio of the norm of a unit's gradient to that of its weights; 0 does not clip. A unit
+    is all of a kernel that belongs to one index of its last axis: one output, but all channels of a depthwise
+    convolution of Keras. One of optim.clip_norm and optim.adaptive_clip at most is on.
 
     Attributes:
         has_own_rate: `lr` may be null; the optimizer then computes its own rate.

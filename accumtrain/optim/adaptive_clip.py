@@ -10,10 +10,10 @@ SMALLEST_WEIGHT = 1e-3  # the norm that counts for a unit whose weights are smal
 def clip_by_weight(gradient: tf.Tensor, weight: tf.Tensor | tf.Variable, share: float | tf.Tensor) -> tf.Tensor:
     """Scales the gradient of each unit down to a norm of `share` times that of the unit's weights.
 
-    A unit is all of a kernel that belongs to one index of its last axis, and the whole of a vector or scalar. In kernels
-    of dense layers and convolutions, [..., inputs, outputs], it is what computes one output, as in the paper. Two kinds
-    of Keras's kernels have coarser units: a depthwise one, [height, width, channels, multiplier], one of all channels
-    for each multiple; those of attention, [inputs, heads, size], one of all heads for each index of `size`.
+    A unit is all of a kernel that belongs to one index of its last axis, and the whole of a vector or scalar. In
+    kernels of dense layers and convolutions, [..., inputs, outputs], it is what computes one output, as in the paper.
+    Two kinds of Keras's kernels have coarser units: a depthwise one, [height, width, channels, multiplier], one of all
+    channels for each multiple; those of attention, [inputs, heads, size], one of all heads for each index of `size`.
 
     Args:
         gradient: a tensor.
