@@ -16,7 +16,9 @@ NAMED = 3  # variables named in a message
 
 
 def describe_window(window: Window, step: Step, batches: Any) -> str:
-    """Says at which micro-step a window stops being finite, and in which sums. The window is empty before and after.
+    """Says at which micro-step a window stops being finite, and in which sums, or what of the whole window is not.
+
+    The window is empty before and after.
 
     Args:
         batches: an iterator that begins with the micro-batches of the window.
@@ -30,8 +32,20 @@ def describe_window(window: Window, step: Step, batches: Any) -> str:
             what = [] if loss_finite else ["the loss"]
             what += [f"the gradients of {_listed(bad)}"] if bad else []
             return f"at micro-step {micro_step + 1} of {window.micro_steps} in {' and '.join(what)}"
+    bad = _nonfinite_of_whole(window)
     step.drop()
-    return "in the batch statistics or the sum of the gradients"
+    return f"in {' and '.join(bad)}" if bad else "though it is when its micro-batches are computed once more"
+
+
+def _nonfinite_of_whole(window: Window) -> list[str]:
+    """What the commit of a window looks at and that is not finite, of what is not known at each micro-step."""
+    gradients = [tf.cast(tf.convert_to_tensor(buffer), window.dtype) for buffer in window.gradients]
+    values = {
+        "the learning rate": [window.optimizer.learning_rate(window.step) * window.schedule(window.step)],
+        "the batch statistics": [tf.convert_to_tensor(buffer) for buffer in window.statistics.buffers],
+        "the norm of the gradient": [tf.nn.l2_loss(gradient) for gradient in gradients],
+    }
+    return [name for name, tensors in values.items() if tensors and not bool(all_finite(tensors))]
 
 
 def describe_state(window: Window) -> str:

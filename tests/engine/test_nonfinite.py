@@ -110,6 +110,23 @@ def test_statistics_that_overflow_stop_the_update():
     assert np.isfinite(update["loss"])
     after = [variable.numpy() for variable in window.statistics.variables_]
     assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
+    assert describe_window(window, Step(window), iter(tf.data.Dataset.from_tensors(huge))) == "in the batch statistics"
+
+
+@pytest.mark.parametrize(
+    ("plant", "said"),
+    [
+        (lambda window: None, "though it is when its micro-batches are computed once more"),
+        (lambda window: setattr(window, "schedule", lambda step: tf.constant(np.inf)), "in the learning rate"),
+        (lambda window: window.gradients[0].assign_add(1e30 + window.gradients[0]), "in the norm of the gradient"),
+    ],
+    ids=["nothing", "rate", "norm"],
+)
+def test_what_no_micro_step_shows_is_named_by_itself(plant, said):
+    window = window_with(micro_steps=2)
+    plant(window)
+    text = describe_window(window, Step(window), iter(tf.data.Dataset.from_tensor_slices(examples(16, SHAPE)).batch(8)))
+    assert text == said
 
 
 def test_several_updates_in_one_call_end_at_the_bad_one():
