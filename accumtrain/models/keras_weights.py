@@ -47,7 +47,7 @@ def _plain(file: Path) -> Any:
 
 
 def _arrays(content: h5py.Group) -> Iterator[tuple[str, np.ndarray]]:
-    """Every array of floating point, by its key; not those of the optimizer."""
+    """Every array by its key; not those of the optimizer and of seed generators."""
     found: list[tuple[str, np.ndarray]] = []
 
     def visit(key: str, item: Any) -> None:

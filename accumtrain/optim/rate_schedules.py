@@ -88,7 +88,8 @@ def inverse_time_schedule(
 def one_cycle_schedule(total_steps: int, *, rise: float = 0.3, start: float = 0.04, final: float = 4e-6) -> Schedule:
     """The factor is `start` at update 1, 1 at update `rise` * total_steps, and `final` at update `total_steps`.
 
-    Between them it follows half a cosine. The peak is the first update if it would come before that.
+    Between them it follows half a cosine. The peak is the first update if it would come before that. Where it comes
+    before the second, the rise begins one update before the peak, and so before update 1.
     """
     peak = max(rise * total_steps, 1.0)
     up, down = max(peak - 1.0, 1.0), max(total_steps - peak, 1.0)

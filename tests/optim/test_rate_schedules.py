@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from accumtrain.engine.checks.rate_rules import FACTORS
 from accumtrain.errors import ConfigError
 from accumtrain.kinds.schedules import (
     ConstantConfig,
@@ -131,6 +132,7 @@ def test_one_cycle_whose_peak_would_come_before_the_first_update_has_it_there(to
 def test_one_cycle_whose_peak_is_between_two_updates_rises_in_one():
     first, *_ = factors(OneCycleConfig(rise=0.3, start=0.04), total=5, steps=1)
     assert first == pytest.approx(0.52, rel=1e-6), "the peak is at update 1.5"
+    assert FACTORS[OneCycleConfig](OneCycleConfig(rise=0.3, start=0.04), 1, 5) == pytest.approx(0.52), "job=verify's"
 
 
 def test_one_cycle_has_no_warmup():

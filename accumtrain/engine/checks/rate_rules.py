@@ -41,7 +41,8 @@ def inverse_time(config: InverseTimeConfig, t: int, total: int) -> float:
 def one_cycle(config: OneCycleConfig, t: int, total: int) -> float:
     peak = max(config.rise * total, 1.0)
     if t < peak:
-        return _half_cosine(config.start, 1.0, t - 1, max(peak - 1, 1.0))
+        length = max(peak - 1, 1.0)  # a rise takes an update at least
+        return _half_cosine(config.start, 1.0, length - (peak - t), length)
     return _half_cosine(1.0, config.final, t - peak, max(total - peak, 1.0))
 
 
