@@ -11,15 +11,11 @@ import tensorflow as tf
 
 from accumtrain.backprop.target import by_cpu_kernels
 from accumtrain.console import say, warn
-from accumtrain.engine.live_operations import all_live_operations
+from accumtrain.engine.live_operations import CONVOLUTIONS_AND_GRADIENTS, all_live_operations
 from accumtrain.models.kernel_dtype import is_emulated, kernel_dtype
 from accumtrain.process.environment import KERNELS_16BIT
 
-CONVOLUTIONS = ("Conv2D", "DepthwiseConv2dNative")
-PRODUCTS = (
-    *("MatMul", "BatchMatMulV2", "Einsum"),
-    *(f"{name}{suffix}" for name in CONVOLUTIONS for suffix in ("", "BackpropInput", "BackpropFilter")),
-)
+PRODUCTS = ("MatMul", "BatchMatMulV2", "Einsum", *CONVOLUTIONS_AND_GRADIENTS)
 SIDE, CHANNELS, REPEATS = 14, 64, 3  # of the convolution whose gradients are timed
 SLOWER = 1.2  # times as long as in float32 is worth a warning
 

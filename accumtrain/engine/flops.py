@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from accumtrain.engine.live_operations import called_graphs, live_operations
+from accumtrain.engine.live_operations import CONVOLUTIONS, called_graphs, live_operations
 
 PEAK_SIZE, PEAK_REPEATS = 3072, 5  # of the matrix product that measures the device
 
@@ -93,12 +93,11 @@ def _matrix_product(transposed: str) -> Callable[[tf.Operation, int], int]:
     return count
 
 
-_CONVOLUTIONS = ("Conv2D", "DepthwiseConv2dNative")
 _COUNTS: dict[str, Callable[[tf.Operation, int], int]] = {
     "MatMul": _matrix_product("transpose_a"),
     "BatchMatMulV2": _matrix_product("adj_x"),
-    **dict.fromkeys(_CONVOLUTIONS, _convolution(image=0, kernel=2)),
-    **{f"{name}BackpropInput": _convolution(image=3, kernel=2) for name in _CONVOLUTIONS},
-    **{f"{name}BackpropFilter": _convolution(image=3, kernel=0) for name in _CONVOLUTIONS},
+    **dict.fromkeys(CONVOLUTIONS, _convolution(image=0, kernel=2)),
+    **{f"{name}BackpropInput": _convolution(image=3, kernel=2) for name in CONVOLUTIONS},
+    **{f"{name}BackpropFilter": _convolution(image=3, kernel=0) for name in CONVOLUTIONS},
 }
 _CONDITIONALS = ("If", "StatelessIf", "Case", "StatelessCase")

@@ -11,14 +11,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from accumtrain.engine.live_operations import all_live_operations
+from accumtrain.engine.live_operations import CONVOLUTIONS_AND_GRADIENTS, all_live_operations
 
-CONVOLUTIONS = ("Conv2D", "DepthwiseConv2dNative")
 # Operations for which oneDNN has kernels of its own; by far the most of the time of a network for images.
-TIMED = (
-    *(f"{name}{suffix}" for name in CONVOLUTIONS for suffix in ("", "BackpropInput", "BackpropFilter")),
-    *("FusedBatchNormV3", "FusedBatchNormGradV3", "MatMul", "BatchMatMulV2"),
-)
+TIMED = (*CONVOLUTIONS_AND_GRADIENTS, "FusedBatchNormV3", "FusedBatchNormGradV3", "MatMul", "BatchMatMulV2")
 SIZES = ("input_sizes", "filter_sizes")  # inputs that hold the shape of the output
 MOST_ROUNDS, SECONDS = 32, 3.0  # rounds end after so many seconds, but not before the second
 

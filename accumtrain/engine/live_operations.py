@@ -6,6 +6,11 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
+CONVOLUTIONS = ("Conv2D", "DepthwiseConv2dNative")
+CONVOLUTIONS_AND_GRADIENTS = tuple(
+    f"{name}{suffix}" for name in CONVOLUTIONS for suffix in ("", "BackpropInput", "BackpropFilter")
+)
+
 
 def live_operations(graph: tf.Graph) -> list[tf.Operation]:
     """The operations that results or side effects of a function's graph depend on; the runtime prunes all others.
