@@ -13,14 +13,14 @@ from accumtrain.backprop.target import is_for_xla, on_gpu
 def marked(x: Streams) -> tuple[Streams, tf.Tensor | None]:
     """The same tensors, and a mark of their bits, int64 [number of tensors], computed before they are used.
 
-    Args:
-        x: of float32 or float64.
-
     It is the sum of the bits as integers, which wraps around and does not depend on its order. A change of one number
     changes it; changes of several leave it as it was with a chance of 2^-32 in float32.
 
     There is no mark, None, on a GPU, where TensorFlow sums integers of 32 bits on the host, and for XLA, which may
     compute a replay in another order than the pass before.
+
+    Args:
+        x: of float32 or float64.
     """
     if on_gpu() or is_for_xla():
         return x, None

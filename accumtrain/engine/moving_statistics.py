@@ -51,9 +51,9 @@ class MovingStatisticsBuffer(tf.Module):
         """Updates the moving statistics by the reduced sums of a window."""
         if not self.norms:
             return
-        shift, offset = self._shift(), sums[0] / examples
+        offset = sums[0] / examples
         old_variance = tf.concat([norm.moving_variance for norm in self.norms], 0)
-        means = tf.split((shift + offset - shift) * self._blend, self.channels)
+        means = tf.split(offset * self._blend, self.channels)
         variances = tf.split((sums[1] / examples - tf.square(offset) - old_variance) * self._blend, self.channels)
         for norm, mean, variance in zip(self.norms, means, variances, strict=True):
             norm.moving_mean.assign_add(mean)
