@@ -127,6 +127,7 @@ class Step:
 
     def _updates(self, batches: Any, count: tf.Tensor) -> dict[str, tf.Tensor]:
         names = ("loss", *self._window.metrics)
+        self.compiled_micro_steps.get_concrete_function(batches, tf.constant(1))  # as the commit needs what it finds
 
         def body(
             done: tf.Tensor, update: dict[str, tf.Tensor], sums: dict[str, tf.Tensor]

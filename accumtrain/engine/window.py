@@ -102,7 +102,7 @@ class Window(tf.Module):
         self.dtype = self.variables_[0].dtype
         new_sum = partial(sum_buffer, dtype=sum_dtype or self.dtype)
         self.gradients = [new_sum(variable.shape) for variable in self.variables_]
-        self._reached: set[Any] = set()  # references of the variables that have had a gradient
+        self._reached: set[Any] = set()  # references of the variables that have a gradient in a traced micro-step
         self._slot = {variable.ref(): slot for variable, slot in zip(self.variables_, self.gradients, strict=True)}
         self.examples, self.loss = new_sum([]), new_sum([])
         self.metric_sums = [new_sum([]) for _ in self.metrics]
@@ -219,12 +219,13 @@ class Window(tf.Module):
         scale = 1.0 / divisor
         if self.clip_norm > 0:
             scale *= tf.minimum(tf.constant(1.0, self.dtype), self.clip_norm / norm)
-
         if self.adaptive_clip > 0:
             share = self.adaptive_clip * divisor  # of gradients that are not divided yet
             gradients = [clip_by_weight(*pair, share) for pair in zip(gradients, self.variables_, strict=True)]
 
         if self.optimizer.skips_missing:
+            if not self._reached:
+                raise RuntimeError("trace a micro-step before the commit: it finds what the loss depends on")
             reached = [variable.ref() in self._reached for variable in self.variables_]
             gradients = [each if known else None for each, known in zip(gradients, reached, strict=True)]
 

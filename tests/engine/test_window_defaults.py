@@ -73,6 +73,30 @@ def test_a_commit_moves_the_statistics_of_norms_by_the_tenth_that_their_momentum
         np.testing.assert_allclose(norm.moving_variance, 0.9 + 0.1 * variance, rtol=1e-4)
 
 
+class Skipping(SGD):
+    """Notes for which variables it gets a gradient."""
+
+    skips_missing = True
+
+    def apply(self, gradients, rate, step, scale):
+        self.got = [gradient is not None for gradient in gradients]
+        super().apply([tf.zeros([]) if each is None else each for each in gradients], rate, step, scale)
+
+
+def test_the_first_call_may_be_one_of_several_updates():
+    """The commit is traced after the micro-step, which finds the variables on which the loss depends."""
+    config, spec = lenet(), ModelSpec(SHAPE, CLASSES, seed=1)
+    window = Window(build_model(config, spec), Skipping(RATE))
+    step, batch = Step(window), examples(6, SHAPE)
+    with pytest.raises(RuntimeError, match="trace a micro-step before the commit"):
+        step.commit(partial=True)
+    step.drop()
+    update = step.updates(iter(tf.data.Dataset.from_tensors(batch).repeat(2)), 2)
+    assert int(update["step"]) == 2
+    assert window.optimizer.got == [True] * len(window.variables_)
+    assert step.compiled_micro_steps.experimental_get_tracing_count() == 1
+
+
 def test_an_update_says_whether_it_was_asked_to_stop():
     window = Window(build_model(lenet(), ModelSpec(SHAPE, CLASSES, seed=1)), SGD(RATE))
     for asked in (False, True):
