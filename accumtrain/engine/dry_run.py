@@ -28,23 +28,25 @@ MICRO_STEPS = 2  # largest number in a window; the second adds to a buffer that 
 SECONDS = 2.0  # how long updates are timed, at least one; the first is not, as it also traces and compiles
 
 
-def measure(config: Config, data: Data, micro_batch: int, directory: Path) -> dict[str, Any]:
+def measure(config: Config, data: Data, micro_batch: int | None, directory: Path) -> dict[str, Any]:
     """Builds the run of `config` with `micro_batch` examples per micro-step and replica, and measures some updates.
 
     Args:
-        config: accum.steps is ignored; it follows from `micro_batch`.
+        config: accum.steps is ignored, as it follows from `micro_batch`, unless that is None and follows from it.
         directory: an empty folder for checkpoints.
 
     Returns:
-        accum_steps, replicas, static_bytes, peak_bytes, workspace_bytes, rss_bytes, examples_per_second (of whole
-        updates of accum_steps micro-steps), seconds_to_first_update (from the start of the process).
+        micro_batch, accum_steps, replicas, static_bytes, peak_bytes, workspace_bytes, rss_bytes, examples_per_second
+        (of whole updates of accum_steps micro-steps), seconds_to_first_update (from the start of the process).
 
     Raises:
-        ConfigError: batch_size does not divide by micro_batch and replicas.
+        ConfigError: batch_size does not divide by micro_batch, or accum.steps, and replicas.
         tf.errors.ResourceExhaustedError: it does not fit.
     """
     devices = resolve(config.device)
-    steps = micro_batch_size(config.batch_size, micro_batch, devices.replicas)  # the same division gives the steps
+    given = config.accum.count if micro_batch is None else micro_batch
+    other = micro_batch_size(config.batch_size, given, devices.replicas)  # the same division gives the steps
+    steps, micro_batch = (given, other) if micro_batch is None else (other, micro_batch)
     config = config.with_accum_steps(steps)
     dry_run = DryRun(config, data, devices, micro_batch, directory, min(steps, MICRO_STEPS))
     dry_run.update()
@@ -57,6 +59,7 @@ def measure(config: Config, data: Data, micro_batch: int, directory: Path) -> di
     dry_run.measure_workspace()
     memory = dry_run.finish()
     return {
+        "micro_batch": micro_batch,
         "accum_steps": steps,
         "replicas": devices.replicas,
         "static_bytes": memory["tensor_static_bytes"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
@@ -15,6 +16,7 @@ from accumtrain.engine.workspace import workspace_at_peak
 from accumtrain.process import environment
 
 CPU = "CPU:0"
+STATUS = Path("/proc/self/status")  # of Linux
 
 
 def tensor_bytes(variables: Iterable[tf.Variable]) -> int:
@@ -105,5 +107,9 @@ def at_peak(memory: Mapping[str, int | None]) -> str:
 
 
 def _rss_peak() -> int:
+    """Of this process alone: on Linux `getrusage` counts what its parent had taken when it started this one, too."""
+    if STATUS.exists():
+        line = next(line for line in STATUS.read_text(encoding="utf-8").splitlines() if line.startswith("VmHWM:"))
+        return int(line.split()[1]) * 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024  # macOS counts bytes, Linux kilobytes

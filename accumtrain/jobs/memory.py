@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from accumtrain.config.arithmetic import micro_batch_size
 from accumtrain.config.schema import Config
 from accumtrain.console import format_bytes, say, table
 from accumtrain.planning.advice import policies
 from accumtrain.planning.auto_steps import speed
 from accumtrain.planning.memory_picture import draw_memory
 from accumtrain.planning.plan_file import plan_result, title
-from accumtrain.planning.probe import Trial, probe
+from accumtrain.planning.probe import Trial, known_micro_batch, probe
 from accumtrain.runs.folder import folder_of, result_file
 
 COLUMNS = ("memory", "peak", "state", "activations", "workspace", "images/s", "fits")
@@ -27,11 +26,12 @@ def run(config: Config) -> dict[str, Any]:
     Raises:
         AccumtrainError: the run would fail for another reason than memory.
     """
-    micro_batch = micro_batch_size(config.batch_size, config.accum.count, config.device.known_replicas)
     variants = policies(config)
     trials = [
-        probe(variant, micro_batch, f" ({number} of {len(variants)})") for number, variant in enumerate(variants, 1)
+        probe(variant, known_micro_batch(variant), f" ({number} of {len(variants)})")
+        for number, variant in enumerate(variants, 1)
     ]
+    micro_batch = trials[0].micro_batch
     what = f"{title(config)}, micro-batch {micro_batch}"
     picture = folder_of(config) / "memory.png"
     draw_memory(trials, what, picture)

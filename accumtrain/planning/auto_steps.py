@@ -10,28 +10,25 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Protocol
 
-from accumtrain.config.arithmetic import micro_batch_size
 from accumtrain.config.schema import Config
-from accumtrain.console import format_bytes, say, table, warn
+from accumtrain.console import format_bytes, say, table
 from accumtrain.errors import CheckpointError, OutOfMemoryError
-from accumtrain.kinds.values import show
 from accumtrain.planning.advice import LAST_RESORT, combined, in_words, remedies
+from accumtrain.planning.as_begun import began_alike, saved_steps, steps_as_begun
 from accumtrain.planning.foresight import Foreseen, foresee
-from accumtrain.planning.probe import SHARE, Trial, probe
+from accumtrain.planning.probe import SHARE, Trial, known_micro_batch, probe
 from accumtrain.planning.search import Point, largest_that_fits, line_through
 from accumtrain.process import environment
 from accumtrain.process.free_memory import free_bytes
 from accumtrain.runs.folder import folder_of
-from accumtrain.runs.run import read_config
 
 
 class ProbeFunction(Protocol):
     """`planning.probe.probe`, or a replacement for it in tests."""
 
-    def __call__(self, config: Config, micro_batch: int, note: str = "") -> Trial: ...
+    def __call__(self, config: Config, micro_batch: int | None, note: str = "") -> Trial: ...
 
 
 ENOUGH = 2 * 2**30  # bytes of free memory: with less, a search for RevNet-104 reads TensorFlow's code again and again
@@ -46,10 +43,10 @@ def with_accum_steps_resolved(config: Config) -> Config:
             has the peaks of what would help.
     """
     if not config.accum.is_auto:
-        if environment.crashes_when_refused(config.device) and not _config_file(config).exists():
+        if environment.crashes_when_refused(config.device) and not began_alike(config):
             _check_fits(config)
         return config
-    if (steps := _steps_as_begun(config)) is not None:
+    if (steps := steps_as_begun(config)) is not None:
         say(f"accum.steps={steps}, as {folder_of(config)} began")
         return config.with_accum_steps(steps)
     say("accum.steps=auto: looking for the largest micro-batch that fits")
@@ -74,9 +71,8 @@ def with_accum_steps_resolved(config: Config) -> Config:
 
 def _check_fits(config: Config) -> None:
     """Probes once before the first update, so that the run may use kernels that crash if the limit is too low."""
-    replicas = config.device.known_replicas
-    if not probe(config, micro_batch_size(config.batch_size, config.accum.count, replicas)).fits:
-        raise OutOfMemoryError(in_words(config, replicas))
+    if not probe(config, known_micro_batch(config)).fits:
+        raise OutOfMemoryError(in_words(config, config.device.known_replicas))
 
 
 def with_trained_accum_steps(config: Config) -> Config:
@@ -87,7 +83,7 @@ def with_trained_accum_steps(config: Config) -> Config:
     """
     if not config.accum.is_auto:
         return config
-    steps = _saved_steps(config)
+    steps = saved_steps(config)
     if steps is None:
         raise CheckpointError(f"no run in {folder_of(config)}: train first, with the same run.name")
     return config.with_accum_steps(steps)
@@ -267,32 +263,3 @@ def point(config: Config, trial: Trial) -> Point:
     used = trial.rss_bytes if config.device.memory_limit_mb is None else trial.peak_bytes
     assert used is not None
     return trial.micro_batch, used
-
-
-def _config_file(config: Config) -> Path:
-    """It is there when the run has begun."""
-    return folder_of(config) / "config.yaml"
-
-
-def _steps_as_begun(config: Config) -> int | None:
-    """accum.steps of the run in the folder; None if there is none or, with a warning, if that can't be read."""
-    try:
-        return _saved_steps(config)
-    except CheckpointError as error:
-        warn(f"{error}; accum.steps is looked for again")
-        return None
-
-
-def _saved_steps(config: Config) -> int | None:
-    """accum.steps of the run in the folder; None if there is no run.
-
-    Raises:
-        CheckpointError: its config.yaml is damaged.
-    """
-    path = _config_file(config)
-    if not path.exists():
-        return None
-    steps = read_config(path).get("accum", {}).get("steps")
-    if not isinstance(steps, int) or steps < 1:
-        raise CheckpointError(f"{path} is damaged: accum.steps={show(steps)} is no number of micro-batches")
-    return steps

@@ -44,12 +44,12 @@ def plan_memory(config: Config) -> dict[str, Any]:
     table(f"{title(config)} in {limit_text(config)}, foreseen", COLUMNS, [row(trial) for trial in trials])
     trials = with_largest_measured(variants, trials, probe)
     limit, folder = config.device.memory_limit_mb, folder_of(config)
-    draw(trials, limit, folder / "plan.png")
     lines = [(*row(trial), "measured" if trial.measured else "foreseen") for trial in trials]
     table(f"{title(config)} in {limit_text(config)}", (*COLUMNS, "from"), lines)
     say_where_it_ends(trials)
     for line in moments_in_words(trials):
         say(line)
+    draw(trials, limit, folder / "plan.png")
     say(f"the same in {result_file(config)}, as a picture in {folder / 'plan.png'}")
     return plan_result(config, {"memory_limit_mb": limit}, trials)
 

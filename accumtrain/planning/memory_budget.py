@@ -16,15 +16,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from accumtrain.config.arithmetic import micro_batch_size
 from accumtrain.config.convert import from_mapping, to_mapping
 from accumtrain.config.schema import Config
 from accumtrain.console import format_bytes, say
 from accumtrain.errors import CheckpointError, OutOfMemoryError
 from accumtrain.planning.advice import remedies
+from accumtrain.planning.as_begun import DECIDING
 from accumtrain.planning.auto_steps import ProbeFunction
 from accumtrain.planning.foresight import foresee
-from accumtrain.planning.probe import probe
+from accumtrain.planning.probe import known_micro_batch, probe
 from accumtrain.planning.search import line_through
 from accumtrain.process.environment import kernel_settings
 from accumtrain.process.processor import cpu
@@ -34,7 +34,6 @@ from accumtrain.runs.provenance import versions
 
 FILE = "memory_budget.json"  # in the run's folder: a continued run keeps what it began to keep
 FILLED = 0.97  # of the budget, as a long run packs memory less well than a probe
-DECIDING = ("model", "optim", "loss", "data", "ema", "accum", "batch_size", "precision", "device")  # for the peak
 
 
 def with_least_memory(config: Config) -> Config:
@@ -77,8 +76,7 @@ def settle(config: Config, attempt: ProbeFunction) -> tuple[Config, int]:
     assert isinstance(budget, int)
     dial = [replace(config, model=model) for model in config.model.dial()]
     replicas = config.device.known_replicas
-    micro_batch = micro_batch_size(config.batch_size, config.accum.count, replicas)
-    search = _Search(dial, FILLED * budget * 2**20, micro_batch)
+    search = _Search(dial, FILLED * budget * 2**20, known_micro_batch(config))
     try:
         place, peak = search.largest(attempt)
     except OutOfMemoryError as error:
@@ -93,10 +91,10 @@ class _Search:
     Args:
         dial: increasing in memory.
         budget: bytes at most.
-        micro_batch: examples of a micro-step on one replica.
+        micro_batch: examples of a micro-step on one replica; None is that of accum.steps, if only a job can tell.
     """
 
-    def __init__(self, dial: Sequence[Config], budget: float, micro_batch: int):
+    def __init__(self, dial: Sequence[Config], budget: float, micro_batch: int | None):
         self._dial, self._budget, self._micro_batch = dial, budget, micro_batch
         self._foreseen: dict[int, float] = {}
         self._probed: dict[int, int] = {}
@@ -137,8 +135,8 @@ class _Search:
     def _best_guess(self, low: int, high: int) -> int:
         """The last place between `low` and `high` that should fit by all that is known; 0 or `low` if none should."""
         known = self._foreseen or self._probed
-        if len(known) < 2:
-            return high - 1
+        if len(known) < 2:  # a probe that has run out of memory tells no peak
+            return high - 1 if high == len(self._dial) else (max(low, 0) + high) // 2
         near = range(max(low, 0) + 1, high)
         fitting = [place for place in near if self._expected(place) <= self._budget]
         return max(fitting, default=max(low, 0))
@@ -154,7 +152,8 @@ class _Search:
 
     def _too_little(self) -> str:
         peak = self._probed.get(0)
-        needs = f"micro-batches of {self._micro_batch} need"
+        of = f"accum.steps={self._dial[0].accum.count}" if self._micro_batch is None else str(self._micro_batch)
+        needs = f"micro-batches of {of} need"
         if peak is None:
             return f"{needs} more than is free"
         least = math.ceil(peak / FILLED / 2**20)
@@ -162,6 +161,8 @@ class _Search:
 
     def _foresee(self, places: Collection[int]) -> bool:
         """Whether it can be foreseen what these places take."""
+        if self._micro_batch is None:
+            return False
         found = foresee([self._dial[place] for place in sorted(places)], [self._micro_batch])
         if isinstance(found, str):
             say(f"what can be kept can't be foreseen, so it is tried: {found}")

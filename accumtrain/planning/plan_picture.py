@@ -7,12 +7,16 @@ from pathlib import Path
 
 from accumtrain.planning.probe import Trial
 from accumtrain.runs.axis_scale import scale_axis
+from accumtrain.runs.curves import save_figure
 
 
 def draw(trials: Sequence[Trial], limit_mb: int | None, path: Path) -> None:
     """Draws tensors at the peak against the micro-batch, the limit dashed.
 
     A measured peak is a filled point, a foreseen one a ring.
+
+    Raises:
+        CheckpointError: the file can't be written.
     """
     import matplotlib
 
@@ -41,7 +45,7 @@ def draw(trials: Sequence[Trial], limit_mb: int | None, path: Path) -> None:
     axis.grid(alpha=0.3)
     if axis.get_legend_handles_labels()[0]:
         axis.legend()
-    figure.savefig(path, dpi=120)
+    save_figure(figure, path)
     pyplot.close(figure)
 
 

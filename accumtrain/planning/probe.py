@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from accumtrain.config.arithmetic import micro_batch_size
 from accumtrain.config.convert import from_mapping, to_mapping
 from accumtrain.config.schema import Config
 from accumtrain.console import say
@@ -74,10 +75,19 @@ class Trial:
         return self.peak_bytes - self.static_bytes - (self.workspace_bytes or 0)
 
 
-def probe(config: Config, micro_batch: int, note: str = "") -> Trial:
+def known_micro_batch(config: Config) -> int | None:
+    """Examples of a micro-step on one replica, by accum.steps; None on GPUs, which only a job can count."""
+    device = config.device
+    if device.may_compute_on_gpu and device.virtual is None and environment.shows_gpu():
+        return None
+    return micro_batch_size(config.batch_size, config.accum.count, device.known_replicas)
+
+
+def probe(config: Config, micro_batch: int | None, note: str = "") -> Trial:
     """Tries `config` with a micro-batch, in a child process, within device.memory_limit_mb and the free memory.
 
     Args:
+        micro_batch: None is that of accum.steps on the replicas that there are.
         note: text to print after the choices that are probed.
 
     Raises:
@@ -87,18 +97,21 @@ def probe(config: Config, micro_batch: int, note: str = "") -> Trial:
     """
     free = int(SHARE * free_bytes())
     what = f"{config.model.kept_in_words}, {config.optim.kind}, {config.precision}"
-    say(f"probing {what}, micro-batch {micro_batch}{note}")
-    without_auto = config.with_accum_steps(1)  # micro_batch decides
+    size = f"accum.steps={config.accum.count}" if micro_batch is None else f"micro-batch {micro_batch}"
+    say(f"probing {what}, {size}{note}")
+    if micro_batch is not None:
+        config = config.with_accum_steps(1)  # micro_batch decides, and not auto
     request = {
         child.TASK: TASK,
         "carried": carried_by(config),
-        "config": to_mapping(without_auto),
+        "config": to_mapping(config),
         "micro_batch": micro_batch,
         "free_mb": free // 2**20,
     }
     with temporary_folder("probe") as folder:
         measured = measure_in_child(request, folder)
-    out_of_memory = Trial(config.model.policy, micro_batch, fits=False)
+    tried = micro_batch or micro_batch_size(config.batch_size, config.accum.count, config.device.known_replicas)
+    out_of_memory = Trial(config.model.policy, tried, fits=False)
     if measured is None:
         return out_of_memory
     return replace(out_of_memory, fits=measured["rss_bytes"] <= free, **measured)
@@ -136,13 +149,15 @@ def answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     limit = config.device.memory_limit_mb
     if limit is not None:
         config = replace(config, device=replace(config.device, memory_limit_mb=max(1, int(limit * SHARE))))
-    else:  # the free memory is the limit, so that the probe fails before the machine does
-        os.environ[environment.CPU_LIMIT] = str(request["free_mb"])
+    else:  # the free memory is the limit, so that the probe fails before the machine does, or the user's own if less
+        own = os.environ.get(environment.CPU_LIMIT, "")
+        limits = [request["free_mb"], *([int(own)] if own.isdecimal() else [])]
+        os.environ[environment.CPU_LIMIT] = str(min(limits))
     environment.prepare(config.device, probed=True)  # the probe itself may crash
     return _measure(config, request["micro_batch"], folder)
 
 
-def _measure(config: Config, micro_batch: int, folder: Path) -> dict[str, Any]:
+def _measure(config: Config, micro_batch: int | None, folder: Path) -> dict[str, Any]:
     import tensorflow as tf
 
     from accumtrain.data.open_data import open_data

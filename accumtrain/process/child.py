@@ -203,7 +203,8 @@ def check(ended: Ended, what: str) -> None:
         return
     if "message" in ended.answer:
         kinds = AccumtrainError.__subclasses__()
-        raise next(kind for kind in kinds if kind.exit_code == ended.code)(ended.answer["message"])
+        kind = next((kind for kind in kinds if kind.exit_code == ended.code), AccumtrainError)
+        raise kind(ended.answer["message"])
     raise RuntimeError(f"{what} ended with code {ended.code}:\n{ended.last_words}")
 
 

@@ -77,7 +77,8 @@ def kernel_settings() -> dict[str, str]:
 
 def crashes_when_refused(device: DeviceConfig) -> bool:
     """Whether a run on `device` may crash, instead of raising an error, when it exceeds its memory limit."""
-    return device.memory_limit_mb is not None and device.may_compute_on_cpu and os.environ.get(ONEDNN) != "0"
+    limited = device.memory_limit_mb is not None or CPU_LIMIT in os.environ
+    return limited and device.may_compute_on_cpu and os.environ.get(ONEDNN) != "0"
 
 
 def prepare(device: DeviceConfig, *, probed: bool = False) -> None:

@@ -69,8 +69,11 @@ class Timed:
         return {"tensor_static_bytes": 1, "tensor_peak_bytes": 2, "workspace_bytes": 3, "rss_peak_bytes": 4}
 
 
+@pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize(("micro_batch", "steps", "made"), [(4, 6, 2), (12, 2, 2), (24, 1, 1)])
-def test_a_probe_reckons_whole_updates_from_short_ones(config, data, tmp_path, monkeypatch, micro_batch, steps, made):
+def test_a_probe_reckons_whole_updates_from_short_ones(
+    config, data, tmp_path, monkeypatch, micro_batch, steps, made, known
+):
     monkeypatch.setattr(dry_run, "DryRun", Timed)
     # the clock shows how many updates were made
     clock = SimpleNamespace(time=time.time, perf_counter=lambda: Timed.last.did.count("update"))
@@ -78,11 +81,13 @@ def test_a_probe_reckons_whole_updates_from_short_ones(config, data, tmp_path, m
     monkeypatch.setattr(dry_run, "SECONDS", 2)
     started = time.time() - 5.0
     monkeypatch.setattr(environment, "job_started", lambda: started)
-    found = measure(config, data, micro_batch, tmp_path)
+    # without it the number of micro-steps decides
+    found = measure(config.with_accum_steps(1 if known else steps), data, micro_batch if known else None, tmp_path)
     assert Timed.last.did == [(steps, micro_batch, made, tmp_path), *["update"] * 4, "evaluate", "workspace", "finish"]
     first_update = found.pop("seconds_to_first_update") - (steps - made) * 0.5
     assert 5.0 < first_update < time.time() - started
     assert found == {
+        "micro_batch": micro_batch,
         "accum_steps": steps,
         "replicas": 1,
         "static_bytes": 1,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-import resource
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import tensorflow as tf
@@ -33,8 +36,8 @@ def reset(counted, device):
 
 
 def rss_peak():
-    """On Linux, which tells kilobytes."""
-    return KB * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    """On Linux, of this process alone."""
+    return KB * int(re.search(r"^VmHWM:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)[1])
 
 
 @pytest.mark.parametrize(("workspace", "known"), [(100 * KB, 100 * KB), (900 * KB, 700 * KB)])
@@ -119,3 +122,14 @@ def test_the_state_by_kind():
     of_weights = 4 * 61_706
     assert sizes.pop("batch_norm") == sizes.pop("ema") == 0
     assert sizes == {"weights": of_weights, "gradients": of_weights, "optimizer": of_weights}
+
+
+def test_a_child_does_not_count_the_memory_of_its_parent():
+    """Linux's getrusage does, which tells at least the peak of the process that has started this one."""
+    child = "from accumtrain.engine.memory_meter import _rss_peak; print(_rss_peak())"
+    parent = (
+        "import subprocess, sys; filled = b'x' * 2**31; del filled; "
+        f"print(subprocess.run([sys.executable, '-c', {child!r}], capture_output=True, text=True).stdout)"
+    )
+    done = subprocess.run([sys.executable, "-c", parent], capture_output=True, text=True, check=True)
+    assert 50 * MB < int(done.stdout) < 2000 * MB

@@ -91,6 +91,23 @@ def test_where_nothing_can_be_foreseen_it_is_tried_and_stays_below(config, monke
     assert len(memory.probed) == len(set(memory.probed)) <= 12
 
 
+@pytest.mark.parametrize("fitting", [1, 10, 40])
+def test_few_probes_where_what_does_not_fit_tells_no_peak(config, monkeypatch, fitting):
+    run = config("model=revnet104", "model.memory=100000")
+    monkeypatch.setattr(memory_budget, "foresee", lambda variants, sizes: "a test tries it")
+    names, probed = [model.kept_in_words for model in run.model.dial()], []
+
+    def attempt(config, micro_batch, note=""):
+        place = names.index(config.model.kept_in_words)
+        probed.append(place)
+        return Trial("reverse", 4, fits=place < fitting, peak_bytes=(place + 1) * MB if place < fitting else None)
+
+    settled, _ = settle(run, attempt)
+    assert settled.model.kept_in_words == names[fitting - 1]
+    assert len(names) > 90
+    assert len(probed) <= 12
+
+
 def test_a_place_that_crashes_does_not_fit(config, monkeypatch):
     run = config("model=revnet38", "model.memory=100")
     memory = Memory(run, 1)

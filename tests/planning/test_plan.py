@@ -135,7 +135,34 @@ def test_a_number_under_a_limit_is_probed_once(config, monkeypatch):
     with Run(fitting) as run:
         run.save_config(fitting)
     auto_steps.with_accum_steps_resolved(fitting)
+    auto_steps.with_accum_steps_resolved(replace(fitting, train=replace(fitting.train, epochs=9)))
     assert memory.asked == [12, 16], "a run that has begun fits"
+    other = [config("accum.steps=4", "device.memory_limit_mb=46"), config("accum.steps=6", "device.memory_limit_mb=45")]
+    for each in (*other, replace(fitting, model=replace(fitting.model, memory="recompute"))):
+        auto_steps.with_accum_steps_resolved(each)
+    assert memory.asked == [12, 16, 12, 8, 12], "but not under another limit, nor with other micro-batches"
+
+
+def test_a_number_is_probed_under_a_limit_of_the_users_own(config, monkeypatch):
+    monkeypatch.delenv("TF_ENABLE_ONEDNN_OPTS", raising=False)
+    monkeypatch.setenv("TF_CPU_BFC_MEM_LIMIT_IN_MB", "45")
+    memory = Memory(limit=45, each=2.0)
+    monkeypatch.setattr(auto_steps, "probe", memory)
+    auto_steps.with_accum_steps_resolved(config("accum.steps=4"))
+    assert memory.asked == [12]
+
+
+@pytest.mark.parametrize("other", ["batch_size=96", "device.memory_limit_mb=30", "model=resnet20"])
+def test_auto_looks_again_for_another_run_in_the_same_folder(config, monkeypatch, other):
+    memory = Memory(limit=45, each=2.0)
+    monkeypatch.setattr(auto_steps, "probe", memory)
+    begun = config("accum.steps=6")
+    with Run(begun) as run:
+        run.save_config(begun)
+    assert auto_steps.with_accum_steps_resolved(config()).accum.count == 6
+    assert not memory.asked
+    auto_steps.with_accum_steps_resolved(config(other))
+    assert memory.asked
 
 
 def test_evaluating_what_was_never_trained(config):

@@ -17,6 +17,7 @@ from accumtrain.config.convert import to_mapping
 from accumtrain.errors import CheckpointError, ConfigError, DataError
 from accumtrain.planning import probe
 from accumtrain.planning.probe import Trial
+from accumtrain.process import environment
 
 COMMAND = [
     sys.executable,
@@ -57,6 +58,42 @@ def test_probe_measures_a_run_without_tensorflow_here(config, tmp_path):
 def test_probe_without_memory_does_not_fit(config):
     trial = probe.probe(config("model=resnet20", "device.memory_limit_mb=1"), 48)
     assert trial == Trial("store", 48, fits=False)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "gpu", "micro_batch"),
+    [
+        ((), False, 12),
+        (("device=cpu",), True, 12),
+        (("device=mirrored",), True, None),
+        (("device=auto",), True, None),
+        (("device=mirrored", "device.virtual=2"), True, 6),
+    ],
+)
+def test_only_a_job_can_count_gpus(config, monkeypatch, overrides, gpu, micro_batch):
+    monkeypatch.setattr(environment, "shows_gpu", lambda: gpu)
+    assert probe.known_micro_batch(config("accum.steps=4", *overrides)) == micro_batch
+
+
+def test_without_a_micro_batch_the_child_gets_the_number_of_steps(config, monkeypatch):
+    requests = []
+    monkeypatch.setattr(probe, "measure_in_child", lambda request, folder: requests.append(request))
+    assert probe.probe(config("accum.steps=4"), None) == Trial("store", 12, fits=False)
+    probe.probe(config("accum.steps=auto"), 8)
+    sent = [(request["micro_batch"], request["config"]["accum"]["steps"]) for request in requests]
+    assert sent == [(None, 4), (8, 1)]
+
+
+@pytest.mark.parametrize(("own", "used"), [(None, "900"), ("300", "300"), ("5000", "900"), ("much", "900")])
+def test_a_limit_of_the_users_own_holds_in_a_probe(config, monkeypatch, tmp_path, own, used):
+    seen = []
+    monkeypatch.setattr(probe, "_measure", lambda *_: seen.append(os.environ[environment.CPU_LIMIT]))
+    monkeypatch.setattr(environment, "prepare", lambda device, probed: None)
+    monkeypatch.setattr(os, "environ", os.environ | ({} if own is None else {environment.CPU_LIMIT: own}))
+    request = {"carried": None, "config": to_mapping(config("accum.steps=1")), "micro_batch": 8, "free_mb": 900}
+    monkeypatch.setattr(probe, "offer_in_child", lambda carried: None)
+    probe.answer(request, tmp_path)
+    assert seen == [used]
 
 
 @pytest.fixture

@@ -89,6 +89,11 @@ def test_each_kind_of_error_comes_back_as_one_with_its_code(error):
     assert (raised.value.exit_code, str(raised.value)) == (error.exit_code, "why")
 
 
+def test_an_error_of_the_base_class_keeps_its_message():
+    with pytest.raises(AccumtrainError, match="why"):
+        child.check(child.Ended(AccumtrainError.exit_code, {"message": "why"}, ""), "a task")
+
+
 def test_a_bug_is_told_with_the_last_words(ask):
     ended = ask("bug")
     assert ended.code == 1

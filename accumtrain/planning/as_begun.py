@@ -1,0 +1,58 @@
+"""What the run in a folder began with, as far as it decides how much memory it takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from accumtrain.config.convert import to_mapping
+from accumtrain.config.schema import Config
+from accumtrain.console import warn
+from accumtrain.errors import CheckpointError
+from accumtrain.kinds.values import show
+from accumtrain.runs.folder import folder_of
+from accumtrain.runs.run import read_config
+
+DECIDING = ("model", "optim", "loss", "data", "ema", "accum", "batch_size", "precision", "device")  # keys
+
+
+def _config_file(config: Config) -> Path:
+    """It is there when the run has begun."""
+    return folder_of(config) / "config.yaml"
+
+
+def began_alike(config: Config) -> bool:
+    """Whether the run in the folder began with what decides the peak: then it has been found to fit."""
+    path = _config_file(config)
+    if not path.exists():
+        return False
+    try:
+        began, now = read_config(path), to_mapping(config)
+    except CheckpointError:
+        return False  # the warning comes where the run is opened
+    if config.accum.is_auto:
+        now["accum"]["steps"] = began["accum"].get("steps")
+    return all(began.get(key) == now[key] for key in DECIDING)
+
+
+def steps_as_begun(config: Config) -> int | None:
+    """accum.steps of the run in the folder; None if there is none, or it is not what `config` goes on with."""
+    try:
+        return saved_steps(config) if began_alike(config) else None
+    except CheckpointError as error:
+        warn(f"{error}; accum.steps is looked for again")
+        return None
+
+
+def saved_steps(config: Config) -> int | None:
+    """accum.steps of the run in the folder; None if there is no run.
+
+    Raises:
+        CheckpointError: its config.yaml is damaged.
+    """
+    path = _config_file(config)
+    if not path.exists():
+        return None
+    steps = read_config(path).get("accum", {}).get("steps")
+    if not isinstance(steps, int) or steps < 1:
+        raise CheckpointError(f"{path} is damaged: accum.steps={show(steps)} is no number of micro-batches")
+    return steps
