@@ -73,7 +73,7 @@ class Session:
         """
         with run_folder(config) as run:
             record_kernels(config)
-            steps = with_accum_steps_resolved(own_share(config)).accum.count
+            steps = with_accum_steps_resolved(config, own_share(config)).accum.count
             devices = resolve(config.device)
             data = open_data(config.data, config.run.seed)
             total = total_steps(config, data.train.size)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from accumtrain.config.convert import to_mapping
 from accumtrain.config.schema import Config
@@ -20,24 +22,30 @@ def _config_file(config: Config) -> Path:
     return folder_of(config) / "config.yaml"
 
 
-def began_alike(config: Config) -> bool:
+def has_fitted(config: Config) -> bool:
     """Whether the run in the folder began with what decides the peak: then it has been found to fit."""
+    try:
+        return _began_alike(config)
+    except CheckpointError:
+        return False  # the warning comes where the run is opened
+
+
+def _began_alike(config: Config) -> bool:
+    """Raises CheckpointError if the run's config.yaml is damaged."""
     path = _config_file(config)
     if not path.exists():
         return False
-    try:
-        began, now = read_config(path), to_mapping(config)
-    except CheckpointError:
-        return False  # the warning comes where the run is opened
+    began, now = read_config(path), to_mapping(config)
+    now["device"]["index"] = _value(began, "device", "index")  # each worker has its own
     if config.accum.is_auto:
-        now["accum"]["steps"] = began["accum"].get("steps")
+        now["accum"]["steps"] = _value(began, "accum", "steps")
     return all(began.get(key) == now[key] for key in DECIDING)
 
 
 def steps_as_begun(config: Config) -> int | None:
     """accum.steps of the run in the folder; None if there is none, or it is not what `config` goes on with."""
     try:
-        return saved_steps(config) if began_alike(config) else None
+        return saved_steps(config) if _began_alike(config) else None
     except CheckpointError as error:
         warn(f"{error}; accum.steps is looked for again")
         return None
@@ -52,7 +60,13 @@ def saved_steps(config: Config) -> int | None:
     path = _config_file(config)
     if not path.exists():
         return None
-    steps = read_config(path).get("accum", {}).get("steps")
+    steps = _value(read_config(path), "accum", "steps")
     if not isinstance(steps, int) or steps < 1:
         raise CheckpointError(f"{path} is damaged: accum.steps={show(steps)} is no number of micro-batches")
     return steps
+
+
+def _value(values: Mapping[str, Any], group: str, name: str) -> Any:
+    """A value of a config.yaml; None if it has none."""
+    found = values.get(group)
+    return found.get(name) if isinstance(found, Mapping) else None

@@ -16,7 +16,7 @@ from accumtrain.config.schema import Config
 from accumtrain.console import format_bytes, say, table
 from accumtrain.errors import CheckpointError, OutOfMemoryError
 from accumtrain.planning.advice import LAST_RESORT, combined, in_words, remedies
-from accumtrain.planning.as_begun import began_alike, saved_steps, steps_as_begun
+from accumtrain.planning.as_begun import has_fitted, saved_steps, steps_as_begun
 from accumtrain.planning.foresight import Foreseen, foresee
 from accumtrain.planning.probe import SHARE, Trial, known_micro_batch, probe
 from accumtrain.planning.search import Point, largest_that_fits, line_through
@@ -35,16 +35,20 @@ ENOUGH = 2 * 2**30  # bytes of free memory: with less, a search for RevNet-104 r
 COLUMNS = ("memory", "steps", "micro-batch", "peak", "workspace", "resident", "images/s", "fits")
 
 
-def with_accum_steps_resolved(config: Config) -> Config:
+def with_accum_steps_resolved(config: Config, share: Config | None = None) -> Config:
     """`config` with accum.steps as a number: as given, as its run was started with, or found by probes.
+
+    Args:
+        share: what is probed in place of `config`: the part of one of several workers.
 
     Raises:
         OutOfMemoryError: the run does not fit. With accum.steps=auto not even a micro-batch of 1 does, and the message
             has the peaks of what would help.
     """
+    share = share or config
     if not config.accum.is_auto:
-        if environment.crashes_when_refused(config.device) and not began_alike(config):
-            _check_fits(config)
+        if environment.crashes_when_refused(share.device) and not has_fitted(config):
+            _check_fits(share)
         return config
     if (steps := steps_as_begun(config)) is not None:
         say(f"accum.steps={steps}, as {folder_of(config)} began")
@@ -53,16 +57,16 @@ def with_accum_steps_resolved(config: Config) -> Config:
     if (free := free_bytes()) < ENOUGH:
         say(f"only {format_bytes(free)} of memory is free, and the search takes more than the run itself")
         say("if it is slow, stop it and give accum.steps as a number: the larger, the less memory")
-    found = foresee([config], ladder(config.batch_size))
+    found = foresee([share], ladder(share.batch_size))
     if isinstance(found, str):
         say(f"the memory of this run can't be foreseen, so it is tried: {found}")
-        trials = search(config, probe)
+        trials = search(share, probe)
     else:
-        trials = search_foreseen(config, probe, partial(_expected, config, found[0]))
-    table(f"accum.steps for batch_size={config.batch_size} in {limit_text(config)}", COLUMNS, [row(t) for t in trials])
+        trials = search_foreseen(share, probe, partial(_expected, share, found[0]))
+    table(f"accum.steps for batch_size={share.batch_size} in {limit_text(share)}", COLUMNS, [row(t) for t in trials])
     fitting = [trial for trial in trials if trial.fits]
     if not fitting:
-        raise OutOfMemoryError(what_would_help(config, probe))
+        raise OutOfMemoryError(what_would_help(share, probe))
     best = max(fitting, key=lambda trial: trial.micro_batch)
     assert best.accum_steps is not None
     say(f"accum.steps={best.accum_steps}: micro-batch {best.micro_batch}")
