@@ -147,6 +147,7 @@ JOBS.add(
         "accumtrain.jobs.verify:run",
         "verify.json",
         "Proves on this machine that memory policies and accumulation are exact.",
+        chooses_kernels=True,
         without_effect=("model.memory",),
     ),
     Job(

@@ -335,10 +335,13 @@ def test_only_kernels_of_one_cpu_are_chosen(machine, config, override):
     assert not machine.asked
 
 
-@pytest.mark.parametrize("job", ["report", "verify"])
-def test_short_jobs_choose_nothing(machine, config, job):
-    assert chosen(config(), job) is None
+def test_what_does_not_compute_chooses_nothing(machine, config):
+    assert chosen(config(), "report") is None
     assert not machine.asked
+
+
+def test_what_is_verified_is_what_a_training_computes(machine, config):
+    assert chosen(config(), "verify") == chosen(config()) == "1"
 
 
 @pytest.mark.parametrize("job", ["evaluate", "predict", "export"])
