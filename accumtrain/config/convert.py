@@ -70,6 +70,12 @@ def known_keys() -> list[str]:
     return sorted(keys)
 
 
+def of_another_kind(group: str, key: str) -> str:
+    """What to say of a key that the chosen kind of `group` does not have, but others do; empty if none has it."""
+    kinds = kinds_with(group, key)
+    return f"the chosen {group} has no such key, it belongs to kind {' or '.join(kinds)}" if kinds else ""
+
+
 def _record(cls: type, value: Any, where: str) -> Any:
     """`value` as an instance of the dataclass `cls`; `where` is its dotted key, empty at the top."""
     if not isinstance(value, Mapping):
@@ -78,10 +84,8 @@ def _record(cls: type, value: Any, where: str) -> Any:
     names = [field.name for field in fields]
     for key in value:
         if key not in names:
-            if kinds := kinds_with(where, key):
-                raise ConfigError(
-                    f"{_join(where, key)}: the chosen {where} has no such key, it belongs to kind {' or '.join(kinds)}"
-                )
+            if said := of_another_kind(where, key):
+                raise ConfigError(f"{_join(where, key)}: {said}; leave it out")
             owner = f"{where} (kind {value['kind']})" if "kind" in value else where or "the configuration"
             raise ConfigError(f"{_join(where, key)}: no such key in {owner}; {suggest(str(key), names)}")
     for field in fields:

@@ -28,6 +28,7 @@ from accumtrain.kinds.sources import DataConfig
 from accumtrain.runs.identity import learned_values
 from accumtrain.runs.names import run_name
 from accumtrain.shell.completion import CompletionLoader
+from accumtrain.shell.file_values import check_files
 from accumtrain.shell.hydra_errors import explain_plugin
 from accumtrain.shell.hydra_limits import Loader, check_overrides
 from accumtrain.shell.overrides import for_hydra
@@ -148,9 +149,11 @@ def read_config(values: Mapping[str, Any], overrides: Sequence[str]) -> Config:
     """The checked configuration. Without run.name it gets a name derived from its overrides, if its job works on a run.
 
     Raises:
-        ConfigError: a value breaks a rule, or is read from the environment although it must be written down.
+        ConfigError: a value breaks a rule, is read from the environment although it must be written down, or comes from
+            a file of the command that its other choices contradict.
         CheckpointError: the run that the job needs has a config.yaml that can't be read.
     """
+    check_files(values, overrides)
     config = from_mapping(with_values_of_run(values, overrides))
     _check_written_down(config)
     if JOBS[config.job].compares_runs:

@@ -12,9 +12,8 @@ from hydra.errors import HydraException, MissingConfigException, OverrideParseEx
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from accumtrain.config.convert import known_keys
+from accumtrain.config.convert import known_keys, of_another_kind
 from accumtrain.errors import AccumtrainError, ConfigError
-from accumtrain.kinds.groups import kinds_with
 from accumtrain.kinds.jobs import JOBS
 from accumtrain.kinds.values import suggest
 from accumtrain.shell.choices import all_choices
@@ -73,8 +72,8 @@ def _from_plugin(error: Exception) -> bool:
 
 def _unknown_key(key: str) -> str:
     group, _, name = key.rpartition(".")
-    if kinds := kinds_with(group, name):
-        return f"{key}: the chosen {group} has no such key, it belongs to kind {' or '.join(kinds)}"
+    if said := of_another_kind(group, name):
+        return f"{key}: {said}; leave it out"
     known = [*known_keys(), *all_choices([])]
     same_end = [each for each in known if each.rpartition(".")[2] == name]
     close = list(dict.fromkeys([*same_end, *difflib.get_close_matches(key, known)]))[:3]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
+from typing import Any
 
 from accumtrain.config.conf_dir import CONF_DIR
 from accumtrain.kinds.groups import GROUPS
@@ -21,6 +22,16 @@ def given_value(overrides: Sequence[str], key: str, default: str) -> str:
     given = dict(override.partition("=")[::2] for override in overrides)
     value = given.get(key, default).strip("'\"")
     return default if set(value) & set("$,") else value
+
+
+def key_of(override: str) -> str:
+    """The key that an override sets, adds or removes, or the group of which it makes a choice."""
+    return override.partition("=")[0].lstrip("+~").partition("@")[0]
+
+
+def sets_any_key(key: str, values: Mapping[str, Any]) -> bool:
+    """Whether `key` of an override is a group whose files may give any key of `values`: experiment or recipe, say."""
+    return key not in values and "." not in key and not key.startswith("hydra")
 
 
 def for_hydra(overrides: Sequence[str]) -> list[str]:

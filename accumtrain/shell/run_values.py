@@ -16,6 +16,7 @@ from accumtrain.kinds.values import show
 from accumtrain.runs.identity import learned_values
 from accumtrain.runs.names import run_name
 from accumtrain.runs.run import read_config
+from accumtrain.shell.overrides import key_of, sets_any_key
 
 OF_THIS_COMMAND = ("job", "device", "run", "log")  # never those of the run, unless they decide what is learned
 OF_VALUE = {"model.memory": ("model.kept_convs", "model.kept_share")}  # a key, and those that belong to its value
@@ -87,8 +88,8 @@ def _given(values: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, str
 
     That is the key itself, its group, or a choice that may set any key, such as experiment and recipe.
     """
-    written = {override.partition("=")[0].lstrip("+~").partition("@")[0] for override in overrides}
-    of_any_key = sorted(each for each in written - values.keys() if "." not in each and not each.startswith("hydra"))
+    written = {key_of(override) for override in overrides}
+    of_any_key = sorted(each for each in written if sets_any_key(each, values))
     given = {}
     for group, value in values.items():
         names = [f"{group}.{key}" for key in value] if isinstance(value, Mapping) else []

@@ -69,6 +69,9 @@ def test_recipe_says_what_it_is_for_and_goes_with_an_experiment(file: Path, comp
     assert recipe.loss == both.loss != compose().loss
     assert (both.data.name, both.batch_size) == ("cifar10", 100)
     assert both.data.randaugment == recipe.data.randaugment
+    assert (recipe.schedule.kind, both.schedule.kind) == ("cosine", "step"), "as docs/recipes.md says"
+    cosine = ("schedule=cosine", "~schedule.boundaries", "~schedule.factor")
+    assert compose(f"recipe={file.stem}", "experiment=cifar10_revnet38", *cosine).schedule == recipe.schedule
 
 
 def test_every_key_of_the_schema_has_a_value_in_conf():
@@ -177,7 +180,18 @@ MISTAKES = [
     ("optim=sgd optim.nesterov=1", "optim.nesterov=1: must be true or false"),
     ("optim.clip_norm=-1", "optim.clip_norm=-1.0: must be at least 0"),
     ("optim=keras optim.name=Lion optim.args=3", "optim.args=3: must be a mapping"),
-    ("optim.args=3", "optim.args: the chosen optim has no such key, it belongs to kind keras"),
+    ("optim.args=3", "optim.args: the chosen optim has no such key, it belongs to kind keras; leave it out"),
+    ("optim=adam +optim.momentum=0", "optim.momentum: the chosen optim has no such key, it belongs to kind sgd or ada"),
+    (
+        "experiment=imagenet_resnet50 optim=adam",
+        "optim.momentum: the chosen optim has no such key, it belongs to kind sgd or adafactor; "
+        "experiment=imagenet_resnet50 gives it: add ~optim.momentum",
+    ),
+    (
+        "recipe=strong experiment=cifar10_resnet32 schedule=cosine",
+        "recipe=strong or experiment=cifar10_resnet32 gives it and schedule.factor: add ~schedule.boundaries ~schedule",
+    ),
+    ("experiment=imagenet_resnet50 optim=adam optim.momentum=0", "kind sgd or adafactor; leave it out"),
     ("optim.args.beta_1=0.5", "optim.args: the chosen optim has no such key, it belongs to kind keras"),
     ("optim=keras optim.name=Adam optim.args.beta_1", "optim.args.beta_1: must be key=value"),
     ("optim=keras optim.name=Adam optim.arg.beta_1=0.5", "optim.arg.beta_1: no such key"),
@@ -229,6 +243,15 @@ MISTAKES = [
     ("device.memory_limit_mb=0", "device.memory_limit_mb=0: must be at least 1"),
     ("device=cuda", "device=cuda: no such choice; choose from auto, cpu, gpu, mirrored, multiworker, tpu"),
     ("train.epochs=null", "train.epochs=null and train.steps=null: one must be set"),
+    (
+        "experiment=cifar10_resnet32 train.epochs=2",
+        "train.epochs=2: experiment=cifar10_resnet32 gives train.steps=80000, which takes precedence; "
+        "add train.steps=null",
+    ),
+    (
+        "-m experiment=cifar10_resnet32 train.epochs=2,3",
+        "train.epochs=2: experiment=cifar10_resnet32 gives train.steps",
+    ),
     ("train.epochs=0", "train.epochs=0.0: must be above 0"),
     ("train.steps=0", "train.steps=0: must be at least 1"),
     ("eval.every=often", "eval.every=often: must be a number of updates or epoch"),

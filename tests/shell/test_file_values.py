@@ -1,0 +1,52 @@
+"""What a file of the command gives and the command contradicts is refused, and what the message asks for helps."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture
+def config_of(command, fake_job):
+    """The configuration that the job of a command sees."""
+    seen = fake_job(lambda config: None)
+
+    def run(*arguments):
+        assert command(*arguments).code == 0
+        return seen[-1]
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("overrides", "epochs", "steps"),
+    [
+        (["train.epochs=2", "train.steps=null"], 2.0, None),
+        (["train.epochs=2", "train.steps=5"], 2.0, 5),
+        (["train.epochs=null"], None, 80_000),
+        (["train.steps=5"], 25.0, 5),
+    ],
+)
+def test_the_length_that_the_command_writes_is_the_run_s(config_of, overrides, epochs, steps):
+    train = config_of("experiment=cifar10_resnet32", *overrides).train
+    assert (train.epochs, train.steps) == (epochs, steps)
+
+
+def test_epochs_of_a_command_beside_a_file_that_gives_epochs(config_of):
+    assert config_of("experiment=mnist_lenet5", "train.epochs=2").train.epochs == 2.0
+
+
+def test_keys_of_another_kind_can_be_taken_out(config_of):
+    without = ("~optim.momentum", "~schedule.boundaries", "~schedule.factor")
+    config = config_of("experiment=imagenet_resnet50", "optim=adam", "schedule=cosine", *without)
+    assert (config.optim.kind, config.schedule.kind, config.optim.weight_decay) == ("adam", "cosine", 1e-4)
+
+
+def test_a_file_of_one_s_own_is_not_named(command, fake_job, tmp_path):
+    folder = tmp_path / "own" / "optim"
+    folder.mkdir(parents=True)
+    (folder / "mine.yaml").write_text("kind: adam\nmomentum: 0.9\n", encoding="utf-8")
+    seen = fake_job(lambda config: None)
+    answer = command("--config-dir", "own", "optim=mine")
+    assert (answer.code, seen) == (2, [])
+    assert "a file of the command gives it: add ~optim.momentum" in answer.err
+    assert command("--config-dir", "own", "optim=mine", "~optim.momentum").code == 0
