@@ -5,7 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from accumtrain.config.schema import Config
-from accumtrain.console import banner, format_bytes, say
+from accumtrain.console import banner, format_bytes, say, warn
 from accumtrain.data.source import Data
 from accumtrain.devices.found import Devices
 from accumtrain.engine.memory_meter import state_bytes
@@ -24,7 +24,7 @@ STATE = {
 def show_opening(
     config: Config, run: Run, data: Data, devices: Devices, window: Window, total: int, micro_batch: int
 ) -> None:
-    """Prints the banner and the notes of the data source."""
+    """Prints the banner and the notes of the data source, and warns of a schedule that is longer than the run."""
     replicas = devices.replicas
     sizes = state_bytes(window)
     model = [f"{window.model.params:,} parameters", *_frozen(window), *config.model.facts]
@@ -46,6 +46,8 @@ def show_opening(
     banner(f"accumtrain {config.model.label}", rows)
     for note in [*data.notes, *_too_small(config, data)]:
         say(note)
+    for warning in config.schedule.unreached(total) if devices.chief else ():
+        warn(warning)
 
 
 def _counted(count: int, noun: str) -> str:

@@ -30,6 +30,21 @@ class ScheduleConfig(Choice):
                 f"schedule.warmup={self.warmup}: schedule={self.kind} has a rise of its own; leave the warm-up out"
             )
 
+    def unreached(self, total: int) -> list[str]:
+        """What a run of `total` updates does not reach of the schedule, as warnings with their remedies."""
+        if self.warmup < total:
+            return []
+        return [_too_long("warmup", self.warmup, self.warmup, total, "and the rate rises to its end")]
+
+
+def _too_long(key: str, value: int | list[int], last: int, total: int, effect: str) -> str:
+    """Says that schedule.`key`=`value` lasts until update `last` of a run of `total` updates, and what that does."""
+    updates = "1 update" if total == 1 else f"{total} updates"
+    return (
+        f"schedule.{key}={show(value)}: the run has {updates}, {effect}; set schedule.{key} below {total}, or "
+        f"train.steps above {last}"
+    )
+
 
 @dataclass(kw_only=True)
 class ConstantConfig(ScheduleConfig):
@@ -69,6 +84,13 @@ class StepConfig(ScheduleConfig):
                 "for example [40000,60000]"
             )
 
+    def unreached(self, total: int) -> list[str]:
+        late = [boundary for boundary in self.boundaries if boundary >= total]
+        if not late:
+            return super().unreached(total)
+        effect = f"so the rate does not fall after {' and '.join(map(str, late))}"
+        return [*super().unreached(total), _too_long("boundaries", self.boundaries, late[-1], total, effect)]
+
 
 @dataclass(kw_only=True)
 class RsqrtConfig(ScheduleConfig):
@@ -79,6 +101,12 @@ class RsqrtConfig(ScheduleConfig):
 
     kind: str = "rsqrt"
     timescale: Annotated[int, COUNT] = 10000
+
+    def unreached(self, total: int) -> list[str]:
+        if self.timescale < total:
+            return super().unreached(total)
+        effect = "so the rate does not fall"
+        return [*super().unreached(total), _too_long("timescale", self.timescale, self.timescale, total, effect)]
 
 
 @dataclass(kw_only=True)

@@ -143,6 +143,15 @@ def test_continuing_with_other_accumulation_and_more_updates(config, tmp_path):
     assert [r["step"] for r in metrics(tmp_path / "longer") if r["split"] == "train"] == [1, 2, 3]
 
 
+def test_a_warmup_as_long_as_the_run_is_told_at_its_start(config, capsys):
+    short = ("train.steps=1", "eval.every=1", "schedule.warmup=2")
+    run(config("short", *short, model=("model=lenet5", "data.image_size=8")))
+    assert capsys.readouterr().err.replace("\n", " ") == (
+        "warning: schedule.warmup=2: the run has 1 update, and the rate rises to its end; set schedule.warmup below 1, "
+        "or train.steps above 2 "
+    )
+
+
 def test_a_finished_run_is_left_alone(config, whole, capsys):
     before = {path: path.stat().st_mtime_ns for path in whole.rglob("*") if path.is_file() and path.name != ".lock"}
     summary = run(config("whole"))

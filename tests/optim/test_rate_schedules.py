@@ -135,6 +135,34 @@ def test_one_cycle_whose_peak_is_between_two_updates_rises_in_one():
     assert FACTORS[OneCycleConfig](OneCycleConfig(rise=0.3, start=0.04), 1, 5) == pytest.approx(0.52), "job=verify's"
 
 
+@pytest.mark.parametrize(
+    ("config", "last", "value", "effect"),
+    [
+        (ConstantConfig(warmup=8), 8, "warmup=8", "and the rate rises to its end"),
+        (CosineConfig(warmup=20), 20, "warmup=20", "and the rate rises to its end"),
+        (StepConfig(boundaries=[3, 7]), 7, "boundaries=[3,7]", "so the rate does not fall after 7"),
+        (RsqrtConfig(timescale=16, warmup=3), 16, "timescale=16", "so the rate does not fall"),
+        (InverseTimeConfig(warmup=6), 6, "warmup=6", "and the rate rises to its end"),
+    ],
+)
+def test_what_a_run_does_not_reach_is_told_with_both_numbers(config, last, value, effect):
+    assert config.unreached(last + 1) == []
+    key = value.partition("=")[0]
+    assert config.unreached(last) == [
+        f"schedule.{value}: the run has {last} updates, {effect}; set schedule.{key} below {last}, or train.steps "
+        f"above {last}"
+    ]
+
+
+def test_all_that_a_run_does_not_reach_is_told():
+    told = StepConfig(warmup=5, boundaries=[1, 2, 7]).unreached(2)
+    assert [each.partition(":")[0] for each in told] == ["schedule.warmup=5", "schedule.boundaries=[1,2,7]"]
+    assert "does not fall after 2 and 7; set schedule.boundaries below 2, or train.steps above 7" in told[1]
+    assert (
+        OneCycleConfig().unreached(1) == ConstantConfig().unreached(1) == StepConfig(boundaries=[]).unreached(1) == []
+    )
+
+
 def test_one_cycle_has_no_warmup():
     with pytest.raises(ConfigError, match=r"schedule\.warmup=5: schedule=one_cycle has a rise of its own"):
         OneCycleConfig(warmup=5).check()
