@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import UnionType
 from typing import Any
 
@@ -16,7 +16,7 @@ from accumtrain.config.schema import Config
 from accumtrain.errors import ConfigError
 from accumtrain.kinds.groups import GROUPS, kinds_with
 from accumtrain.kinds.table import Choice
-from accumtrain.kinds.values import show, suggest
+from accumtrain.kinds.values import Constraint, OneOf, Word, constraints_of, show, suggest
 
 MISSING = "???"  # OmegaConf's mark for a value that the user must give
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "null"}
@@ -92,8 +92,9 @@ def _record(cls: type, value: Any, where: str) -> Any:
         if value.get(field.name, MISSING if has_no_default(field) else None) == MISSING:
             key = _join(where, field.name)
             raise ConfigError(f"{key} has no value; add {key}={field.metadata.get('example', '<value>')}")
-    hints = typing.get_type_hints(cls)
-    return cls(**{name: _field(hints[name], value[name], _join(where, name)) for name in names if name in value})
+    hints, rules = typing.get_type_hints(cls), constraints_of(cls)
+    given = [name for name in names if name in value]
+    return cls(**{name: _field(hints[name], value[name], _join(where, name), rules[name]) for name in given})
 
 
 def has_no_default(field: dataclasses.Field) -> bool:
@@ -101,12 +102,12 @@ def has_no_default(field: dataclasses.Field) -> bool:
     return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
-def _field(hint: Any, value: Any, key: str) -> Any:
+def _field(hint: Any, value: Any, key: str, rules: Sequence[Constraint]) -> Any:
     if key in GROUPS:
         return _record(_keys_of_kind(value, key), value, key)
     if dataclasses.is_dataclass(hint):
         return _record(typing.cast(type, hint), value, key)
-    return _value(hint, value, key)
+    return _value(hint, value, key, rules)
 
 
 def _keys_of_kind(value: Any, group: str) -> type[Choice]:
@@ -114,8 +115,11 @@ def _keys_of_kind(value: Any, group: str) -> type[Choice]:
     return GROUPS[group][str(kind)].config
 
 
-def _value(hint: Any, value: Any, key: str) -> Any:
-    """`value` as the type `hint`: a scalar, a union of scalars, list[scalar] or dict[str, Any]. 4.0 becomes an int."""
+def _value(hint: Any, value: Any, key: str, rules: Sequence[Constraint] = ()) -> Any:
+    """`value` as the type `hint`: a scalar, a union of scalars, list[scalar] or dict[str, Any]. 4.0 becomes an int.
+
+    `rules` that allow only some texts say what to write in the place of a value of another type.
+    """
     options = typing.get_args(hint) if isinstance(hint, UnionType) else (hint,)
     for option in options:
         if typing.get_origin(option) is list and isinstance(value, list):
@@ -131,9 +135,9 @@ def _value(hint: Any, value: Any, key: str) -> Any:
             return int(value)
         if type(value) is option or (option is str and isinstance(value, FromEnvironment)):
             return value  # by type, as a bool is an instance of int
-    raise ConfigError(
-        f"{key}={show(value)}: must be {' or '.join(map(in_words, options))}{_remedy(options, value, key)}"
-    )
+    said = f"must be {' or '.join(map(in_words, options))}{_remedy(options, value, key, rules)}"
+    words = [rule.rule for rule in rules if isinstance(rule, Word)]
+    raise ConfigError(f"{key}={show(value)}: {words[0] if words else said}")
 
 
 def in_words(hint: Any) -> str:
@@ -143,7 +147,10 @@ def in_words(hint: Any) -> str:
     return "a mapping" if typing.get_origin(hint) is dict else WORDS[hint]
 
 
-def _remedy(options: tuple[Any, ...], value: Any, key: str) -> str:
+def _remedy(options: tuple[Any, ...], value: Any, key: str, rules: Sequence[Constraint]) -> str:
+    for rule in rules:
+        if isinstance(rule, OneOf):
+            return f"; {rule.remedy()}"
     match value:
         case str() if {int, float} & set(options) and value.replace(".", "", 1).isdigit():
             return "; write it without quotes"

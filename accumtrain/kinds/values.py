@@ -63,8 +63,11 @@ class OneOf:
     def check(self, key: str, value: Any) -> None:
         if value is None or value in self.choices or (self.number is not None and type(value) is int):
             return
-        other = f", or {self.number}" if self.number else ""
-        raise ConfigError(f"{key}={show(value)}: no such choice; {suggest(str(value), self.choices)}{other}")
+        raise ConfigError(f"{key}={show(value)}: no such choice; {self.remedy(str(value))}")
+
+    def remedy(self, wrong: str = "") -> str:
+        """What to choose in place of a text, or of a value that is none."""
+        return suggest(wrong, self.choices) + (f", or {self.number}" if self.number else "")
 
     def __str__(self) -> str:
         return ""
