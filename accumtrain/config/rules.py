@@ -16,7 +16,7 @@ from accumtrain.config.arithmetic import micro_batch_size
 from accumtrain.config.schema import Config
 from accumtrain.errors import ConfigError
 from accumtrain.kinds.groups import GROUPS
-from accumtrain.kinds.jobs import JOBS
+from accumtrain.kinds.jobs import JOBS, Job
 from accumtrain.kinds.table import Choice
 from accumtrain.kinds.trackers import NONE, TRACKERS
 from accumtrain.kinds.values import Constraint, check_size, constraints_of, show, suggest
@@ -56,6 +56,8 @@ def check(config: Config) -> None:
         raise ConfigError(
             "accum.reduction=sum: accum.steps decides what is learned, so it can't be auto; give a number"
         )
+    if config.debug.eager:
+        _check_eager(config, JOBS[config.job])
     if isinstance(config.model.memory, int) and JOBS[config.job].probed:
         _check_memory_budget(config, config.model.memory)
     steps = 1 if config.accum.is_auto else config.accum.count
@@ -111,6 +113,25 @@ def _check_memory_budget(config: Config, budget: int) -> None:
             f"model.memory={budget}: is looked for in one process, not with device={config.device.kind}; use "
             f"model.memory={least}"
         )
+
+
+def _check_eager(config: Config, job: Job) -> None:
+    """Probes and measurements compile micro-steps, and would say nothing of those that run without graphs."""
+    limit, least = config.device.memory_limit_mb, config.model.policies[-1]
+    if job.measures_graphs:
+        raise ConfigError(
+            f"debug.eager=true and job={job.name}: only compiled micro-steps are measured; leave debug.eager out"
+        )
+    for measured, given, remedy in (
+        (config.accum.is_auto, "accum.steps=auto", "give a number of micro-batches, accum.steps=<number>"),
+        (isinstance(config.model.memory, int), f"model.memory={config.model.memory}", f"use model.memory={least}"),
+        (limit is not None and config.device.may_compute_on_cpu, f"device.memory_limit_mb={limit}", "leave it out"),
+    ):
+        if measured and job.probed:
+            raise ConfigError(
+                f"debug.eager=true and {given}: a probe compiles micro-steps, so what it finds to fit is not this "
+                f"run; {remedy}, or leave debug.eager out"
+            )
 
 
 def _check_tracker(name: str) -> None:

@@ -13,7 +13,8 @@ from accumtrain.kinds.values import COUNT, NOT_NEGATIVE, Range, Word, show
 
 @dataclass(kw_only=True)
 class DeviceConfig(Choice):
-    """Keys of every device. `virtual`, `workers`, `index` and `tpu` are refused for kinds that do not use them.
+    """Keys of every device. A kind refuses those of `virtual`, `memory_limit_mb`, `workers`, `index` and `tpu` that it
+    does not use.
 
     `virtual`: number of logical devices that the CPU is split into.
     `memory_limit_mb`: hard limit of tensor memory in MiB, on the CPU or on each GPU.
@@ -27,6 +28,7 @@ class DeviceConfig(Choice):
 
     Attributes:
         splits_cpu: the kind uses `virtual`.
+        has_limit: the kind uses `memory_limit_mb`.
         has_workers: the kind trains in several processes and uses `workers` and `index`.
         has_address: the kind uses `tpu`.
         may_compute_on_cpu: kernels of the CPU may run under the memory limit.
@@ -46,6 +48,7 @@ class DeviceConfig(Choice):
     tpu_topology: str = "v5e:2x2"
 
     splits_cpu: ClassVar[bool] = False
+    has_limit: ClassVar[bool] = True
     has_workers: ClassVar[bool] = False
     has_address: ClassVar[bool] = False
     may_compute_on_cpu: ClassVar[bool] = True
@@ -59,6 +62,11 @@ class DeviceConfig(Choice):
             raise ConfigError(
                 f"device.virtual={self.virtual}: splits the CPU into logical devices, not device={self.kind}; "
                 "use device=mirrored, or leave device.virtual out"
+            )
+        if self.memory_limit_mb is not None and not self.has_limit:
+            raise ConfigError(
+                f"device.memory_limit_mb={self.memory_limit_mb}: limits the memory of a CPU or GPU, not of "
+                f"device={self.kind}; leave it out"
             )
         if not self.has_workers and (self.workers or self.index is not None):
             key = "workers" if self.workers else "index"
@@ -134,6 +142,7 @@ class TpuConfig(DeviceConfig):
     """A TPU."""
 
     kind: str = "tpu"
+    has_limit: ClassVar[bool] = False
     has_address: ClassVar[bool] = True
 
 

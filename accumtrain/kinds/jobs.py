@@ -35,6 +35,7 @@ class Job:
         continues_run_config: its configuration is that of the run, changed by the overrides of its command only.
         probed: a probe may check before the job starts that it fits into the memory.
         trains: it begins or continues the run in its folder.
+        measures_graphs: it measures compiled micro-steps alone, so it can't go with debug.eager.
         chooses_kernels: the kernels of the CPU may be timed first, and the faster ones are used.
         in_children: child processes do the work, or none is needed; this process does not import TensorFlow.
         told_in_full: all of its result is on the screen, so a file that can't be written is no error.
@@ -56,6 +57,7 @@ class Job:
     continues_run_config: bool = False
     probed: bool = False
     trains: bool = False
+    measures_graphs: bool = False
     chooses_kernels: bool = False
     in_children: bool = False
     told_in_full: bool = False
@@ -155,6 +157,7 @@ JOBS.add(
         "accumtrain.jobs.plan:run",
         "plan.json",
         "Finds what fits into the memory, what takes it, and how fast it is.",
+        measures_graphs=True,
         chooses_kernels=True,
         in_children=True,
     ),
@@ -164,6 +167,7 @@ JOBS.add(
         "memory.json",
         "Compares what stored, recomputed and reversed activations take.",
         check="accumtrain.planning.comparable:check_memory",
+        measures_graphs=True,
         chooses_kernels=True,
         in_children=True,
     ),
@@ -173,6 +177,7 @@ JOBS.add(
         "bench.json",
         "Measures speed and memory of updates.",
         probed=True,
+        measures_graphs=True,
         chooses_kernels=True,
         ranking=(("images_per_second.median", -1),),
         columns=MEASURED,

@@ -61,6 +61,11 @@ class OptimConfig(Choice):
                 f"optim.clip_norm={self.clip_norm} and optim.adaptive_clip={self.adaptive_clip}: set one of them to 0"
             )
         for pattern, factor in self.rates.items():
+            if not isinstance(pattern, str):
+                raise ConfigError(
+                    f"optim.rates={show(self.rates)}: {show(pattern)} is no text, so it is the path of no variable; "
+                    "write patterns of paths, such as optim.rates={segments/0/*:0.1}"
+                )
             if isinstance(factor, bool) or not isinstance(factor, int | float) or not factor > 0:
                 raise ConfigError(
                     f"optim.rates.{pattern}={show(factor)}: must be a factor above 0; model.freeze=[{pattern}] keeps "
