@@ -20,7 +20,7 @@ from typing import Any
 
 from composed import compose
 
-from accumtrain.jobs.train import Training
+from accumtrain.process import environment
 from accumtrain.process.interrupt import StopSignals
 from accumtrain.process.program import own_program
 
@@ -34,25 +34,28 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="accumtrain-checkpointing-") as name:
-        show_time(Path(name) / "time", asked.updates, asked.overrides)
+        # first, as on Linux the resident peak of a child is at least that of the process that starts it
         show_memory(Path(name), asked.updates, asked.rounds, asked.overrides)
-
-
-class TimedTraining(Training):
-    """A training that notes when each update is done."""
-
-    def run(self) -> dict[str, Any] | None:
-        self.ends: list[float] = []
-        return super().run()
-
-    def _report(self, update: dict[str, float], count: int) -> None:
-        super()._report(update, count)
-        self.ends.append(time.perf_counter())
+        show_time(Path(name) / "time", asked.updates, asked.overrides)
 
 
 def show_time(folder: Path, updates: int, overrides: list[str]) -> None:
     total = WARM_UP + updates
     config = compose(*overrides, *sparse(total), "checkpoint.every=2", "log.every=1", f"run.dir={folder}")
+    environment.prepare(config.device)
+    from accumtrain.jobs.train import Training  # now, as it imports TensorFlow
+
+    class TimedTraining(Training):
+        """A training that notes when each update is done."""
+
+        def run(self) -> dict[str, Any] | None:
+            self.ends: list[float] = []
+            return super().run()
+
+        def _report(self, update: dict[str, float], count: int) -> None:
+            super()._report(update, count)
+            self.ends.append(time.perf_counter())
+
     with StopSignals(), TimedTraining.opened(config) as training:
         training.run()
     seconds = [end - begin for begin, end in zip(training.ends, training.ends[1:], strict=False)]  # [0]: update 2

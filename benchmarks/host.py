@@ -38,11 +38,12 @@ EMPTY_CALLS = 101
 
 
 class TimedStep(Step):
-    """A step that notes begin, end and micro-steps of each compiled call that jobs/train.py makes."""
+    """A step that notes begin, end and micro-steps of each compiled call that jobs/train.py makes, and which commit."""
 
     def __init__(self, window: Window, *arguments: Any, **options: Any):
         super().__init__(window, *arguments, **options)
         self.calls: list[tuple[float, float, int]] = []
+        self._committed = 0  # number of calls up to the last one with a commit
         self._micro_steps, self._batches = window.micro_steps, None
 
     def prepare(self, batches: Any) -> Any:
@@ -54,19 +55,25 @@ class TimedStep(Step):
             super().accumulate(batches, count)
 
     def commit(self, *, partial: bool = False) -> dict[str, tf.Tensor]:
-        with self._timed(0):
+        with self._timed(0, commits=True):
             return super().commit(partial=partial)
 
     def updates(self, batches: Any, count: int = 1) -> dict[str, tf.Tensor]:
-        with self._timed(count * self._micro_steps):
+        with self._timed(count * self._micro_steps, commits=True):
             return super().updates(batches, count)
 
     @contextlib.contextmanager
-    def _timed(self, micro_steps: int) -> Iterator[None]:
+    def _timed(self, micro_steps: int, *, commits: bool = False) -> Iterator[None]:
         started = time.perf_counter()
         yield
         tf.test.experimental.sync_devices()
         self.calls.append((started, time.perf_counter(), micro_steps))
+        if commits:
+            self._committed = len(self.calls)
+
+    def until_last_commit(self) -> list[tuple[float, float, int]]:
+        """The calls of the training loop. The measurement of workspaces, after the last evaluation, makes more."""
+        return self.calls[: self._committed]
 
     def empty_call(self) -> float:
         """Seconds of a call that has nothing to do."""
@@ -94,7 +101,8 @@ def timed_run(config: Config) -> TimedStep:
 def show(name: str, overrides: tuple[str, ...]) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         timed = timed_run(compose(*overrides, *NOTHING_ELSE, f"run.dir={scratch}"))
-    calls = timed.calls[len(timed.calls) // 2 :]
+    calls = timed.until_last_commit()
+    calls = calls[len(calls) // 2 :]
     wall = calls[-1][1] - calls[0][0]
     outside = wall - sum(end - begin for begin, end, _ in calls)
     micro_steps = sum(count for _, _, count in calls)

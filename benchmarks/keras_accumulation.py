@@ -211,7 +211,7 @@ def main() -> None:
         speed(asked.models, asked.rounds)
     elif asked.way:
         prepared(asked.way, asked.models[0])()
-        print(tf.config.experimental.get_memory_info("CPU:0")["peak"] / 1e6)
+        print(tf.config.experimental.get_memory_info("CPU:0")["peak"] / 2**20)
     else:
         memory(asked.models)
 

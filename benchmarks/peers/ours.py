@@ -28,13 +28,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         dry_run = DryRun(config, data, devices, options.micro_batch, Path(scratch), options.steps)
         repeat_one_batch(dry_run, config, data, devices, options.micro_batch)
-        facts: dict[str, float] = {"parameters": dry_run.window.model.params}
+        facts: dict[str, float] = {}
         while turns.next():
             dry_run.update()
+            turns.stop()
+            if not facts:
+                facts = {"parameters": dry_run.window.model.params, "flops_per_image": flops_per_image(dry_run)}
             if tf.config.list_logical_devices("GPU"):
                 facts["gpu_peak_bytes"] = dry_run.meter.read()["tensor_peak_bytes"] or 0
             turns.done(**facts)
-            facts = {} if "flops_per_image" in facts else {"flops_per_image": flops_per_image(dry_run)}
 
 
 def flops_per_image(dry_run: DryRun) -> float:

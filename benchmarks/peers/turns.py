@@ -11,8 +11,11 @@ import os
 import resource
 import sys
 import time
+from pathlib import Path
 
 import psutil
+
+STATUS = Path("/proc/self/status")  # on Linux
 
 
 def arguments() -> argparse.Namespace:
@@ -34,22 +37,35 @@ class Turns:
         self._answers = os.fdopen(os.dup(1), "w", buffering=1)
         os.dup2(2, 1)
         self._started = psutil.Process().create_time()
-        self._clock = 0.0
+        self._clock, self._ended = 0.0, 0.0  # perf_counter; `_ended` is 0 while an update runs
 
     def next(self) -> bool:
         """Waits for a turn, then starts the clock. False: there are no more."""
         asked = self._first or bool(sys.stdin.readline())
-        self._clock = time.perf_counter()
+        self._clock, self._ended = time.perf_counter(), 0.0
         return asked
 
+    def stop(self) -> None:
+        """Stops the clock. What follows before `done` is not timed, and the other workers wait for it."""
+        self._ended = time.perf_counter()
+
     def done(self, **facts: float) -> None:
-        """Stops the clock and answers the turn, with what else there is to tell."""
-        seconds = time.perf_counter() - self._clock
+        """Stops the clock unless it is stopped, and answers the turn, with what else there is to tell."""
+        if not self._ended:
+            self.stop()
         if self._first:
-            facts["seconds_to_first_update"] = time.time() - self._started
+            facts["seconds_to_first_update"] = time.time() - self._started - (time.perf_counter() - self._ended)
         else:
-            facts["images_per_second"] = self._images / seconds
+            facts["images_per_second"] = self._images / (self._ended - self._clock)
         self._first = False
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        facts["rss_peak_bytes"] = peak if sys.platform == "darwin" else peak * 1024
+        facts["rss_peak_bytes"] = resident_peak_bytes()
         self._answers.write(json.dumps(facts) + "\n")
+
+
+def resident_peak_bytes() -> int:
+    """The largest resident memory of this process; on Linux without that of its parent, which ru_maxrss begins with."""
+    if STATUS.is_file():
+        lines = dict(line.split(":", 1) for line in STATUS.read_text(encoding="utf-8").splitlines())
+        return int(lines["VmHWM"].split()[0]) * 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
