@@ -79,6 +79,11 @@ def fit(
             whose state is saved then.
     """
     _check(model, job)
+    if job == "train" and memory_limit_mb is not None and steps not in (None, "auto"):
+        raise ConfigError(
+            f"memory_limit_mb={memory_limit_mb} and steps={steps}: the limit is what steps='auto' plans with; leave "
+            "one of the two out"
+        )
     compiled = Compiled(model, take_data(model, data, validation_data, validation_split))
     check_losses(compiled)
     steps = ("auto" if memory_limit_mb else 1) if steps is None else steps

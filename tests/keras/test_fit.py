@@ -204,6 +204,14 @@ def test_a_frozen_base_called_without_training_stays_as_it_is() -> None:
     assert all(np.array_equal(a, b.numpy()) for a, b in zip(before, base.variables, strict=True))
 
 
+def test_a_limit_of_the_users_own_starts_no_probe(monkeypatch) -> None:
+    """It holds in this process; a child could not make the model, which was not written."""
+    monkeypatch.setenv("TF_CPU_BFC_MEM_LIMIT_IN_MB", "100000")
+    monkeypatch.delenv("TF_ENABLE_ONEDNN_OPTS", raising=False)
+    model = compiled()
+    assert run(model, data_of(CASES["mlp"]), run_name="limited")["status"] == "completed"
+
+
 def test_numbers_of_numpy_are_those_of_python() -> None:
     def build(number: Callable[[float], Any]) -> keras.Model:
         keras.utils.set_random_seed(1)
