@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="accumtrain-checkpointing-") as name:
-        # first, as on Linux the resident peak of a child is at least that of the process that starts it
+        # first, before this process holds TensorFlow, too
         show_memory(Path(name), asked.updates, asked.rounds, asked.overrides)
         show_time(Path(name) / "time", asked.updates, asked.overrides)
 

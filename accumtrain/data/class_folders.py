@@ -87,7 +87,7 @@ def _split_folders(root: Path) -> dict[str, Path]:
         remedy = f"add one, or give data.path={root / 'train'}"
         if others:
             some = ", ".join(others[:_NAMED]) + (", ..." if len(others) > _NAMED else "")
-            remedy = f"add one; if train is a class as {some} may be, give its folder another name"
+            remedy += f"; if train is a class as {some} may be, give its folder another name"
         raise DataError(f"{root} has train/ but neither test/ nor val/: {remedy}")
     return folders
 

@@ -108,8 +108,8 @@ def at_peak(memory: Mapping[str, int | None]) -> str:
 
 def _rss_peak() -> int:
     """Of this process alone: on Linux `getrusage` counts what its parent had taken when it started this one, too."""
-    if STATUS.exists():
-        line = next(line for line in STATUS.read_text(encoding="utf-8").splitlines() if line.startswith("VmHWM:"))
+    told = STATUS.read_text(encoding="utf-8").splitlines() if STATUS.exists() else []
+    if line := next((line for line in told if line.startswith("VmHWM:")), ""):  # gVisor has none
         return int(line.split()[1]) * 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024  # macOS counts bytes, Linux kilobytes

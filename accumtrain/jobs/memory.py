@@ -31,7 +31,7 @@ def run(config: Config) -> dict[str, Any]:
         probe(variant, known_micro_batch(variant), f" ({number} of {len(variants)})")
         for number, variant in enumerate(variants, 1)
     ]
-    micro_batch = trials[0].micro_batch
+    micro_batch = next((trial for trial in trials if trial.replicas), trials[0]).micro_batch  # as counted, if one ran
     what = f"{title(config)}, micro-batch {micro_batch}"
     picture = folder_of(config) / "memory.png"
     draw_memory(trials, what, picture)

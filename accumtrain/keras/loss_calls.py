@@ -19,7 +19,7 @@ CALL_ERRORS = (ValueError, TypeError, IndexError, tf.errors.OpError)  # of a fun
 OVER_BATCHES = (keras.losses.Dice, keras.losses.Tversky, keras.losses.Circle)  # Keras's own that may join examples
 
 
-Tried = dict[Any, bool]  # whether a loss is a mean over examples: by itself, and the shapes and dtypes that it gets
+Tried = dict[Any, Any]  # by the id of a loss, and the shapes and dtypes that it gets: it, and whether it is a mean
 
 
 @dataclass
@@ -71,9 +71,9 @@ def _watched(loss: keras.losses.Loss, call: Callable[..., Any], calls: LossCalls
             calls.one_number.append(loss.name)
         if one_number or _may_join_examples(loss):
             given = tuple((tuple(each.shape[1:]), each.dtype) for each in keras.tree.flatten((y_true, y_pred)))
-            if (loss, given) not in tried:
-                tried[loss, given] = _is_mean(loss, call, y_true, y_pred, one_number)
-            if not tried[loss, given]:
+            if (id(loss), given) not in tried:
+                tried[id(loss), given] = loss, _is_mean(loss, call, y_true, y_pred, one_number)
+            if not tried[id(loss), given][1]:
                 calls.unlike_means.append(loss.name)
         return values
 

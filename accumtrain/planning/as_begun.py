@@ -8,13 +8,17 @@ from typing import Any
 
 from accumtrain.config.convert import to_mapping
 from accumtrain.config.schema import Config
-from accumtrain.console import warn
+from accumtrain.console import say, warn
 from accumtrain.errors import CheckpointError
 from accumtrain.kinds.values import show
 from accumtrain.runs.folder import folder_of
+from accumtrain.runs.identity import differences, learned_values
 from accumtrain.runs.run import read_config
 
-DECIDING = ("model", "optim", "loss", "data", "ema", "accum", "batch_size", "precision", "device")  # keys
+NOT_LEARNED = (  # but of the peak
+    *("model.memory", "model.kept_convs", "model.kept_share", "accum.steps", "accum.dtype"),
+    *("device.kind", "device.memory_limit_mb", "device.virtual", "device.xla"),
+)
 
 
 def _config_file(config: Config) -> Path:
@@ -31,15 +35,24 @@ def has_fitted(config: Config) -> bool:
 
 
 def _began_alike(config: Config) -> bool:
-    """Raises CheckpointError if the run's config.yaml is damaged."""
+    """Says what differs. Raises CheckpointError if the run's config.yaml is damaged."""
     path = _config_file(config)
     if not path.exists():
         return False
-    began, now = read_config(path), to_mapping(config)
-    now["device"]["index"] = _value(began, "device", "index")  # each worker has its own
+    began, now = _of_peak(read_config(path)), _of_peak(to_mapping(config))
     if config.accum.is_auto:
-        now["accum"]["steps"] = _value(began, "accum", "steps")
-    return all(began.get(key) == now[key] for key in DECIDING)
+        del now["accum.steps"]
+    changed = differences(began, now)
+    if changed:
+        say(f"what fits is looked for again: the run in {path.parent} began otherwise, {changed}")
+    return not changed
+
+
+def _of_peak(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What decides the peak of a configuration, by dotted key. Workers may have other addresses."""
+    learned = {key: value for key, value in learned_values(values).items() if not key.startswith(("schedule.", "run."))}
+    others = {key: _value(values, *key.split(".")) for key in NOT_LEARNED}
+    return learned | others | {"workers": len(_value(values, "device", "workers") or [])}
 
 
 def steps_as_begun(config: Config) -> int | None:

@@ -162,7 +162,7 @@ def answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Rehearses the requested run. Returns fields of Foreseen, or `refused`, why it can't be rehearsed."""
     offer_in_child(request["carried"])
     config = from_mapping(request["config"])
-    os.environ[environment.CPU_LIMIT] = str(request["free_mb"])
+    environment.limit_without_job(request["free_mb"])
     environment.prepare(config.device, probed=True)
     import tensorflow as tf
 

@@ -161,7 +161,7 @@ def answer(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """The seconds of the kernels of a micro-step in this process, or why they fail."""
     offer_in_child(request["carried"])
     config = from_mapping(request["config"])
-    os.environ[environment.CPU_LIMIT] = str(request["free_mb"])  # it is refused memory before the machine has none
+    environment.limit_without_job(request["free_mb"])  # it is refused memory before the machine has none
     environment.prepare(config.device, probed=True)
     import tensorflow as tf
 

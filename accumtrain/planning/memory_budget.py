@@ -21,7 +21,6 @@ from accumtrain.config.schema import Config
 from accumtrain.console import format_bytes, say
 from accumtrain.errors import CheckpointError, OutOfMemoryError
 from accumtrain.planning.advice import remedies
-from accumtrain.planning.as_begun import DECIDING
 from accumtrain.planning.auto_steps import ProbeFunction
 from accumtrain.planning.foresight import foresee
 from accumtrain.planning.probe import known_micro_batch, probe
@@ -33,6 +32,7 @@ from accumtrain.runs.folder import folder_of
 from accumtrain.runs.provenance import versions
 
 FILE = "memory_budget.json"  # in the run's folder: a continued run keeps what it began to keep
+DECIDING = ("model", "optim", "loss", "data", "ema", "accum", "batch_size", "precision", "device")  # for the peak
 FILLED = 0.97  # of the budget, as a long run packs memory less well than a probe
 
 

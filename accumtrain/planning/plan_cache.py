@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from accumtrain.config.convert import from_mapping
+from accumtrain.errors import CheckpointError
 from accumtrain.process.environment import kernel_settings
 from accumtrain.process.own_source import source_digest
 from accumtrain.process.program import is_own_run
 from accumtrain.process.user_cache import user_cache
+from accumtrain.runs.files import write_json
 
 PACKAGES = ("tensorflow", "keras", "numpy")
 WITHOUT_FILES = ("synthetic", "digits")  # sources whose examples follow from the configuration
@@ -50,11 +52,9 @@ def write(request: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
     path = _path(request)
     if path is None:
         return
-    with suppress(OSError):  # a disk that is full or not writable costs the next plan some seconds
+    with suppress(OSError, CheckpointError):  # a disk that is full or not writable costs the next plan some seconds
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(f".{os.getpid()}")
-        partial.write_text(json.dumps(answer), encoding="utf-8")
-        partial.replace(path)
+        write_json(path, answer)
 
 
 def _path(request: Mapping[str, Any]) -> Path | None:

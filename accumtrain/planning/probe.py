@@ -5,7 +5,6 @@ The child runs `answer`.
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -149,10 +148,8 @@ def answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     limit = config.device.memory_limit_mb
     if limit is not None:
         config = replace(config, device=replace(config.device, memory_limit_mb=max(1, int(limit * SHARE))))
-    else:  # the free memory is the limit, so that the probe fails before the machine does, or the user's own if less
-        own = os.environ.get(environment.CPU_LIMIT, "")
-        limits = [request["free_mb"], *([int(own)] if own.isdecimal() else [])]
-        os.environ[environment.CPU_LIMIT] = str(min(limits))
+    else:  # the free memory is the limit, so that the probe fails before the machine does
+        environment.limit_without_job(request["free_mb"])
     environment.prepare(config.device, probed=True)  # the probe itself may crash
     return _measure(config, request["micro_batch"], folder)
 

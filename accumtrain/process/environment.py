@@ -35,6 +35,7 @@ ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
 # 0: accumtrain's layers compute convolutions and products of 16 bits in float32, though the CPU could in 16 bits
 KERNELS_16BIT = "ACCUMTRAIN_16BIT_KERNELS"
 CPU_LIMIT = "TF_CPU_BFC_MEM_LIMIT_IN_MB"
+USERS_LIMIT = "ACCUMTRAIN_USERS_MEM_LIMIT_IN_MB"  # the user's own value of it, which children inherit, too
 # Operations run one after the other, each on all cores: as fast, and no two of them hold memory at the same time.
 OPERATIONS_AT_ONCE = "TF_NUM_INTEROP_THREADS"
 LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
@@ -45,8 +46,6 @@ PREFIXES = (KERNELS_16BIT, "TF_", "XLA_", "ONEDNN_", "DNNL_", "MKL_", "KMP_", "O
 
 _job_started: ContextVar[float] = ContextVar("job_started")
 _import_seconds: ContextVar[float] = ContextVar("import_seconds", default=0.0)
-_own_limit: ContextVar[str | None] = ContextVar("own_limit")  # the user's value of CPU_LIMIT
-_limit_of_job: ContextVar[int | None] = ContextVar("limit_of_job", default=None)  # the last that was prepared for
 
 
 def job_started() -> float:
@@ -131,19 +130,29 @@ def counts_bytes_on_cpu() -> bool:
     return os.environ.get(ALLOCATOR) == VARIABLES[ALLOCATOR]
 
 
+def users_limit() -> str | None:
+    """The user's own value of CPU_LIMIT, in whose place a job's limit may stand."""
+    return os.environ.get(USERS_LIMIT, os.environ.get(CPU_LIMIT)) or None
+
+
+def limit_without_job(limit_mb: int) -> None:
+    """Sets what holds for jobs without a limit in this process: `limit_mb`, or the user's own limit if that is less."""
+    own = users_limit() or ""
+    os.environ[USERS_LIMIT] = str(min([limit_mb, *([int(own)] if own.isdecimal() else [])]))
+    _set_limit(None)
+
+
 def _set_limit(limit: int | None) -> None:
     """Sets the limit of a job, or for None the one that the user has in the environment, if any."""
-    own = _own_limit.get(os.environ.get(CPU_LIMIT))
-    _own_limit.set(own)
-    _limit_of_job.set(limit)
+    own = os.environ[USERS_LIMIT] = users_limit() or ""
     os.environ.pop(CPU_LIMIT, None)
-    if limit is not None or own is not None:
-        os.environ[CPU_LIMIT] = str(own if limit is None else limit)
+    if limit is not None or own:
+        os.environ[CPU_LIMIT] = own if limit is None else str(limit)
 
 
 def _check_unchanged(device: DeviceConfig) -> None:
     limit = device.memory_limit_mb
-    if limit != _limit_of_job.get() and str(limit) != os.environ.get(CPU_LIMIT):
+    if os.environ.get(CPU_LIMIT) != (users_limit() if limit is None else str(limit)):
         raise ConfigError(
             f"device.memory_limit_mb={show(limit)} can't change once TensorFlow runs in a process; "
             "for a sweep over it add hydra/launcher=joblib, each job then has a process of its own"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from pathlib import Path
 from accumtrain.errors import CheckpointError
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
+ROOM = 2**20  # bytes: a disk with more was not what had none
 REMEDY = "set TMPDIR to a folder on a disk that has room and may be written"
 
 
@@ -29,6 +31,8 @@ def temporary_folder(use: str) -> Iterator[Path]:
         try:
             yield Path(name)
         except OSError as error:
-            if error.errno not in FULL:
+            elsewhere = error.filename is not None and not str(error.filename).startswith(name)
+            has_room = error.errno == errno.ENOSPC and shutil.disk_usage(name).free > ROOM
+            if error.errno not in FULL or elsewhere or has_room:
                 raise
             raise CheckpointError(f"{name} can't be written: {error.strerror}; {REMEDY}") from error

@@ -11,13 +11,14 @@ import shutil
 import stat
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from accumtrain.errors import CheckpointError
 
-UNFINISHED = re.compile(r"\.([0-9]{1,9})\.")  # beginning of a name, with the process
+UNFINISHED = re.compile(r"\.([0-9]{1,9})\.(.+)")  # a name, with the process and what is to be replaced
+ASIDE = ".before"  # ends the name of a folder that is put aside
 STALE = 3600.0  # seconds
 
 
@@ -67,7 +68,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 def _replace_folder(path: Path, new: Path) -> None:
     """Puts `new` in the place of a folder, which a rename alone replaces only if it is empty."""
-    before = path.with_name(f"{new.name}.before")
+    before = path.with_name(f"{new.name}{ASIDE}")
     path.rename(before)
     try:
         new.rename(path)
@@ -91,12 +92,24 @@ def remove_unfinished(folder: Path) -> None:
     What was changed within STALE seconds may be that of a process on another machine, and stays.
     """
     with disk_errors(folder):
-        for entry in list(folder.iterdir()):
-            if (match := UNFINISHED.match(entry.name)) and time.time() - entry.lstat().st_mtime > STALE:
+        entries = list(folder.iterdir())
+    for entry in entries:
+        match = UNFINISHED.match(entry.name)
+        with suppress(OSError):  # gone by now, or another user's: it is in nobody's way
+            if match and time.time() - entry.lstat().st_mtime > STALE:
                 import psutil  # takes 10 ms, and there is rarely anything
 
                 if not psutil.pid_exists(int(match[1])):
-                    remove(entry)
+                    _remove_left(entry, match[2])
+
+
+def _remove_left(entry: Path, name: str) -> None:
+    """Removes an unfinished file or folder. One that was put aside for a new one is put back if that is missing."""
+    path = entry.with_name(name.removesuffix(ASIDE))
+    if name.endswith(ASIDE) and not path.exists():
+        entry.rename(path)
+    else:
+        remove(entry)
 
 
 def open_regular(path: Path, flags: int) -> int:

@@ -27,7 +27,7 @@ def check_files(values: Mapping[str, Any], overrides: Sequence[str]) -> None:
             that the chosen kind does not have.
     """
     written = {key_of(override) for override in overrides}
-    files = [each for each in overrides if sets_any_key(key_of(each), values)]
+    files = [each for each in overrides if sets_any_key(each)]
     source = " or ".join(files) or "a file of the command"
     _check_length(values.get("train"), written, source)
     for group in GROUPS:

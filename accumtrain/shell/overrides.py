@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
-from typing import Any
 
 from accumtrain.config.conf_dir import CONF_DIR
 from accumtrain.kinds.groups import GROUPS
@@ -15,6 +14,8 @@ from accumtrain.kinds.jobs import JOBS
 NO_TEXT = re.compile(r"^([+-]?[\d._]+(e[+-]?\d+)?|true|false)$", re.IGNORECASE)  # what Hydra reads as something else
 HOME = re.compile(r"(?<![^,])~[^,]*")  # a path that begins with ~, alone or in a sweep
 QUOTES = "'\"\\[{"  # where one of these stands, the value is left as it was written
+
+OF_ANY_KEY = ("experiment", "recipe")  # groups whose files are no part of one group
 
 
 def given_value(overrides: Sequence[str], key: str, default: str) -> str:
@@ -29,9 +30,9 @@ def key_of(override: str) -> str:
     return override.partition("=")[0].lstrip("+~").partition("@")[0]
 
 
-def sets_any_key(key: str, values: Mapping[str, Any]) -> bool:
-    """Whether `key` of an override is a group whose files may give any key of `values`: experiment or recipe, say."""
-    return key not in values and "." not in key and not key.startswith("hydra")
+def sets_any_key(override: str) -> bool:
+    """Whether an override chooses a file of accumtrain's that may give keys of any group."""
+    return key_of(override) in OF_ANY_KEY and override.partition("=")[2] not in ("", "null")
 
 
 def for_hydra(overrides: Sequence[str]) -> list[str]:

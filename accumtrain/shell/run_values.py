@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,13 +83,13 @@ def _given_fixed(values: Mapping[str, Any]) -> dict[str, Any]:
         raise ConfigError("an override with ~ removes a key that decides what is learned; leave it out") from error
 
 
-def _given(values: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, str]:
+def _given(values: Mapping[str, Any], overrides: Collection[str]) -> dict[str, str]:
     """The keys that `overrides` give, dotted and of the top, each with what gives it.
 
     That is the key itself, its group, or a choice that may set any key, such as experiment and recipe.
     """
     written = {key_of(override) for override in overrides}
-    of_any_key = sorted(each for each in written if sets_any_key(each, values))
+    of_any_key = sorted(key_of(each) for each in overrides if sets_any_key(each))
     given = {}
     for group, value in values.items():
         names = [f"{group}.{key}" for key in value] if isinstance(value, Mapping) else []

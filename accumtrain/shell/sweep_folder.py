@@ -11,7 +11,7 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -36,9 +36,7 @@ def open_sweep_folder(run_dir: Path) -> Iterator[Path]:
     """
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
-        for left in run_dir.glob(f"{PREFIX}*"):
-            if (left / OWNER).exists() and not goes_on(left):
-                _close(left)
+        _remove_left(run_dir)
         folder = _new_folder(run_dir)
     except OSError as error:
         raise ConfigError(f"run.dir={run_dir} can't be used: {error.strerror}; choose another one") from error
@@ -47,6 +45,14 @@ def open_sweep_folder(run_dir: Path) -> Iterator[Path]:
         yield folder
     finally:
         _close(folder)
+
+
+def _remove_left(run_dir: Path) -> None:
+    """Removes the folders of sweeps that were killed. Those of other users, and half-written ones, stay."""
+    for left in run_dir.glob(f"{PREFIX}*"):
+        with suppress(OSError, ValueError):
+            if (left / OWNER).exists() and not goes_on(left):
+                _close(left)
 
 
 def _new_folder(run_dir: Path) -> Path:

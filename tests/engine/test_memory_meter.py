@@ -124,6 +124,13 @@ def test_the_state_by_kind():
     assert sizes == {"weights": of_weights, "gradients": of_weights, "optimizer": of_weights}
 
 
+def test_a_system_that_tells_no_peak(monkeypatch, tmp_path):
+    """As gVisor's /proc."""
+    (tmp_path / "status").write_text("Name:\tpython\nVmRSS:\t  100 kB\n")
+    monkeypatch.setattr(memory_meter, "STATUS", tmp_path / "status")
+    assert memory_meter._rss_peak() >= rss_peak() // 2
+
+
 def test_a_child_does_not_count_the_memory_of_its_parent():
     """Linux's getrusage does, which tells at least the peak of the process that has started this one."""
     child = "from accumtrain.engine.memory_meter import _rss_peak; print(_rss_peak())"

@@ -255,6 +255,16 @@ def test_eager_steps_are_the_same_and_try_a_loss_once():
     assert calls.count(4) == 2 * 4
 
 
+def test_a_loss_that_can_not_be_hashed():
+    class Own(keras.losses.Loss):
+        __hash__ = None
+
+        def call(self, y_true: Any, y_pred: Any) -> Any:
+            return keras.losses.sparse_categorical_crossentropy(y_true, y_pred, from_logits=True)
+
+    assert_same_fit(pair(loss=Own()), X, Y)
+
+
 def test_a_model_without_trained_weights_learns_nothing():
     model = model_of(keras.layers.Dense(3))
     model.trainable = False

@@ -152,6 +152,20 @@ def test_a_number_is_probed_under_a_limit_of_the_users_own(config, monkeypatch):
     assert memory.asked == [12]
 
 
+@pytest.mark.parametrize("change", ["data.on_error=skip", "train.epochs=9", "schedule=cosine", "an older version"])
+def test_auto_goes_on_where_what_takes_memory_is_the_same(config, monkeypatch, change):
+    monkeypatch.setattr(auto_steps, "probe", lambda config, micro_batch: pytest.fail("nothing to probe"))
+    begun = config("accum.steps=6")
+    with Run(begun) as run:
+        run.save_config(begun)
+        if change == "an older version":
+            values = yaml.safe_load((run.path / "config.yaml").read_text())
+            del values["optim"]["rates"], values["model"]["freeze"], values["device"]["virtual"]
+            (run.path / "config.yaml").write_text(yaml.safe_dump(values))
+    now = config(*([] if change == "an older version" else [change]))
+    assert auto_steps.with_accum_steps_resolved(now).accum.count == 6
+
+
 @pytest.mark.parametrize("other", ["batch_size=96", "device.memory_limit_mb=30", "model=resnet20"])
 def test_auto_looks_again_for_another_run_in_the_same_folder(config, monkeypatch, other):
     memory = Memory(limit=45, each=2.0)

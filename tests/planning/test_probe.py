@@ -85,13 +85,18 @@ def test_without_a_micro_batch_the_child_gets_the_number_of_steps(config, monkey
 
 
 @pytest.mark.parametrize(("own", "used"), [(None, "900"), ("300", "300"), ("5000", "900"), ("much", "900")])
-def test_a_limit_of_the_users_own_holds_in_a_probe(config, monkeypatch, tmp_path, own, used):
+@pytest.mark.parametrize("limit_of_job", [None, 50])
+def test_a_limit_of_the_users_own_holds_in_a_probe(config, monkeypatch, tmp_path, own, used, limit_of_job):
     seen = []
     monkeypatch.setattr(probe, "_measure", lambda *_: seen.append(os.environ[environment.CPU_LIMIT]))
     monkeypatch.setattr(environment, "prepare", lambda device, probed: None)
-    monkeypatch.setattr(os, "environ", os.environ | ({} if own is None else {environment.CPU_LIMIT: own}))
+    limits = (environment.CPU_LIMIT, environment.USERS_LIMIT)
+    others = {name: value for name, value in os.environ.items() if name not in limits}
+    monkeypatch.setattr(os, "environ", others | ({} if own is None else {environment.CPU_LIMIT: own}))
     request = {"carried": None, "config": to_mapping(config("accum.steps=1")), "micro_batch": 8, "free_mb": 900}
     monkeypatch.setattr(probe, "offer_in_child", lambda carried: None)
+    if limit_of_job:  # of the parent, which looks for what would help without it
+        environment._set_limit(limit_of_job)
     probe.answer(request, tmp_path)
     assert seen == [used]
 

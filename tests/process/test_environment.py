@@ -104,7 +104,8 @@ def limits(monkeypatch):
         monkeypatch.setattr(environment, "computes_already", lambda: next(computes))
         monkeypatch.setattr(environment, "_import_tensorflow", lambda: None)
         monkeypatch.setitem(sys.modules, "tensorflow", SimpleNamespace())
-        variables = {name: value for name, value in os.environ.items() if name != environment.CPU_LIMIT}
+        limits_of_others = (environment.CPU_LIMIT, environment.USERS_LIMIT)
+        variables = {name: value for name, value in os.environ.items() if name not in limits_of_others}
         monkeypatch.setattr(os, "environ", variables | own)
         context, found = Context(), []
         for limit in limits:

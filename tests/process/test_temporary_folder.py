@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
+from types import SimpleNamespace
 
 import pytest
 
 from accumtrain.errors import CheckpointError
+from accumtrain.process import temporary_folder as module
 from accumtrain.process.temporary_folder import temporary_folder
 
 
@@ -32,6 +34,7 @@ def test_a_machine_without_a_place_for_it(tmp_path, monkeypatch):
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 def test_a_disk_that_is_full(number, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda path: SimpleNamespace(free=0))
     words = os.strerror(number)
     with (
         pytest.raises(CheckpointError, match=rf"accumtrain-probe-.* can't be written: {words}; set TMPDIR to a folder"),
@@ -39,6 +42,13 @@ def test_a_disk_that_is_full(number, tmp_path, monkeypatch):
     ):
         raise OSError(number, words)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_is_full_elsewhere():
+    for error in (OSError(errno.ENOSPC, "no space", "/elsewhere/file"), OSError(errno.ENOSPC, "no space")):
+        with pytest.raises(OSError, match="no space") as raised, temporary_folder("probe"):
+            raise error
+        assert raised.value is error
 
 
 def test_other_errors_are_those_of_the_work():

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -136,3 +137,23 @@ def test_a_link_to_elsewhere_is_removed_alone(tmp_path, dead):
     remove_unfinished(tmp_path / "one")
     assert not link.is_symlink()
     assert (folder / "precious").exists()
+
+
+def test_a_folder_that_was_put_aside_comes_back_if_nothing_took_its_place(tmp_path, dead):
+    for name in (f".{dead}.one.before", f".{dead}.one", f".{dead}.other.before", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "content").write_text(name)
+        os.utime(tmp_path / name, (0, 0))
+    remove_unfinished(tmp_path)
+    found = {each.name: (each / "content").read_text() for each in tmp_path.iterdir()}
+    assert found == {"one": f".{dead}.one.before", "other": "other"}
+
+
+def test_what_vanishes_while_it_is_looked_at_is_no_error(tmp_path, dead, monkeypatch):
+    (tmp_path / f".{dead}.evaluate.json").touch()
+
+    def gone(self):
+        raise FileNotFoundError
+
+    monkeypatch.setattr(Path, "lstat", gone)
+    remove_unfinished(tmp_path)

@@ -70,6 +70,13 @@ def test_what_was_learned_can_not_be_changed(override, message, trained, command
     assert "Traceback" not in answer.err
 
 
+def test_a_group_of_the_users_own_gives_nothing_that_was_learned(trained, command, tmp_path):
+    (tmp_path / "conf/site").mkdir(parents=True)
+    (tmp_path / "conf/site/here.yaml").write_text("# @package _global_\nlog: {every: 7}\n")
+    answer = command("--config-dir", str(tmp_path / "conf"), "job=evaluate", "run.name=x", "+site=here")
+    assert answer.code == 0, answer.err
+
+
 def test_a_damaged_configuration_of_the_run(trained, command, tmp_path):
     (tmp_path / "runs" / "x" / "config.yaml").write_text("model: [")
     answer = command("job=evaluate", "run.name=x")

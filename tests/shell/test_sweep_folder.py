@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -61,6 +62,25 @@ def test_the_folder_of_a_sweep_that_was_killed_is_removed_by_the_next(tmp_path, 
         pass
     assert {each.name for each in tmp_path.iterdir()} == {".sweep-b", ".sweep-c", ".sweep-ending"}
     assert [each.name for each in (tmp_path / ".sweep-b").iterdir()] == [".submitit"]
+
+
+@pytest.mark.parametrize("owner", [PermissionError, ""])
+def test_a_folder_that_can_not_be_read_stays(tmp_path, monkeypatch, owner):
+    """Of another user, or of a sweep that has just made it."""
+    left = tmp_path / ".sweep-left"
+    left.mkdir()
+    (left / sweep_folder.OWNER).write_text("")
+    exists = Path.exists
+
+    def refuse(self, **options):
+        if self.parent == left and owner:
+            raise owner
+        return exists(self, **options)
+
+    monkeypatch.setattr(Path, "exists", refuse)
+    with sweep_folder.open_sweep_folder(tmp_path) as folder:
+        assert folder.parent == tmp_path
+    assert left.is_dir()
 
 
 def test_a_full_disk_leaves_no_folder(tmp_path, monkeypatch):
