@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -112,28 +113,36 @@ def test_on_two_replicas_an_image_takes_the_same_operations(measured, tmp_path):
     assert shared["flops_per_image"] == alone["flops_per_image"] > 0
 
 
-def test_updates_are_timed_until_both_bounds_are_met():
-    pauses = iter([0.0, 0.0, 0.03, 0.01, 0.02, *[0.03] * 9])
+@pytest.fixture
+def updates_that_take(monkeypatch):
+    """Makes a function whose calls, one for each pair of a count and seconds, move a clock on instead of waiting."""
 
-    def one_update():
-        time.sleep(next(pauses))
-        return 1
+    def of(*calls):
+        now, left = [100.0], iter(calls)
+        monkeypatch.setattr(bench, "time", SimpleNamespace(perf_counter=lambda: now[0]))
 
-    updates = bench.timed_updates(one_update, BenchConfig(updates=2, seconds=0.055))
-    assert len(updates.seconds) == 3
-    assert updates.median == pytest.approx(0.02, abs=0.009)
+        def updates():
+            count, seconds = next(left)
+            now[0] += seconds
+            return count
+
+        return updates
+
+    return of
 
 
-def test_updates_are_timed_once_calls_have_their_length():
-    lengths = iter([1, 2, 4, 4, *[4] * 9])
+def test_updates_are_timed_until_both_bounds_are_met(updates_that_take):
+    calls = [(1, 9.0), (1, 8.0), (1, 0.03), (1, 0.01), (1, 0.02), (1, 0.04)]
+    updates = bench.timed_updates(updates_that_take(*calls), BenchConfig(updates=2, seconds=0.055))
+    assert updates.seconds == pytest.approx([0.03, 0.01, 0.02])
+    assert updates.median == pytest.approx(0.02)
 
-    def some_updates():
-        time.sleep(0.02)
-        return next(lengths)
 
-    updates = bench.timed_updates(some_updates, BenchConfig(updates=8, seconds=0.0))
-    assert len(updates.seconds) == 8
-    assert updates.median == pytest.approx(0.005, abs=0.003)
+def test_updates_are_timed_once_calls_have_their_length(updates_that_take):
+    calls = [(1, 9.0), (2, 8.0), (4, 7.0), (4, 6.0), (4, 0.02), (4, 0.04), (4, 0.08)]
+    updates = bench.timed_updates(updates_that_take(*calls), BenchConfig(updates=8, seconds=0.0))
+    assert updates.seconds == pytest.approx([0.005] * 4 + [0.01] * 4)
+    assert updates.median == pytest.approx(0.0075)
 
 
 def test_spread():
