@@ -471,3 +471,18 @@ def test_a_model_without_kernels_to_time_has_the_default(server, config, capsys)
     server.seconds = {"1": 0, "0": 0}
     assert chosen_16bit(config("precision=bfloat16")) == "1"
     assert "no convolution, matrix product or batch norm to time" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kinds", "precision"), [(comparison.LIBRARY, "float32"), (comparison.IN_16_BITS, "bfloat16")], ids=["32", "16"]
+)
+def test_children_time_both_kinds(config, monkeypatch, tmp_path, kinds, precision):
+    """Nothing is replaced here, so the child's half is run, too."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    small = config("model=lenet5", "data=digits", f"precision={precision}")
+    seconds = comparison.seconds_of_each(small, kinds)
+    assert list(seconds) == list(kinds.names)
+    assert all(0.0 < each < 1.0 for each in seconds.values()), "of a micro-batch of 8 images"
+    monkeypatch.setattr(comparison, "measure_in_child", None)
+    assert comparison.seconds_of_each(small, kinds) == seconds, "as measured before"
