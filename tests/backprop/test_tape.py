@@ -1,6 +1,9 @@
 """The segment tape: reversed and recomputed gradients are the bits of plain back-propagation."""
 
 import dataclasses
+import os
+import subprocess
+import sys
 from functools import cache
 
 import numpy as np
@@ -11,6 +14,7 @@ from accumtrain.backprop import tape
 from accumtrain.backprop.mode import Mode
 from accumtrain.models.build_model import build_model
 from accumtrain.models.spec import ModelSpec
+from accumtrain.process.environment import ONEDNN
 from tests.engine.small import CLASSES, bottleneck_revnet, examples, lenet, resnet20, revnet38
 
 CASES = {
@@ -73,6 +77,33 @@ def test_gradient_is_bitwise_that_of_stored_activations(name, memory, precision)
     for kind, expected, actual in zip(("loss", "gradient", "statistics"), stored, other, strict=True):
         assert all(np.array_equal(a, b) for a, b in zip(expected, actual, strict=True)), kind
     assert all(np.any(gradient) for gradient in stored[1]), "every variable has a gradient to compare"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("variables", "said", "convolutions"),
+    [
+        ({ONEDNN: "0"}, "", False),
+        ({ONEDNN: "1"}, "", True),
+        ({ONEDNN: "1", "ONEDNN_MAX_CPU_ISA": "AVX2"}, "isa:Intel AVX2\n", True),
+    ],
+    ids=["TensorFlow's own", "oneDNN's", "oneDNN's for AVX2"],
+)
+def test_the_bits_are_equal_with_each_kind_of_kernels(variables, said, convolutions):
+    """Which kernels a process computes with is settled when it imports TensorFlow."""
+    name = test_gradient_is_bitwise_that_of_stored_activations.__name__
+    cases = [f"{__file__}::{name}[bottleneck-{memory}-float32]" for memory in ("reverse", "recompute")]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-s", *cases],  # oneDNN says on stdout what it executes
+        env={**os.environ, **variables, "ONEDNN_VERBOSE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-4000:]
+    assert "2 passed" in done.stdout
+    assert said in done.stdout
+    assert (",exec,cpu,convolution," in done.stdout) == convolutions
 
 
 @pytest.mark.parametrize("precision", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
