@@ -2,7 +2,7 @@
 
 import keras
 
-from accumtrain.keras import load_digits, optimizers
+from accumtrain.keras import Accumulate, load_digits
 
 (x_train, y_train), (x_test, y_test) = load_digits()
 x_train, x_test = x_train / 16.0, x_test / 16.0
@@ -21,7 +21,7 @@ model = keras.Sequential(
 )
 model.compile(
     loss="categorical_crossentropy",
-    optimizer=optimizers.Adam(steps=4),  # plain Keras: keras.optimizers.Adam()
+    optimizer=Accumulate(keras.optimizers.Adam(), steps=4, at_end="flush"),  # plain Keras: keras.optimizers.Adam()
     metrics=["accuracy"],
 )
 model.fit(x_train, y_train, batch_size=32, epochs=15, validation_split=0.1, verbose=2)  # updates of 4 x 32 images

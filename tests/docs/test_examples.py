@@ -45,6 +45,7 @@ def test_example_learns(program, tmp_path):
         command = [sys.executable, "-c", code_of(program)]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
+    assert "UserWarning" not in done.stderr, "an example shows nothing that we advise against"
     assert float(ACCURACY.findall(done.stdout)[-1]) > 0.6
     assert {path.name for path in tmp_path.iterdir()} == ({"runs"} if program.stem in WITH_RUNS else set())
 
