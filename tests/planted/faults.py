@@ -29,6 +29,14 @@ LENET = ("model=lenet5", *SGD)
 RESNET = ("model=resnet20", "model.units=[1,1]", "model.filters=[8,8,16]", *SGD)
 REVNET = ("model=revnet38", "model.units=[2,1]", "model.filters=[8,8,16]", *SGD)
 GROUP = (*REVNET, "model.norm=group")
+MOBILENET = (
+    "model=keras",
+    "model.name=MobileNet",
+    "model.args={alpha:0.25}",
+    "data=synthetic",
+    "data.image_size=32",
+    *SGD,
+)
 BOTTLENECK = ("model=revnet38", "model.bottleneck=true", "model.units=[1,1]", "model.filters=[16,16,32]", *SGD)
 
 
@@ -130,6 +138,10 @@ def other_place(right):  # type: ignore[no-untyped-def]
     return other
 
 
+def gradients_twice(right):  # type: ignore[no-untyped-def]
+    return lambda pair, consume: right((pair[0], [(v, 2.0 * g) for v, g in pair[1]]), consume)
+
+
 def reversed_list(found):  # type: ignore[no-untyped-def]
     """Gradients of equal shapes change places."""
     variables, values = zip(*found, strict=True)
@@ -179,14 +191,16 @@ FAULTS = [
     Fault("streams read times 1.001 in pullbacks", FixedPoint, "read", result(scaled(1.001)), REVNET),
     Fault("a sum of streams loses its last 8 bits", FixedPoint, "add",
           lambda right: lambda self, x, value: right(self, x, 256.0 * tf.round(value / 256.0)), REVNET),
+    Fault("streams of 6 bits more than their range has", FixedPoint, "scale",
+          result(lambda scale: 64.0 * scale if scale > 1.0 else scale), REVNET),
     Fault("the factor of a stream left out of its statistics", BatchNorm, "_normalise",
           lambda right: lambda self, *rest: right(self, *rest[:-1], 1.0), REVNET),
     Fault("a replay draws other numbers", Mode, "replay", other_place, (*REVNET, "model.drop_path=0.5")),
     Fault("stochastic depth's gradient without its factor", drop_path.DropPath, "pullback",
           lambda right: lambda self, x, mode: (right(self, x, mode)[0], lambda d_y: (d_y, [])),
           (*RESNET, "model.drop_path=0.5")),
-    Fault("a replay's gradients twice", replay, "_consume_first",
-          lambda right: lambda pair, consume: right((pair[0], [(v, 2.0 * g) for v, g in pair[1]]), consume), REVNET),
+    Fault("a replay's gradients twice", replay, "_consume_first", gradients_twice, REVNET),
+    Fault("a replay's gradients twice, of a Keras model", replay, "_consume_first", gradients_twice, MOBILENET),
     # the loss
     Fault("labels + 1", loss, "_class_index", result(lambda labels: (labels + 1) % 10), LENET),
     Fault("label smoothing twice as strong", loss, "build_cross_entropy",
@@ -204,6 +218,8 @@ FAULTS = [
     Fault("two variables' gradients swapped", Window, "_add_gradients", swapped_slots, RESNET),
     Fault("gradients in bfloat16", Window, "_add_gradients",
           argument(1, lambda found: [(v, tf.cast(tf.cast(g, tf.bfloat16), g.dtype)) for v, g in found]), LENET),
+    Fault("norm of the gradient x 1.001", Window, "commit",
+          result(lambda scalars: {**scalars, "grad_norm": 1.001 * scalars["grad_norm"]}), LENET),
     Fault("clipping to twice the norm", Window, "__init__", clipped_to_twice, (*LENET, "optim.clip_norm=0.1")),
     Fault("adaptive clipping twice as wide", window, "clip_by_weight",
           lambda right: lambda g, w, share: right(g, w, 2.0 * share), (*LENET, "optim.adaptive_clip=0.001")),

@@ -1,12 +1,17 @@
-"""job=verify finds every planted fault, and nothing where there is none."""
+"""job=verify finds every planted fault by the checks that should, and nothing where there is none."""
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
 import pytest
 
+from accumtrain.engine import checks
 from accumtrain.errors import VerificationError
 from accumtrain.jobs.dispatch import run
 from tests.planted.faults import FAULTS
+from tests.planted.found_by import FOUND_BY
 
 FAST = {"labels + 1"}
 VERIFY = ("job=verify", "batch_size=8", "accum.steps=2", "run.name=one")
@@ -24,11 +29,46 @@ def in_folder(tmp_path, monkeypatch):
 def test_a_planted_fault_is_found(compose, monkeypatch, fault):
     config = compose(*VERIFY, *fault.overrides)
     fault.plant(monkeypatch)
-    with pytest.raises(VerificationError):
+    with pytest.raises(VerificationError) as caught:
         run(config)
+    failed = [each["check"] for each in caught.value.result["checks"] if each["passed"] is False]
+    dead = {part for part in FOUND_BY[fault.name] if not any(part in name for name in failed)}
+    assert not dead, failed
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("overrides", sorted({fault.overrides for fault in FAULTS}), ids=" ".join)
 def test_healthy_code_passes(compose, overrides):
-    run(compose(*VERIFY, *overrides))
+    judged = [each["check"] for each in run(compose(*VERIFY, *overrides))["checks"] if each["passed"] is not None]
+    parts = set().union(*FOUND_BY.values())
+    assert not [name for name in judged if not any(part in name for part in parts)], "found by no fault"
+
+
+def test_every_fault_is_found_by_something():
+    assert FOUND_BY.keys() == {fault.name for fault in FAULTS}
+    assert all(FOUND_BY.values())
+
+
+def judged_names():
+    """The longest fixed text in the name of each check of engine/checks that has a bound."""
+    for file in sorted(Path(checks.__path__[0]).glob("*.py")):
+        for function in ast.walk(ast.parse(file.read_text())):
+            if not isinstance(function, ast.FunctionDef):
+                continue
+            nodes = list(ast.walk(function))
+            values = {ast.unparse(node.targets[0]): node.value for node in nodes if isinstance(node, ast.Assign)}
+            for call in nodes:
+                if not (isinstance(call, ast.Call) and getattr(call.func, "id", "") == "Result"):
+                    continue
+                name, _, bound, *_ = call.args
+                if not (isinstance(bound, ast.Constant) and bound.value is None):
+                    name = values[name.id] if isinstance(name, ast.Name) else name
+                    texts = [node.value for node in ast.walk(name) if isinstance(node, ast.Constant)]
+                    yield max(texts, key=len)
+
+
+def test_every_check_with_a_bound_finds_a_fault():
+    names = set(judged_names())
+    assert names
+    parts = set().union(*FOUND_BY.values())
+    assert not [name for name in names if not any(name in part or part in name for part in parts)]
