@@ -2,13 +2,15 @@
 #
 #     docker build --tag accumtrain .
 #     docker build --tag accumtrain:gpu --build-arg EXTRAS=gpu .
-#     docker run --rm --init --stop-timeout 120 --volume "$PWD/runs:/srv/accumtrain/runs" accumtrain model=lenet5
-#     docker run --rm --init --stop-timeout 120 --gpus all --volume "$PWD/runs:/srv/accumtrain/runs" accumtrain:gpu
+#     mkdir -p runs cache
+#     docker run --rm --init --stop-timeout 120 --user "$(id -u):$(id -g)" --volume "$PWD/runs:/srv/accumtrain/runs" \
+#         --volume "$PWD/cache:/srv/accumtrain/cache" accumtrain model=lenet5
 #
-# The GPU image brings CUDA's libraries; the host brings NVIDIA's driver and container toolkit.
+# with --gpus all before accumtrain:gpu. The GPU image brings CUDA's libraries; the host brings NVIDIA's driver and
+# container toolkit.
 ARG PYTHON=3.12
 FROM python:${PYTHON}-slim
-# of pyproject.toml, with commas between them: gpu, joblib, slurm
+# of pyproject.toml, with commas between them: gpu, joblib, onnx, slurm, mlflow, wandb
 ARG EXTRAS=joblib
 
 WORKDIR /usr/src/accumtrain
@@ -19,5 +21,7 @@ RUN pip install --no-cache-dir --constraint constraints.txt ".[${EXTRAS}]"
 
 # for the NVIDIA container toolkit; without a GPU they have no effect
 ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
+# what a second start finds again (docs/start.md), if a volume is mounted there; a user of --user has no home for it
+ENV XDG_CACHE_HOME=/srv/accumtrain/cache MPLCONFIGDIR=/srv/accumtrain/cache/matplotlib
 WORKDIR /srv/accumtrain
 ENTRYPOINT ["accumtrain"]

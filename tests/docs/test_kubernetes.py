@@ -10,6 +10,7 @@ import json
 import re
 import shlex
 from fnmatch import fnmatch
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -162,3 +163,24 @@ def test_the_extras_that_the_dockerfile_names_are_some():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     named = re.findall(r"EXTRAS=(\w+)", text)
     assert set(named) == {"gpu", "joblib"} <= extras.keys()
+    (listed,) = re.findall(r"^# of pyproject.toml, with commas between them: (.*)$", text, re.MULTILINE)
+    assert set(listed.split(", ")) == extras.keys() - {"dev", "peers"}
+
+
+@pytest.mark.parametrize("page", ["Dockerfile", "docs/cluster.md"])
+def test_containers_keep_runs_and_cache_in_folders_of_the_user(page):
+    variables = dict(word.split("=") for words in instructions("ENV") for word in words)
+    *_, (workdir,) = instructions("WORKDIR")
+    text = re.sub(r"\\\n#?", " ", (ROOT / page).read_text())
+    commands = [
+        shlex.split(line.lstrip("# ")) for line in text.splitlines() if line.lstrip("# ").startswith("docker run")
+    ]
+    assert commands
+    for words in commands:
+        volumes = [after.partition(":") for word, after in pairwise(words) if word == "--volume"]
+        assert [(here, inside) for here, _, inside in volumes] == [
+            ("$PWD/runs", f"{workdir}/runs"),
+            ("$PWD/cache", variables["XDG_CACHE_HOME"]),
+        ]
+        assert words[words.index("--user") + 1] == "$(id -u):$(id -g)"
+    assert "mkdir -p runs cache" in text, "docker would make them as root"
