@@ -225,7 +225,7 @@ class Window(tf.Module):
 
         if self.optimizer.skips_missing:
             if not self._reached:
-                raise RuntimeError("no micro-step was traced before the commit, or the loss depends on no variable")
+                raise RuntimeError("trace a micro-step before the commit: it finds what, if anything, the loss needs")
             reached = [variable.ref() in self._reached for variable in self.variables_]
             gradients = [each if known else None for each, known in zip(gradients, reached, strict=True)]
 
