@@ -86,6 +86,7 @@ def test_a_window_is_flushed_at_the_end_of_fit(fits):
     assert fits["flush"] <= FLOAT64
 
 
+@pytest.mark.slow
 def test_a_worker_without_an_example_changes_nothing(fits):
     weights, metrics = fits["without an example"]
     assert weights <= FLOAT64
