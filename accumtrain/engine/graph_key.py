@@ -25,8 +25,12 @@ KERAS = "keras"  # layers and optimizers of Keras make objects while they are tr
 
 
 def may_be_kept(config: Config, devices: Devices) -> bool:
-    """Whether graphs of this run are functions of its key: one CPU, TensorFlow's own kernels, no foreign code."""
-    plain = devices.strategy is tf.distribute.get_strategy() and not (devices.xla or config.debug.eager)
+    """Whether graphs of this run are functions of its key: one CPU, TensorFlow's own kernels, no foreign code.
+
+    Call it outside of the strategy's scope.
+    """
+    alone = devices.strategy is tf.distribute.get_strategy() and devices.workers == 1
+    plain = alone and not (devices.xla or config.debug.eager)
     by_keras = KERAS in (config.model.kind, config.optim.kind)
     return plain and on_cpu() and is_own_run(config) and not by_keras
 

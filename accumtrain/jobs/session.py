@@ -98,10 +98,9 @@ class Session:
         self.total = total
         self.micro_batch = micro_batch_size(config.batch_size, config.accum.count, devices.replicas)
         self.global_micro_batch = self.micro_batch * devices.replicas
+        cache = self._graph_cache()  # in the scope each strategy would be the current one
         with devices.strategy.scope():
-            self.step = Step(
-                window, devices.strategy, xla=devices.xla, eager=config.debug.eager, cache=self._graph_cache()
-            )
+            self.step = Step(window, devices.strategy, xla=devices.xla, eager=config.debug.eager, cache=cache)
             self.evaluator = self._evaluator(data.watched)
             both = data.val is not None and data.test is not None
             self.tester = self._evaluator("test") if both else None  # at the end, of the best state

@@ -111,6 +111,7 @@ def test_only_plain_runs_of_our_own_code_are_kept(monkeypatch):
     assert may_be_kept(BASE, of_one_cpu())
     assert not may_be_kept(BASE, of_one_cpu(xla=True))
     assert not may_be_kept(BASE, of_one_cpu(strategy=tf.distribute.OneDeviceStrategy("/cpu:0")))
+    assert not may_be_kept(BASE, of_one_cpu(workers=2))
     assert not may_be_kept(replace(BASE, debug=replace(BASE.debug, eager=True)), of_one_cpu())
     assert not may_be_kept(replace(BASE, model=MODELS["keras"].config(name="MobileNetV2")), of_one_cpu())
     monkeypatch.setattr(module, "on_cpu", lambda: False)
