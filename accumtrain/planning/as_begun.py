@@ -35,7 +35,11 @@ def has_fitted(config: Config) -> bool:
 
 
 def _began_alike(config: Config) -> bool:
-    """Says what differs. Raises CheckpointError if the run's config.yaml is damaged."""
+    """Whether the run in the folder began with the same peak as that of `config`; if not, says what differs.
+
+    Raises:
+        CheckpointError: its config.yaml is damaged.
+    """
     path = _config_file(config)
     if not path.exists():
         return False

@@ -147,7 +147,7 @@ def _trial(config: Config, python: str) -> CompiledTrial:
 def answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Lowers the requested update and writes the program into the folder."""
     config = from_mapping(request["config"])
-    keys = {**asdict(config.device), "kind": CpuConfig.kind, "tpu": None, "memory_limit_mb": None}
+    keys = {**asdict(config.device), "kind": CpuConfig.kind, "tpu": None}
     here = CpuConfig(**keys)  # for lowering only: nothing is computed
     environment.prepare(here)
     from accumtrain.data.open_data import open_data

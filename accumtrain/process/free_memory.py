@@ -40,10 +40,8 @@ def cgroup_bytes(mounted: Path, own: Path) -> Iterator[int]:
 
 def _left(folder: Path, limit: str, used: str, cache: str) -> Iterator[int]:
     try:
-        most, now = (
-            (folder / limit).read_text(encoding="utf-8").strip(),
-            int((folder / used).read_text(encoding="utf-8")),
-        )
+        most = (folder / limit).read_text(encoding="utf-8").strip()
+        now = int((folder / used).read_text(encoding="utf-8"))
         statistics = dict(line.split() for line in (folder / "memory.stat").read_text(encoding="utf-8").splitlines())
     except FileNotFoundError:  # the root has no limit, and a group of another namespace is not shown
         return
