@@ -193,6 +193,26 @@ def test_text_is_utf8_whatever_the_locale(module):
         assert "encoding" in {keyword.arg for keyword in call.keywords}, f"line {call.lineno}"
 
 
+def parameters(node: ast.FunctionDef | ast.ClassDef) -> set[str]:
+    """Of a class those of its `__init__`, or its fields."""
+    if isinstance(node, ast.ClassDef):
+        inits = [each for each in node.body if isinstance(each, ast.FunctionDef) and each.name == "__init__"]
+        if not inits:
+            return {each.target.id for each in node.body if isinstance(each, ast.AnnAssign)}
+        node = inits[0]
+    return {each.arg for each in ast.walk(node.args) if isinstance(each, ast.arg)}
+
+
+@pytest.mark.parametrize("module", FILES)
+def test_what_a_docstring_calls_an_argument_is_one(module):
+    """One name a line, or `make site` ends with an error."""
+    for node in ast.walk(TREES[module]):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            section = re.search(r"^Args:\n((?: {4}.*\n?|\n)+)", ast.get_docstring(node) or "", re.MULTILINE)
+            described = re.findall(r"^ {4}\**(\S[^:]*):", section[1], re.MULTILINE) if section else []
+            assert set(described) <= parameters(node), node.name
+
+
 @pytest.mark.parametrize("module", FILES)
 def test_a_file_is_one_idea(module):
     assert len(FILES[module].read_text().splitlines()) <= 300

@@ -69,8 +69,8 @@ def _convolution(image: int, kernel: int) -> Callable[[tf.Operation, int], int]:
     """Counts a multiply-add for each value of the kernel at each pixel of the convolution's output.
 
     Args:
-        image, kernel: index of the convolution's output, or its gradient, and of the kernel, or its gradient, in
-            [output, *inputs] of the operation.
+        image: index of the convolution's output, or of its gradient, in [output, *inputs] of the operation.
+        kernel: index of the kernel, or of its gradient, in the same list.
     """
 
     def count(operation: tf.Operation, batch: int) -> int:

@@ -65,7 +65,8 @@ def trained_model(config: Config, images: Images, fingerprint: Mapping[str, Any]
     With ema.decay these are the averages. Call it inside the strategy's scope.
 
     Args:
-        images, fingerprint: what `trained_images` returned.
+        images: the first of the two that `trained_images` returned.
+        fingerprint: the second of them.
 
     Raises:
         CheckpointError: no checkpoint is whole, or it is that of another model.

@@ -27,7 +27,8 @@ class Residual(tf.Module):
     """Two 3x3 convolutions, or the bottleneck of 1x1, 3x3 and 1x1, each after norm and ReLU.
 
     Args:
-        inputs, outputs: numbers of channels. A bottleneck has a quarter of `outputs` inside.
+        inputs: channels of the input.
+        outputs: channels of the output. A bottleneck has a quarter of them inside.
         preactivated: False leaves out the first norm and ReLU: in the first unit, as the stem ends with them.
         keep_activations: False is for a low peak: a replay computes the outputs of norm and ReLU once more for their
             gradient, and that of the first norm takes longer.
@@ -167,7 +168,8 @@ class Stem(tf.Module):
     """The first convolution with norm and ReLU: 3x3 (`cifar`), or 7x7/2 and 3x3/2 max-pooling (`imagenet`).
 
     Args:
-        channels, outputs: channels of the images and of the output.
+        channels: channels of the images.
+        outputs: channels of the output.
         parts: number of stems that together stand for one with parts * outputs channels (see Initializer.conv).
     """
 

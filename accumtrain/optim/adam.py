@@ -24,7 +24,8 @@ class Adam(Optimizer):
 
     Args:
         weight_decay: L2: weight_decay * w is added to the gradient.
-        beta1, beta2: what an update keeps of the means of the gradients and of their squares.
+        beta1: what an update keeps of the mean of the gradients.
+        beta2: what an update keeps of the mean of their squares.
         epsilon: added to the square root of the bias-corrected second moment.
 
     Raises:
