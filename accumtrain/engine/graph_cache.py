@@ -42,9 +42,13 @@ class GraphCache:
 
     def __init__(self, key: Mapping[str, Any], variables: Sequence[tf.Variable], folder: Path):
         kinds = [(each.name, each.shape.as_list(), each.dtype.name) for each in variables]
-        self._key = json.dumps({**key, "variables": kinds}, sort_keys=True)
-        self._variables, self._folder = variables, folder
+        self._digested = json.dumps({**key, "variables": kinds}, sort_keys=True)
+        self._key, self._variables, self._folder = key, variables, folder
         self._writers: list[threading.Thread] = []
+
+    def with_variables(self, others: Sequence[tf.Variable]) -> GraphCache:
+        """The cache for functions of this run that use `others`, too."""
+        return GraphCache(self._key, [*self._variables, *others], self._folder)
 
     def find(self, name: str, signature: str) -> KeptFunction | None:
         """The function `name` for arguments of `signature`, or None. A damaged one is removed, and a line says so."""
@@ -84,7 +88,7 @@ class GraphCache:
             self._writers.pop().join()
 
     def _path(self, name: str, signature: str) -> Path:
-        digest = hashlib.sha256(json.dumps([self._key, name, signature]).encode()).hexdigest()
+        digest = hashlib.sha256(json.dumps([self._digested, name, signature]).encode()).hexdigest()
         return self._folder / f"{digest[:32]}{SUFFIX}"
 
     def _write(self, path: Path, content: bytes) -> None:

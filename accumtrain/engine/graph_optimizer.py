@@ -5,14 +5,19 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import chain
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
+from tensorflow.python.eager.cancellation import CancellationManager
 
 # tf.config.optimizer sets these for all threads; here two may compile at the same time
 from tensorflow.python.eager.context import FunctionCallOptions, context
+
+# tf's CancellationManagerContext would cancel the calls of all threads
+from tensorflow.python.eager.execute import execute_with_cancellation
 
 from accumtrain.engine.graph_cache import GraphCache
 from accumtrain.engine.kept_function import KeptFunction
@@ -58,11 +63,18 @@ class CompiledFunction:
         self._wait()
         return self._make_ready(*arguments)
 
-    def prepare_ahead(self, *arguments: Any) -> None:
-        """Starts `prepare` in another thread. The first call waits for the end of it."""
-        thread = ThreadPoolExecutor(1)
-        self._ahead = thread.submit(self._make_ready, *arguments)
-        thread.shutdown(wait=False)
+    def prepare_ahead(self, *arguments: Any, compiles: bool = True) -> None:
+        """Starts `prepare` in another thread. The first call waits for the end of it.
+
+        Args:
+            compiles: whether TensorFlow then optimizes and compiles the graph there, too.
+        """
+        self._start(self._compile if compiles else self._make_ready, *arguments)
+
+    def compile_kept_ahead(self, *arguments: Any) -> None:
+        """As `prepare_ahead`, but does nothing if no graph is kept for arguments like these."""
+        if self._cache is not None:
+            self._start(self._compile_kept, *arguments)
 
     def get_concrete_function(self, *arguments: Any) -> Any:
         """The function traced for arguments like these."""
@@ -72,6 +84,27 @@ class CompiledFunction:
     def experimental_get_tracing_count(self) -> int:
         """How often it has been traced."""
         return self._function.experimental_get_tracing_count()
+
+    def function_for(self, *arguments: Any) -> Any:
+        """What a call with arguments like these runs, with its `name` and `captured_inputs`."""
+        self._wait()
+        return self._from_cache(*arguments) or self._trace(*arguments)
+
+    def _compile(self, *arguments: Any) -> None:
+        """Compiles the graph without running it: TensorFlow does that before it looks whether a call is cancelled."""
+        function = self._from_cache(*arguments) or self._trace(*arguments)
+        inputs = [*tf.nest.flatten(arguments, expand_composites=True), *function.captured_inputs]
+        name, outputs = tf.compat.as_str(function.name), len(function.outputs)
+        cancelled = CancellationManager()
+        cancelled.start_cancel()
+        with self._settings(), suppress(tf.errors.CancelledError):
+            attributes = tuple(chain(*context().function_call_options.as_attrs().items()))  # as those of a call
+            execute_with_cancellation(name, outputs, inputs, attributes, context(), cancelled)
+            raise RuntimeError(f"{self._name} ran although its call was cancelled")
+
+    def _compile_kept(self, *arguments: Any) -> None:
+        if self._find(_signature(arguments)) is not None:
+            self._compile(*arguments)
 
     def _make_ready(self, *arguments: Any) -> Any:
         return self._trace(*arguments) if self._from_cache(*arguments) is None else None
@@ -84,13 +117,18 @@ class CompiledFunction:
         if self._cache is None:
             return None
         signature = _signature(arguments)
-        if signature not in self._kept:
-            self._kept[signature] = self._cache.find(self._name, signature)
-            if self._kept[signature] is None:
-                self._kept[signature] = self._cache.keep(self._name, signature, self._trace(*arguments))
-                if self._kept[signature] is not None:
-                    self._forget_traces()
+        if self._find(signature) is None and signature not in self._kept:
+            self._kept[signature] = self._cache.keep(self._name, signature, self._trace(*arguments))
+            if self._kept[signature] is not None:
+                self._forget_traces()
         return self._kept[signature]
+
+    def _find(self, signature: str) -> KeptFunction | None:
+        if self._cache is not None and signature not in self._kept:
+            found = self._cache.find(self._name, signature)
+            if found is not None:
+                self._kept[signature] = found
+        return self._kept.get(signature)
 
     def _trace(self, *arguments: Any) -> Any:
         with self._settings():  # the functions that it calls get their settings when they are traced
@@ -100,6 +138,18 @@ class CompiledFunction:
         """Frees what Python keeps of the traced graphs, before compiling the kept one takes memory."""
         self._function = tf.function(self._untraced, autograph=False)
         gc.collect()  # the objects of a graph refer to each other
+
+    def _start(self, work: Callable[..., Any], *arguments: Any) -> None:
+        """Does the work in a thread of its own, after what was started before."""
+        before, thread = self._ahead, ThreadPoolExecutor(1)
+
+        def run() -> None:
+            if before is not None:
+                before.result()
+            work(*arguments)
+
+        self._ahead = thread.submit(run)
+        thread.shutdown(wait=False)
 
     def _wait(self) -> None:
         if self._ahead is not None:

@@ -32,17 +32,16 @@ class KeptFunction:
     def __init__(self, content: bytes, variables: Sequence[tf.Variable]):
         header, _, library = content.partition(b"\n")
         facts = json.loads(header)
-        self._name, self._outputs = facts["name"].encode(), facts["outputs"]
-        self._handles = [variables[place].handle for place in facts["captured"]]
+        self.name, self.outputs = facts["name"].encode(), facts["outputs"] or []
+        self.captured_inputs = [variables[place].handle for place in facts["captured"]]
         for definition in FunctionDefLibrary.FromString(library).function:
             if not context().has_function(definition.signature.name):  # of an earlier run in this process
                 context().add_function_def(definition)
 
     def __call__(self, *arguments: Any) -> Any:
         inputs = tf.nest.flatten(arguments, expand_composites=True)
-        names = self._outputs or []
-        values = context().call_function(self._name, [*inputs, *self._handles], len(names))
-        return None if self._outputs is None else dict(zip(names, values, strict=True))
+        values = context().call_function(self.name, [*inputs, *self.captured_inputs], len(self.outputs))
+        return dict(zip(self.outputs, values, strict=True)) if self.outputs else None
 
 
 def as_bytes(concrete: Any, variables: Sequence[tf.Variable], mark: str) -> bytes | None:

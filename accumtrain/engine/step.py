@@ -102,8 +102,12 @@ class Step:
         self._taken = 0
         return scalars
 
+    def compile_kept(self) -> None:
+        """Starts to compile the graph of the commit in another thread, if it is kept: it needs no batches."""
+        self.compiled_commit.compile_kept_ahead()
+
     def prepare(self, batches: Any) -> Any:
-        """Makes the graph of the micro-step. That of the commit is then made in another thread.
+        """Makes the graph of the micro-step. It is then compiled in another thread, and that of the commit in a third.
 
         Returns:
             The micro-step as a concrete function; None if it is eager or a kept graph is used in its place.
@@ -111,7 +115,9 @@ class Step:
         if self.eager:
             return None
         micro_step = self.compiled_micro_steps.prepare(batches, tf.constant(1))
-        self.compiled_commit.prepare_ahead()
+        if not on_tpu(self._strategy):  # whose compiler has its turn when a graph runs
+            self.compiled_micro_steps.prepare_ahead(batches, tf.constant(1))
+        self.compiled_commit.prepare_ahead(compiles=not on_tpu(self._strategy))
         return micro_step
 
     def _accumulate(self, batches: Any, count: tf.Tensor) -> None:

@@ -101,6 +101,7 @@ class Session:
         cache = self._graph_cache()  # in the scope each strategy would be the current one
         with devices.strategy.scope():
             self.step = Step(window, devices.strategy, xla=devices.xla, eager=config.debug.eager, cache=cache)
+            self.step.compile_kept()
             self.evaluator = self._evaluator(data.watched)
             both = data.val is not None and data.test is not None
             self.tester = self._evaluator("test") if both else None  # at the end, of the best state
@@ -113,6 +114,7 @@ class Session:
             keep_hours=config.checkpoint.keep_hours,
             facts=self._facts,
             writes=devices.chief,
+            cache=cache,
         )
         self.resumed = self.restore()
         self.started = None if self.resumed else begin_with_weights(config, window)
@@ -197,18 +199,19 @@ class Session:
     def open_trackers(self) -> None:
         """Opens what the metrics are written to beside metrics.jsonl: TensorBoard and the service of log.tracker."""
         folder = self.run_folder.path
-        events = Events(folder / "tensorboard", dict(flat(to_mapping(self.config))))
-        self.logbook.trackers = [events]
-        self.logbook.trackers += open_service(self.config, folder)
-        if self.done == 0 and self.config.log.images and self.data.image_shape:
-            events.images(
-                "first images, augmented", first_images(self.data, self.config.log.images, self.recovery.seed)
-            )
+        self.events = Events(folder / "tensorboard", dict(flat(to_mapping(self.config))))
+        self.logbook.trackers = [self.events, *open_service(self.config, folder)]
 
     def prepare_step(self, batches: Any) -> None:
-        """Makes the graph of the micro-step, and says what its precision costs on this machine."""
+        """Makes the graph of the micro-step, and says what its precision costs on this machine.
+
+        While it is compiled, the chief of a new run draws the first images.
+        """
         micro_step = self.step.prepare(batches)
         tell_emulation(micro_step, self.config.precision, compiled=not (self.devices.xla or self.step.eager))
+        if self.devices.chief and self.done == 0 and self.config.log.images and self.data.image_shape:
+            images = first_images(self.data, self.config.log.images, self.recovery.seed)
+            self.events.images("first images, augmented", images)
 
     def measure_workspace(self, batches: Iterator[Any]) -> None:
         """Measures the workspaces of a micro-step, which changes nothing. Does nothing under a memory limit.

@@ -14,6 +14,7 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.engine import graph_cache
+from accumtrain.engine.checkpoint import Checkpoints
 from accumtrain.engine.ema import MovingAverage
 from accumtrain.engine.graph_cache import GraphCache
 from accumtrain.engine.graph_optimizer import NO_GRAPH_OPTIMIZER, CompiledFunction
@@ -81,6 +82,42 @@ def test_a_second_start_traces_nothing_and_gives_the_same_bits(case, together, t
     assert traced_again == 0
     assert first == plain
     assert second == plain
+
+
+def test_only_a_kept_graph_is_compiled_before_there_are_batches(tmp_path):
+    """Where none is kept the micro-step is traced first, as the commit of some optimizers asks what that found."""
+    state, started = fill(tmp_path / "kept"), []
+    for folder in ("none", "kept"):
+        window = new_window()
+        step = Step(window, cache=make_cache(tmp_path / folder, window))
+        step.compile_kept()
+        assert step.compiled_commit.experimental_get_tracing_count() == 0
+        started.append(step)
+    stream = batches()
+    for _ in range(UPDATES):
+        started[1].accumulate(stream, STEPS)
+        started[1].commit()
+    assert started[1].compiled_commit.experimental_get_tracing_count() == 0
+    assert state == b"".join(np.asarray(each).tobytes() for each in window.all_variables)
+
+
+def test_the_graph_that_saves_is_kept(tmp_path, monkeypatch):
+    def cannot_be_traced(checkpoints, prefix):
+        raise AssertionError
+
+    cannot_be_traced.__name__ = "_save_graph"  # by which it is found
+    for folder in ("first", "second"):
+        window = new_window()
+        cache = make_cache(tmp_path / "cache", window)
+        with Checkpoints(tmp_path / folder, window, keep=1, cache=cache) as checkpoints:
+            assert checkpoints.save_if_best(0.25, 0.5)
+        monkeypatch.setattr(Checkpoints, "_save_graph", cannot_be_traced)
+    saved = [next((tmp_path / folder / "best" / "step-0").glob("state.data*")) for folder in ("first", "second")]
+    assert saved[0].read_bytes() == saved[1].read_bytes()
+    monkeypatch.undo()
+    with Checkpoints(tmp_path / "second", new_window(), keep=1) as checkpoints:
+        assert checkpoints.restore() is not None
+        assert checkpoints.best == {"loss": 0.25, "accuracy": 0.5}
 
 
 @pytest.mark.slow

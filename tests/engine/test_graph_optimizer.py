@@ -1,12 +1,14 @@
-"""The settings of the graph optimizer hold for one function in one thread and leave no trace."""
+"""The settings of the graph optimizer hold for one function in one thread; what is compiled ahead does not run."""
 
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 
 import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf.config_pb2 import ConfigProto
+from tensorflow.python.eager.cancellation import CancellationManager
 from tensorflow.python.eager.context import context
 
 from accumtrain.engine.graph_optimizer import FUSION_ONLY, NO_GRAPH_OPTIMIZER, CompiledFunction
@@ -64,6 +66,66 @@ def test_traced_ahead_once_while_another_runs_under_its_own_settings():
     assert ahead(tf.constant(1)).numpy() == 2
     assert sorted(seen) == [False, True, True]
     assert ahead.experimental_get_tracing_count() == 1
+
+
+@pytest.fixture(params=[1, 2], ids=["one replica", "two replicas"])
+def strategy(request):
+    devices = [f"CPU:{number}" for number in range(request.param)]
+    return tf.distribute.MirroredStrategy(devices) if request.param > 1 else tf.distribute.get_strategy()
+
+
+def test_what_is_compiled_ahead_does_not_run(strategy):
+    with strategy.scope():
+        ran = tf.Variable(0, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+    numbers = iter(strategy.experimental_distribute_dataset(tf.data.Dataset.range(8).batch(2)))
+
+    def function(numbers):
+        strategy.run(lambda _: ran.assign_add(1), args=(next(numbers),))
+
+    compiled = CompiledFunction(function, FUSION_ONLY)
+    compiled.prepare_ahead(numbers)
+    compiled.prepare(numbers)  # waits for it
+    assert ran.numpy() == 0
+    compiled(numbers)
+    assert ran.numpy() == 1
+    assert compiled.experimental_get_tracing_count() == 1
+    (first, *_) = strategy.experimental_local_results(next(numbers))
+    assert first.numpy()[0] == 2  # a call has taken the batch of 0 and 1
+
+
+@pytest.mark.parametrize("compiles", [True, False])
+def test_an_operation_without_a_kernel_is_met_where_the_graph_is_compiled(compiles):
+    def function(x):
+        return tf.raw_ops.NcclAllReduce(input=x, reduction="sum", num_devices=1, shared_name="")
+
+    compiled = CompiledFunction(function, NO_GRAPH_OPTIMIZER)
+    compiled.prepare_ahead(tf.constant(1.0), compiles=compiles)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="NcclAllReduce") if compiles else nullcontext():
+        compiled.prepare(tf.constant(1.0))
+
+
+def test_a_call_that_runs_although_it_is_cancelled_is_an_error(monkeypatch):
+    monkeypatch.setattr(CancellationManager, "start_cancel", lambda manager: None)
+    compiled = CompiledFunction(lambda x: x + 1, NO_GRAPH_OPTIMIZER)
+    compiled.prepare_ahead(tf.constant(1))
+    with pytest.raises(RuntimeError, match="ran although its call was cancelled"):
+        compiled(tf.constant(1))
+
+
+def test_what_is_started_ahead_is_done_in_turn():
+    order, may_end = [], threading.Event()
+
+    def function(x):
+        assert may_end.wait(60)
+        order.append(int(x.dtype.size))
+        return x + 1
+
+    compiled = CompiledFunction(function, NO_GRAPH_OPTIMIZER)
+    compiled.prepare_ahead(tf.constant(1, tf.int64))
+    compiled.prepare_ahead(tf.constant(1, tf.int32))
+    may_end.set()
+    compiled.prepare(tf.constant(1, tf.int32))
+    assert order == [8, 4]
 
 
 def test_an_error_ahead_comes_out_of_the_call():
