@@ -101,7 +101,6 @@ class Session:
         cache = self._graph_cache()  # in the scope each strategy would be the current one
         with devices.strategy.scope():
             self.step = Step(window, devices.strategy, xla=devices.xla, eager=config.debug.eager, cache=cache)
-            self.step.compile_kept()
             self.evaluator = self._evaluator(data.watched)
             both = data.val is not None and data.test is not None
             self.tester = self._evaluator("test") if both else None  # at the end, of the best state
@@ -117,6 +116,8 @@ class Session:
             cache=cache,
         )
         self.resumed = self.restore()
+        if self.done < total:
+            self.step.compile_kept()
         self.started = None if self.resumed else begin_with_weights(config, window)
         self._check_workers_agree()
         run.truncate(self.done)
