@@ -120,7 +120,7 @@ def _check_eager(config: Config, job: Job) -> None:
     limit, least = config.device.memory_limit_mb, config.model.policies[-1]
     if job.measures_graphs:
         raise ConfigError(
-            f"debug.eager=true and job={job.name}: only compiled micro-steps are measured; leave debug.eager out"
+            f"debug.eager=true and job={job.name}: it looks at compiled micro-steps alone; leave debug.eager out"
         )
     for measured, given, remedy in (
         (config.accum.is_auto, "accum.steps=auto", "give a number of micro-batches, accum.steps=<number>"),

@@ -232,8 +232,8 @@ class DebugConfig:
     """For finding mistakes in a model.
 
     `eager`: micro-steps run without graphs, slowly, so that a debugger and prints work inside layers.
-    Refused with what measures compiled ones: job=bench, plan and memory, accum.steps=auto, a number for model.memory
-    and, on a CPU, device.memory_limit_mb.
+    Refused with what looks at compiled ones: job=bench, memory, plan and verify, accum.steps=auto, a number for
+    model.memory and, on a CPU, device.memory_limit_mb.
     """
 
     eager: bool = False

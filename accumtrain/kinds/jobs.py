@@ -35,7 +35,7 @@ class Job:
         continues_run_config: its configuration is that of the run, changed by the overrides of its command only.
         probed: a probe may check before the job starts that it fits into the memory.
         trains: it begins or continues the run in its folder.
-        measures_graphs: it measures compiled micro-steps alone, so it can't go with debug.eager.
+        measures_graphs: it measures or checks compiled micro-steps alone, so it can't go with debug.eager.
         chooses_kernels: the kernels of the CPU may be timed first, and the faster ones are used.
         in_children: child processes do the work, or none is needed; this process does not import TensorFlow.
         told_in_full: all of its result is on the screen, so a file that can't be written is no error.
@@ -149,6 +149,7 @@ JOBS.add(
         "accumtrain.jobs.verify:run",
         "verify.json",
         "Proves on this machine that memory policies and accumulation are exact.",
+        measures_graphs=True,
         chooses_kernels=True,
         without_effect=("model.memory",),
     ),

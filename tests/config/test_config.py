@@ -258,10 +258,11 @@ MISTAKES = [
     ("job=plan device=tpu device.memory_limit_mb=300", "a CPU or GPU, not of device=tpu"),
     (
         "debug.eager=true job=bench",
-        "debug.eager=true and job=bench: only compiled micro-steps are measured; leave debug",
+        "debug.eager=true and job=bench: it looks at compiled micro-steps alone; leave debug",
     ),
     ("debug.eager=true job=plan", "debug.eager=true and job=plan"),
     ("debug.eager=true job=memory", "debug.eager=true and job=memory"),
+    ("debug.eager=true job=verify", "debug.eager=true and job=verify"),
     ("debug.eager=true accum=auto", "debug.eager=true and accum.steps=auto: a probe compiles micro-steps"),
     (
         "debug.eager=true job=lr accum=auto",
