@@ -10,7 +10,10 @@ import tensorflow as tf
 from tensorflow.core.protobuf.config_pb2 import ConfigProto
 from tensorflow.python.eager.cancellation import CancellationManager
 from tensorflow.python.eager.context import context
+from tensorflow.python.eager.execute import execute_with_cancellation
 
+from accumtrain.engine import graph_optimizer
+from accumtrain.engine.graph_cache import GraphCache
 from accumtrain.engine.graph_optimizer import FUSION_ONLY, NO_GRAPH_OPTIMIZER, CompiledFunction
 
 
@@ -112,20 +115,46 @@ def test_a_call_that_runs_although_it_is_cancelled_is_an_error(monkeypatch):
         compiled(tf.constant(1))
 
 
-def test_what_is_started_ahead_is_done_in_turn():
-    order, may_end = [], threading.Event()
+def test_compiled_ahead_under_the_settings_of_a_call(monkeypatch):
+    """Under others it would be compiled once more when it is called."""
+    seen = []
 
+    def execute(name, outputs, inputs, attributes, *others):
+        seen.append(dict(zip(attributes[::2], attributes[1::2], strict=True)))
+        return execute_with_cancellation(name, outputs, inputs, attributes, *others)
+
+    monkeypatch.setattr(graph_optimizer, "execute_with_cancellation", execute)
+    compiled = CompiledFunction(lambda x: x + 1, NO_GRAPH_OPTIMIZER)
+    compiled.prepare_ahead(tf.constant(1))
+    compiled.prepare(tf.constant(1))
+    (attributes,) = seen
+    assert ConfigProto.FromString(attributes["config_proto"]).graph_options.rewrite_options.disable_meta_optimizer
+
+
+def test_what_is_started_ahead_waits_for_what_was_started_before():
     def function(x):
-        assert may_end.wait(60)
-        order.append(int(x.dtype.size))
+        if x.dtype == tf.int64:
+            raise ValueError("no")
         return x + 1
 
     compiled = CompiledFunction(function, NO_GRAPH_OPTIMIZER)
     compiled.prepare_ahead(tf.constant(1, tf.int64))
     compiled.prepare_ahead(tf.constant(1, tf.int32))
-    may_end.set()
-    compiled.prepare(tf.constant(1, tf.int32))
-    assert order == [8, 4]
+    with pytest.raises(ValueError, match="no"):
+        compiled.prepare(tf.constant(1, tf.int32))
+
+
+def test_where_nothing_is_kept_nothing_is_traced_for_it(tmp_path):
+    traced = []
+
+    def function(x):
+        traced.append(x.dtype)
+        return {"y": x + 1}
+
+    compiled = CompiledFunction(function, NO_GRAPH_OPTIMIZER, GraphCache({}, [], tmp_path))
+    compiled.compile_kept_ahead(tf.constant(1, tf.int64))
+    compiled.prepare(tf.constant(1, tf.int32))  # waits for it
+    assert traced == [tf.int32]
 
 
 def test_an_error_ahead_comes_out_of_the_call():
