@@ -88,11 +88,14 @@ class CompiledFunction:
     def function_for(self, *arguments: Any) -> Any:
         """What a call with arguments like these runs, with its `name` and `captured_inputs`."""
         self._wait()
+        return self._function_for(*arguments)
+
+    def _function_for(self, *arguments: Any) -> Any:
         return self._from_cache(*arguments) or self._trace(*arguments)
 
     def _compile(self, *arguments: Any) -> None:
         """Compiles the graph without running it: TensorFlow does that before it looks whether a call is cancelled."""
-        function = self._from_cache(*arguments) or self._trace(*arguments)
+        function = self._function_for(*arguments)
         inputs = [*tf.nest.flatten(arguments, expand_composites=True), *function.captured_inputs]
         name, outputs = tf.compat.as_str(function.name), len(function.outputs)
         cancelled = CancellationManager()

@@ -115,9 +115,10 @@ class Step:
         if self.eager:
             return None
         micro_step = self.compiled_micro_steps.prepare(batches, tf.constant(1))
-        if not on_tpu(self._strategy):  # whose compiler has its turn when a graph runs
+        compiles = not on_tpu(self._strategy)  # a TPU's compiler has its turn when a graph runs
+        if compiles:
             self.compiled_micro_steps.prepare_ahead(batches, tf.constant(1))
-        self.compiled_commit.prepare_ahead(compiles=not on_tpu(self._strategy))
+        self.compiled_commit.prepare_ahead(compiles=compiles)
         return micro_step
 
     def _accumulate(self, batches: Any, count: tf.Tensor) -> None:
