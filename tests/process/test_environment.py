@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from contextvars import Context
 from types import SimpleNamespace
 
@@ -66,6 +67,15 @@ def test_garbage_is_looked_for_as_before_but_not_in_tensorflow(before, enabled, 
     script = GARBAGE.format(before=before, enabled=enabled, frozen=frozen)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_start_of_a_process_lies_between_its_command_and_its_first_line():
+    code = "import time; begun = time.time(); from accumtrain.process.environment import process_started as started"
+    called = time.time()
+    printed = subprocess.check_output([sys.executable, "-c", f"{code}; print(started(), begun)"], text=True)
+    started, begun = map(float, printed.split())
+    tick = 0.02  # Linux counts in hundredths of a second
+    assert called - tick <= started <= begun + tick
 
 
 def test_settings_of_kernels_are_the_users_own(monkeypatch):
