@@ -34,6 +34,11 @@ class MovingAverage(tf.Module):
         self.averages = [tf.Variable(weight, trainable=False, name="average") for weight in self.weights]
         self._blend_one = PerShapeFunction(self._blend)
 
+    def begin(self) -> None:
+        """Sets the averages to the weights."""
+        for average, weight in zip(self.averages, self.weights, strict=True):
+            average.assign(weight)
+
     def update(self, step: tf.Tensor) -> None:
         """Updates the averages by the current weights. `step`: number of updates before this one, an int64 scalar."""
         shares = {dtype: self._share(step, dtype) for dtype in {weight.dtype for weight in self.weights}}

@@ -79,7 +79,8 @@ class Session:
             total = total_steps(config, data.train.size)
             with devices.watch, in_user_words(config, data, devices.replicas, devices.workers):
                 config = _with_steps_for_all(config, devices, steps)
-                window = build_window(config, data, total, devices.strategy)
+                own = may_be_kept(config, devices)  # foreign code may read its weights as soon as it has made them
+                window = build_window(config, data, total, devices.strategy, draws=not own)
                 session = cls(config, run, data, devices, window, total)
                 with closing(session.logbook):
                     yield session
@@ -118,6 +119,8 @@ class Session:
         self.resumed = self.restore()
         if self.done < total:
             self.step.compile_kept()
+        if not self.resumed:
+            self._draw_weights()  # which a continued run does not need
         self.started = None if self.resumed else begin_with_weights(config, window)
         self._check_workers_agree()
         run.truncate(self.done)
@@ -213,6 +216,13 @@ class Session:
         if self.devices.chief and self.done == 0 and self.config.log.images and self.data.image_shape:
             images = first_images(self.data, self.config.log.images, self.recovery.seed)
             self.events.images("first images, augmented", images)
+
+    def _draw_weights(self) -> None:
+        """Draws the weights that `opened` has left at zero; averages begin with them."""
+        with self.devices.strategy.scope():
+            self.window.model.draw_weights()
+            if self.window.ema is not None:
+                self.window.ema.begin()
 
     def measure_workspace(self, batches: Iterator[Any]) -> None:
         """Measures the workspaces of a micro-step, which changes nothing. Does nothing under a memory limit.

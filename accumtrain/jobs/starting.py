@@ -93,8 +93,7 @@ def begin_with_weights(config: Config, window: Window) -> Started | None:
             "weights of the same architecture"
         )
     if window.ema is not None:
-        for average, weight in zip(window.ema.averages, window.ema.weights, strict=True):
-            average.assign(weight)
+        window.ema.begin()
     return started
 
 

@@ -17,6 +17,9 @@ from accumtrain.engine.evaluator import Evaluator
 from accumtrain.errors import CheckpointError, ConfigError, DataError, Preempted
 from accumtrain.jobs import dispatch, session
 from accumtrain.jobs.dispatch import run
+from accumtrain.jobs.train import Training
+from accumtrain.models.layers import Initializer
+from accumtrain.process.interrupt import StopSignals
 from accumtrain.process.program import own_program
 from accumtrain.runs.run import Run
 from accumtrain.shell.workers import start_workers
@@ -195,6 +198,29 @@ def test_a_kill_before_the_first_update_begins_again(config, tmp_path):
         run(config("run.walltime=0:01"))  # a second: the process is older
     assert (tmp_path / "runs/one/checkpoints/step-0/manifest.json").exists()
     assert run(config())["step"] == 2
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["own", "foreign"])
+def test_a_run_begins_with_drawn_weights_and_a_continued_one_draws_none(config, tmp_path, monkeypatch, own):
+    """Foreign code draws its weights as it likes, and a continued run does not hinder it."""
+    drawn, draw = [], Initializer._add
+    monkeypatch.setattr(Initializer, "_add", lambda *arguments: drawn.append(draw(*arguments)))
+    monkeypatch.setattr(session, "may_be_kept", lambda config, devices: own)
+    monkeypatch.setattr(session, "user_cache", lambda: tmp_path / "cache")
+    with StopSignals(), Training.opened(config("ema.decay=0.9")) as begun:
+        kernels = [each for path, each in begun.window.model.named.items() if path.endswith("kernel")]
+        assert len(drawn) == len(kernels)
+        assert all(np.any(kernel) for kernel in kernels)
+        for average, weight in zip(begun.window.ema.averages, begun.window.variables_, strict=True):
+            np.testing.assert_array_equal(average, weight)
+        begun.checkpoints.save()
+        begun.checkpoints.wait()
+        saved = {path: each.numpy() for path, each in begun.window.model.named.items()}
+    drawn.clear()
+    with StopSignals(), Training.opened(config("ema.decay=0.9")) as continued:
+        assert len(drawn) == (0 if own else len(kernels))
+        for path, value in saved.items():
+            np.testing.assert_array_equal(continued.window.model.named[path], value)
 
 
 def test_a_jump_of_the_rate_is_told(config, trained, capsys):
