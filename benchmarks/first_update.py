@@ -1,12 +1,12 @@
-"""Seconds to the first update, and of the processor for the whole job: a first start beside a second one.
+"""Seconds to the first update, and of the processor for the whole job: a first start, a second, a continued run.
 
     .venv/bin/python benchmarks/first_update.py --repeats 3                        # about ten minutes
     .venv/bin/python benchmarks/first_update.py --before ../accumtrain-before      # beside another checkout
 
-The first start has an empty cache folder, the second finds the graphs that the first has kept. Both train the same
-update, take turns, and must leave the same bytes. The micro-batch is small, so that little of the time is training.
-Processor time is what to compare on a busy machine; it counts the evaluation, the checkpoints and the end of the
-process, too.
+The first start has an empty cache folder, the second finds the graphs that the first has kept, and so does the run
+that is continued from its update 0. All train the same update, take turns, and must leave the same bytes. The
+micro-batch is small, so that little of the time is training. Processor time is what to compare on a busy machine; it
+counts the evaluation, the checkpoints and the end of the process, too.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import argparse
 import hashlib
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -40,43 +41,50 @@ class Start:
     state: str
 
 
-def start(case: str, checkout: Path, cache: Path) -> Start:
-    """Trains one update in a process of its own, with the code of `checkout`."""
-    with tempfile.TemporaryDirectory() as scratch:
-        command = [sys.executable, "-m", "accumtrain", *CASES[case], *SMALL, f"run.dir={scratch}", "run.name=run"]
-        environment = {**os.environ, "PYTHONPATH": str(checkout.absolute()), "XDG_CACHE_HOME": str(cache)}
-        # python -m looks into the current folder first
-        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, cwd=checkout.absolute())
-        _, code, used = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(code)
-        if process.returncode != 0:
-            raise SystemExit(f"{' '.join(command)}: exit code {process.returncode}")
-        run = Path(scratch) / "run"
-        summary = json.loads((run / "summary.json").read_text())
-        (state,) = (run / "checkpoints" / "step-1").glob("state.data*")
-        return Start(
-            summary["seconds_to_first_update"],
-            used.ru_utime + used.ru_stime,
-            summary["memory"]["rss_peak_bytes"] / 2**20,
-            hashlib.sha256(state.read_bytes()).hexdigest(),
-        )
+def start(case: str, checkout: Path, cache: Path, run: Path) -> Start:
+    """Trains one update in a process of its own, with the code of `checkout`, or continues the run to its end."""
+    place = (f"run.dir={run.parent}", f"run.name={run.name}")
+    command = [sys.executable, "-m", "accumtrain", *CASES[case], *SMALL, *place]
+    environment = {**os.environ, "PYTHONPATH": str(checkout.absolute()), "XDG_CACHE_HOME": str(cache)}
+    # python -m looks into the current folder first
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, cwd=checkout.absolute())
+    _, code, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(code)
+    if process.returncode != 0:
+        raise SystemExit(f"{' '.join(command)}: exit code {process.returncode}")
+    summary = json.loads((run / "summary.json").read_text())
+    (state,) = (run / "checkpoints" / "step-1").glob("state.data*")
+    return Start(
+        summary["seconds_to_first_update"],
+        used.ru_utime + used.ru_stime,
+        summary["memory"]["rss_peak_bytes"] / 2**20,
+        hashlib.sha256(state.read_bytes()).hexdigest(),
+    )
+
+
+def go_back(run: Path) -> None:
+    """Leaves the checkpoint of update 0 alone, as if the run had been stopped then."""
+    for later in ("step-1", "best"):
+        shutil.rmtree(run / "checkpoints" / later)
 
 
 def compare(case: str, repeats: int, before: Path | None) -> None:
     """Prints a row for each kind of start: the median of its repeats, and the least, as others share the machine."""
     found: dict[str, list[Start]] = {}
     for _ in range(repeats):
-        with tempfile.TemporaryDirectory() as cache:
+        with tempfile.TemporaryDirectory() as cache, tempfile.TemporaryDirectory() as scratch:
             if before is not None:
-                found.setdefault("before", []).append(start(case, before, Path(cache)))
+                found.setdefault("before", []).append(start(case, before, Path(cache), Path(scratch) / "before"))
             for name in ("first", "second"):
-                found.setdefault(name, []).append(start(case, OURS, Path(cache)))
+                found.setdefault(name, []).append(start(case, OURS, Path(cache), Path(scratch) / name))
+            go_back(Path(scratch) / "second")
+            found.setdefault("continued", []).append(start(case, OURS, Path(cache), Path(scratch) / "second"))
     if len({each.state for starts in found.values() for each in starts}) > 1:
         raise SystemExit(f"{case}: the starts do not leave the same bytes")
     for name, starts in found.items():
         seconds, processor = [each.first_update for each in starts], [each.processor for each in starts]
         print(
-            f"{case:<10} {name:<7} first update {statistics.median(seconds):5.1f} s (least {min(seconds):4.1f}), "
+            f"{case:<10} {name:<9} first update {statistics.median(seconds):5.1f} s (least {min(seconds):4.1f}), "
             f"processor {statistics.median(processor):5.1f} s (least {min(processor):4.1f}), "
             f"resident {statistics.median(each.resident_mb for each in starts):5.0f} MB",
             flush=True,

@@ -96,11 +96,16 @@ def check_whole(saved: Saved) -> dict[str, Any]:
 def load_into(checkpoint: tf.train.Checkpoint, saved: Saved) -> None:
     """Restores all objects of `checkpoint`. The files may hold more.
 
+    TensorFlow reads all values before it writes one, which would take the memory of all variables twice. So that of the
+    variables is freed first, and after an error they have no values. Those of several replicas keep theirs.
+
     Raises:
         CheckpointError: the files belong to another model, or can't be read.
         ChangedError: they are not those that were found.
         tf.errors.ResourceExhaustedError: memory has run out.
     """
+    for variable in _variables(checkpoint):
+        tf.raw_ops.AssignVariableOp(resource=variable.handle, value=tf.zeros([0], variable.dtype))
     try:
         checkpoint.read(saved.prefix).expect_partial().assert_existing_objects_matched()
     except tf.errors.DataLossError as error:
@@ -118,6 +123,14 @@ def load_into(checkpoint: tf.train.Checkpoint, saved: Saved) -> None:
     except tf.errors.OpError as error:
         reason = str(error).strip().splitlines()[0]
         raise CheckpointError(f"checkpoint {saved.path} can't be read: {reason}; run the same command again") from error
+
+
+def _variables(checkpoint: tf.train.Checkpoint) -> Iterator[tf.Variable]:
+    """The variables below a checkpoint that one replica has, those in variables of Keras too."""
+    for found in tf.train.TrackableView(checkpoint).descendants():
+        variable = found if isinstance(found, tf.Variable) else getattr(found, "value", None)
+        if isinstance(variable, tf.Variable) and not isinstance(variable, tf.distribute.DistributedValues):
+            yield variable
 
 
 class TensorReader:

@@ -16,10 +16,9 @@ from accumtrain.data.pipeline import Share, distributed, train_batches
 from accumtrain.data.source import Data
 from accumtrain.devices.found import Devices
 from accumtrain.devices.resolve import resolve
-from accumtrain.engine.build_window import build_window
 from accumtrain.engine.step import Step
 from accumtrain.errors import ConfigError
-from accumtrain.jobs.starting import begin_with_weights
+from accumtrain.jobs.starting import window_with_weights
 from accumtrain.optim.rate_schedules import exponential_schedule
 from accumtrain.planning.auto_steps import with_accum_steps_resolved
 from accumtrain.planning.tensorflow_errors import in_user_words
@@ -75,8 +74,7 @@ def _rise(config: Config, data: Data, devices: Devices) -> RangeTest:
     def stream(share: Share) -> tf.data.Dataset:
         return train_batches(data, batch=micro_batch * devices.replicas, first=0, seed=config.run.seed, share=share)
 
-    window = build_window(config, data, options.updates, devices.strategy)
-    begin_with_weights(config, window)
+    window = window_with_weights(config, data, options.updates, devices.strategy)
     window.schedule = exponential_schedule(options.low / base, options.high / base, options.updates)
     with devices.strategy.scope():
         step = Step(window, devices.strategy, xla=devices.xla, eager=config.debug.eager)

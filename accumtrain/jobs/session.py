@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ from accumtrain.devices.resolve import resolve
 from accumtrain.engine.all_reduce import same_on_all_replicas, values_of_workers
 from accumtrain.engine.build_window import build_window
 from accumtrain.engine.checkpoint import Checkpoints
+from accumtrain.engine.checkpoint_files import best_first
 from accumtrain.engine.emulation import tell_emulation
 from accumtrain.engine.evaluator import Evaluator
 from accumtrain.engine.graph_cache import GraphCache
@@ -34,7 +35,7 @@ from accumtrain.engine.window import Window
 from accumtrain.errors import CheckpointError
 from accumtrain.jobs.first_images import first_images
 from accumtrain.jobs.recovery import Recovery, warn_of_rate_jump
-from accumtrain.jobs.starting import begin_with_weights, digest
+from accumtrain.jobs.starting import begin_with_weights, digest, read_weights
 from accumtrain.jobs.summary import batch_sizes, results, speed_and_memory
 from accumtrain.planning.auto_steps import with_accum_steps_resolved
 from accumtrain.planning.kernel_choice import record_kernels
@@ -79,9 +80,11 @@ class Session:
             total = total_steps(config, data.train.size)
             with devices.watch, in_user_words(config, data, devices.replicas, devices.workers):
                 config = _with_steps_for_all(config, devices, steps)
-                own = may_be_kept(config, devices)  # foreign code may read its weights as soon as it has made them
-                window = build_window(config, data, total, devices.strategy, draws=not own)
-                session = cls(config, run, data, devices, window, total)
+                weights = None if best_first(run.checkpoints) else read_weights(config)  # in the memory of the window
+                foreign = not may_be_kept(config, devices)  # its code may read weights as soon as it has made them
+                window = build_window(config, data, total, devices.strategy, draws=foreign)
+                session = cls(config, run, data, devices, window, total, weights)
+                del weights
                 with closing(session.logbook):
                     yield session
 
@@ -93,6 +96,7 @@ class Session:
         devices: Devices,
         window: Window,
         total: int,
+        weights: Mapping[str, Any] | None,
     ):
         self.config, self.run_folder, self.data, self.devices, self.window = config, run, data, devices, window
         self.recovery = Recovery(config.run, window)
@@ -121,7 +125,7 @@ class Session:
             self.step.compile_kept()
         if not self.resumed:
             self._draw_weights()  # which a continued run does not need
-        self.started = None if self.resumed else begin_with_weights(config, window)
+        self.started = None if self.resumed else begin_with_weights(config, window, weights)
         self._check_workers_agree()
         run.truncate(self.done)
         self.logbook = Logbook(run, config.batch_size, data.train.size, self.evaluator.names)

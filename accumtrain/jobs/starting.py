@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import google_crc32c
+import numpy as np
 import tensorflow as tf
 
 from accumtrain.config.convert import from_mapping
 from accumtrain.config.schema import Config
 from accumtrain.console import say, table
+from accumtrain.data.source import Data
+from accumtrain.engine.build_window import build_window
 from accumtrain.engine.checkpoint_files import again_if_changed, best_first, find_whole
 from accumtrain.engine.window import Window
 from accumtrain.errors import ConfigError
@@ -75,8 +79,39 @@ def digest(config: Config) -> dict[str, Any]:
     return {KEY: f"crc32c {' '.join(sums)}"}
 
 
-def begin_with_weights(config: Config, window: Window) -> Started | None:
+def read_weights(config: Config) -> Mapping[str, Any] | None:
+    """The arrays of the run that model.weights names, by path; None if it names a file, or nothing.
+
+    It builds that run's model. Called before the window is built, this takes none of a memory limit beside the window.
+
+    Raises:
+        AccumtrainError: there is no such run, or its checkpoints can't be read.
+    """
+    place = place_of_weights(config)
+    if place is None or place.is_file():
+        return None
+    values = read_config(place / "config.yaml")
+    values["run"] = {**values["run"], "dir": str(place.parent), "name": place.resolve().name}
+    source = from_mapping(values)
+    with tf.device("CPU"):
+        images, fingerprint = trained_images(source)
+        model, _ = trained_model(source, images, fingerprint)
+        paths, arrays = list(model.named), [np.array(variable) for variable in model.named.values()]  # copies
+        del model
+        gc.collect()  # frees its memory, as a model's objects refer to each other
+        if config.model.policy != source.model.policy and config.model.policy in source.model.policies:
+            # a RevNet has other paths under another policy, in the same order
+            spec = ModelSpec(images.shape, len(images.class_names), source.precision, source.run.seed, draws=False)
+            paths = list(build_model(replace(source.model.with_policy(config.model.policy), freeze=[]), spec).named)
+            gc.collect()
+    return dict(zip(paths, arrays, strict=True))
+
+
+def begin_with_weights(config: Config, window: Window, arrays: Mapping[str, Any] | None = None) -> Started | None:
     """Loads model.weights into a window at update 0; the averages of ema.decay begin with them, too.
+
+    Args:
+        arrays: what `read_weights` has returned, if it was called.
 
     Raises:
         ConfigError: there are no such weights, or none of them fits the model.
@@ -85,7 +120,10 @@ def begin_with_weights(config: Config, window: Window) -> Started | None:
     place = place_of_weights(config)
     if place is None:
         return None
-    started = start_from(window.model, _arrays(place, window, config.model.policy))
+    if arrays is None:
+        arrays = _read_file(place, window) if place.is_file() else read_weights(config)
+    assert arrays is not None, "it is a run"
+    started = start_from(window.model, arrays)
     if not started.loaded:
         path, reason = next(iter(started.left.items()))
         raise ConfigError(
@@ -97,25 +135,21 @@ def begin_with_weights(config: Config, window: Window) -> Started | None:
     return started
 
 
-def _arrays(place: Path, window: Window, memory: str) -> Mapping[str, Any]:
-    if place.is_file():
-        # Keras takes a second to import, and no other run needs it
-        from accumtrain.models.keras_model import KerasModel
-        from accumtrain.models.keras_weights import read_keras_file
+def window_with_weights(config: Config, data: Data, total_steps: int, strategy: tf.distribute.Strategy) -> Window:
+    """Builds all state of a run, at update 0, with model.weights loaded. Raises what `begin_with_weights` raises."""
+    arrays = read_weights(config)
+    window = build_window(config, data, total_steps, strategy)
+    begin_with_weights(config, window, arrays)
+    return window
 
-        assert isinstance(window.model, KerasModel), "place_of_weights refuses others"
-        return read_keras_file(place, window.model.whole())
-    source = read_config(place / "config.yaml")
-    source["run"] = {**source["run"], "dir": str(place.parent), "name": place.resolve().name}
-    config = from_mapping(source)
-    with tf.device("CPU"):
-        images, fingerprint = trained_images(config)
-        model, _ = trained_model(config, images, fingerprint)
-        # a RevNet has other paths under another policy, in the same order
-        policy = memory if memory in config.model.policies else config.model.policy
-        spec = ModelSpec(images.shape, len(images.class_names), config.precision, config.run.seed, draws=False)
-        paths = build_model(replace(config.model.with_policy(policy), freeze=[]), spec).named
-        return {path: variable.numpy() for path, variable in zip(paths, model.named.values(), strict=True)}
+
+def _read_file(place: Path, window: Window) -> Mapping[str, Any]:
+    # Keras takes a second to import, and no other run needs it
+    from accumtrain.models.keras_model import KerasModel
+    from accumtrain.models.keras_weights import read_keras_file
+
+    assert isinstance(window.model, KerasModel), "place_of_weights refuses others"
+    return read_keras_file(place, window.model.whole())
 
 
 def show_start(config: Config, started: Started, window: Window, folder: Path, *, writes: bool) -> None:

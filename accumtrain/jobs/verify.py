@@ -18,7 +18,6 @@ from accumtrain.data.pipeline import train_batches
 from accumtrain.data.source import Data
 from accumtrain.devices.found import Devices
 from accumtrain.devices.resolve import resolve
-from accumtrain.engine.build_window import build_window
 from accumtrain.engine.checks.commit_check import check_commit
 from accumtrain.engine.checks.derivative_check import InFloat64, check_derivative, check_precision
 from accumtrain.engine.checks.evaluation_check import check_evaluation, is_random
@@ -31,7 +30,7 @@ from accumtrain.engine.checks.window_checks import Accumulated, WindowOfExamples
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
 from accumtrain.errors import ConfigError, VerificationError
-from accumtrain.jobs.starting import begin_with_weights
+from accumtrain.jobs.starting import window_with_weights
 from accumtrain.kinds.models import MODELS
 from accumtrain.kinds.optimizers import SgdConfig
 from accumtrain.models.path_patterns import rate_factors
@@ -104,8 +103,7 @@ def _checks(config: Config, data: Data, devices: Devices, examples: WindowOfExam
     bitwise = config.model.same_bits_in_every_graph
     own = config.with_accum_steps(examples.steps)
     total = total_steps(config, data.train.size)
-    window = build_window(own, data, total, devices.strategy)
-    begin_with_weights(own, window)
+    window = window_with_weights(own, data, total, devices.strategy)
     names, decayed = [variable.name.split(":")[0] for variable in window.variables_], window.model.decayed
     paths = window.model.trainable_paths
     factors = rate_factors(config.optim.rates, paths)
@@ -217,9 +215,7 @@ def _window_with(config: Config, data: Data, policy: str) -> Window:
     model = config.model.with_policy(policy)
     optim = SgdConfig(lr=1.0, weight_decay=0.0, momentum=0.0)
     config = replace(config, model=model, optim=optim)
-    window = build_window(config, data, 1, tf.distribute.get_strategy())
-    begin_with_weights(config, window)
-    return window
+    return window_with_weights(config, data, 1, tf.distribute.get_strategy())
 
 
 def _examples(config: Config, data: Data, devices: Devices) -> WindowOfExamples:
