@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -127,8 +128,9 @@ def load_into(checkpoint: tf.train.Checkpoint, saved: Saved) -> None:
 
 def _variables(checkpoint: tf.train.Checkpoint) -> Iterator[tf.Variable]:
     """The variables below a checkpoint that one replica has, those in variables of Keras too."""
+    keras = sys.modules.get("keras")  # a second to import, if nobody has
     for found in tf.train.TrackableView(checkpoint).descendants():
-        variable = found if isinstance(found, tf.Variable) else getattr(found, "value", None)
+        variable = found.value if keras is not None and isinstance(found, keras.Variable) else found
         if isinstance(variable, tf.Variable) and not isinstance(variable, tf.distribute.DistributedValues):
             yield variable
 
