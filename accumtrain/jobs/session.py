@@ -81,10 +81,10 @@ class Session:
             with devices.watch, in_user_words(config, data, devices.replicas, devices.workers):
                 config = _with_steps_for_all(config, devices, steps)
                 weights = None if best_first(run.checkpoints) else read_weights(config)  # in the memory of the window
-                foreign = not may_be_kept(config, devices)  # its code may read weights as soon as it has made them
-                window = build_window(config, data, total, devices.strategy, draws=foreign)
+                # code that is not accumtrain's may read weights as soon as it has made them
+                window = build_window(config, data, total, devices.strategy, draws=not may_be_kept(config, devices))
                 session = cls(config, run, data, devices, window, total, weights)
-                del weights
+                del weights  # which take as much memory as the model
                 with closing(session.logbook):
                     yield session
 
