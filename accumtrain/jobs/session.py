@@ -37,6 +37,7 @@ from accumtrain.jobs.first_images import first_images
 from accumtrain.jobs.recovery import Recovery, warn_of_rate_jump
 from accumtrain.jobs.starting import begin_with_weights, digest, read_weights
 from accumtrain.jobs.summary import batch_sizes, results, speed_and_memory
+from accumtrain.models.start import Started
 from accumtrain.planning.auto_steps import with_accum_steps_resolved
 from accumtrain.planning.kernel_choice import record_kernels
 from accumtrain.planning.tensorflow_errors import in_user_words
@@ -80,7 +81,7 @@ class Session:
             total = total_steps(config, data.train.size)
             with devices.watch, in_user_words(config, data, devices.replicas, devices.workers):
                 config = _with_steps_for_all(config, devices, steps)
-                weights = None if best_first(run.checkpoints) else read_weights(config)  # in the memory of the window
+                weights = None if best_first(run.checkpoints) else read_weights(config)  # before the window
                 # code that is not accumtrain's may read weights as soon as it has made them
                 window = build_window(config, data, total, devices.strategy, draws=not may_be_kept(config, devices))
                 session = cls(config, run, data, devices, window, total, weights)
@@ -123,9 +124,7 @@ class Session:
         self.resumed = self.restore()
         if self.done < total:
             self.step.compile_kept()
-        if not self.resumed:
-            self._draw_weights()  # which a continued run does not need
-        self.started = None if self.resumed else begin_with_weights(config, window, weights)
+        self.started = None if self.resumed else self._begin(weights)
         self._check_workers_agree()
         run.truncate(self.done)
         self.logbook = Logbook(run, config.batch_size, data.train.size, self.evaluator.names)
@@ -221,12 +220,13 @@ class Session:
             images = first_images(self.data, self.config.log.images, self.recovery.seed)
             self.events.images("first images, augmented", images)
 
-    def _draw_weights(self) -> None:
-        """Draws the weights that `opened` has left at zero; averages begin with them."""
+    def _begin(self, weights: Mapping[str, Any] | None) -> Started | None:
+        """Draws the weights that `opened` has left at zero, then loads model.weights; averages begin with them."""
         with self.devices.strategy.scope():
             self.window.model.draw_weights()
             if self.window.ema is not None:
                 self.window.ema.begin()
+        return begin_with_weights(self.config, self.window, weights)
 
     def measure_workspace(self, batches: Iterator[Any]) -> None:
         """Measures the workspaces of a micro-step, which changes nothing. Does nothing under a memory limit.
