@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from accumtrain.console import say
-from accumtrain.errors import ConfigError
+from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.runs.files import write_json
 from accumtrain.shell.job_outcome import JobOutcome
 
@@ -83,8 +83,18 @@ def end(folder: Path) -> None:
 
 
 def leave(folder: Path, number: int, outcome: JobOutcome) -> None:
-    """Writes the outcome of job `number`, for the command that started the sweep."""
-    write_json(_file(folder, number), asdict(outcome))
+    """Writes the outcome of job `number`, for the command that started the sweep.
+
+    That command may end, and remove the folder, as soon as it has seen the outcome. Then nobody reads it any more.
+
+    Raises:
+        CheckpointError: it can't be written, though the folder is there.
+    """
+    try:
+        write_json(_file(folder, number), asdict(outcome))
+    except CheckpointError:
+        if folder.exists():
+            raise
 
 
 def left_by(folder: Path, number: int) -> JobOutcome | None:
@@ -105,7 +115,7 @@ def _file(folder: Path, number: int) -> Path:
 def _close(folder: Path) -> None:
     for file in folder.iterdir():
         if file.is_file():
-            file.unlink()
+            file.unlink(missing_ok=True)  # of a job that has just written its outcome
     if any(folder.iterdir()):
         say(f"what the launcher wrote, logs of the jobs among it, stays in {folder}")
     else:

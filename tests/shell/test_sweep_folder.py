@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -10,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from accumtrain.errors import ConfigError
+from accumtrain.errors import CheckpointError, ConfigError
+from accumtrain.runs import files
 from accumtrain.shell import sweep_folder
 from accumtrain.shell.job_outcome import JobOutcome
 
@@ -34,6 +36,31 @@ def test_outcomes_come_back_in_the_order_of_the_jobs(tmp_path):
         sweep_folder.leave(folder, 2, outcome(0))
         assert sweep_folder.collect(folder) == [outcome(0), outcome(3)]
     assert list((tmp_path / "runs").iterdir()) == []
+
+
+def test_a_job_may_leave_its_outcome_while_the_sweep_ends(tmp_path, monkeypatch):
+    """The command that started it has seen the outcome, and removed the folder before the job was told."""
+    synced = files.sync
+
+    def sync_late(path):
+        shutil.rmtree(path)
+        synced(path)
+
+    monkeypatch.setattr(files, "sync", sync_late)
+    with sweep_folder.open_sweep_folder(tmp_path) as folder:
+        sweep_folder.leave(folder, 0, outcome(75))
+        assert not folder.exists()
+        sweep_folder.leave(folder, 1, outcome(75))  # nobody reads it
+        assert not folder.exists()
+        folder.mkdir()
+
+
+def test_an_outcome_that_can_not_be_written_is_an_error(tmp_path):
+    with sweep_folder.open_sweep_folder(tmp_path) as folder:
+        (folder / "000000.json" / "in the way").mkdir(parents=True)
+        with pytest.raises(CheckpointError, match=r"000000\.json can't be written"):
+            sweep_folder.leave(folder, 0, outcome(0))
+        shutil.rmtree(folder / "000000.json")
 
 
 def test_jobs_go_on_until_the_end(tmp_path):
