@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import tensorflow as tf
 
@@ -26,7 +26,6 @@ class Model(tf.Module):
     def __init__(self, segments: Sequence[Segment], compute_dtype: tf.DType = tf.float32):
         super().__init__()
         self.segments, self.compute_dtype = list(segments), compute_dtype
-        self.draw_weights: Callable[[], None] = lambda: None  # draws kernels that were built as zeros, if any were
 
     def __call__(self, images: tf.Tensor, mode: Mode = EVALUATION) -> tf.Tensor:
         """The logits [N, classes] of images [N, H, W, C] of any float dtype."""

@@ -52,7 +52,7 @@ def build_window(
     """Builds all state of a run, at update 0.
 
     Args:
-        draws: whether kernels are drawn; if not, they are zeros, for what is only measured.
+        draws: whether kernels are drawn; if not, they are zeros, for what is restored or only measured.
 
     Raises:
         ConfigError: the model can't be built for the images of this data, the optimizer is unknown, optim.rates has a

@@ -47,6 +47,7 @@ class Checkpoints:
         facts: returns what else the manifest of a checkpoint shall hold, when it is begun.
         writes: False writes nothing, on workers that leave this to the chief.
         cache: where the graph that saves is kept between processes; None traces it in each.
+        frees_first: as in `load_into`.
     """
 
     def __init__(
@@ -59,8 +60,10 @@ class Checkpoints:
         facts: Callable[[], Mapping[str, Any]] = dict,
         writes: bool = True,
         cache: GraphCache | None = None,
+        frees_first: bool = True,
     ):
-        self.directory, self.step = directory, window.step
+        self.directory, self.step, self._frees_first = directory, window.step, frees_first
+        self._model, self._ema = window.model, window.ema
         self._keep, self._keep_hours, self._facts, self._writes = keep, keep_hours, facts, writes
         with tf.device("CPU"):  # float64: what is read back must equal what was measured
             self.best_accuracy = tf.Variable(-1.0, trainable=False, dtype=tf.float64)
@@ -94,33 +97,46 @@ class Checkpoints:
 
     # --- restore --------------------------------------------------------------------------------------------------
 
-    def restore(self, accept: Callable[[Mapping[str, Any]], None] = lambda manifest: None) -> dict[str, Any] | None:
+    def restore(
+        self, accept: Callable[[Mapping[str, Any]], None] = lambda manifest: None, *, needed: bool = False
+    ) -> dict[str, Any] | None:
         """Restores the newest whole checkpoint, the best one included. Damaged ones are moved to quarantine/.
 
         Args:
             accept: raises an error if the manifest, {} for a checkpoint of earlier versions, is not of this run.
+            needed: whether it is an error if there is no checkpoint.
 
         Returns:
             Its manifest, {} for a checkpoint of earlier versions; None if there is no checkpoint.
 
         Raises:
-            CheckpointError: none of the checkpoints is whole, or one belongs to another model.
+            CheckpointError: none of the checkpoints is whole, one belongs to another model, or none is left. The state
+                may be lost then, as `load_into` says.
         """
         if self._writes:
             self._last.sweep()
             self._best.sweep()
-        return again_if_changed(lambda: self._restore(accept))
+        return again_if_changed(lambda: self._restore(accept, needed))
 
-    def _restore(self, accept: Callable[[Mapping[str, Any]], None]) -> dict[str, Any] | None:
+    def _restore(self, accept: Callable[[Mapping[str, Any]], None], needed: bool) -> dict[str, Any] | None:
         found = [*self._last.newest_first(), *self._best.newest_first()]
+        if not found and (needed or not tf.size(self.step)):  # or an attempt to read one has freed the variables
+            raise CheckpointError(
+                f"the checkpoints in {self.directory} are gone, and the run can't go on without them: put them back and "
+                "run the same command again, or start anew under another run.name"
+            )
         if not found:
             return None
         saved, manifest = find_whole(sorted(found, key=lambda saved: -saved.step), self._dismiss)
         accept(manifest)
-        load_into(self._checkpoint, saved)
+        load_into(self._checkpoint, saved, frees_first=self._frees_first)
         if saved.path.parent == self.directory:  # else, as the best one, it will not stay
             self._saved_step = saved.step
         return manifest
+
+    def restore_best(self) -> Saved:
+        """Restores the weights of the best state. Returns and raises what `restore_model` does."""
+        return restore_model(self.directory, self._model, self._ema, frees_first=self._frees_first)
 
     def _dismiss(self, saved: Saved, reason: str) -> str:
         """Moves a damaged checkpoint to quarantine/, unless another worker does. Returns what is told of that."""
@@ -243,6 +259,8 @@ def restore_model(
     model: Model,
     ema: MovingAverage | None,
     accept: Callable[[Mapping[str, Any]], None] = lambda manifest: None,
+    *,
+    frees_first: bool = True,
 ) -> Saved:
     """Restores the weights of the best state, or of the last state if there was no evaluation yet.
 
@@ -251,12 +269,14 @@ def restore_model(
 
     Args:
         accept: as in `Checkpoints.restore`.
+        frees_first: as in `load_into`.
 
     Returns:
         The checkpoint.
 
     Raises:
-        CheckpointError: no checkpoint is whole, or one belongs to another model.
+        CheckpointError: no checkpoint is whole, or one belongs to another model. The weights may be lost then, as
+            `load_into` says.
     """
     checkpoint = tf.train.Checkpoint(model=model) if ema is None else tf.train.Checkpoint(model=model, ema=ema)
 
@@ -266,7 +286,7 @@ def restore_model(
             raise CheckpointError(f"no checkpoint in {directory}: train first, with the same run.name")
         saved, manifest = find_whole(found)
         accept(manifest)
-        load_into(checkpoint, saved)
+        load_into(checkpoint, saved, frees_first=frees_first)
         return saved
 
     return again_if_changed(restore_best)

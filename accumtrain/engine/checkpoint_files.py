@@ -94,18 +94,20 @@ def check_whole(saved: Saved) -> dict[str, Any]:
     return manifest
 
 
-def load_into(checkpoint: tf.train.Checkpoint, saved: Saved) -> None:
+def load_into(checkpoint: tf.train.Checkpoint, saved: Saved, *, frees_first: bool = True) -> None:
     """Restores all objects of `checkpoint`. The files may hold more.
 
-    TensorFlow reads all values before it writes one, which would take the memory of all variables twice. So that of the
-    variables is freed first, and after an error they have no values. Those of several replicas keep theirs.
+    Args:
+        frees_first: whether the memory of the variables is freed before the files are read; after an error they have no
+            values then. TensorFlow reads all values before it writes one, and takes the memory of all variables twice
+            otherwise. Variables of several replicas are not freed.
 
     Raises:
         CheckpointError: the files belong to another model, or can't be read.
         ChangedError: they are not those that were found.
         tf.errors.ResourceExhaustedError: memory has run out.
     """
-    for variable in _variables(checkpoint):
+    for variable in _variables(checkpoint) if frees_first else ():
         tf.raw_ops.AssignVariableOp(resource=variable.handle, value=tf.zeros([0], variable.dtype))
     try:
         checkpoint.read(saved.prefix).expect_partial().assert_existing_objects_matched()

@@ -37,12 +37,12 @@ from accumtrain.jobs.first_images import first_images
 from accumtrain.jobs.recovery import Recovery, warn_of_rate_jump
 from accumtrain.jobs.starting import begin_with_weights, digest, read_weights
 from accumtrain.jobs.summary import batch_sizes, results, speed_and_memory
-from accumtrain.models.start import Started
 from accumtrain.planning.auto_steps import with_accum_steps_resolved
 from accumtrain.planning.kernel_choice import record_kernels
 from accumtrain.planning.tensorflow_errors import in_user_words
 from accumtrain.planning.worker_share import own_share
 from accumtrain.process.interrupt import Interrupt
+from accumtrain.process.program import is_own_run
 from accumtrain.process.user_cache import user_cache
 from accumtrain.process.walltime import Walltime
 from accumtrain.process.watchdog import Watchdog
@@ -81,10 +81,13 @@ class Session:
             total = total_steps(config, data.train.size)
             with devices.watch, in_user_words(config, data, devices.replicas, devices.workers):
                 config = _with_steps_for_all(config, devices, steps)
-                weights = None if best_first(run.checkpoints) else read_weights(config)  # before the window
-                # code that is not accumtrain's may read weights as soon as it has made them
-                window = build_window(config, data, total, devices.strategy, draws=not may_be_kept(config, devices))
-                session = cls(config, run, data, devices, window, total, weights)
+                continued = bool(best_first(run.checkpoints))
+                weights = None if continued else read_weights(config)
+                # code that is not accumtrain's may compute with initial weights, though others will be restored
+                window = build_window(
+                    config, data, total, devices.strategy, draws=not (continued and is_own_run(config))
+                )
+                session = cls(config, run, data, devices, window, total, weights, continued=continued)
                 del weights  # which take as much memory as the model
                 with closing(session.logbook):
                     yield session
@@ -98,6 +101,8 @@ class Session:
         window: Window,
         total: int,
         weights: Mapping[str, Any] | None,
+        *,
+        continued: bool,
     ):
         self.config, self.run_folder, self.data, self.devices, self.window = config, run, data, devices, window
         self.recovery = Recovery(config.run, window)
@@ -120,11 +125,12 @@ class Session:
             facts=self._facts,
             writes=devices.chief,
             cache=cache,
+            frees_first=not config.device.as_it_is,  # there the weights are those of a model of the user's
         )
-        self.resumed = self.restore()
+        self.resumed = self.restore(needed=continued)
         if self.done < total:
             self.step.compile_kept()
-        self.started = None if self.resumed else self._begin(weights)
+        self.started = None if self.resumed else begin_with_weights(config, window, weights)
         self._check_workers_agree()
         run.truncate(self.done)
         self.logbook = Logbook(run, config.batch_size, data.train.size, self.evaluator.names)
@@ -167,9 +173,9 @@ class Session:
             "recovery": self.recovery.counts,
         }
 
-    def restore(self) -> bool:
-        """Restores the newest whole checkpoint. Returns whether there is one."""
-        manifest = self.checkpoints.restore(self.run_folder.accept(self._facts()))
+    def restore(self, *, needed: bool) -> bool:
+        """Restores the newest whole checkpoint. Returns whether there is one, which is an error if it is `needed`."""
+        manifest = self.checkpoints.restore(self.run_folder.accept(self._facts()), needed=needed)
         self.done = int(self.window.step.numpy())
         if manifest is None:
             self.run_folder.check_not_begun()
@@ -219,14 +225,6 @@ class Session:
         if self.devices.chief and self.done == 0 and self.config.log.images and self.data.image_shape:
             images = first_images(self.data, self.config.log.images, self.recovery.seed)
             self.events.images("first images, augmented", images)
-
-    def _begin(self, weights: Mapping[str, Any] | None) -> Started | None:
-        """Draws the weights that `opened` has left at zero, then loads model.weights; averages begin with them."""
-        with self.devices.strategy.scope():
-            self.window.model.draw_weights()
-            if self.window.ema is not None:
-                self.window.ema.begin()
-        return begin_with_weights(self.config, self.window, weights)
 
     def measure_workspace(self, batches: Iterator[Any]) -> None:
         """Measures the workspaces of a micro-step, which changes nothing. Does nothing under a memory limit.

@@ -71,18 +71,28 @@ def digest(config: Config) -> dict[str, Any]:
             while chunk := content.read(CHUNK):
                 checksum = google_crc32c.extend(checksum, chunk)
         return {KEY: f"crc32c {checksum:08x}"}
-    folder = place / CHECKPOINTS
-    if not best_first(folder):
-        raise ConfigError(f"{KEY}={config.model.weights}: no checkpoint in {folder}; train that run first")
+    folder = _checkpoints(config, place)
     _, manifest = again_if_changed(lambda: find_whole(best_first(folder)))
     sums = [each["crc32c"] for _, each in sorted(manifest.get("files", {}).items())]
     return {KEY: f"crc32c {' '.join(sums)}"}
 
 
+def _checkpoints(config: Config, place: Path) -> Path:
+    """The folder of the checkpoints of the run at `place`.
+
+    Raises:
+        ConfigError: it holds none.
+    """
+    folder = place / CHECKPOINTS
+    if not best_first(folder):
+        raise ConfigError(f"{KEY}={config.model.weights}: no checkpoint in {folder}; train that run first")
+    return folder
+
+
 def read_weights(config: Config) -> Mapping[str, Any] | None:
     """The arrays of the run that model.weights names, by path; None if it names a file, or nothing.
 
-    It builds that run's model. Called before the window is built, this takes none of a memory limit beside the window.
+    It builds that run's model and frees it again. Before the window is built, a memory limit need not hold both.
 
     Raises:
         AccumtrainError: there is no such run, or its checkpoints can't be read.
@@ -90,6 +100,7 @@ def read_weights(config: Config) -> Mapping[str, Any] | None:
     place = place_of_weights(config)
     if place is None or place.is_file():
         return None
+    _checkpoints(config, place)
     values = read_config(place / "config.yaml")
     values["run"] = {**values["run"], "dir": str(place.parent), "name": place.resolve().name}
     source = from_mapping(values)

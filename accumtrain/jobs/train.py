@@ -9,7 +9,7 @@ import tensorflow as tf
 from accumtrain.config.schema import Config
 from accumtrain.console import say
 from accumtrain.engine.all_reduce import same_on_all_replicas
-from accumtrain.engine.checkpoint import ACCURACY, restore_model
+from accumtrain.engine.checkpoint import ACCURACY
 from accumtrain.engine.evaluator import Evaluator
 from accumtrain.engine.loss_scale import SMALLEST
 from accumtrain.engine.nonfinite import describe_state, describe_window
@@ -199,11 +199,11 @@ class Training(Session):
         self.checkpoints.wait()
         if not self.alone:
             same_on_all_replicas(self.devices.strategy, self.done)  # the chief has written what the others read
-        best = restore_model(self.run_folder.checkpoints, self.window.model, self.window.ema)
         try:
+            best = self.checkpoints.restore_best()
             result = self._evaluate(self.tester)
         finally:
-            self.checkpoints.restore()
+            self.checkpoints.restore(needed=True)
         self.logbook.evaluation(self.done, "test", result)
         self.progress.event(
             f"the best state, of update {best.step}, epoch {self.epoch(best.step)}: {self._means('test', result)}"
@@ -269,7 +269,7 @@ class Training(Session):
             return batches
         rollbacks = self.recovery.rollbacks + 1
         self.checkpoints.wait()
-        self.restore()
+        self.restore(needed=True)
         self.recovery.roll_back(rollbacks)
         self.logbook.forget_after(self.done)
         self.progress.event(

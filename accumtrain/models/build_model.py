@@ -17,7 +17,6 @@ def build_model(config: ModelConfig, spec: ModelSpec) -> Model:
         ConfigError: the model can't be built for these images, or model.freeze chooses nothing or everything.
     """
     model: Model = load(MODELS[config.kind].build)(config, spec)
-    model.draw_weights = spec.init.draw_all
     if config.freeze:
         learnable = {id(variable) for variable in model.learnable}
         model.freeze(frozen_paths(config.freeze, [path for path, each in model.named.items() if id(each) in learnable]))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 
 import tensorflow as tf
 from tensorflow.python.eager.record import could_possibly_record
@@ -26,30 +25,18 @@ class Initializer:
     Args:
         seed: the run's seed.
         dtype: dtype of all variables, tf.float32 or tf.float64.
-        draws: whether kernels are drawn when they are created; if not, they are zeros until `draw_all`.
+        draws: whether kernels are drawn; if not, they are zeros.
     """
 
     def __init__(self, seed: int, dtype: tf.DType = tf.float32, *, draws: bool = True):
         self.seed, self.dtype, self.draws, self.created = seed, dtype, draws, 0
-        self._undrawn: list[Callable[[], None]] = []
 
     def _kernel(self, shape: tuple[int, ...], draw: Callable[[list[int]], tf.Tensor]) -> tf.Variable:
         self.created += 1
         kernel = tf.Variable(tf.zeros(shape, self.dtype), name="kernel")
-        # added: a variable takes over the memory of what is assigned, which is up to twice too large
-        self._undrawn.append(partial(self._add, kernel, draw, [self.seed, self.created]))
-        if self.draws:
-            self.draw_all()
+        if self.draws:  # added: a variable takes over the memory of what is assigned, which is up to twice too large
+            kernel.assign_add(tf.cast(draw([self.seed, self.created]), self.dtype))
         return kernel
-
-    def draw_all(self) -> None:
-        """Draws the kernels that are not drawn yet. Call it inside the strategy's scope."""
-        undrawn, self._undrawn = self._undrawn, []
-        for draw in undrawn:
-            draw()
-
-    def _add(self, kernel: tf.Variable, draw: Callable[[list[int]], tf.Tensor], seed: list[int]) -> None:
-        kernel.assign_add(tf.cast(draw(seed), self.dtype))
 
     def conv(self, shape: tuple[int, int, int, int], parts: int = 1) -> tf.Variable:
         """A kernel [height, width, in, out]; `parts` of them are initialised like one with parts * out channels."""

@@ -20,8 +20,8 @@ class ModelSpec:
         num_classes: number of logits.
         precision: float32, bfloat16, float16 or float64.
         seed: the seed of the run; initial weights are a pure function of it.
-        draws: whether `init` draws kernels when it creates them. If not, they are zeros, in a model that is restored,
-            only measured, or drawn later (Model.draw_weights): that takes 1.5 seconds of the processor for RevNet-104.
+        draws: whether `init` draws kernels. If not, they are zeros, in a model that is restored or only measured: a
+            draw takes 1.5 seconds of the processor for RevNet-104.
         init: creates variables with their initial values, in `variable_dtype`.
     """
 

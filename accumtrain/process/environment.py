@@ -50,7 +50,8 @@ _import_seconds: ContextVar[float] = ContextVar("import_seconds", default=0.0)
 
 def job_started() -> float:
     """Start of the current job, in seconds since the epoch. The first job of a command starts with the process."""
-    return _job_started.get(process_started())
+    started = _job_started.get(None)
+    return process_started() if started is None else started
 
 
 def process_started() -> float:
@@ -60,7 +61,7 @@ def process_started() -> float:
     started = psutil.Process().create_time()
     if not hasattr(time, "CLOCK_BOOTTIME"):
         return started
-    # Linux counts from its own start, of which it tells only the whole second
+    # Linux counts from its boot, whose time it tells in whole seconds only
     age = time.clock_gettime(time.CLOCK_BOOTTIME) - (started - psutil.boot_time())
     return time.time() - age
 

@@ -88,12 +88,12 @@ def leave(folder: Path, number: int, outcome: JobOutcome) -> None:
     That command may end, and remove the folder, as soon as it has seen the outcome. Then nobody reads it any more.
 
     Raises:
-        CheckpointError: it can't be written, though the folder is there.
+        CheckpointError: it can't be written, and the sweep goes on.
     """
     try:
         write_json(_file(folder, number), asdict(outcome))
-    except CheckpointError:
-        if folder.exists():
+    except CheckpointError as error:
+        if goes_on(folder) or not isinstance(error.__cause__, FileNotFoundError):
             raise
 
 
@@ -113,10 +113,11 @@ def _file(folder: Path, number: int) -> Path:
 
 
 def _close(folder: Path) -> None:
-    for file in folder.iterdir():
-        if file.is_file():
-            file.unlink(missing_ok=True)  # of a job that has just written its outcome
-    if any(folder.iterdir()):
+    """Removes the folder, but for folders in it. Jobs that still run may write to it meanwhile."""
+    if any(entry.is_dir() for entry in folder.iterdir()):
+        for file in folder.iterdir():
+            if file.is_file():
+                file.unlink(missing_ok=True)
         say(f"what the launcher wrote, logs of the jobs among it, stays in {folder}")
     else:
-        folder.rmdir()
+        shutil.rmtree(folder.rename(folder.with_name(f"{folder.name}.ended")))  # where no job finds it

@@ -134,6 +134,39 @@ def test_a_checkpoint_that_is_gone_whenever_it_is_read(checkpoints, monkeypatch)
         checkpoints.restore()
 
 
+@pytest.mark.parametrize("needed", [False, True])
+def test_a_state_that_can_not_be_restored_any_more_is_no_new_one(checkpoints, monkeypatch, needed):
+    """The checkpoints vanish when the first attempt has freed the variables, or before."""
+
+    def read(*_):
+        shutil.rmtree(checkpoints.directory / "step-1")
+        raise tf.errors.NotFoundError(None, None, "no such file")
+
+    if not needed:
+        assert checkpoints.restore() is None
+        save(checkpoints, 1)
+        monkeypatch.setattr(tf.train.Checkpoint, "read", read)
+    with pytest.raises(CheckpointError, match="are gone, and the run can't go on without them"):
+        checkpoints.restore(needed=needed)
+
+
+def test_variables_that_belong_to_the_user_keep_their_values_if_they_can_not_be_restored(tmp_path, monkeypatch):
+    def fail(*_):
+        raise tf.errors.UnknownError(None, None, "the disk is gone")
+
+    window = small_window()
+    with Checkpoints(tmp_path, window, keep=9, frees_first=False) as checkpoints:
+        checkpoints.save()
+        checkpoints.wait()
+        before = [variable.numpy() for variable in window.all_variables]
+        monkeypatch.setattr(tf.train.Checkpoint, "read", fail)
+        for restore in (checkpoints.restore, checkpoints.restore_best):
+            with pytest.raises(CheckpointError, match="the disk is gone"):
+                restore()
+    for variable, value in zip(window.all_variables, before, strict=True):
+        np.testing.assert_array_equal(variable, value)
+
+
 @pytest.mark.parametrize(
     ("raised", "told"),
     [

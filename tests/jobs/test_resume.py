@@ -18,7 +18,6 @@ from accumtrain.errors import CheckpointError, ConfigError, DataError, Preempted
 from accumtrain.jobs import dispatch, session
 from accumtrain.jobs.dispatch import run
 from accumtrain.jobs.train import Training
-from accumtrain.models.layers import Initializer
 from accumtrain.process.interrupt import StopSignals
 from accumtrain.process.program import own_program
 from accumtrain.runs.run import Run
@@ -202,25 +201,43 @@ def test_a_kill_before_the_first_update_begins_again(config, tmp_path):
 
 @pytest.mark.parametrize("own", [True, False], ids=["own", "foreign"])
 def test_a_run_begins_with_drawn_weights_and_a_continued_one_draws_none(config, tmp_path, monkeypatch, own):
-    """Foreign code draws its weights as it likes, and a continued run does not hinder it."""
-    drawn, draw = [], Initializer._add
-    monkeypatch.setattr(Initializer, "_add", lambda *arguments: drawn.append(draw(*arguments)))
-    monkeypatch.setattr(session, "may_be_kept", lambda config, devices: own)
+    """Foreign code may compute with its initial weights, also when a run is continued."""
+    drawn, build = [], session.build_window
+
+    def noted(*arguments, draws):
+        drawn.append(draws)
+        return build(*arguments, draws=draws)
+
+    monkeypatch.setattr(session, "build_window", noted)
+    monkeypatch.setattr(session, "is_own_run", lambda config: own)
     monkeypatch.setattr(session, "user_cache", lambda: tmp_path / "cache")
     with StopSignals(), Training.opened(config("ema.decay=0.9")) as begun:
         kernels = [each for path, each in begun.window.model.named.items() if path.endswith("kernel")]
-        assert len(drawn) == len(kernels)
         assert all(np.any(kernel) for kernel in kernels)
         for average, weight in zip(begun.window.ema.averages, begun.window.variables_, strict=True):
             np.testing.assert_array_equal(average, weight)
         begun.checkpoints.save()
         begun.checkpoints.wait()
         saved = {path: each.numpy() for path, each in begun.window.model.named.items()}
-    drawn.clear()
     with StopSignals(), Training.opened(config("ema.decay=0.9")) as continued:
-        assert len(drawn) == (0 if own else len(kernels))
         for path, value in saved.items():
             np.testing.assert_array_equal(continued.window.model.named[path], value)
+    assert drawn == [True, not own]
+
+
+def test_a_run_whose_checkpoints_vanish_while_it_is_opened_does_not_begin_anew(config, tmp_path, monkeypatch):
+    """Its weights are not drawn."""
+    build = session.build_window
+
+    def late(*arguments, **keywords):
+        shutil.rmtree(tmp_path / "runs/one/checkpoints")
+        return build(*arguments, **keywords)
+
+    with pytest.raises(Preempted, match="after update 0 of 2"):
+        run(config("run.walltime=0:01"))
+    monkeypatch.setattr(session, "build_window", late)
+    with pytest.raises(CheckpointError, match="one/checkpoints are gone"):
+        run(config())
 
 
 def test_a_jump_of_the_rate_is_told(config, trained, capsys):

@@ -168,7 +168,7 @@ def test_verify_passes_with_weights_and_frozen_layers(compose, tmp_path):
     [
         ("nowhere", (), "neither a file, nor a run's folder, nor the name of a run"),
         ("{here}/one", (), "that is this run itself"),
-        ("{here}/empty", (), "no checkpoint in"),
+        ("{here}/empty", (), "empty/checkpoints; train that run first"),
         ("{here}/m.weights.h5", (), "for model=keras; give a run for lenet5"),
         ("{base}", ("model=revnet38", "model.units=[1,1,1]"), "nothing in it fits revnet14"),
         ("{here}/m.weights.h5", ("model=keras", "model.name=MobileNet", "data.image_size=32"), "can't be read"),

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import accumtrain
-from accumtrain.errors import ConfigError, DataError, Preempted
+from accumtrain.errors import CheckpointError, ConfigError, DataError, Preempted
 from tests.keras.cases import CASES, OPTIMIZERS, UPDATES, mlp, vectors
 from tests.keras.fit_cases import CROSS_ENTROPY, SIZE, Numbers, compiled, data_of, pair, run
 
@@ -48,6 +48,23 @@ def test_a_run_that_is_stopped_is_saved() -> None:
     with pytest.raises(Preempted, match="its state is saved in runs/net"):
         run(model, data, settings={"run.walltime": "0:00:01"})
     assert run(again, data)["step"] == UPDATES
+
+
+def test_a_model_whose_run_can_not_be_read_stays_as_it_is(monkeypatch) -> None:
+    def fail(*_):
+        raise tf.errors.UnknownError(None, None, "the disk is gone")
+
+    model, _ = pair(with_dropout, optimizer=OPTIMIZERS["adam"], loss=CROSS_ENTROPY)
+    data = data_of(CASES["mlp"])
+    run(model, data, run_name="mine")
+    before = [variable.numpy() for variable in (*model.variables, *model.optimizer.variables)]
+    with monkeypatch.context() as patched:
+        patched.setattr(tf.train.Checkpoint, "read", fail)
+        with pytest.raises(CheckpointError, match="the disk is gone"):
+            run(model, data, run_name="mine")
+    for variable, value in zip((*model.variables, *model.optimizer.variables), before, strict=True):
+        np.testing.assert_array_equal(variable, value)
+    assert run(model, data, updates=UPDATES + 1, run_name="mine")["step"] == UPDATES + 1
 
 
 def test_another_model_optimizer_or_data_does_not_continue_the_run() -> None:

@@ -43,21 +43,36 @@ def test_a_job_may_leave_its_outcome_while_the_sweep_ends(tmp_path, monkeypatch)
     synced = files.sync
 
     def sync_late(path):
-        shutil.rmtree(path)
+        sweep_folder._close(path)
         synced(path)
 
     monkeypatch.setattr(files, "sync", sync_late)
-    with sweep_folder.open_sweep_folder(tmp_path) as folder:
-        sweep_folder.leave(folder, 0, outcome(75))
-        assert not folder.exists()
-        sweep_folder.leave(folder, 1, outcome(75))  # nobody reads it
-        assert not folder.exists()
-        folder.mkdir()
+    folder = tmp_path / ".sweep-1"
+    folder.mkdir()
+    sweep_folder.leave(folder, 0, outcome(75))
+    sweep_folder.leave(folder, 1, outcome(75))  # nobody reads it
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_job_that_writes_while_the_folder_is_closed(tmp_path, monkeypatch):
+    """The folder stays, as logs are in it, and the file that was to become the outcome goes."""
+
+    def sync(descriptor):
+        sweep_folder._close(folder)
+
+    folder = tmp_path / ".sweep-1"
+    (folder / "logs").mkdir(parents=True)
+    monkeypatch.setattr(files.os, "fsync", sync)
+    sweep_folder.leave(folder, 0, outcome(75))
+    assert list(folder.iterdir()) == [folder / "logs"]
 
 
 def test_an_outcome_that_can_not_be_written_is_an_error(tmp_path):
     with sweep_folder.open_sweep_folder(tmp_path) as folder:
         (folder / "000000.json" / "in the way").mkdir(parents=True)
+        with pytest.raises(CheckpointError, match=r"000000\.json can't be written"):
+            sweep_folder.leave(folder, 0, outcome(0))
+        sweep_folder.end(folder)
         with pytest.raises(CheckpointError, match=r"000000\.json can't be written"):
             sweep_folder.leave(folder, 0, outcome(0))
         shutil.rmtree(folder / "000000.json")
