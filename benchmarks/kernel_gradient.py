@@ -48,7 +48,7 @@ def main() -> None:
                 f"{dtype.name:11}{size} x {size}{images:9}{pixels:8}{inputs:7} {outputs:5}"
                 f"{1e3 * statistics.median(operation):15.2f}{1e3 * statistics.median(products):14.2f}"
                 f"{statistics.median(a / b for a, b in zip(operation, products, strict=True)):7.2f}"
-                f"  {'products' if faster_as_products(shape, dtype) else 'operation'}",
+                f"  {'products' if faster_as_products(shape, dtype, width=pixels) else 'operation'}",
                 flush=True,
             )
 

@@ -122,7 +122,7 @@ class Checkpoints:
         found = [*self._last.newest_first(), *self._best.newest_first()]
         if not found and (needed or not tf.size(self.step)):  # or an attempt to read one has freed the variables
             raise CheckpointError(
-                f"the checkpoints in {self.directory} are gone, and the run can't go on without them: put them back and "
+                f"the checkpoints in {self.directory} are gone, which the run needs to go on: put them back and "
                 "run the same command again, or start anew under another run.name"
             )
         if not found:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import tensorflow as tf
 
 from accumtrain.backprop.order import after
 from accumtrain.backprop.target import by_cpu_kernels
 from accumtrain.models.kernel_dtype import kernel_dtype
+from accumtrain.process.processor import MATRIX_BFLOAT16, cpu
 
-# With so many input channels oneDNN's matrix products in bfloat16 are faster than its kernels for 3x3 convolutions, at
-# any image size.
+# With so many input channels oneDNN's matrix products in bfloat16 are faster than its kernels for 3x3 convolutions: at
+# any image size, or with instructions for matrices up to so many pixels along a row.
 MANY_CHANNELS = 256
+FEW_PIXELS = 8
 
 
 def kernel_gradient(
@@ -26,19 +30,29 @@ def kernel_gradient(
     computed = kernel_dtype(x.dtype)
     if computed != x.dtype:  # after d_y, or the cast input is in memory from the forward pass on
         x, d_y = tf.cast(after([d_y], x), computed), tf.cast(d_y, computed)
-    if stride == 1 and padding == "SAME" and faster_as_products(shape, x.dtype):
+    if stride == 1 and padding == "SAME" and faster_as_products(shape, x.dtype, width=x.shape[2]):
         return by_products(x, d_y, shape)
     return tf.raw_ops.Conv2DBackpropFilter(
         input=x, filter_sizes=shape, out_backprop=d_y, strides=[1, stride, stride, 1], padding=padding
     )
 
 
-def faster_as_products(shape: tuple[int, int, int, int], dtype: tf.DType) -> bool:
-    """Whether oneDNN computes the gradient faster by matrix products (measured by benchmarks/kernel_gradient.py)."""
+def faster_as_products(shape: tuple[int, int, int, int], dtype: tf.DType, width: int) -> bool:
+    """Whether oneDNN computes the gradient faster by matrix products (measured by benchmarks/kernel_gradient.py).
+
+    Args:
+        width: pixels along a row of the input.
+    """
     size, _, inputs, _ = shape
     if not by_cpu_kernels():
         return False
-    return size == 1 or (size == 3 and inputs >= MANY_CHANNELS and dtype == tf.bfloat16)
+    wide = size == 3 and inputs >= MANY_CHANNELS and dtype == tf.bfloat16
+    return size == 1 or (wide and (width <= FEW_PIXELS or not _multiplies_matrices()))
+
+
+@cache
+def _multiplies_matrices() -> bool:
+    return MATRIX_BFLOAT16 in cpu()["instructions"]
 
 
 def by_products(x: tf.Tensor, d_y: tf.Tensor, shape: tuple[int, int, int, int]) -> tf.Tensor:

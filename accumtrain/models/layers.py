@@ -73,7 +73,8 @@ class Conv(tf.Module):
     def __call__(self, x: tf.Tensor, factor: float = 1.0) -> tf.Tensor:
         """The convolution of x [N, H, W, inputs], times `factor`, a power of two."""
         kernel = tf.convert_to_tensor(self.kernel)
-        as_tensorflow = kernel_dtype(x.dtype) == x.dtype and not faster_as_products(kernel.shape, x.dtype)
+        products = faster_as_products(kernel.shape, x.dtype, width=x.shape[2])
+        as_tensorflow = kernel_dtype(x.dtype) == x.dtype and not products
         if as_tensorflow or not could_possibly_record():
             return self._forward(x, times(tf.cast(kernel, x.dtype), factor))
 

@@ -16,14 +16,12 @@ from accumtrain.kinds.jobs import JOBS, Job
 from accumtrain.planning.kernel_comparison import IN_16_BITS, LIBRARY, KernelKinds, seconds_of_each
 from accumtrain.process import environment
 from accumtrain.process.environment import ONEDNN
-from accumtrain.process.processor import FOR_16_BITS, cpu
+from accumtrain.process.processor import FOR_16_BITS, MATRIX_BFLOAT16, cpu
 from accumtrain.runs.files import read_json, write_json
 from accumtrain.runs.folder import folder_of, has_checkpoints
 
 # with one of these TensorFlow uses oneDNN's kernels by default
 NEURAL = {"avx512_vnni", "avx512_bf16", "avx_vnni", "amx_tile", "amx_bf16"}
-# with it a CPU makes sixteen times the multiplications of float32 in bfloat16, so there is nothing to measure
-MATRIX = "amx_bf16"
 WORTH = 1.1  # how many times as fast other kernels than the default must be by themselves: whole updates gain less
 USED = "used"  # key of a run's record: the value of the variable
 
@@ -78,7 +76,7 @@ def _open_kinds(config: Config, job: Job) -> KernelKinds | None:
     if not instructions & NEURAL:
         return LIBRARY if "avx2" in instructions else None
     in_bfloat16 = config.precision == "bfloat16" and os.environ.get(ONEDNN) != "0"
-    either = instructions & FOR_16_BITS["bfloat16"] and MATRIX not in instructions
+    either = instructions & FOR_16_BITS["bfloat16"] and MATRIX_BFLOAT16 not in instructions
     by_own_layers = config.model.kind != "keras" and are_own_rows(config)  # others choose their dtype themselves
     return IN_16_BITS if in_bfloat16 and either and by_own_layers else None
 

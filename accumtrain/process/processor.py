@@ -16,6 +16,7 @@ INSTRUCTIONS = (
 # by precision: instruction sets of which one is enough for kernels that compute in it; with avx512_fp16 alone oneDNN
 # has none for the gradient of a convolution's kernel (docs/kernels.md)
 FOR_16_BITS = {"bfloat16": {"avx512_bf16", "amx_bf16"}, "float16": {"amx_fp16"}}
+MATRIX_BFLOAT16 = "amx_bf16"  # with it a CPU makes sixteen times the multiplications of float32 in bfloat16
 
 
 def cpu() -> dict[str, Any]:

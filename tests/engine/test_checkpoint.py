@@ -146,7 +146,7 @@ def test_a_state_that_can_not_be_restored_any_more_is_no_new_one(checkpoints, mo
         assert checkpoints.restore() is None
         save(checkpoints, 1)
         monkeypatch.setattr(tf.train.Checkpoint, "read", read)
-    with pytest.raises(CheckpointError, match="are gone, and the run can't go on without them"):
+    with pytest.raises(CheckpointError, match="are gone, which the run needs to go on"):
         checkpoints.restore(needed=needed)
 
 

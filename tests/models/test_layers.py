@@ -10,6 +10,7 @@ from accumtrain.backprop.fixed_point import FLOATS, FixedPoint
 from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.pullback import pullback
 from accumtrain.backprop.segments import Chain, Coupling
+from accumtrain.models import kernel_gradient as kernel_gradients
 from accumtrain.models.blocks import PoolAndPad, Projection, Residual
 from accumtrain.models.kernel_dtype import kernel_dtype
 from accumtrain.models.kernel_gradient import faster_as_products, kernel_gradient
@@ -48,7 +49,7 @@ def test_pullback_of_a_convolution_is_tensorflows(size, stride, padding):
 @pytest.mark.parametrize(("size", "dtype"), [(1, tf.float32), (1, tf.bfloat16), (3, tf.bfloat16)])
 def test_a_kernels_gradient_as_products_is_the_convolutions(size, dtype):
     """Of small integers, whose sums are exact in any order."""
-    if not faster_as_products((size, size, 256, 8), kernel_dtype(dtype)):
+    if not faster_as_products((size, size, 256, 8), kernel_dtype(dtype), width=4):
         pytest.skip(f"this CPU computes {dtype.name} in another dtype, whose products of this size are not faster")
     x, d_y = (tf.random.stateless_uniform([2, 5, 4, channels], [1, channels], -2, 3, tf.int32) for channels in (256, 8))
     x, d_y, shape = tf.cast(x, dtype), tf.cast(d_y, dtype), (size, size, 256, 8)
@@ -62,6 +63,31 @@ def test_a_kernels_gradient_as_products_is_the_convolutions(size, dtype):
         padding="SAME",
     )
     np.testing.assert_array_equal(tf.cast(gradient(), tf.float32), expected)
+
+
+@pytest.mark.parametrize(
+    ("matrices", "size", "channels", "dtype", "width", "products"),
+    [
+        (False, 3, 256, tf.bfloat16, 56, True),
+        (True, 3, 256, tf.bfloat16, 8, True),
+        (True, 3, 256, tf.bfloat16, 9, False),
+        (False, 3, 255, tf.bfloat16, 8, False),
+        (False, 3, 256, tf.float32, 8, False),
+        (False, 5, 256, tf.bfloat16, 8, False),
+        (True, 1, 64, tf.bfloat16, 56, True),
+        (True, 1, 64, tf.float32, 56, True),
+    ],
+)
+def test_where_products_are_faster(monkeypatch, matrices, size, channels, dtype, width, products):
+    """As measured by benchmarks/kernel_gradient.py, with instructions for products of matrices and without."""
+    monkeypatch.setattr(kernel_gradients, "_multiplies_matrices", lambda: matrices)
+    assert faster_as_products((size, size, channels, 8), dtype, width) is products
+
+
+def test_instructions_for_matrices_are_those_of_the_processor(monkeypatch):
+    for instructions, expected in ((["avx512_bf16", "amx_bf16"], True), (["avx512_bf16"], False)):
+        monkeypatch.setattr(kernel_gradients, "cpu", lambda names=instructions: {"instructions": names})
+        assert kernel_gradients._multiplies_matrices.__wrapped__() is expected
 
 
 def test_products_hold_nothing_from_the_forward_pass_on():
