@@ -120,12 +120,12 @@ class Checkpoints:
 
     def _restore(self, accept: Callable[[Mapping[str, Any]], None], needed: bool) -> dict[str, Any] | None:
         found = [*self._last.newest_first(), *self._best.newest_first()]
-        if not found and (needed or not tf.size(self.step)):  # or an attempt to read one has freed the variables
-            raise CheckpointError(
-                f"the checkpoints in {self.directory} are gone, which the run needs to go on: put them back and "
-                "run the same command again, or start anew under another run.name"
-            )
         if not found:
+            if needed or not tf.size(self.step):  # or an attempt to read one has freed the variables
+                raise CheckpointError(
+                    f"the checkpoints in {self.directory} are gone, which the run needs to go on: put them back and "
+                    "run the same command again, or start anew under another run.name"
+                )
             return None
         saved, manifest = find_whole(sorted(found, key=lambda saved: -saved.step), self._dismiss)
         accept(manifest)

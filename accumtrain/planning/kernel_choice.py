@@ -76,6 +76,7 @@ def _open_kinds(config: Config, job: Job) -> KernelKinds | None:
     if not instructions & NEURAL:
         return LIBRARY if "avx2" in instructions else None
     in_bfloat16 = config.precision == "bfloat16" and os.environ.get(ONEDNN) != "0"
+    # with instructions for matrices bfloat16 is the faster one, so there is nothing to measure
     either = instructions & FOR_16_BITS["bfloat16"] and MATRIX_BFLOAT16 not in instructions
     by_own_layers = config.model.kind != "keras" and are_own_rows(config)  # others choose their dtype themselves
     return IN_16_BITS if in_bfloat16 and either and by_own_layers else None
