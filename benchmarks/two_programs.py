@@ -17,6 +17,7 @@ import os
 import re
 import statistics
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ import numpy as np
 
 PROGRAMS = ("micro_step", "commit")
 SMALL = 4096  # values of a variable that is always stored as it is
-Arrays = dict[str, np.ndarray]
+Arrays = dict[str, Any]  # of numpy arrays
 
 # --- write: TensorFlow and JAX ------------------------------------------------------------------------------------
 
@@ -288,7 +289,7 @@ def micro_batches(told: dict[str, Any], arrays: Arrays, generator: np.random.Gen
     names = sorted(told["inputs"])
     if f"batch_{names[0]}" in arrays:
         return [list(values) for values in zip(*(arrays[f"batch_{name}"] for name in names), strict=True)]
-    draws = {
+    draws: dict[str, Callable[[list[int]], np.ndarray]] = {
         "image": generator.standard_normal,
         "label": lambda shape: generator.integers(0, 10, shape),
         "weight": np.ones,
