@@ -25,7 +25,7 @@ import numpy as np
 
 PROGRAMS = ("micro_step", "commit")
 SMALL = 4096  # values of a variable that is always stored as it is
-Arrays = dict[str, Any]  # of numpy arrays
+Arrays = dict[str, np.ndarray]
 
 # --- write: TensorFlow and JAX ------------------------------------------------------------------------------------
 
@@ -77,7 +77,7 @@ def write(folder: Path, overrides: list[str], updates: int, highest: bool) -> No
         ],
         "weights": [place for place, variable in enumerate(variables) if id(variable) in trained],
     }
-    np.savez_compressed(folder / "arrays.npz", **arrays)
+    np.savez_compressed(folder / "arrays.npz", allow_pickle=False, **arrays)
     (folder / "told.json").write_text(json.dumps(told))
 
 
@@ -252,7 +252,7 @@ def run(folder: Path, options: argparse.Namespace) -> None:
         seconds.append(time.perf_counter() - began)
     final = {f"state_{place}": np.asarray(value) for place, value in enumerate(state)}
     if options.save:
-        np.savez(options.save, **final)
+        np.savez(options.save, allow_pickle=False, **final)
     median = statistics.median(seconds[1:] or seconds)
     answer = {
         "program": folder.name,
