@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,6 @@ from accumtrain.engine.checkpoint_files import again_if_changed, best_first, fin
 from accumtrain.engine.window import Window
 from accumtrain.errors import ConfigError
 from accumtrain.jobs.trained import trained_images, trained_model
-from accumtrain.models.build_model import build_model
-from accumtrain.models.spec import ModelSpec
 from accumtrain.models.start import Started, start_from
 from accumtrain.runs.files import write_json
 from accumtrain.runs.folder import CHECKPOINTS, folder_of
@@ -107,15 +104,10 @@ def read_weights(config: Config) -> Mapping[str, Any] | None:
     with tf.device("CPU"):
         images, fingerprint = trained_images(source)
         model, _ = trained_model(source, images, fingerprint)
-        paths, arrays = list(model.named), [np.array(variable) for variable in model.named.values()]  # copies
+        arrays = {path: np.array(variable) for path, variable in model.named.items()}  # copies
         del model
         gc.collect()  # frees its memory, as a model's objects refer to each other
-        if config.model.policy != source.model.policy and config.model.policy in source.model.policies:
-            # a RevNet has other paths under another policy, in the same order
-            spec = ModelSpec(images.shape, len(images.class_names), source.precision, source.run.seed, draws=False)
-            paths = list(build_model(replace(source.model.with_policy(config.model.policy), freeze=[]), spec).named)
-            gc.collect()
-    return dict(zip(paths, arrays, strict=True))
+    return arrays
 
 
 def begin_with_weights(config: Config, window: Window, arrays: Mapping[str, Any] | None = None) -> Started | None:
