@@ -36,6 +36,24 @@ def best_first(directory: Path) -> list[Saved]:
     return [*CheckpointStore(directory / BEST).newest_first(), *CheckpointStore(directory).newest_first()]
 
 
+def newest_first(directory: Path) -> list[Saved]:
+    """All checkpoints, the newest first. Of one update the best state comes last."""
+    found = [*CheckpointStore(directory).newest_first(), *CheckpointStore(directory / BEST).newest_first()]
+    return sorted(found, key=lambda saved: -saved.step)
+
+
+def newest_manifest(directory: Path) -> dict[str, Any] | None:
+    """The manifest of the newest checkpoint that has a whole one; its other files are not looked at. None without one.
+
+    Raises:
+        CheckpointError: one can't be read now, or is of another version.
+    """
+    for saved in newest_first(directory):
+        with suppress(DamagedError):
+            return saved.manifest()
+    return None
+
+
 def again_if_changed(read: Callable[[], Result]) -> Result:
     """Calls `read`, which looks for a checkpoint, and calls it again when a training has deleted what it found.
 
@@ -64,7 +82,7 @@ def find_whole(
     damages = []
     for saved in candidates:
         try:
-            manifest = check_whole(saved)
+            manifest = saved.check()
         except DamagedError as error:
             if not saved.exists:
                 raise ChangedError(saved) from error
@@ -77,21 +95,6 @@ def find_whole(
         f"no checkpoint of this run is whole: {'; '.join(damages)}. Put back a copy of one if there is any, or start "
         "anew under another run.name"
     )
-
-
-def check_whole(saved: Saved) -> dict[str, Any]:
-    """Returns the manifest of a checkpoint, {} for one of earlier versions.
-
-    Raises:
-        DamagedError: a file is not as it was written.
-    """
-    manifest = saved.check()
-    if not manifest:  # TensorFlow's own checksums are all there is
-        try:
-            TensorReader()(saved.prefix)
-        except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:
-            raise DamagedError(str(error).strip().splitlines()[0]) from error
-    return manifest
 
 
 def load_into(checkpoint: tf.train.Checkpoint, saved: Saved, *, frees_first: bool = True) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from functools import partial
 from typing import Any
 
@@ -46,7 +47,7 @@ def run(config: Config) -> dict[str, Any] | None:
         model = model_for(config, data, draws=False)
         ema = moving_average(config, model)
         accept = partial(check_evaluates, config, data.fingerprint)
-        saved = restore_model(folder_of(config) / CHECKPOINTS, model, ema, accept)
+        saved, manifest = restore_model(folder_of(config) / CHECKPOINTS, model, ema, accept)
         classes = data.num_classes if tells_classes(config.loss.kind) else 0
         answers = class_answers(classes, devices.replicas)
         evaluator = Evaluator(
@@ -79,7 +80,7 @@ def run(config: Config) -> dict[str, Any] | None:
     return {
         "status": "completed",
         "step": saved.step,
-        "epoch": round(saved.step * config.batch_size / data.train.size, 4),
+        "epoch": round(float(Fraction(manifest["epochs"])), 4),
         "checkpoint": saved.prefix,
         split: means,
         "examples_per_second": result["examples"] / result["seconds"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from accumtrain.config.arithmetic import Epochs
 from accumtrain.config.schema import Config
 from accumtrain.console import banner, format_bytes, say, warn
 from accumtrain.data.source import Data
@@ -22,7 +23,14 @@ STATE = {
 
 
 def show_opening(
-    config: Config, run: Run, data: Data, devices: Devices, window: Window, total: int, micro_batch: int
+    config: Config,
+    run: Run,
+    data: Data,
+    devices: Devices,
+    window: Window,
+    total: int,
+    epochs: Epochs,
+    micro_batch: int,
 ) -> None:
     """Prints the banner and the notes of the data source, and warns of a schedule that is longer than the run."""
     replicas = devices.replicas
@@ -36,7 +44,7 @@ def show_opening(
             f"{config.batch_size} = micro-batch {micro_batch} x {_counted(config.accum.count, 'step')} x "
             + _counted(replicas, "replica"),
         ),
-        ("updates", f"{total:,} = {total * config.batch_size / data.train.size:.4g} epochs"),
+        ("updates", f"{total:,} = {float(epochs.at(total)):.4g} epochs"),
         ("progress", f"loss and metrics are means over the last {config.log.every} updates"),
         ("optimizer", config.optim.with_schedule(config.schedule.kind)),
         ("device", f"{devices.description}; {config.precision}"),

@@ -70,7 +70,7 @@ def digest(config: Config) -> dict[str, Any]:
         return {KEY: f"crc32c {checksum:08x}"}
     folder = _checkpoints(config, place)
     _, manifest = again_if_changed(lambda: find_whole(best_first(folder)))
-    sums = [each["crc32c"] for _, each in sorted(manifest.get("files", {}).items())]
+    sums = [each["crc32c"] for _, each in sorted(manifest["files"].items())]
     return {KEY: f"crc32c {' '.join(sums)}"}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any, NoReturn
 
 import tensorflow as tf
@@ -17,7 +18,7 @@ from accumtrain.errors import DivergedError, Preempted
 from accumtrain.jobs.opening import show_opening
 from accumtrain.jobs.patience import evaluations_since_best
 from accumtrain.jobs.recovery import out_of_range, remedy
-from accumtrain.jobs.session import SKIPPED, Session
+from accumtrain.jobs.session import SKIPPED, Session, in_words
 from accumtrain.jobs.starting import show_start
 from accumtrain.jobs.summary import loss_of_a_guess, show_closing
 from accumtrain.jobs.trained import images_of
@@ -44,7 +45,16 @@ class Training(Session):
     """The loop over the updates of a run."""
 
     def run(self) -> dict[str, Any] | None:
-        show_opening(self.config, self.run_folder, self.data, self.devices, self.window, self.total, self.micro_batch)
+        show_opening(
+            self.config,
+            self.run_folder,
+            self.data,
+            self.devices,
+            self.window,
+            self.total,
+            self.epochs,
+            self.micro_batch,
+        )
         if self.started is not None:
             show_start(self.config, self.started, self.window, self.run_folder.path, writes=self.devices.chief)
         if self._nothing_left() and (summary := self._summary_of_the_end()):
@@ -57,7 +67,7 @@ class Training(Session):
         if self.devices.chief:
             self.open_trackers()
         if self.resumed:
-            say(f"continuing after update {self.done} of {self.total}, epoch {self.epoch(self.done)}")
+            say(f"continuing after update {self.done} of {self.total}, epoch {self.epoch}")
 
         # ---- train -----------------------------------------------------------------------------------------------
         batches = self.batches()
@@ -115,10 +125,10 @@ class Training(Session):
     def _why_finished(self) -> str:
         if self.done < self.total:
             return (
-                f"stopping early after update {self.done}, epoch {self.epoch(self.done)}: {self.config.train.patience} "
+                f"stopping early after update {self.done}, epoch {self.epoch}: {self.config.train.patience} "
                 "evaluations in a row were no better than the best (train.patience)"
             )
-        made = f"{self.done} updates, {self.epoch(self.done)} epochs"
+        made = f"{self.done} updates, {self.epoch} epochs"
         return f"nothing left to do: all {made}, are made (train.epochs or train.steps sets how many)"
 
     def _summary_of_the_end(self) -> dict[str, Any] | None:
@@ -159,6 +169,7 @@ class Training(Session):
 
     def _read(self, scalars: dict[str, tf.Tensor]) -> dict[str, float]:
         update = {name: value.numpy().item() for name, value in scalars.items()}
+        self.examples += (update["step"] - self.done) * self.config.batch_size
         self.done = update["step"]  # which does not count an update that is not finite
         return update
 
@@ -175,8 +186,13 @@ class Training(Session):
             self.logbook.train(self.done, update)
 
     def _progress(self) -> Progress:
-        per_epoch = self.data.train.size / self.config.batch_size
-        return Progress(first=self.done, total=self.total, updates_per_epoch=per_epoch, log_every=self.config.log.every)
+        return Progress(
+            first=self.done,
+            total=self.total,
+            updates_per_epoch=float(1 / self.epochs.per_update),
+            begin=float(self.epochs.begin),
+            log_every=self.config.log.every,
+        )
 
     # ---- evaluation ----------------------------------------------------------------------------------------------
 
@@ -190,7 +206,7 @@ class Training(Session):
             self.checkpoints.wait()  # this update may be saved as not yet tested, and is not tested again once noted
         self.logbook.evaluation(self.done, self.data.watched, result)
         found = f"{self._means(self.data.watched, result)}{' (best)' if best else ''}"
-        self.progress.event(f"update {self.done}, epoch {self.epoch(self.done)}: {found}")
+        self.progress.event(f"update {self.done}, epoch {self.epoch}: {found}")
 
     def _test_best(self) -> None:
         """Evaluates the best state on the test split, once, at the end."""
@@ -200,13 +216,14 @@ class Training(Session):
         if not self.alone:
             same_on_all_replicas(self.devices.strategy, self.done)  # the chief has written what the others read
         try:
-            best = self.checkpoints.restore_best()
+            best, manifest = self.checkpoints.restore_best()
             result = self._evaluate(self.tester)
         finally:
             self.checkpoints.restore(needed=True)
         self.logbook.evaluation(self.done, "test", result)
         self.progress.event(
-            f"the best state, of update {best.step}, epoch {self.epoch(best.step)}: {self._means('test', result)}"
+            f"the best state, of update {best.step}, epoch {in_words(Fraction(manifest['epochs']))}: "
+            f"{self._means('test', result)}"
         )
 
     def _evaluate(self, evaluator: Evaluator) -> dict[str, float]:
@@ -237,7 +254,7 @@ class Training(Session):
         self.checkpoints.save()
         self.note_skipped()
         raise Preempted(
-            f"stopped after update {self.done} of {self.total}, epoch {self.epoch(self.done)}; its state is saved in "
+            f"stopped after update {self.done} of {self.total}, epoch {self.epoch}; its state is saved in "
             f"{self.run_folder.path}: run the same command again to continue",
             self.result("preempted"),
         )
@@ -251,10 +268,12 @@ class Training(Session):
             The micro-batches to go on with.
         """
         if not update["examples"]:
+            self._pass_over()
             self.recovery.skip_empty(self.window)
             self.progress.event(f"update {self.done + 1}: all of its examples are bad (see {SKIPPED}), it is skipped")
             return batches
         if update.get("loss_scale", SMALLEST) > SMALLEST and update["state_finite"]:
+            self._pass_over()
             self.progress.event(
                 f"update {self.done + 1}: float16 overflowed, this window is skipped (number {update['skipped']}); "
                 f"loss scale {update['loss_scale']:g} -> {update['loss_scale'] / 2:g}"
@@ -264,6 +283,7 @@ class Training(Session):
         if not self.recovery.allows(state_finite=bool(update["state_finite"])):
             self._diverged(update, reason)
         if self.recovery.mode == "skip":
+            self._pass_over()
             self.recovery.skip(self.window)
             self.progress.event(f"{reason}: this window is skipped (number {self.recovery.skipped})")
             return batches
@@ -278,13 +298,16 @@ class Training(Session):
         )
         return self.batches()
 
+    def _pass_over(self) -> None:
+        """Goes on after the examples of a window that made no update."""
+        self.examples += self.config.batch_size
+
     def _what_is_not_finite(self, update: dict[str, float]) -> str:
         if not update["state_finite"]:
             return f"update {self.done} left {describe_state(self.window)}, though loss and gradient were finite"
         if not update["in_range"]:
             return f"update {self.done + 1} is not finite: {out_of_range(self.config.model, self.window)}"
-        counted = self.window.loss_scale is not None  # which counts the window as skipped
-        where = describe_window(self.window, self.step, self.batches(windows_back=int(counted)))
+        where = describe_window(self.window, self.step, self.batches())
         return f"update {self.done + 1} is not finite, {where}"
 
     def _diverged(self, update: dict[str, float], reason: str) -> NoReturn:

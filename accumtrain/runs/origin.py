@@ -56,16 +56,16 @@ def origin(folder: Path) -> dict[str, Any]:
 
 def _described(saved: Saved) -> dict[str, Any]:
     try:
-        state = WHOLE if saved.check() else "of an earlier version, without checksums"
+        saved.check()
         written = datetime.fromtimestamp(saved.written, timezone.utc).isoformat(timespec="seconds")
+        state = WHOLE
     except (DamagedError, CheckpointError, OSError) as error:
         state, written = f"damaged: {error}" if isinstance(error, DamagedError) else str(error), None
     return {"step": saved.step, "path": str(saved.path), "bytes": _size(saved), "written": written, "state": state}
 
 
 def _size(saved: Saved) -> int:
-    files = saved.path.iterdir() if saved.is_folder else saved.path.parent.glob(f"{saved.path.name}.*")
-    return sum(file.lstat().st_size for file in files)
+    return sum(file.lstat().st_size for file in saved.path.iterdir())
 
 
 def _quarantined(checkpoints: Path) -> Iterator[dict[str, Any]]:

@@ -53,7 +53,6 @@ class Run:
         self.checkpoints = self.path / CHECKPOINTS
         self._metrics = self.path / "metrics.jsonl"
         self._lock = Lock(self.path)
-        self._knows_config = False
 
     def __enter__(self) -> Run:
         make_folder(self.path)
@@ -123,22 +122,17 @@ class Run:
         def check(manifest: Mapping[str, Any]) -> None:
             if self.config.run.resume == FORCE:
                 return
-            if not manifest and not self._knows_config:
-                raise CheckpointError(
-                    f"{self.path} holds a run of an earlier version without a readable config.yaml; put a copy back, "
-                    "or run.resume=force to continue it with this command's values"
-                )
-            if changed := differences(manifest.get("learned", {}), facts["learned"]):
+            if changed := differences(manifest["learned"], facts["learned"]):
                 raise CheckpointError(
                     f"the checkpoint of update {manifest['step']} in {self.checkpoints} is that of a run that learns "
                     f"something else: {changed}; choose another run.name, or run.resume=force to continue from it"
                 )
-            if changed := differences(manifest.get("weights", dict.fromkeys(facts["weights"])), facts["weights"]):
+            if changed := differences(manifest["weights"], facts["weights"]):
                 raise CheckpointError(
                     f"{self.path} began with other weights: {changed} (null: none, else a checksum); give those it "
                     "began with, choose another run.name, or run.resume=force to continue it all the same"
                 )
-            if changed := differences(manifest.get("data", {}), facts["data"]):
+            if changed := differences(manifest["data"], facts["data"]):
                 raise DataError(
                     f"the data is not what {self.path} was trained on: {changed}; put it back as it was, choose "
                     "another run.name, or run.resume=force to continue with what is there now"
@@ -168,7 +162,6 @@ class Run:
                 "out to continue it"
             )
         before = self._learned_before()
-        self._knows_config = before is not None
         if before is None or self.config.run.resume == FORCE:
             return
         if changed := differences(before, learned_values(self.config)):
@@ -202,7 +195,6 @@ class Bystander(Run):
     _last = 0
 
     def __enter__(self) -> Run:
-        self._knows_config = True  # the process with the lock has looked at it
         return self
 
     def save_config(self, config: Config) -> None:
