@@ -150,9 +150,38 @@ def test_data_may_move(config, trained, photos, tmp_path):
 
 
 def test_another_batch_size_goes_on_by_force(config, trained):
+    """Two updates of 4 of 12 images, then as many of 8 as make two epochs: 16 images more."""
     with pytest.raises(ConfigError, match="batch_size=4 there and 8 here"):
         run(config("train.steps=3", "batch_size=8"))
-    assert run(config("train.steps=3", "batch_size=8", "run.resume=force"))["step"] == 3
+    longer = ("train.steps=null", "train.epochs=2", "batch_size=8")
+    summary = run(config(*longer, "run.resume=force"))
+    assert (summary["step"], summary["epoch"]) == (4, 2.0)
+    assert summary["data"]["data.train.examples"] == 12
+    assert [each["epoch"] for each in records(trained, "train")] == [0.3333, 0.6667, 1.3333, 2.0]
+    assert manifest_of(trained, 4)["examples"] == 24, "the position in the stream"
+    assert run(config(*longer))["step"] == 4, "nothing left to do"
+
+
+@pytest.mark.slow
+def test_other_data_goes_on_by_force_and_its_epochs_are_counted_beside_those_before(config, trained, photos):
+    """2/3 of an epoch of 12 images; then of 6, of which 1 1/3 epochs are 8, so two updates of 4."""
+    for name in ("cat", "dog", "owl"):
+        (photos / name / "4.png").unlink()
+        (photos / name / "3.png").unlink()
+    summary = run(config("train.steps=null", "train.epochs=2", "run.resume=force"))
+    assert summary["data"]["data.train.examples"] == 6
+    assert (summary["step"], summary["epoch"]) == (4, 2.0)
+    evaluated = run(config("job=evaluate"))
+    assert evaluated["epoch"] == {2: 0.6667, 3: 1.3333, 4: 2.0}[evaluated["step"]]
+
+
+def records(run_folder, split):
+    lines = (run_folder / "metrics.jsonl").read_text().splitlines()
+    return [record for record in map(json.loads, lines) if record["split"] == split]
+
+
+def manifest_of(run_folder, step):
+    return json.loads((run_folder / f"checkpoints/step-{step}/manifest.json").read_text())
 
 
 @pytest.mark.parametrize(
