@@ -206,7 +206,7 @@ class Stage(tf.Module):
         return y, lambda y, d_y: self._reverse(kept, begin, y, d_y, mode, consume)
 
     def _forward_recomputed(self, x: Streams, mode: Mode, consume: Consume) -> tuple[Streams, Backward]:
-        backwards = []
+        backwards: list[Backward] = []
         for unit in self.units:
             x, backward = forward_recomputed(unit, x, mode, consume, keep if backwards else self._keep_first)
             backwards.append(backward)

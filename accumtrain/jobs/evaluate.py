@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from functools import partial
 from typing import Any
 
@@ -17,6 +16,7 @@ from accumtrain.engine.evaluator import Evaluator
 from accumtrain.engine.loss import build_means, build_split_metrics, top5
 from accumtrain.errors import Preempted
 from accumtrain.jobs.class_report import class_answers, report_classes
+from accumtrain.jobs.place import epochs_of
 from accumtrain.jobs.trained import check_evaluates, trained_names
 from accumtrain.kinds.losses import tells_classes
 from accumtrain.planning.auto_steps import with_trained_accum_steps
@@ -80,7 +80,7 @@ def run(config: Config) -> dict[str, Any] | None:
     return {
         "status": "completed",
         "step": saved.step,
-        "epoch": round(float(Fraction(manifest["epochs"])), 4),
+        "epoch": round(float(epochs_of(manifest)), 4),
         "checkpoint": saved.prefix,
         split: means,
         "examples_per_second": result["examples"] / result["seconds"],

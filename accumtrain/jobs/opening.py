@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from accumtrain.config.arithmetic import Epochs
+from accumtrain.config.arithmetic import Epochs, micro_batch_size
 from accumtrain.config.schema import Config
 from accumtrain.console import banner, format_bytes, say, warn
 from accumtrain.data.source import Data
@@ -30,10 +30,10 @@ def show_opening(
     window: Window,
     total: int,
     epochs: Epochs,
-    micro_batch: int,
 ) -> None:
     """Prints the banner and the notes of the data source, and warns of a schedule that is longer than the run."""
     replicas = devices.replicas
+    micro_batch = micro_batch_size(config.batch_size, config.accum.count, replicas)
     sizes = state_bytes(window)
     model = [f"{window.model.params:,} parameters", *_frozen(window), *config.model.facts]
     rows = [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -12,14 +11,14 @@ import tensorflow as tf
 from accumtrain.config.arithmetic import Epochs, micro_batch_size, total_steps
 from accumtrain.config.convert import flat, to_mapping
 from accumtrain.config.schema import Config
-from accumtrain.console import say, warn
+from accumtrain.console import warn
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import Share, distributed, train_batches
 from accumtrain.data.source import Data
 from accumtrain.devices.cluster import find_cluster
 from accumtrain.devices.found import Devices
 from accumtrain.devices.resolve import resolve
-from accumtrain.engine.all_reduce import same_on_all_replicas, values_of_workers
+from accumtrain.engine.all_reduce import same_on_all_replicas
 from accumtrain.engine.build_window import build_window
 from accumtrain.engine.checkpoint import Checkpoints
 from accumtrain.engine.checkpoint_files import best_first, newest_manifest
@@ -34,13 +33,14 @@ from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
 from accumtrain.errors import CheckpointError
 from accumtrain.jobs.first_images import first_images
+from accumtrain.jobs.place import Place, epochs_of
 from accumtrain.jobs.recovery import Recovery, warn_of_rate_jump
 from accumtrain.jobs.starting import begin_with_weights, digest, read_weights
 from accumtrain.jobs.summary import batch_sizes, results, speed_and_memory
 from accumtrain.planning.auto_steps import with_accum_steps_resolved
 from accumtrain.planning.kernel_choice import record_kernels
 from accumtrain.planning.tensorflow_errors import in_user_words
-from accumtrain.planning.worker_share import own_share
+from accumtrain.planning.worker_share import own_share, with_steps_for_all
 from accumtrain.process.interrupt import Interrupt
 from accumtrain.process.program import is_own_run
 from accumtrain.process.user_cache import user_cache
@@ -49,6 +49,7 @@ from accumtrain.process.watchdog import Watchdog
 from accumtrain.runs.due import Due
 from accumtrain.runs.events import Events
 from accumtrain.runs.files import read_json, write_json
+from accumtrain.runs.form import is_anything
 from accumtrain.runs.identity import learned_values
 from accumtrain.runs.logbook import Logbook
 from accumtrain.runs.provenance import provenance
@@ -80,9 +81,9 @@ class Session:
             data = open_data(config.data, config.run.seed)
             epochs = Epochs(config, data.train.size)
             if newest := newest_manifest(run.checkpoints):
-                epochs.restore(newest["step"], Fraction(newest["epochs"]))
+                epochs.restore(newest["step"], epochs_of(newest))
             with devices.watch, in_user_words(config, data, devices.replicas, devices.workers):
-                config = _with_steps_for_all(config, devices, steps)
+                config = with_steps_for_all(config, devices, steps)
                 continued = bool(best_first(run.checkpoints))
                 weights = None if continued else read_weights(config)
                 # code that is not accumtrain's may compute with initial weights, though others will be restored
@@ -113,8 +114,7 @@ class Session:
         self.config, self.run_folder, self.data, self.devices, self.window = config, run, data, devices, window
         self.recovery = Recovery(config.run, window)
         self.epochs, self.total = epochs, total_steps(config, epochs)
-        self.done = 0  # updates
-        self.examples = 0  # taken from the stream, those of skipped windows too: the position in it
+        self.place = Place(config.batch_size, epochs)
         self.micro_batch = micro_batch_size(config.batch_size, config.accum.count, devices.replicas)
         self.global_micro_batch = self.micro_batch * devices.replicas
         cache = self._graph_cache()  # in the scope each strategy would be the current one
@@ -177,8 +177,7 @@ class Session:
             "learned": learned_values(self.config),
             "data": dict(self.data.fingerprint),
             "weights": self._weights,
-            "examples": self.examples,
-            "epochs": str(self.epochs.at(self.done)),
+            **self.place.facts,
             "total_steps": self.total,
             "recovery": self.recovery.counts,
         }
@@ -186,13 +185,11 @@ class Session:
     def restore(self, *, needed: bool) -> bool:
         """Restores the newest whole checkpoint. Returns whether there is one, which is an error if it is `needed`."""
         manifest = self.checkpoints.restore(self.run_folder.accept(self._facts()), needed=needed)
-        self.done = int(self.window.step.numpy())
         if manifest is None:
             self.run_folder.check_not_begun()
             return False
         self.recovery.restore(manifest["recovery"])
-        self.examples = manifest["examples"]
-        self.epochs.restore(self.done, Fraction(manifest["epochs"]))
+        self.place.restore(manifest)
         if total_steps(self.config, self.epochs) != self.total:  # as another checkpoint was the newest before
             raise CheckpointError(
                 f"the newest checkpoint in {self.checkpoints.directory} is damaged, and the one before it has made "
@@ -202,9 +199,14 @@ class Session:
         return True
 
     @property
+    def done(self) -> int:
+        """Updates made."""
+        return self.place.done
+
+    @property
     def epoch(self) -> str:
-        """How many epochs are made."""
-        return in_words(self.epochs.at(self.done))
+        """The epochs made, in four digits."""
+        return f"{self.place.epoch:.4g}"
 
     def batches(self) -> Any:
         """The micro-batches from the next window on."""
@@ -212,7 +214,7 @@ class Session:
 
     def _stream(self, share: Share) -> tf.data.Dataset:
         batch, seed = self.global_micro_batch, self.recovery.seed
-        return train_batches(self.data, batch=batch, first=self.examples, seed=seed, share=share)
+        return train_batches(self.data, batch=batch, first=self.place.examples, seed=seed, share=share)
 
     def _check_workers_agree(self) -> None:
         if not self.alone and not same_on_all_replicas(self.devices.strategy, self.done):
@@ -266,7 +268,7 @@ class Session:
         if not (self.devices.chief and self.data.skipped):
             return
         file = self.run_folder.path / SKIPPED
-        known = read_json(file)["examples"] if file.exists() else []
+        known = read_json(file, {"examples": [is_anything]}).get("examples", []) if file.exists() else []
         examples = known + [each for each in self.data.skipped if each not in known]
         write_json(file, {"count": len(examples), "examples": examples})
 
@@ -277,7 +279,7 @@ class Session:
         summary = {
             "status": status,
             "step": self.done,
-            "epoch": round(float(self.epochs.at(self.done)), 4),
+            "epoch": self.place.epoch,
             **results(self.window, self.logbook, self.checkpoints, self.data.watched),
             **speed_and_memory(self.window, self.logbook, self.meter),
             **batch_sizes(self.config, self.micro_batch, self.devices.replicas),
@@ -288,25 +290,6 @@ class Session:
         }
         self.logbook.finish(summary)
         return summary
-
-
-def in_words(epochs: Fraction) -> str:
-    """A number of epochs in four digits."""
-    return f"{float(epochs):.4g}"
-
-
-def _with_steps_for_all(config: Config, devices: Devices, steps: int) -> Config:
-    """`config` with accum.steps=auto replaced by the number of the worker with the least memory.
-
-    Args:
-        steps: what this worker has found.
-    """
-    if not config.accum.is_auto:
-        return config
-    found = values_of_workers(devices, steps)
-    if min(found) < max(found):
-        say(f"accum.steps={max(found)}, which worker {found.index(max(found))} needs")
-    return config.with_accum_steps(max(found))
 
 
 def run_folder(config: Config) -> Run:

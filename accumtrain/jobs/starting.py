@@ -21,9 +21,9 @@ from accumtrain.engine.window import Window
 from accumtrain.errors import ConfigError
 from accumtrain.jobs.trained import trained_images, trained_model
 from accumtrain.models.start import Started, start_from
+from accumtrain.runs.contents import read_config
 from accumtrain.runs.files import write_json
 from accumtrain.runs.folder import CHECKPOINTS, folder_of
-from accumtrain.runs.run import read_config
 
 KEY = "model.weights"
 REPORT = "weights.json"  # in the run's folder

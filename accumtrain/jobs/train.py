@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import Any, NoReturn
 
 import tensorflow as tf
@@ -17,10 +16,11 @@ from accumtrain.engine.nonfinite import describe_state, describe_window
 from accumtrain.errors import DivergedError, Preempted
 from accumtrain.jobs.opening import show_opening
 from accumtrain.jobs.patience import evaluations_since_best
+from accumtrain.jobs.place import epochs_of
 from accumtrain.jobs.recovery import out_of_range, remedy
-from accumtrain.jobs.session import SKIPPED, Session, in_words
+from accumtrain.jobs.session import SKIPPED, Session
 from accumtrain.jobs.starting import show_start
-from accumtrain.jobs.summary import loss_of_a_guess, show_closing
+from accumtrain.jobs.summary import loss_of_a_guess, show_closing, summary_of_the_end
 from accumtrain.jobs.trained import images_of
 from accumtrain.progress import Progress
 from accumtrain.runs.curves import draw_curves
@@ -45,19 +45,10 @@ class Training(Session):
     """The loop over the updates of a run."""
 
     def run(self) -> dict[str, Any] | None:
-        show_opening(
-            self.config,
-            self.run_folder,
-            self.data,
-            self.devices,
-            self.window,
-            self.total,
-            self.epochs,
-            self.micro_batch,
-        )
+        show_opening(self.config, self.run_folder, self.data, self.devices, self.window, self.total, self.epochs)
         if self.started is not None:
             show_start(self.config, self.started, self.window, self.run_folder.path, writes=self.devices.chief)
-        if self._nothing_left() and (summary := self._summary_of_the_end()):
+        if self._nothing_left() and (summary := summary_of_the_end(self.run_folder, self.done)):
             say(self._why_finished())
             show_closing(summary, self.run_folder, loss_of_a_guess(self.config, self.data.num_classes))
             return summary if self.devices.chief else None
@@ -131,12 +122,6 @@ class Training(Session):
         made = f"{self.done} updates, {self.epoch} epochs"
         return f"nothing left to do: all {made}, are made (train.epochs or train.steps sets how many)"
 
-    def _summary_of_the_end(self) -> dict[str, Any] | None:
-        """The summary that was written after the last update; None if the run was stopped before it was."""
-        summary = self.run_folder.read_summary()
-        at_end = summary and (summary.get("status"), summary.get("step")) == ("completed", self.done)
-        return summary if at_end else None
-
     # ---- updates -------------------------------------------------------------------------------------------------
 
     def _updates(self, batches: Any, count: int) -> dict[str, float]:
@@ -169,8 +154,7 @@ class Training(Session):
 
     def _read(self, scalars: dict[str, tf.Tensor]) -> dict[str, float]:
         update = {name: value.numpy().item() for name, value in scalars.items()}
-        self.examples += (update["step"] - self.done) * self.config.batch_size
-        self.done = update["step"]  # which does not count an update that is not finite
+        self.place.advance(update["step"])  # which does not count an update that is not finite
         return update
 
     def _report(self, update: dict[str, float], count: int) -> None:
@@ -186,13 +170,8 @@ class Training(Session):
             self.logbook.train(self.done, update)
 
     def _progress(self) -> Progress:
-        return Progress(
-            first=self.done,
-            total=self.total,
-            updates_per_epoch=float(1 / self.epochs.per_update),
-            begin=float(self.epochs.begin),
-            log_every=self.config.log.every,
-        )
+        epochs = {"updates_per_epoch": float(1 / self.epochs.per_update), "begin": float(self.epochs.begin)}
+        return Progress(first=self.done, total=self.total, log_every=self.config.log.every, **epochs)
 
     # ---- evaluation ----------------------------------------------------------------------------------------------
 
@@ -221,10 +200,8 @@ class Training(Session):
         finally:
             self.checkpoints.restore(needed=True)
         self.logbook.evaluation(self.done, "test", result)
-        self.progress.event(
-            f"the best state, of update {best.step}, epoch {in_words(Fraction(manifest['epochs']))}: "
-            f"{self._means('test', result)}"
-        )
+        best_state = f"the best state, of update {best.step}, epoch {float(epochs_of(manifest)):.4g}"
+        self.progress.event(f"{best_state}: {self._means('test', result)}")
 
     def _evaluate(self, evaluator: Evaluator) -> dict[str, float]:
         result = evaluator(stop=lambda: self._asked_to_stop() and self.alone, report=self._evaluating)
@@ -268,12 +245,12 @@ class Training(Session):
             The micro-batches to go on with.
         """
         if not update["examples"]:
-            self._pass_over()
+            self.place.pass_over()
             self.recovery.skip_empty(self.window)
             self.progress.event(f"update {self.done + 1}: all of its examples are bad (see {SKIPPED}), it is skipped")
             return batches
         if update.get("loss_scale", SMALLEST) > SMALLEST and update["state_finite"]:
-            self._pass_over()
+            self.place.pass_over()
             self.progress.event(
                 f"update {self.done + 1}: float16 overflowed, this window is skipped (number {update['skipped']}); "
                 f"loss scale {update['loss_scale']:g} -> {update['loss_scale'] / 2:g}"
@@ -283,7 +260,7 @@ class Training(Session):
         if not self.recovery.allows(state_finite=bool(update["state_finite"])):
             self._diverged(update, reason)
         if self.recovery.mode == "skip":
-            self._pass_over()
+            self.place.pass_over()
             self.recovery.skip(self.window)
             self.progress.event(f"{reason}: this window is skipped (number {self.recovery.skipped})")
             return batches
@@ -297,10 +274,6 @@ class Training(Session):
             f"(rollback {rollbacks})"
         )
         return self.batches()
-
-    def _pass_over(self) -> None:
-        """Goes on after the examples of a window that made no update."""
-        self.examples += self.config.batch_size
 
     def _what_is_not_finite(self, update: dict[str, float]) -> str:
         if not update["state_finite"]:

@@ -15,18 +15,16 @@ from types import TracebackType
 from typing import Any
 
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
 from accumtrain.config.convert import to_mapping
 from accumtrain.config.schema import Config
 from accumtrain.console import warn
 from accumtrain.errors import CheckpointError, ConfigError, DataError
+from accumtrain.runs.contents import lines_of, read_config, read_records, read_summary
 from accumtrain.runs.files import (
     disk_errors,
     open_regular,
     plain,
-    read_json,
     read_text,
     remove_unfinished,
     write_atomic,
@@ -99,7 +97,7 @@ class Run:
         if not self._metrics.exists():
             return
         text = read_text(self._metrics)
-        kept = "".join(line + "\n" for line, record in _parse(text, self._metrics) if record["step"] <= step)
+        kept = "".join(line + "\n" for line, record in lines_of(text, self._metrics) if record["step"] <= step)
         if kept != text:
             write_atomic(self._metrics, kept)
 
@@ -218,55 +216,3 @@ def listed(folder: Path) -> list[str]:
     """The names in a folder, [] if there is none."""
     with disk_errors(folder):
         return [path.name for path in folder.iterdir()] if folder.is_dir() else []
-
-
-def read_config(file: Path) -> dict[str, Any]:
-    """The content of a config.yaml.
-
-    Raises:
-        CheckpointError: it can't be read, or is not the configuration of a run.
-    """
-    try:
-        content = OmegaConf.to_container(OmegaConf.create(read_text(file)))
-        if not isinstance(content, dict):
-            raise TypeError("it holds no mapping")
-        values = {str(key): value for key, value in content.items()}
-        learned_values(values)
-    except (YAMLError, OmegaConfBaseException, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{file} is damaged: {' '.join(str(error).split())[:200]}") from error
-    return values
-
-
-def read_summary(path: Path) -> dict[str, Any] | None:
-    """The summary of the run in the folder `path`, None if there is none yet.
-
-    Raises:
-        CheckpointError: it is damaged.
-    """
-    file = path / "summary.json"
-    return read_json(file) if file.exists() else None
-
-
-def read_records(path: Path) -> list[dict[str, Any]]:
-    """The metrics of the run in the folder `path`, in order.
-
-    Raises:
-        CheckpointError: the file is damaged.
-    """
-    file = path / "metrics.jsonl"
-    return [record for _, record in _parse(read_text(file), file)] if file.exists() else []
-
-
-def _parse(text: str, path: Path) -> list[tuple[str, dict[str, Any]]]:
-    """The complete lines of `text`, each with its record. An incomplete last line is left out."""
-    lines = text[: text.rfind("\n") + 1].splitlines()
-    parsed = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            record = json.loads(line)
-            if not {"step", "split", "seconds"} <= record.keys():
-                raise KeyError
-        except (ValueError, RecursionError, AttributeError, KeyError) as error:
-            raise CheckpointError(f"{path} line {number} is no record of a run: repair or remove that line") from error
-        parsed.append((line, record))
-    return parsed

@@ -17,9 +17,10 @@ import pytest
 from accumtrain.config.convert import from_mapping, to_mapping
 from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.runs import lock
+from accumtrain.runs.contents import read_summary
 from accumtrain.runs.files import write_json
 from accumtrain.runs.names import run_name
-from accumtrain.runs.run import Bystander, Run, read_summary
+from accumtrain.runs.run import Bystander, Run
 
 
 @pytest.fixture
