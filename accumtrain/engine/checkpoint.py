@@ -19,20 +19,13 @@ from typing import Any
 import tensorflow as tf
 
 from accumtrain.backprop.model import Model
-from accumtrain.engine.checkpoint_files import (
-    TensorReader,
-    again_if_changed,
-    best_first,
-    find_whole,
-    load_into,
-    newest_first,
-)
+from accumtrain.engine.checkpoint_files import TensorReader, again_if_changed, find_whole, load_into
 from accumtrain.engine.ema import MovingAverage
 from accumtrain.engine.graph_cache import GraphCache
 from accumtrain.engine.graph_optimizer import NO_GRAPH_OPTIMIZER, CompiledFunction
 from accumtrain.engine.window import Window
 from accumtrain.errors import CheckpointError
-from accumtrain.runs.checkpoint_store import CheckpointStore, DamagedError, Saved
+from accumtrain.runs.checkpoint_store import CheckpointStore, DamagedError, Saved, best_first, newest_first
 from accumtrain.runs.folder import BEST
 
 ACCURACY = "accuracy"  # the metric that decides which state is the best; without it the loss does

@@ -6,15 +6,13 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, TypeVar
 
 import tensorflow as tf
 
 from accumtrain.console import warn
 from accumtrain.errors import CheckpointError
-from accumtrain.runs.checkpoint_store import ChangedError, CheckpointStore, DamagedError, Saved
-from accumtrain.runs.folder import BEST
+from accumtrain.runs.checkpoint_store import ChangedError, DamagedError, Saved
 
 # what TensorFlow raises for the checkpoint of another model
 OF_ANOTHER_MODEL = (
@@ -29,29 +27,6 @@ TRIES = 5  # to read a checkpoint beside a training that deletes it
 
 Result = TypeVar("Result")
 READ_AT_ONCE = 2**20  # bytes of tensors that are read back together: they come on top of the peak of an update
-
-
-def best_first(directory: Path) -> list[Saved]:
-    """The checkpoints of the best state, then all others, each the newest first."""
-    return [*CheckpointStore(directory / BEST).newest_first(), *CheckpointStore(directory).newest_first()]
-
-
-def newest_first(directory: Path) -> list[Saved]:
-    """All checkpoints, the newest first. Of one update the best state comes last."""
-    found = [*CheckpointStore(directory).newest_first(), *CheckpointStore(directory / BEST).newest_first()]
-    return sorted(found, key=lambda saved: -saved.step)
-
-
-def newest_manifest(directory: Path) -> dict[str, Any] | None:
-    """The manifest of the newest checkpoint that has a whole one; its other files are not looked at. None without one.
-
-    Raises:
-        CheckpointError: one can't be read now, or is of another version.
-    """
-    for saved in newest_first(directory):
-        with suppress(DamagedError):
-            return saved.manifest()
-    return None
 
 
 def again_if_changed(read: Callable[[], Result]) -> Result:

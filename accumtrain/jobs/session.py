@@ -21,7 +21,6 @@ from accumtrain.devices.resolve import resolve
 from accumtrain.engine.all_reduce import same_on_all_replicas
 from accumtrain.engine.build_window import build_window
 from accumtrain.engine.checkpoint import Checkpoints
-from accumtrain.engine.checkpoint_files import best_first, newest_manifest
 from accumtrain.engine.emulation import tell_emulation
 from accumtrain.engine.evaluator import Evaluator
 from accumtrain.engine.graph_cache import GraphCache
@@ -46,6 +45,7 @@ from accumtrain.process.program import is_own_run
 from accumtrain.process.user_cache import user_cache
 from accumtrain.process.walltime import Walltime
 from accumtrain.process.watchdog import Watchdog
+from accumtrain.runs.checkpoint_store import best_first, newest_manifest
 from accumtrain.runs.due import Due
 from accumtrain.runs.events import Events
 from accumtrain.runs.files import read_json, write_json

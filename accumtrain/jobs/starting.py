@@ -16,11 +16,12 @@ from accumtrain.config.schema import Config
 from accumtrain.console import say, table
 from accumtrain.data.source import Data
 from accumtrain.engine.build_window import build_window
-from accumtrain.engine.checkpoint_files import again_if_changed, best_first, find_whole
+from accumtrain.engine.checkpoint_files import again_if_changed, find_whole
 from accumtrain.engine.window import Window
 from accumtrain.errors import ConfigError
 from accumtrain.jobs.trained import trained_images, trained_model
 from accumtrain.models.start import Started, start_from
+from accumtrain.runs.checkpoint_store import best_first
 from accumtrain.runs.contents import read_config
 from accumtrain.runs.files import write_json
 from accumtrain.runs.folder import CHECKPOINTS, folder_of

@@ -15,13 +15,14 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from accumtrain.errors import CheckpointError
 from accumtrain.runs.files import disk_errors, open_regular, plain, sync, write_atomic
-from accumtrain.runs.folder import QUARANTINE
+from accumtrain.runs.folder import BEST, QUARANTINE
 from accumtrain.version import __version__
 
 MANIFEST, PREFIX, REASON = "manifest.json", "state", "reason.txt"
@@ -223,6 +224,29 @@ class CheckpointStore:
             hidden = self.directory / f"{UNFINISHED}{saved.step}-old"
             saved.path.rename(hidden)
             shutil.rmtree(hidden)
+
+
+def best_first(directory: Path) -> list[Saved]:
+    """The checkpoints of the best state, then all others, each the newest first."""
+    return [*CheckpointStore(directory / BEST).newest_first(), *CheckpointStore(directory).newest_first()]
+
+
+def newest_first(directory: Path) -> list[Saved]:
+    """All checkpoints, the newest first. Of one update the best state comes last."""
+    found = [*CheckpointStore(directory).newest_first(), *CheckpointStore(directory / BEST).newest_first()]
+    return sorted(found, key=lambda saved: -saved.step)
+
+
+def newest_manifest(directory: Path) -> dict[str, Any] | None:
+    """The manifest of the newest checkpoint that has a whole one; its other files are not looked at. None without one.
+
+    Raises:
+        CheckpointError: one can't be read now, or is of another version.
+    """
+    for saved in newest_first(directory):
+        with suppress(DamagedError):
+            return saved.manifest()
+    return None
 
 
 def _as_checkpoint(entry: Path) -> Saved | None:

@@ -18,9 +18,9 @@ from omegaconf import OmegaConf
 
 from accumtrain.config.convert import to_mapping
 from accumtrain.config.schema import Config
-from accumtrain.console import warn
 from accumtrain.errors import CheckpointError, ConfigError, DataError
-from accumtrain.runs.contents import lines_of, read_config, read_records, read_summary
+from accumtrain.runs.checkpoint_store import newest_manifest
+from accumtrain.runs.contents import lines_of, read_records, read_summary
 from accumtrain.runs.files import (
     disk_errors,
     open_regular,
@@ -113,18 +113,14 @@ class Run:
         """Returns a function that refuses the manifest of a checkpoint that this run does not continue.
 
         Args:
-            facts: `learned` (see identity.py) and `data` (the fingerprint of the source) of this configuration, and
-                `weights`, the checksum of what it begins with.
+            facts: `data`, the fingerprint of the source of this configuration, and `weights`, the checksum of what it
+                begins with.
         """
 
         def check(manifest: Mapping[str, Any]) -> None:
             if self.config.run.resume == FORCE:
                 return
-            if changed := differences(manifest["learned"], facts["learned"]):
-                raise CheckpointError(
-                    f"the checkpoint of update {manifest['step']} in {self.checkpoints} is that of a run that learns "
-                    f"something else: {changed}; choose another run.name, or run.resume=force to continue from it"
-                )
+            self._check_learned(manifest)
             if changed := differences(manifest["weights"], facts["weights"]):
                 raise CheckpointError(
                     f"{self.path} began with other weights: {changed} (null: none, else a checksum); give those it "
@@ -159,26 +155,16 @@ class Run:
                 f"run.resume=false, but {self.path} holds a trained run; choose another run.name, or leave run.resume "
                 "out to continue it"
             )
-        before = self._learned_before()
-        if before is None or self.config.run.resume == FORCE:
-            return
-        if changed := differences(before, learned_values(self.config)):
+        newest = newest_manifest(self.checkpoints)
+        if newest is not None and self.config.run.resume != FORCE:
+            self._check_learned(newest)  # before anything slow is done
+
+    def _check_learned(self, manifest: Mapping[str, Any]) -> None:
+        if changed := differences(manifest["learned"], learned_values(self.config)):
             raise ConfigError(
                 f"{self.path} holds a run that learns something else: {changed}; choose another run.name, give the "
-                "values it began with to continue it, or run.resume=force to continue it with these"
+                f"values of its update {manifest['step']} to continue it, or run.resume=force to continue it with these"
             )
-
-    def _learned_before(self) -> dict[str, Any] | None:
-        """What config.yaml says of the values that decide what is learned; None, with a warning, if it is unreadable.
-
-        Then the manifest of the checkpoint decides.
-        """
-        file = self.path / "config.yaml"
-        try:
-            return learned_values(read_config(file))
-        except CheckpointError as error:
-            warn(f"{error}; the checkpoint tells with what values the run was trained")
-            return None
 
     def _trained(self) -> bool:
         return bool(listed(self.checkpoints)) or self._has_metrics()

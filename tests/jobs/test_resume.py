@@ -185,32 +185,30 @@ def manifest_of(run_folder, step):
 
 
 @pytest.mark.parametrize(
-    "damage",
+    "content",
     [
-        "missing",
-        pytest.param("empty", marks=pytest.mark.slow),
-        pytest.param("binary", marks=pytest.mark.slow),
-        pytest.param("list", marks=pytest.mark.slow),
+        None,
+        pytest.param(b"", marks=pytest.mark.slow),
+        pytest.param(bytes(range(256)), marks=pytest.mark.slow),
+        pytest.param(b"- 1\n", marks=pytest.mark.slow),
+        pytest.param(b"batch_size: 8\n", marks=pytest.mark.slow),
     ],
 )
-def test_the_manifest_stands_in_for_config_yaml(config, trained, damage, capsys):
+def test_the_checkpoint_says_what_was_learned_whatever_config_yaml_says(config, trained, content):
     file = trained / "config.yaml"
-    contents = {"empty": b"", "binary": bytes(range(256)), "list": b"- 1\n"}
-    if damage == "missing":
-        file.unlink()
-    else:
-        file.write_bytes(contents[damage])
-    with pytest.raises(CheckpointError, match="batch_size=4 there and 8 here"):
+    file.unlink()
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(ConfigError, match="batch_size=4 there and 8 here"):
         run(config("train.steps=3", "batch_size=8"))
     assert run(config("train.steps=3"))["step"] == 3
-    assert "the checkpoint tells" in capsys.readouterr().err
     assert "batch_size: 4" in file.read_text()
 
 
 def test_a_checkpoint_of_another_run_is_refused(config, trained, tmp_path):
     run(config("run.name=two", "optim.lr=0.01", "train.steps=5"))
     shutil.copytree(tmp_path / "runs/two/checkpoints/step-5", trained / "checkpoints/step-5")
-    with pytest.raises(CheckpointError, match=r"update 5 .* learns something else: optim.lr=0.01 there"):
+    with pytest.raises(ConfigError, match=r"learns something else: optim.lr=0.01 there .* values of its update 5 to"):
         run(config("train.steps=6"))
 
 
