@@ -34,11 +34,13 @@ class Progress:
         first: number of updates done before this process began.
         total: number of updates of the whole run.
         updates_per_epoch: may be a fraction, as an epoch need not end with an update.
+        begin: update at which the first epoch begins, which may be a fraction, and below 0 (see Epochs.begin).
         log_every: updates between two plain lines; the first and the last update always have one.
     """
 
-    def __init__(self, *, first: int, total: int, updates_per_epoch: float, log_every: int = 10):
+    def __init__(self, *, first: int, total: int, updates_per_epoch: float, begin: float = 0.0, log_every: int = 10):
         self._first, self._total, self._per_epoch, self._log_every = first, total, updates_per_epoch, log_every
+        self._begin = begin
         self._step, self._micro = first, 0.0
         self._parts = {"state": "compiling"}
         self._left_out_first: list[str] = []  # what a narrow terminal leaves out, in this order
@@ -135,11 +137,11 @@ class Progress:
 
     def _epoch_index(self) -> int:
         """The epoch of the last update, from 0. An update that completes an epoch belongs to that epoch."""
-        return min(int(max(self._step - 1, 0) // self._per_epoch), self._epochs() - 1)
+        return min(int(max(self._step - 1 - self._begin, 0) // self._per_epoch), self._epochs() - 1)
 
     def _epoch_place(self) -> tuple[float, float]:
         """Begin and length of the current epoch, in updates. The last epoch may be shorter than the others."""
-        begin = self._epoch_index() * self._per_epoch
+        begin = self._begin + self._epoch_index() * self._per_epoch
         return begin, max(min(begin + self._per_epoch, self._total) - begin, 1e-9)
 
     def _epoch(self) -> str:
@@ -147,7 +149,7 @@ class Progress:
 
     def _epochs(self) -> int:
         """Number of epochs. A last update that reaches past the end of an epoch does not count as another epoch."""
-        return max(1, math.ceil((self._total - 1) / self._per_epoch))
+        return max(1, math.ceil((self._total - 1 - self._begin) / self._per_epoch))
 
     def _time_left(self) -> str:
         if self._timed_from is None or self._step <= self._timed_from[0] or self._step >= self._total:

@@ -20,7 +20,7 @@ from accumtrain.backprop.fixed_point import FLOATS, FixedPoint
 from accumtrain.backprop.mark import marked
 from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.order import after
-from accumtrain.backprop.pullback import Gradients, Pullback, Streams, chain_pullback, pullback
+from accumtrain.backprop.pullback import Gradients, Module, Pullback, Streams, chain_pullback, pullback
 from accumtrain.backprop.replay import Consume, Keep, Kept, forward_stored, keep, replay
 
 Layer = Callable[[Any, Mode], Any]
@@ -46,12 +46,11 @@ class Chain(tf.Module):
     Args:
         memory: `store` keeps all activations for the backward pass, `recompute` only the input.
         layers: functions of (x, mode). Those with variables must be tf.Modules.
-        keep: how `recompute` keeps the input.
     """
 
-    def __init__(self, memory: str, layers: Sequence[Layer], keep: Keep = keep):
+    def __init__(self, memory: str, layers: Sequence[Layer]):
         super().__init__()
-        self.memory, self.layers, self._keep = memory, list(layers), keep
+        self.memory, self.layers = memory, list(layers)
 
     def __call__(self, x: Streams, mode: Mode) -> Streams:
         for layer in self.layers:
@@ -62,7 +61,7 @@ class Chain(tf.Module):
         return chain_pullback(self.layers, x, mode)
 
     def forward(self, x: Streams, mode: Mode, consume: Consume) -> tuple[Streams, Backward]:
-        return forward_by_memory(self, x, mode, consume, self._keep)
+        return forward_by_memory(self, x, mode, consume)
 
 
 class Coupling(tf.Module):
@@ -168,17 +167,19 @@ class Stage(tf.Module):
     """Reversible units applied one after the other.
 
     Args:
-        memory: `store` keeps all activations for the backward pass, `reverse` only the output.
-        units: the first may have shortcuts and so change the shape of the streams; its input is then kept, too.
+        memory: `store` keeps all activations for the backward pass, `recompute` the input of each unit, `reverse` only
+            the output.
+        units: the first may have shortcuts and so change the shape of the streams; `reverse` then keeps its input, too.
         exact: whether the units are made to be reversed to the bit. The mode is told if they are not.
+        keep_first: how `recompute` keeps the input of the first unit.
 
     Raises:
         ValueError: another unit than the first is not invertible.
     """
 
-    def __init__(self, memory: str, units: Sequence[Coupling], exact: bool = True):
+    def __init__(self, memory: str, units: Sequence[Coupling], exact: bool = True, keep_first: Keep = keep):
         super().__init__()
-        self.memory, self.units, self.exact = memory, list(units), exact
+        self.memory, self.units, self.exact, self._keep_first = memory, list(units), exact, keep_first
         if not all(unit.invertible for unit in self.units[1:]):
             raise ValueError("only the first unit of a stage may change the shape of the streams")
 
@@ -191,8 +192,10 @@ class Stage(tf.Module):
         return chain_pullback(self.units, x, mode)
 
     def forward(self, x: Streams, mode: Mode, consume: Consume) -> tuple[Streams, Backward]:
-        if self.memory != "reverse":
-            return forward_by_memory(self, x, mode, consume)
+        if self.memory == "store":
+            return forward_stored(self, x, mode, consume)
+        if self.memory == "recompute":
+            return self._forward_recomputed(x, mode, consume)
         kept = None
         if not self.units[0].invertible:
             x, kept = keep(x)
@@ -201,6 +204,19 @@ class Stage(tf.Module):
         x, begin = marked(x) if self.exact and reversed_ else (x, None)
         y, _ = chain_pullback(reversed_, x, mode)
         return y, lambda y, d_y: self._reverse(kept, begin, y, d_y, mode, consume)
+
+    def _forward_recomputed(self, x: Streams, mode: Mode, consume: Consume) -> tuple[Streams, Backward]:
+        backwards: list[Backward] = []
+        for unit in self.units:
+            x, backward = forward_recomputed(unit, x, mode, consume, keep if backwards else self._keep_first)
+            backwards.append(backward)
+
+        def backward_all(y: Streams, d_y: Streams) -> tuple[Streams, Streams]:
+            for backward in reversed(backwards):
+                y, d_y = backward(y, d_y)
+            return y, d_y
+
+        return x, backward_all
 
     def _reverse(
         self,
@@ -220,18 +236,23 @@ class Stage(tf.Module):
         return (y, d_y) if kept is None else self.units[0].reverse(kept(d_y), y, d_y, mode, consume)
 
 
-def forward_by_memory(
-    segment: Any, x: Streams, mode: Mode, consume: Consume, keep: Keep = keep
-) -> tuple[Streams, Backward]:
+def forward_by_memory(segment: Any, x: Streams, mode: Mode, consume: Consume) -> tuple[Streams, Backward]:
     """`Segment.forward` for a segment whose `memory` is `store` or `recompute`."""
     if segment.memory == "store":
         return forward_stored(segment, x, mode, consume)
+    return forward_recomputed(segment, x, mode, consume)
+
+
+def forward_recomputed(
+    module: Module, x: Streams, mode: Mode, consume: Consume, keep: Keep = keep
+) -> tuple[Streams, Backward]:
+    """Runs a module and keeps its input. Returns y, and the function that computes y again and back-propagates."""
     x, kept = keep(x)
-    y, _ = pullback(segment, x, mode)
+    y, _ = pullback(module, x, mode)
 
     def backward(_: Streams, d_y: Streams) -> tuple[Streams, Streams]:
         if all(gradient is None for gradient in tf.nest.flatten(d_y)):  # nothing to replay for, as of integers
             return x, tf.nest.map_structure(lambda _: None, x)
-        return replay(segment, kept(d_y), d_y, mode, consume)[:2]
+        return replay(module, kept(d_y), d_y, mode, consume)[:2]
 
     return y, backward

@@ -27,12 +27,42 @@ def micro_batch_size(batch_size: int, steps: int, replicas: int) -> int:
     )
 
 
-def total_steps(config: Config, train_examples: int) -> int:
-    """Updates of the whole run: train.steps, or train.epochs over `train_examples`, rounded up."""
+class Epochs:
+    """Passes over the training data by the number of updates, exactly.
+
+    Batch size and data may change when a run goes on. What was made before that stays as it was counted.
+
+    Args:
+        train_examples: examples of an epoch, from now on.
+    """
+
+    def __init__(self, config: Config, train_examples: int):
+        self.per_update = Fraction(config.batch_size, train_examples)
+        self.restore(0, Fraction(0))
+
+    def restore(self, step: int, epochs: Fraction) -> None:
+        """Goes on from update `step`, by which so many epochs were made."""
+        self._step, self._before = step, epochs
+
+    @property
+    def begin(self) -> Fraction:
+        """The update at which the first epoch would have begun, if all updates before were like those from now on."""
+        return self._step - self._before / self.per_update
+
+    def at(self, step: int) -> Fraction:
+        """The epochs made by update `step`."""
+        return self._before + (step - self._step) * self.per_update
+
+    def update_of(self, epochs: Fraction | int) -> int:
+        """The first update by which so many epochs are made."""
+        return self._step + math.ceil((epochs - self._before) / self.per_update)
+
+
+def total_steps(config: Config, epochs: Epochs) -> int:
+    """Updates of the whole run: train.steps, or those of train.epochs, rounded up."""
     if config.train.steps is not None:
         return config.train.steps
     if config.train.epochs is None:
         raise ConfigError("neither train.steps nor train.epochs is set; give one, for example train.epochs=20")
     # the decimal the user wrote, not its binary neighbour: 0.1 epochs of 30 examples are exactly 3 examples
-    examples = Fraction(str(config.train.epochs)) * train_examples
-    return max(1, math.ceil(examples / config.batch_size))
+    return max(1, epochs.update_of(Fraction(str(config.train.epochs))))

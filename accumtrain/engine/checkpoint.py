@@ -19,13 +19,13 @@ from typing import Any
 import tensorflow as tf
 
 from accumtrain.backprop.model import Model
-from accumtrain.engine.checkpoint_files import TensorReader, again_if_changed, best_first, find_whole, load_into
+from accumtrain.engine.checkpoint_files import TensorReader, again_if_changed, find_whole, load_into
 from accumtrain.engine.ema import MovingAverage
 from accumtrain.engine.graph_cache import GraphCache
 from accumtrain.engine.graph_optimizer import NO_GRAPH_OPTIMIZER, CompiledFunction
 from accumtrain.engine.window import Window
 from accumtrain.errors import CheckpointError
-from accumtrain.runs.checkpoint_store import CheckpointStore, DamagedError, Saved
+from accumtrain.runs.checkpoint_store import CheckpointStore, DamagedError, Saved, best_first, newest_first
 from accumtrain.runs.folder import BEST
 
 ACCURACY = "accuracy"  # the metric that decides which state is the best; without it the loss does
@@ -103,11 +103,11 @@ class Checkpoints:
         """Restores the newest whole checkpoint, the best one included. Damaged ones are moved to quarantine/.
 
         Args:
-            accept: raises an error if the manifest, {} for a checkpoint of earlier versions, is not of this run.
+            accept: raises an error if the manifest is not of this run.
             needed: whether it is an error if there is no checkpoint.
 
         Returns:
-            Its manifest, {} for a checkpoint of earlier versions; None if there is no checkpoint.
+            Its manifest; None if there is no checkpoint.
 
         Raises:
             CheckpointError: none of the checkpoints is whole, one belongs to another model, or none is left. The state
@@ -119,7 +119,7 @@ class Checkpoints:
         return again_if_changed(lambda: self._restore(accept, needed))
 
     def _restore(self, accept: Callable[[Mapping[str, Any]], None], needed: bool) -> dict[str, Any] | None:
-        found = [*self._last.newest_first(), *self._best.newest_first()]
+        found = newest_first(self.directory)
         if not found:
             if needed or not tf.size(self.step):  # or an attempt to read one has freed the variables
                 raise CheckpointError(
@@ -127,14 +127,14 @@ class Checkpoints:
                     "run the same command again, or start anew under another run.name"
                 )
             return None
-        saved, manifest = find_whole(sorted(found, key=lambda saved: -saved.step), self._dismiss)
+        saved, manifest = find_whole(found, self._dismiss)
         accept(manifest)
         load_into(self._checkpoint, saved, frees_first=self._frees_first)
         if saved.path.parent == self.directory:  # else, as the best one, it will not stay
             self._saved_step = saved.step
         return manifest
 
-    def restore_best(self) -> Saved:
+    def restore_best(self) -> tuple[Saved, dict[str, Any]]:
         """Restores the weights of the best state. Returns and raises what `restore_model` does."""
         return restore_model(self.directory, self._model, self._ema, frees_first=self._frees_first)
 
@@ -261,7 +261,7 @@ def restore_model(
     accept: Callable[[Mapping[str, Any]], None] = lambda manifest: None,
     *,
     frees_first: bool = True,
-) -> Saved:
+) -> tuple[Saved, dict[str, Any]]:
     """Restores the weights of the best state, or of the last state if there was no evaluation yet.
 
     A damaged checkpoint is skipped with a warning; nothing is moved. The run may train meanwhile, and replace its best
@@ -272,7 +272,7 @@ def restore_model(
         frees_first: as in `load_into`.
 
     Returns:
-        The checkpoint.
+        The checkpoint and its manifest.
 
     Raises:
         CheckpointError: no checkpoint is whole, or one belongs to another model. The weights may be lost then, as
@@ -280,13 +280,13 @@ def restore_model(
     """
     checkpoint = tf.train.Checkpoint(model=model) if ema is None else tf.train.Checkpoint(model=model, ema=ema)
 
-    def restore_best() -> Saved:
+    def restore_best() -> tuple[Saved, dict[str, Any]]:
         found = best_first(directory)
         if not found:
             raise CheckpointError(f"no checkpoint in {directory}: train first, with the same run.name")
         saved, manifest = find_whole(found)
         accept(manifest)
         load_into(checkpoint, saved, frees_first=frees_first)
-        return saved
+        return saved, manifest
 
     return again_if_changed(restore_best)

@@ -6,15 +6,13 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, TypeVar
 
 import tensorflow as tf
 
 from accumtrain.console import warn
 from accumtrain.errors import CheckpointError
-from accumtrain.runs.checkpoint_store import ChangedError, CheckpointStore, DamagedError, Saved
-from accumtrain.runs.folder import BEST
+from accumtrain.runs.checkpoint_store import ChangedError, DamagedError, Saved
 
 # what TensorFlow raises for the checkpoint of another model
 OF_ANOTHER_MODEL = (
@@ -29,11 +27,6 @@ TRIES = 5  # to read a checkpoint beside a training that deletes it
 
 Result = TypeVar("Result")
 READ_AT_ONCE = 2**20  # bytes of tensors that are read back together: they come on top of the peak of an update
-
-
-def best_first(directory: Path) -> list[Saved]:
-    """The checkpoints of the best state, then all others, each the newest first."""
-    return [*CheckpointStore(directory / BEST).newest_first(), *CheckpointStore(directory).newest_first()]
 
 
 def again_if_changed(read: Callable[[], Result]) -> Result:
@@ -64,7 +57,7 @@ def find_whole(
     damages = []
     for saved in candidates:
         try:
-            manifest = check_whole(saved)
+            manifest = saved.check()
         except DamagedError as error:
             if not saved.exists:
                 raise ChangedError(saved) from error
@@ -77,21 +70,6 @@ def find_whole(
         f"no checkpoint of this run is whole: {'; '.join(damages)}. Put back a copy of one if there is any, or start "
         "anew under another run.name"
     )
-
-
-def check_whole(saved: Saved) -> dict[str, Any]:
-    """Returns the manifest of a checkpoint, {} for one of earlier versions.
-
-    Raises:
-        DamagedError: a file is not as it was written.
-    """
-    manifest = saved.check()
-    if not manifest:  # TensorFlow's own checksums are all there is
-        try:
-            TensorReader()(saved.prefix)
-        except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:
-            raise DamagedError(str(error).strip().splitlines()[0]) from error
-    return manifest
 
 
 def load_into(checkpoint: tf.train.Checkpoint, saved: Saved, *, frees_first: bool = True) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from accumtrain.config.arithmetic import micro_batch_size, total_steps
+from accumtrain.config.arithmetic import Epochs, micro_batch_size, total_steps
 from accumtrain.config.schema import Config
 from accumtrain.data.pipeline import Share, distributed, train_batches
 from accumtrain.data.source import Data
@@ -83,7 +83,7 @@ class DryRun:
         self, config: Config, data: Data, devices: Devices, micro_batch: int, directory: Path, micro_steps: int
     ):
         batch = micro_batch * devices.replicas
-        self.window = build_window(config, data, total_steps(config, data.train.size), devices.strategy)
+        self.window = build_window(config, data, total_steps(config, Epochs(config, data.train.size)), devices.strategy)
         with devices.strategy.scope():
             self.step = Step(self.window, devices.strategy, xla=devices.xla)
             self._evaluator = Evaluator(

@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from accumtrain.config.arithmetic import total_steps
+from accumtrain.config.arithmetic import Epochs, total_steps
 from accumtrain.config.schema import Config
 from accumtrain.data.pipeline import Share, distributed, train_batches
 from accumtrain.data.source import Data
@@ -80,7 +80,7 @@ class _Play:
 
     def run(self, *, commit: bool) -> None:
         config, data, strategy = self._config, self._data, self._devices.strategy
-        window = build_window(config, data, total_steps(config, data.train.size), strategy, draws=False)
+        window = build_window(config, data, total_steps(config, Epochs(config, data.train.size)), strategy, draws=False)
         with strategy.scope():
             step = Step(window, strategy)
         self.static_bytes = _allocated()

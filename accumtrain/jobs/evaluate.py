@@ -16,6 +16,7 @@ from accumtrain.engine.evaluator import Evaluator
 from accumtrain.engine.loss import build_means, build_split_metrics, top5
 from accumtrain.errors import Preempted
 from accumtrain.jobs.class_report import class_answers, report_classes
+from accumtrain.jobs.place import epochs_of
 from accumtrain.jobs.trained import check_evaluates, trained_names
 from accumtrain.kinds.losses import tells_classes
 from accumtrain.planning.auto_steps import with_trained_accum_steps
@@ -46,7 +47,7 @@ def run(config: Config) -> dict[str, Any] | None:
         model = model_for(config, data, draws=False)
         ema = moving_average(config, model)
         accept = partial(check_evaluates, config, data.fingerprint)
-        saved = restore_model(folder_of(config) / CHECKPOINTS, model, ema, accept)
+        saved, manifest = restore_model(folder_of(config) / CHECKPOINTS, model, ema, accept)
         classes = data.num_classes if tells_classes(config.loss.kind) else 0
         answers = class_answers(classes, devices.replicas)
         evaluator = Evaluator(
@@ -79,7 +80,7 @@ def run(config: Config) -> dict[str, Any] | None:
     return {
         "status": "completed",
         "step": saved.step,
-        "epoch": round(saved.step * config.batch_size / data.train.size, 4),
+        "epoch": round(float(epochs_of(manifest)), 4),
         "checkpoint": saved.prefix,
         split: means,
         "examples_per_second": result["examples"] / result["seconds"],

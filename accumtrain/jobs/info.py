@@ -130,7 +130,7 @@ def _show_run(folder: Path, found: Mapping[str, Any]) -> None:
         if each["state"] != WHOLE:
             warn(f"{each['path']}: {each['state']}")
     for each in found["quarantine"]:
-        warn(f"{each['path']} was moved away: {each['reason']}")
+        warn(f"{each['path']} was moved away: {(each['reason'] or 'the reason is lost').strip()}")
     for message in found["unreadable"]:
         warn(message)
 
@@ -153,7 +153,8 @@ def _provenance_rows(born: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _checkpoint_row(folder: Path, saved: Mapping[str, Any]) -> tuple[str, ...]:
     place = Path(saved["path"]).relative_to(folder / CHECKPOINTS)
     written = "-" if saved["written"] is None else saved["written"][:19].replace("T", " ")
-    return str(place), format_bytes(saved["bytes"]), written, saved["state"].partition(":")[0]
+    size = "-" if saved["bytes"] is None else format_bytes(saved["bytes"])
+    return str(place), size, written, saved["state"].partition(":")[0]
 
 
 def _means(means: Mapping[str, Any]) -> str:

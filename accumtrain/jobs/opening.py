@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from accumtrain.config.arithmetic import Epochs, micro_batch_size
 from accumtrain.config.schema import Config
 from accumtrain.console import banner, format_bytes, say, warn
 from accumtrain.data.source import Data
@@ -22,10 +23,17 @@ STATE = {
 
 
 def show_opening(
-    config: Config, run: Run, data: Data, devices: Devices, window: Window, total: int, micro_batch: int
+    config: Config,
+    run: Run,
+    data: Data,
+    devices: Devices,
+    window: Window,
+    total: int,
+    epochs: Epochs,
 ) -> None:
     """Prints the banner and the notes of the data source, and warns of a schedule that is longer than the run."""
     replicas = devices.replicas
+    micro_batch = micro_batch_size(config.batch_size, config.accum.count, replicas)
     sizes = state_bytes(window)
     model = [f"{window.model.params:,} parameters", *_frozen(window), *config.model.facts]
     rows = [
@@ -36,7 +44,7 @@ def show_opening(
             f"{config.batch_size} = micro-batch {micro_batch} x {_counted(config.accum.count, 'step')} x "
             + _counted(replicas, "replica"),
         ),
-        ("updates", f"{total:,} = {total * config.batch_size / data.train.size:.4g} epochs"),
+        ("updates", f"{total:,} = {float(epochs.at(total)):.4g} epochs"),
         ("progress", f"loss and metrics are means over the last {config.log.every} updates"),
         ("optimizer", config.optim.with_schedule(config.schedule.kind)),
         ("device", f"{devices.description}; {config.precision}"),

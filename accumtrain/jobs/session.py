@@ -4,25 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from accumtrain.config.arithmetic import micro_batch_size, total_steps
+from accumtrain.config.arithmetic import Epochs, micro_batch_size, total_steps
 from accumtrain.config.convert import flat, to_mapping
 from accumtrain.config.schema import Config
-from accumtrain.console import say, warn
+from accumtrain.console import warn
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import Share, distributed, train_batches
 from accumtrain.data.source import Data
 from accumtrain.devices.cluster import find_cluster
 from accumtrain.devices.found import Devices
 from accumtrain.devices.resolve import resolve
-from accumtrain.engine.all_reduce import same_on_all_replicas, values_of_workers
+from accumtrain.engine.all_reduce import same_on_all_replicas
 from accumtrain.engine.build_window import build_window
 from accumtrain.engine.checkpoint import Checkpoints
-from accumtrain.engine.checkpoint_files import best_first
 from accumtrain.engine.emulation import tell_emulation
 from accumtrain.engine.evaluator import Evaluator
 from accumtrain.engine.graph_cache import GraphCache
@@ -34,21 +32,24 @@ from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
 from accumtrain.errors import CheckpointError
 from accumtrain.jobs.first_images import first_images
+from accumtrain.jobs.place import Place, epochs_of
 from accumtrain.jobs.recovery import Recovery, warn_of_rate_jump
 from accumtrain.jobs.starting import begin_with_weights, digest, read_weights
 from accumtrain.jobs.summary import batch_sizes, results, speed_and_memory
 from accumtrain.planning.auto_steps import with_accum_steps_resolved
 from accumtrain.planning.kernel_choice import record_kernels
 from accumtrain.planning.tensorflow_errors import in_user_words
-from accumtrain.planning.worker_share import own_share
+from accumtrain.planning.worker_share import own_share, with_steps_for_all
 from accumtrain.process.interrupt import Interrupt
 from accumtrain.process.program import is_own_run
 from accumtrain.process.user_cache import user_cache
 from accumtrain.process.walltime import Walltime
 from accumtrain.process.watchdog import Watchdog
+from accumtrain.runs.checkpoint_store import best_first, newest_manifest
 from accumtrain.runs.due import Due
 from accumtrain.runs.events import Events
 from accumtrain.runs.files import read_json, write_json
+from accumtrain.runs.form import is_anything
 from accumtrain.runs.identity import learned_values
 from accumtrain.runs.logbook import Logbook
 from accumtrain.runs.provenance import provenance
@@ -78,16 +79,22 @@ class Session:
             steps = with_accum_steps_resolved(config, own_share(config)).accum.count
             devices = resolve(config.device)
             data = open_data(config.data, config.run.seed)
-            total = total_steps(config, data.train.size)
+            epochs = Epochs(config, data.train.size)
+            if newest := newest_manifest(run.checkpoints):
+                epochs.restore(newest["step"], epochs_of(newest))
             with devices.watch, in_user_words(config, data, devices.replicas, devices.workers):
-                config = _with_steps_for_all(config, devices, steps)
+                config = with_steps_for_all(config, devices, steps)
                 continued = bool(best_first(run.checkpoints))
                 weights = None if continued else read_weights(config)
                 # code that is not accumtrain's may compute with initial weights, though others will be restored
                 window = build_window(
-                    config, data, total, devices.strategy, draws=not (continued and is_own_run(config))
+                    config,
+                    data,
+                    total_steps(config, epochs),
+                    devices.strategy,
+                    draws=not (continued and is_own_run(config)),
                 )
-                session = cls(config, run, data, devices, window, total, weights, continued=continued)
+                session = cls(config, run, data, devices, window, epochs, weights, continued=continued)
                 del weights  # which take as much memory as the model
                 with closing(session.logbook):
                     yield session
@@ -99,14 +106,15 @@ class Session:
         data: Data,
         devices: Devices,
         window: Window,
-        total: int,
+        epochs: Epochs,
         weights: Mapping[str, Any] | None,
         *,
         continued: bool,
     ):
         self.config, self.run_folder, self.data, self.devices, self.window = config, run, data, devices, window
         self.recovery = Recovery(config.run, window)
-        self.total = total
+        self.epochs, self.total = epochs, total_steps(config, epochs)
+        self.place = Place(config.batch_size, epochs)
         self.micro_batch = micro_batch_size(config.batch_size, config.accum.count, devices.replicas)
         self.global_micro_batch = self.micro_batch * devices.replicas
         cache = self._graph_cache()  # in the scope each strategy would be the current one
@@ -128,13 +136,13 @@ class Session:
             frees_first=not config.device.as_it_is,  # there the weights are those of a model of the user's
         )
         self.resumed = self.restore(needed=continued)
-        if self.done < total:
+        if self.done < self.total:
             self.step.compile_kept()
         self.started = None if self.resumed else begin_with_weights(config, window, weights)
         self._check_workers_agree()
         run.truncate(self.done)
-        self.logbook = Logbook(run, config.batch_size, data.train.size, self.evaluator.names)
-        self.due = Due(config, total, data.train.size)
+        self.logbook = Logbook(run, config.batch_size, epochs, self.evaluator.names)
+        self.due = Due(config, self.total, epochs)
         self.recent = RecentMeans(("loss", *window.metrics), config.log.every)
         self.micro_steps_pace, self.updates_pace = Pace(), Pace(WORTH_TOGETHER)
         self.meter, self.interrupt = Meter(xla=devices.xla), Interrupt()
@@ -169,6 +177,7 @@ class Session:
             "learned": learned_values(self.config),
             "data": dict(self.data.fingerprint),
             "weights": self._weights,
+            **self.place.facts,
             "total_steps": self.total,
             "recovery": self.recovery.counts,
         }
@@ -176,26 +185,36 @@ class Session:
     def restore(self, *, needed: bool) -> bool:
         """Restores the newest whole checkpoint. Returns whether there is one, which is an error if it is `needed`."""
         manifest = self.checkpoints.restore(self.run_folder.accept(self._facts()), needed=needed)
-        self.done = int(self.window.step.numpy())
         if manifest is None:
             self.run_folder.check_not_begun()
             return False
-        self.recovery.restore(manifest.get("recovery", {}))
-        warn_of_rate_jump(self.config, manifest.get("total_steps"), self.total, self.done)
+        self.recovery.restore(manifest["recovery"])
+        self.place.restore(manifest)
+        if total_steps(self.config, self.epochs) != self.total:  # as another checkpoint was the newest before
+            raise CheckpointError(
+                f"the newest checkpoint in {self.checkpoints.directory} is damaged, and the one before it has made "
+                "other epochs: run the same command again"
+            )
+        warn_of_rate_jump(self.config, manifest["total_steps"], self.total, self.done)
         return True
 
-    def epoch(self, step: int) -> str:
-        """How many epochs `step` updates are."""
-        return f"{step * self.config.batch_size / self.data.train.size:.4g}"
+    @property
+    def done(self) -> int:
+        """Updates made."""
+        return self.place.done
 
-    def batches(self, windows_back: int = 0) -> Any:
-        """The micro-batches from the next window on, or from so many windows before it."""
-        return iter(distributed(self.devices.strategy, partial(self._stream, windows_back)))
+    @property
+    def epoch(self) -> str:
+        """The epochs made, in four digits."""
+        return f"{self.place.epoch:.4g}"
 
-    def _stream(self, windows_back: int, share: Share) -> tf.data.Dataset:
-        first = (self._windows_taken() - windows_back) * self.config.batch_size
-        seed = self.recovery.seed
-        return train_batches(self.data, batch=self.global_micro_batch, first=first, seed=seed, share=share)
+    def batches(self) -> Any:
+        """The micro-batches from the next window on."""
+        return iter(distributed(self.devices.strategy, self._stream))
+
+    def _stream(self, share: Share) -> tf.data.Dataset:
+        batch, seed = self.global_micro_batch, self.recovery.seed
+        return train_batches(self.data, batch=batch, first=self.place.examples, seed=seed, share=share)
 
     def _check_workers_agree(self) -> None:
         if not self.alone and not same_on_all_replicas(self.devices.strategy, self.done):
@@ -203,11 +222,6 @@ class Session:
                 f"worker {self.devices.worker} read the state after update {self.done} from {self.run_folder.path}, "
                 "others that of another one: run.dir must be a folder that all workers share"
             )
-
-    def _windows_taken(self) -> int:
-        """Number of windows taken from the stream: one for each update, and those that were skipped."""
-        scale = self.window.loss_scale
-        return self.done + self.recovery.skipped + (0 if scale is None else int(scale.skipped.numpy()))
 
     def open_trackers(self) -> None:
         """Opens what the metrics are written to beside metrics.jsonl: TensorBoard and the service of log.tracker."""
@@ -254,7 +268,7 @@ class Session:
         if not (self.devices.chief and self.data.skipped):
             return
         file = self.run_folder.path / SKIPPED
-        known = read_json(file)["examples"] if file.exists() else []
+        known = read_json(file, {"examples": [is_anything]}).get("examples", []) if file.exists() else []
         examples = known + [each for each in self.data.skipped if each not in known]
         write_json(file, {"count": len(examples), "examples": examples})
 
@@ -265,7 +279,7 @@ class Session:
         summary = {
             "status": status,
             "step": self.done,
-            "epoch": round(self.done * self.config.batch_size / self.data.train.size, 4),
+            "epoch": self.place.epoch,
             **results(self.window, self.logbook, self.checkpoints, self.data.watched),
             **speed_and_memory(self.window, self.logbook, self.meter),
             **batch_sizes(self.config, self.micro_batch, self.devices.replicas),
@@ -276,20 +290,6 @@ class Session:
         }
         self.logbook.finish(summary)
         return summary
-
-
-def _with_steps_for_all(config: Config, devices: Devices, steps: int) -> Config:
-    """`config` with accum.steps=auto replaced by the number of the worker with the least memory.
-
-    Args:
-        steps: what this worker has found.
-    """
-    if not config.accum.is_auto:
-        return config
-    found = values_of_workers(devices, steps)
-    if min(found) < max(found):
-        say(f"accum.steps={max(found)}, which worker {found.index(max(found))} needs")
-    return config.with_accum_steps(max(found))
 
 
 def run_folder(config: Config) -> Run:

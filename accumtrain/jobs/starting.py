@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +16,15 @@ from accumtrain.config.schema import Config
 from accumtrain.console import say, table
 from accumtrain.data.source import Data
 from accumtrain.engine.build_window import build_window
-from accumtrain.engine.checkpoint_files import again_if_changed, best_first, find_whole
+from accumtrain.engine.checkpoint_files import again_if_changed, find_whole
 from accumtrain.engine.window import Window
 from accumtrain.errors import ConfigError
 from accumtrain.jobs.trained import trained_images, trained_model
-from accumtrain.models.build_model import build_model
-from accumtrain.models.spec import ModelSpec
 from accumtrain.models.start import Started, start_from
+from accumtrain.runs.checkpoint_store import best_first
+from accumtrain.runs.contents import read_config
 from accumtrain.runs.files import write_json
 from accumtrain.runs.folder import CHECKPOINTS, folder_of
-from accumtrain.runs.run import read_config
 
 KEY = "model.weights"
 REPORT = "weights.json"  # in the run's folder
@@ -73,7 +71,7 @@ def digest(config: Config) -> dict[str, Any]:
         return {KEY: f"crc32c {checksum:08x}"}
     folder = _checkpoints(config, place)
     _, manifest = again_if_changed(lambda: find_whole(best_first(folder)))
-    sums = [each["crc32c"] for _, each in sorted(manifest.get("files", {}).items())]
+    sums = [each["crc32c"] for _, each in sorted(manifest["files"].items())]
     return {KEY: f"crc32c {' '.join(sums)}"}
 
 
@@ -107,15 +105,10 @@ def read_weights(config: Config) -> Mapping[str, Any] | None:
     with tf.device("CPU"):
         images, fingerprint = trained_images(source)
         model, _ = trained_model(source, images, fingerprint)
-        paths, arrays = list(model.named), [np.array(variable) for variable in model.named.values()]  # copies
+        arrays = {path: np.array(variable) for path, variable in model.named.items()}  # copies
         del model
         gc.collect()  # frees its memory, as a model's objects refer to each other
-        if config.model.policy != source.model.policy and config.model.policy in source.model.policies:
-            # a RevNet has other paths under another policy, in the same order
-            spec = ModelSpec(images.shape, len(images.class_names), source.precision, source.run.seed, draws=False)
-            paths = list(build_model(replace(source.model.with_policy(config.model.policy), freeze=[]), spec).named)
-            gc.collect()
-    return dict(zip(paths, arrays, strict=True))
+    return arrays
 
 
 def begin_with_weights(config: Config, window: Window, arrays: Mapping[str, Any] | None = None) -> Started | None:

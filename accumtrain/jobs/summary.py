@@ -17,6 +17,7 @@ from accumtrain.runs.logbook import Logbook
 from accumtrain.runs.measured import measured, watched_split
 from accumtrain.runs.run import Run
 
+CLOSING = {"status", "step", "epoch", "seconds", "examples_per_second", "memory"}  # keys of a summary that it shows
 LEARNED = 0.99  # of the loss of a guess; a model that has learned anything is below
 
 
@@ -65,6 +66,17 @@ def batch_sizes(config: Config, micro_batch: int, replicas: int) -> dict[str, An
 def loss_of_a_guess(config: Config, classes: int) -> float | None:
     """The cross-entropy of a model that gives each class the same probability; None for another loss."""
     return math.log(classes) if isinstance(config.loss, CrossEntropyConfig) and classes > 1 else None
+
+
+def summary_of_the_end(run: Run, done: int) -> dict[str, Any] | None:
+    """The summary that was written after the last update; None if the run was stopped before it was.
+
+    Args:
+        done: updates of the run.
+    """
+    summary = run.read_summary() or {}
+    is_whole = summary.keys() >= CLOSING and (summary["status"], summary["step"]) == ("completed", done)
+    return summary if is_whole else None
 
 
 def show_closing(summary: dict[str, Any], run: Run, guess: float | None) -> None:

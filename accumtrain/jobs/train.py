@@ -16,10 +16,11 @@ from accumtrain.engine.nonfinite import describe_state, describe_window
 from accumtrain.errors import DivergedError, Preempted
 from accumtrain.jobs.opening import show_opening
 from accumtrain.jobs.patience import evaluations_since_best
+from accumtrain.jobs.place import epochs_of
 from accumtrain.jobs.recovery import out_of_range, remedy
 from accumtrain.jobs.session import SKIPPED, Session
 from accumtrain.jobs.starting import show_start
-from accumtrain.jobs.summary import loss_of_a_guess, show_closing
+from accumtrain.jobs.summary import loss_of_a_guess, show_closing, summary_of_the_end
 from accumtrain.jobs.trained import images_of
 from accumtrain.progress import Progress
 from accumtrain.runs.curves import draw_curves
@@ -44,10 +45,10 @@ class Training(Session):
     """The loop over the updates of a run."""
 
     def run(self) -> dict[str, Any] | None:
-        show_opening(self.config, self.run_folder, self.data, self.devices, self.window, self.total, self.micro_batch)
+        show_opening(self.config, self.run_folder, self.data, self.devices, self.window, self.total, self.epochs)
         if self.started is not None:
             show_start(self.config, self.started, self.window, self.run_folder.path, writes=self.devices.chief)
-        if self._nothing_left() and (summary := self._summary_of_the_end()):
+        if self._nothing_left() and (summary := summary_of_the_end(self.run_folder, self.done)):
             say(self._why_finished())
             show_closing(summary, self.run_folder, loss_of_a_guess(self.config, self.data.num_classes))
             return summary if self.devices.chief else None
@@ -57,7 +58,7 @@ class Training(Session):
         if self.devices.chief:
             self.open_trackers()
         if self.resumed:
-            say(f"continuing after update {self.done} of {self.total}, epoch {self.epoch(self.done)}")
+            say(f"continuing after update {self.done} of {self.total}, epoch {self.epoch}")
 
         # ---- train -----------------------------------------------------------------------------------------------
         batches = self.batches()
@@ -115,17 +116,11 @@ class Training(Session):
     def _why_finished(self) -> str:
         if self.done < self.total:
             return (
-                f"stopping early after update {self.done}, epoch {self.epoch(self.done)}: {self.config.train.patience} "
+                f"stopping early after update {self.done}, epoch {self.epoch}: {self.config.train.patience} "
                 "evaluations in a row were no better than the best (train.patience)"
             )
-        made = f"{self.done} updates, {self.epoch(self.done)} epochs"
+        made = f"{self.done} updates, {self.epoch} epochs"
         return f"nothing left to do: all {made}, are made (train.epochs or train.steps sets how many)"
-
-    def _summary_of_the_end(self) -> dict[str, Any] | None:
-        """The summary that was written after the last update; None if the run was stopped before it was."""
-        summary = self.run_folder.read_summary()
-        at_end = summary and (summary.get("status"), summary.get("step")) == ("completed", self.done)
-        return summary if at_end else None
 
     # ---- updates -------------------------------------------------------------------------------------------------
 
@@ -159,7 +154,7 @@ class Training(Session):
 
     def _read(self, scalars: dict[str, tf.Tensor]) -> dict[str, float]:
         update = {name: value.numpy().item() for name, value in scalars.items()}
-        self.done = update["step"]  # which does not count an update that is not finite
+        self.place.advance(update["step"])  # which does not count an update that is not finite
         return update
 
     def _report(self, update: dict[str, float], count: int) -> None:
@@ -175,8 +170,8 @@ class Training(Session):
             self.logbook.train(self.done, update)
 
     def _progress(self) -> Progress:
-        per_epoch = self.data.train.size / self.config.batch_size
-        return Progress(first=self.done, total=self.total, updates_per_epoch=per_epoch, log_every=self.config.log.every)
+        epochs = {"updates_per_epoch": float(1 / self.epochs.per_update), "begin": float(self.epochs.begin)}
+        return Progress(first=self.done, total=self.total, log_every=self.config.log.every, **epochs)
 
     # ---- evaluation ----------------------------------------------------------------------------------------------
 
@@ -190,7 +185,7 @@ class Training(Session):
             self.checkpoints.wait()  # this update may be saved as not yet tested, and is not tested again once noted
         self.logbook.evaluation(self.done, self.data.watched, result)
         found = f"{self._means(self.data.watched, result)}{' (best)' if best else ''}"
-        self.progress.event(f"update {self.done}, epoch {self.epoch(self.done)}: {found}")
+        self.progress.event(f"update {self.done}, epoch {self.epoch}: {found}")
 
     def _test_best(self) -> None:
         """Evaluates the best state on the test split, once, at the end."""
@@ -200,14 +195,13 @@ class Training(Session):
         if not self.alone:
             same_on_all_replicas(self.devices.strategy, self.done)  # the chief has written what the others read
         try:
-            best = self.checkpoints.restore_best()
+            best, manifest = self.checkpoints.restore_best()
             result = self._evaluate(self.tester)
         finally:
             self.checkpoints.restore(needed=True)
         self.logbook.evaluation(self.done, "test", result)
-        self.progress.event(
-            f"the best state, of update {best.step}, epoch {self.epoch(best.step)}: {self._means('test', result)}"
-        )
+        best_state = f"the best state, of update {best.step}, epoch {float(epochs_of(manifest)):.4g}"
+        self.progress.event(f"{best_state}: {self._means('test', result)}")
 
     def _evaluate(self, evaluator: Evaluator) -> dict[str, float]:
         result = evaluator(stop=lambda: self._asked_to_stop() and self.alone, report=self._evaluating)
@@ -237,7 +231,7 @@ class Training(Session):
         self.checkpoints.save()
         self.note_skipped()
         raise Preempted(
-            f"stopped after update {self.done} of {self.total}, epoch {self.epoch(self.done)}; its state is saved in "
+            f"stopped after update {self.done} of {self.total}, epoch {self.epoch}; its state is saved in "
             f"{self.run_folder.path}: run the same command again to continue",
             self.result("preempted"),
         )
@@ -251,10 +245,12 @@ class Training(Session):
             The micro-batches to go on with.
         """
         if not update["examples"]:
+            self.place.pass_over()
             self.recovery.skip_empty(self.window)
             self.progress.event(f"update {self.done + 1}: all of its examples are bad (see {SKIPPED}), it is skipped")
             return batches
         if update.get("loss_scale", SMALLEST) > SMALLEST and update["state_finite"]:
+            self.place.pass_over()
             self.progress.event(
                 f"update {self.done + 1}: float16 overflowed, this window is skipped (number {update['skipped']}); "
                 f"loss scale {update['loss_scale']:g} -> {update['loss_scale'] / 2:g}"
@@ -264,6 +260,7 @@ class Training(Session):
         if not self.recovery.allows(state_finite=bool(update["state_finite"])):
             self._diverged(update, reason)
         if self.recovery.mode == "skip":
+            self.place.pass_over()
             self.recovery.skip(self.window)
             self.progress.event(f"{reason}: this window is skipped (number {self.recovery.skipped})")
             return batches
@@ -283,8 +280,7 @@ class Training(Session):
             return f"update {self.done} left {describe_state(self.window)}, though loss and gradient were finite"
         if not update["in_range"]:
             return f"update {self.done + 1} is not finite: {out_of_range(self.config.model, self.window)}"
-        counted = self.window.loss_scale is not None  # which counts the window as skipped
-        where = describe_window(self.window, self.step, self.batches(windows_back=int(counted)))
+        where = describe_window(self.window, self.step, self.batches())
         return f"update {self.done + 1} is not finite, {where}"
 
     def _diverged(self, update: dict[str, float], reason: str) -> NoReturn:

@@ -75,7 +75,7 @@ def trained_model(config: Config, images: Images, fingerprint: Mapping[str, Any]
     model = build_model(config.model, spec)
     ema = moving_average(config, model)
     accept = partial(check_evaluates, config, fingerprint)
-    saved = restore_model(folder_of(config) / CHECKPOINTS, model, ema, accept)
+    saved, _ = restore_model(folder_of(config) / CHECKPOINTS, model, ema, accept)
     if ema is not None:
         for average, weight in zip(ema.averages, ema.weights, strict=True):
             weight.assign(average)

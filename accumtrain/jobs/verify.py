@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.config.arithmetic import micro_batch_size, total_steps
+from accumtrain.config.arithmetic import Epochs, micro_batch_size, total_steps
 from accumtrain.config.schema import Config
 from accumtrain.console import say, table
 from accumtrain.data.open_data import open_data
@@ -102,7 +102,7 @@ def run(config: Config) -> dict[str, Any]:
 def _checks(config: Config, data: Data, devices: Devices, examples: WindowOfExamples) -> list[Result]:
     bitwise = config.model.same_bits_in_every_graph
     own = config.with_accum_steps(examples.steps)
-    total = total_steps(config, data.train.size)
+    total = total_steps(config, Epochs(config, data.train.size))
     window = window_with_weights(own, data, total, devices.strategy)
     names, decayed = [variable.name.split(":")[0] for variable in window.variables_], window.model.decayed
     paths = window.model.trainable_paths

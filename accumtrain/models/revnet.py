@@ -91,7 +91,7 @@ class Join(tf.Module):
 
 
 def build_revnet(config: RevNetConfig, spec: ModelSpec) -> Model:
-    """Stem, one segment per stage (per unit when recomputed), head."""
+    """Stem, one segment per stage, head."""
     init, compute_dtype = spec.init, spec.compute_dtype
     # a stem is not invertible: with memory=reverse it is recomputed
     stem_memory = "store" if config.policy == "store" else "recompute"
@@ -143,14 +143,10 @@ def build_revnet(config: RevNetConfig, spec: ModelSpec) -> Model:
     segments: list[Segment] = [Chain(stem_memory, [Stems(*of_streams)])]
     for stage, count in enumerate(config.units):
         units = [unit(stage, place) for place in range(count)]
-        if config.policy == "recompute":
-            # the first unit of a later stage only reads the streams, in compute_dtype
-            low = stage > 0 and compute_dtype == tf.bfloat16
-            keep_first = partial(keep_values, numbers, compute_dtype) if low else keep
-            first, *others = units
-            segments += [Chain("recompute", [first], keep_first), *(Chain("recompute", [each]) for each in others)]
-        else:
-            segments.append(Stage(config.policy, units, exact=config.snap_bits > 0))
+        # the first unit of a later stage only reads the streams, in compute_dtype
+        low = stage > 0 and compute_dtype == tf.bfloat16
+        keep_first = partial(keep_values, numbers, compute_dtype) if low else keep
+        segments.append(Stage(config.policy, units, exact=config.snap_bits > 0, keep_first=keep_first))
     segments.append(
         Chain("store", [Join(numbers, compute_dtype), Head(init, config.norm, 2 * widths[-1], spec.num_classes)])
     )

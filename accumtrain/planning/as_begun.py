@@ -11,9 +11,9 @@ from accumtrain.config.schema import Config
 from accumtrain.console import say, warn
 from accumtrain.errors import CheckpointError
 from accumtrain.kinds.values import show
+from accumtrain.runs.contents import read_config
 from accumtrain.runs.folder import folder_of
 from accumtrain.runs.identity import differences, learned_values
-from accumtrain.runs.run import read_config
 
 NOT_LEARNED = (  # but of the peak
     *("model.memory", "model.kept_convs", "model.kept_share", "accum.steps", "accum.dtype"),

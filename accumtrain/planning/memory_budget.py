@@ -29,10 +29,12 @@ from accumtrain.process.environment import kernel_settings
 from accumtrain.process.processor import cpu
 from accumtrain.runs.files import read_json, write_json
 from accumtrain.runs.folder import folder_of
+from accumtrain.runs.form import is_number, is_text
 from accumtrain.runs.provenance import versions
 
 FILE = "memory_budget.json"  # in the run's folder: a continued run keeps what it began to keep
 DECIDING = ("model", "optim", "loss", "data", "ema", "accum", "batch_size", "precision", "device")  # for the peak
+FOUND = {"model": {}, "peak_bytes": is_number, "digest": is_text}  # the form of that file
 FILLED = 0.97  # of the budget, as a long run packs memory less well than a probe
 
 
@@ -192,7 +194,7 @@ def _read(file: Path, digest: str) -> dict[str, Any] | None:
     if not file.exists():
         return None
     try:
-        found = read_json(file)
+        found = read_json(file, FOUND)
     except CheckpointError:
         return None  # damaged: it is looked for again
-    return found if found.get("digest") == digest else None
+    return found if found.get("digest") == digest and found.keys() == FOUND.keys() else None

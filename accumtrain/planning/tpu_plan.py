@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from accumtrain.config.arithmetic import micro_batch_size, total_steps
+from accumtrain.config.arithmetic import Epochs, micro_batch_size, total_steps
 from accumtrain.config.convert import from_mapping, to_mapping
 from accumtrain.config.schema import Config
 from accumtrain.console import format_bytes, say, table
@@ -156,7 +156,7 @@ def answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     from accumtrain.engine.lowering import lower
 
     data = open_data(config.data, config.run.seed)
-    window = build_window(config, data, total_steps(config, data.train.size), resolve(here).strategy)
+    window = build_window(config, data, total_steps(config, Epochs(config, data.train.size)), resolve(here).strategy)
     text, flops = lower(window, data.image_shape, micro_batch_size(config.batch_size, config.accum.count, 1))
     (folder / MODULE).write_text(text, encoding="utf-8")
     return {"flops": flops}

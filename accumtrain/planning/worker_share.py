@@ -6,8 +6,10 @@ from dataclasses import replace
 
 from accumtrain.config.arithmetic import micro_batch_size
 from accumtrain.config.schema import Config
-from accumtrain.console import silence
+from accumtrain.console import say, silence
 from accumtrain.devices.cluster import find_cluster
+from accumtrain.devices.found import Devices
+from accumtrain.engine.all_reduce import values_of_workers
 from accumtrain.kinds.devices import AutoConfig
 
 
@@ -31,3 +33,17 @@ def own_share(config: Config) -> Config:
     kept = {key: getattr(device, key) for key in ("virtual", "memory_limit_mb", "xla", "tensor_float_32")}
     alone = AutoConfig(**kept)
     return replace(config, batch_size=share, device=alone)
+
+
+def with_steps_for_all(config: Config, devices: Devices, steps: int) -> Config:
+    """`config` with accum.steps=auto replaced by the number of the worker with the least memory.
+
+    Args:
+        steps: what this worker has found.
+    """
+    if not config.accum.is_auto:
+        return config
+    found = values_of_workers(devices, steps)
+    if min(found) < max(found):
+        say(f"accum.steps={max(found)}, which worker {found.index(max(found))} needs")
+    return config.with_accum_steps(max(found))

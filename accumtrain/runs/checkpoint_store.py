@@ -1,7 +1,8 @@
 """The checkpoints of a run as folders: each is whole or absent, and the newest whole one is found by listing.
 
 A checkpoint is written into a hidden folder, synced, and made visible by one rename. Its manifest.json holds the size
-and the checksum of every file. What fails this check is moved to quarantine/, never deleted. No TensorFlow here.
+and the checksum of every file, and one of itself. What fails this check is moved to quarantine/, never deleted. No
+TensorFlow here.
 """
 
 from __future__ import annotations
@@ -13,24 +14,25 @@ import platform
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from accumtrain.errors import CheckpointError
-from accumtrain.runs.files import disk_errors, open_regular, sync, write_json
-from accumtrain.runs.folder import QUARANTINE
+from accumtrain.runs.files import disk_errors, open_regular, plain, sync, write_atomic
+from accumtrain.runs.folder import BEST, QUARANTINE
 from accumtrain.version import __version__
 
 MANIFEST, PREFIX, REASON = "manifest.json", "state", "reason.txt"
 UNFINISHED = ".unfinished-"
-FORMAT = 1
+FORMAT = 2
+CHECKSUM = "crc32c"  # key of the manifest's checksum of itself
 CHUNK = 2**20  # bytes read at once
 # errors of reading that lie in the file: it is not there, is no file, or its place on the disk is bad
 OF_THE_FILE = (errno.ENOENT, errno.EINVAL, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.ENXIO, errno.EIO)
 FOLDER = re.compile(r"step-(\d+)")
-EARLIER = re.compile(r"step-(\d+)\.index")  # a checkpoint of earlier versions: files without a manifest
 
 
 class DamagedError(Exception):
@@ -50,52 +52,37 @@ class Saved:
 
     Attributes:
         step: number of updates done.
-        path: its folder, or for earlier versions the common prefix of its files.
+        path: its folder.
     """
 
     step: int
     path: Path
 
     @property
-    def is_folder(self) -> bool:
-        return self.path.is_dir()
-
-    @property
     def exists(self) -> bool:
-        return self.is_folder or self.index.exists()
+        return self.path.is_dir()
 
     @property
     def written(self) -> float:
         """When it was written, in seconds since the epoch."""
         try:
-            return float(self._manifest()["written"]) if self.is_folder else self.index.stat().st_mtime
-        except (DamagedError, KeyError, TypeError, ValueError):
+            return float(self.manifest()["written"])
+        except DamagedError:
             return self.path.stat().st_mtime
-
-    @property
-    def index(self) -> Path:
-        """The index file of a checkpoint of earlier versions."""
-        return self.path.with_name(f"{self.path.name}.index")
 
     @property
     def prefix(self) -> str:
         """What TensorFlow calls the checkpoint: the common prefix of its files."""
-        return str(self.path / PREFIX if self.is_folder else self.path)
+        return str(self.path / PREFIX)
 
     def check(self) -> dict[str, Any]:
-        """Compares every file with the manifest. Returns the manifest, {} for a checkpoint of earlier versions.
+        """Compares every file with the manifest. Returns the manifest.
 
         Raises:
             DamagedError: a file is missing or has another content, or the manifest belongs to another update.
-            CheckpointError: a file can't be read now, or is of a newer version. It may be whole.
+            CheckpointError: a file can't be read now, or is of another version. It may be whole.
         """
-        if not self.is_folder:
-            if odd := [file.name for file in _files_of(self) if not file.is_file()]:
-                raise DamagedError(f"{odd[0]} is no regular file")
-            return {}
-        manifest = self._manifest()
-        if manifest["step"] != self.step:
-            raise DamagedError(f"{MANIFEST} is that of update {manifest['step']}")
+        manifest = self.manifest()
         for name, expected in manifest["files"].items():
             try:
                 found = _fingerprint(self.path / name)
@@ -105,23 +92,37 @@ class Saved:
                 raise DamagedError(f"{name} is not the file that was written ({_difference(found, expected)})")
         return manifest
 
-    def _manifest(self) -> dict[str, Any]:
+    def manifest(self) -> dict[str, Any]:
+        """The content of manifest.json. Raises as `check`, which looks at the other files, too."""
         try:
-            with _opened(self.path / MANIFEST) as content:
-                manifest: dict[str, Any] = json.load(content)
-            files = manifest["files"].items()
-            other_version = manifest["versions"]["accumtrain"] != __version__
-            if manifest["format"] > FORMAT and other_version:  # both, as a flipped bit changes only one
-                raise CheckpointError(f"{self.path} was written by a newer version of accumtrain: install that")
-            if not files or not isinstance(manifest["step"], int) or manifest["format"] > FORMAT:
-                raise ValueError("of another format")
+            with _opened(self.path / MANIFEST) as file:
+                text = file.read().decode()
+            manifest = json.loads(text)
+            if not isinstance(manifest, dict) or text != sealed(manifest):
+                raise ValueError("it is not the text that was written")
         except FileNotFoundError as error:
             raise DamagedError(f"it has no {MANIFEST}") from error
         except OSError as error:
             raise _unreadable(self.path / MANIFEST, error) from error
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise DamagedError(f"{MANIFEST} can't be read: {str(error) or type(error).__name__}") from error
+        except (ValueError, RecursionError) as error:
+            raise DamagedError(f"{MANIFEST} is damaged: {error}") from error
+        if manifest["format"] != FORMAT:
+            raise CheckpointError(
+                f"{self.path} has the format {manifest['format']}, and this version of accumtrain reads the format "
+                f"{FORMAT}: go on with version {manifest['versions']['accumtrain']}, which wrote it"
+            )
+        if manifest["step"] != self.step:
+            raise DamagedError(f"{MANIFEST} is that of update {manifest['step']}")
         return manifest
+
+
+def sealed(manifest: Mapping[str, Any]) -> str:
+    """The text of a manifest.json: it ends with the checksum of all that is before. Whole is what has this text."""
+    import google_crc32c  # takes 10 ms, which --help has no use for
+
+    content = {key: value for key, value in plain(manifest).items() if key != CHECKSUM}
+    checksum = google_crc32c.value(json.dumps(content).encode())
+    return json.dumps({**content, CHECKSUM: f"{checksum:08x}"}, indent=2) + "\n"
 
 
 class CheckpointStore:
@@ -131,12 +132,12 @@ class CheckpointStore:
         self.directory = directory
 
     def newest_first(self) -> list[Saved]:
-        """All checkpoints, whole or not. Folders come before files of earlier versions."""
+        """All checkpoints, whole or not."""
         if not self.directory.is_dir():
             return []
         with disk_errors(self.directory):
             found = [saved for entry in self.directory.iterdir() if (saved := _as_checkpoint(entry))]
-        return sorted(found, key=lambda saved: (saved.step, saved.is_folder), reverse=True)
+        return sorted(found, key=lambda saved: saved.step, reverse=True)
 
     def write(
         self, step: int, write: Callable[[str], None], read_back: Callable[[str], None], facts: Mapping[str, Any]
@@ -154,7 +155,7 @@ class CheckpointStore:
         saved = Saved(step, self.directory / f"step-{step}")
         if saved.path.is_symlink():
             raise CheckpointError(f"{saved.path} is a link, and a checkpoint is a folder: move the link away")
-        if saved.is_folder:
+        if saved.exists:
             return saved
         unfinished = self.directory / f"{UNFINISHED}{step}"
         with disk_errors(saved.path):
@@ -189,12 +190,7 @@ class CheckpointStore:
             parent.mkdir(exist_ok=True)
             names = (f"step-{saved.step}" + (f".{count}" if count else "") for count in range(10**6))
             place = next(parent / name for name in names if not (parent / name).exists())
-            if saved.is_folder:
-                saved.path.rename(place)
-            else:
-                place.mkdir()
-                for file in _files_of(saved):
-                    file.rename(place / file.name)
+            saved.path.rename(place)
             sync(self.directory)
             (place / REASON).write_text(f"{reason}\n", encoding="utf-8")
         return place
@@ -206,7 +202,7 @@ class CheckpointStore:
         with disk_errors(self.directory):
             entries = list(self.directory.iterdir())
         for entry in entries:
-            if entry.name.startswith(UNFINISHED) or re.fullmatch(r"step-\d+_temp", entry.name):
+            if entry.name.startswith(UNFINISHED):
                 shutil.rmtree(entry, ignore_errors=True)
 
     def _add_manifest(self, folder: Path, files: list[Path], step: int, facts: Mapping[str, Any]) -> None:
@@ -219,33 +215,44 @@ class CheckpointStore:
             **facts,
             "files": {file.name: _fingerprint(file) for file in files},
         }
-        write_json(folder / MANIFEST, manifest)
+        write_atomic(folder / MANIFEST, sealed(manifest))
         sync(folder)
 
     def _delete(self, saved: Saved) -> None:
         """Deletes a checkpoint. It is hidden by a rename first, so that a half deleted one is never listed."""
         with disk_errors(saved.path):
-            if saved.is_folder:
-                hidden = self.directory / f"{UNFINISHED}{saved.step}-old"
-                saved.path.rename(hidden)
-                shutil.rmtree(hidden)
-            else:
-                for file in _files_of(saved):  # the index first
-                    file.unlink()
+            hidden = self.directory / f"{UNFINISHED}{saved.step}-old"
+            saved.path.rename(hidden)
+            shutil.rmtree(hidden)
+
+
+def best_first(directory: Path) -> list[Saved]:
+    """The checkpoints of the best state, then all others, each the newest first."""
+    return [*CheckpointStore(directory / BEST).newest_first(), *CheckpointStore(directory).newest_first()]
+
+
+def newest_first(directory: Path) -> list[Saved]:
+    """All checkpoints, the newest first. Of one update the best state comes last."""
+    found = [*CheckpointStore(directory).newest_first(), *CheckpointStore(directory / BEST).newest_first()]
+    return sorted(found, key=lambda saved: -saved.step)
+
+
+def newest_manifest(directory: Path) -> dict[str, Any] | None:
+    """The manifest of the newest checkpoint that has a whole one; its other files are not looked at. None without one.
+
+    Raises:
+        CheckpointError: one can't be read now, or is of another version.
+    """
+    for saved in newest_first(directory):
+        with suppress(DamagedError):
+            return saved.manifest()
+    return None
 
 
 def _as_checkpoint(entry: Path) -> Saved | None:
     if (match := FOLDER.fullmatch(entry.name)) and entry.is_dir() and not entry.is_symlink():
         return Saved(int(match[1]), entry)
-    if (match := EARLIER.fullmatch(entry.name)) and entry.is_file():
-        return Saved(int(match[1]), entry.with_suffix(""))
     return None
-
-
-def _files_of(saved: Saved) -> Iterator[Path]:
-    """The files of a checkpoint of earlier versions, the index first."""
-    yield saved.index
-    yield from sorted(saved.path.parent.glob(f"{saved.path.name}.data-*"))
 
 
 def _drop_from_cache(file: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,8 +13,9 @@ from accumtrain.console import warn
 from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.kinds.jobs import JOBS
 from accumtrain.kinds.values import show
+from accumtrain.runs.contents import read_config, read_records, read_summary
+from accumtrain.runs.form import is_number
 from accumtrain.runs.names import NOT_IN_NAMES
-from accumtrain.runs.run import read_config, read_records, read_summary
 
 MEMORY = ("activations", "workspace", "resident")  # of a run, see ComparedRun.memory
 NAMING = ("title", "name", "kind")  # last parts of the keys that say the most about their group, first one best
@@ -72,11 +72,6 @@ class DifferingKey:
     key: str
     values: tuple[str, ...]
     along: tuple[str, ...] = ()
-
-
-def is_number(value: Any) -> bool:
-    """Whether `value` is a finite number. JSON may hold integers beyond all floats."""
-    return type(value) in (int, float) and abs(value) <= sys.float_info.max
 
 
 def read_ranked(paths: Sequence[Path]) -> list[ComparedRun]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+from accumtrain.config.arithmetic import Epochs
 from accumtrain.config.schema import Config
 
 
@@ -10,13 +13,13 @@ class Due:
 
     Args:
         total: number of updates of the whole run.
-        train_examples: examples per epoch.
+        epochs: of the run.
     """
 
-    def __init__(self, config: Config, total: int, train_examples: int):
+    def __init__(self, config: Config, total: int, epochs: Epochs):
         self._log_every, self._checkpoint_every = config.log.every, config.checkpoint.every
         self._evaluate_every = config.eval.every
-        self._total, self._batch_size, self._train_examples = total, config.batch_size, train_examples
+        self._total, self._epochs = total, epochs
 
     def log(self, done: int) -> bool:
         return done % self._log_every == 0 or done in (1, self._total)
@@ -40,5 +43,4 @@ class Due:
         every = self._evaluate_every
         if isinstance(every, int):
             return done + every - done % every
-        epochs = done * self._batch_size // self._train_examples  # "epoch"
-        return -(-(epochs + 1) * self._train_examples // self._batch_size)
+        return self._epochs.update_of(math.floor(self._epochs.at(done)) + 1)  # "epoch"

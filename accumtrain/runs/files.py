@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from accumtrain.errors import CheckpointError
+from accumtrain.runs.form import Form, odd_key
 
 UNFINISHED = re.compile(r"\.([0-9]{1,9})\.(.+)")  # a name, with the process and what is to be replaced
 ASIDE = ".before"  # ends the name of a folder that is put aside
@@ -140,22 +141,25 @@ def read_text(path: Path) -> str:
         raise CheckpointError(f"{path} is damaged: it is no text (byte {error.start})") from error
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path, form: Mapping[Any, Form] | None = None) -> dict[str, Any]:
     """The content of a JSON file that `write_json` has written.
+
+    Args:
+        form: of the mapping that it holds.
 
     Raises:
         CheckpointError: it can't be read, or holds something else.
     """
     try:
         content = json.loads(read_text(path))
+        if not isinstance(content, dict):
+            raise ValueError("it holds no mapping")
+        if odd := odd_key(content, form or {}):
+            raise ValueError(f"what it says of {odd} is nothing that was written")
     except (ValueError, RecursionError) as error:
         raise CheckpointError(
             f"{path} is damaged: {error}; move it away, the job that wrote it writes it anew"
         ) from error
-    if not isinstance(content, dict):
-        raise CheckpointError(
-            f"{path} is damaged: it holds no mapping; move it away, the job that wrote it writes it anew"
-        )
     return content
 
 

@@ -72,7 +72,7 @@ class Lock:
             pass
 
     def _read_owner(self) -> str:
-        with suppress(OSError, ValueError, KeyError, TypeError):
+        with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
             owner = json.loads((self._folder / LOCK).read_text(encoding="utf-8"))
             return f"process {owner['process']} on {owner['host']}, started {owner['started']},"
         return "another process"

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from accumtrain.config.arithmetic import Epochs
 from accumtrain.process import environment
 from accumtrain.runs.run import Run
 from accumtrain.runs.tracker import Tracker
@@ -20,17 +21,17 @@ class Logbook:
     Args:
         run: the run's folder; its metrics end with the restored update.
         batch_size: examples per update.
-        train_examples: examples per epoch.
+        epochs: of the run.
         means: names of the loss and the metrics.
 
     Attributes:
         trackers: what gets the records and the summary, too; none until a session adds them.
     """
 
-    def __init__(self, run: Run, batch_size: int, train_examples: int, means: Sequence[str]):
+    def __init__(self, run: Run, batch_size: int, epochs: Epochs, means: Sequence[str]):
         self._run, self._means = run, means
         self.trackers: list[Tracker] = []
-        self._batch_size, self._train_examples = batch_size, train_examples
+        self._batch_size, self._epochs = batch_size, epochs
         self.records: list[dict[str, Any]] = run.records()
         self._seconds_before = max((record["seconds"] for record in self.records), default=0.0)
         self.seconds_to_first_update: float | None = None
@@ -109,7 +110,7 @@ class Logbook:
         return None
 
     def _write(self, split: str, step: int, values: Mapping[str, Any]) -> None:
-        epoch = round(step * self._batch_size / self._train_examples, 4)
+        epoch = round(float(self._epochs.at(step)), 4)
         record = {"step": step, "epoch": epoch, "split": split, **values, "seconds": round(self.seconds, 3)}
         self.records.append(record)
         self._run.log(record)

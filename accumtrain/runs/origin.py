@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from accumtrain.config.changed import changed_from_defaults
 from accumtrain.errors import CheckpointError
 from accumtrain.runs.checkpoint_store import REASON, CheckpointStore, DamagedError, Saved
+from accumtrain.runs.contents import read_config, read_summary
+from accumtrain.runs.files import read_text
 from accumtrain.runs.folder import BEST, CHECKPOINTS, QUARANTINE
-from accumtrain.runs.run import read_config, read_summary
 
 WHOLE = "whole"
 OF_SUMMARY = ("status", "step", "epoch", "train", "val", "test", "best", "best_on", "provenance")
@@ -45,29 +47,23 @@ def origin(folder: Path) -> dict[str, Any]:
     checkpoints = folder / CHECKPOINTS
     stores = (CheckpointStore(checkpoints), CheckpointStore(checkpoints / BEST))
     found = [saved for store in stores for saved in readable(store.newest_first) or []]
+    reasons = sorted((checkpoints / QUARANTINE).glob(f"*/{REASON}"))
     return {
         **{key: summary.get(key) for key in OF_SUMMARY},
         "changed": {key: list(pair) for key, pair in changed_from_defaults(values).items() if key != "run.name"},
         "checkpoints": [_described(saved) for saved in found],
-        "quarantine": list(_quarantined(checkpoints)),
+        "quarantine": [{"path": str(file.parent), "reason": readable(partial(read_text, file))} for file in reasons],
         "unreadable": unreadable,
     }
 
 
 def _described(saved: Saved) -> dict[str, Any]:
+    written, size = None, None
     try:
-        state = WHOLE if saved.check() else "of an earlier version, without checksums"
+        size = sum(file.lstat().st_size for file in saved.path.iterdir())
+        saved.check()
         written = datetime.fromtimestamp(saved.written, timezone.utc).isoformat(timespec="seconds")
+        state = WHOLE
     except (DamagedError, CheckpointError, OSError) as error:
-        state, written = f"damaged: {error}" if isinstance(error, DamagedError) else str(error), None
-    return {"step": saved.step, "path": str(saved.path), "bytes": _size(saved), "written": written, "state": state}
-
-
-def _size(saved: Saved) -> int:
-    files = saved.path.iterdir() if saved.is_folder else saved.path.parent.glob(f"{saved.path.name}.*")
-    return sum(file.lstat().st_size for file in files)
-
-
-def _quarantined(checkpoints: Path) -> Iterator[dict[str, Any]]:
-    for reason in sorted((checkpoints / QUARANTINE).glob(f"*/{REASON}")):
-        yield {"path": str(reason.parent), "reason": reason.read_text(encoding="utf-8", errors="replace").strip()}
+        state = f"damaged: {error}" if isinstance(error, DamagedError) else str(error)
+    return {"step": saved.step, "path": str(saved.path), "bytes": size, "written": written, "state": state}

@@ -10,10 +10,11 @@ from typing import Any
 
 from accumtrain.console import format_bytes
 from accumtrain.kinds.jobs import JOBS, cell
-from accumtrain.runs.compared import MEMORY, ComparedRun, differing_keys, is_number
+from accumtrain.runs.compared import MEMORY, ComparedRun, differing_keys
 from accumtrain.runs.curves import measured
 from accumtrain.runs.extremes import extremes
 from accumtrain.runs.files import write_atomic
+from accumtrain.runs.form import is_number
 from accumtrain.runs.short_names import labels
 
 PARTS = Path(__file__).with_suffix("")  # the folder beside this file

@@ -15,18 +15,16 @@ from types import TracebackType
 from typing import Any
 
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
 from accumtrain.config.convert import to_mapping
 from accumtrain.config.schema import Config
-from accumtrain.console import warn
 from accumtrain.errors import CheckpointError, ConfigError, DataError
+from accumtrain.runs.checkpoint_store import newest_manifest
+from accumtrain.runs.contents import lines_of, read_records, read_summary
 from accumtrain.runs.files import (
     disk_errors,
     open_regular,
     plain,
-    read_json,
     read_text,
     remove_unfinished,
     write_atomic,
@@ -53,7 +51,6 @@ class Run:
         self.checkpoints = self.path / CHECKPOINTS
         self._metrics = self.path / "metrics.jsonl"
         self._lock = Lock(self.path)
-        self._knows_config = False
 
     def __enter__(self) -> Run:
         make_folder(self.path)
@@ -100,7 +97,7 @@ class Run:
         if not self._metrics.exists():
             return
         text = read_text(self._metrics)
-        kept = "".join(line + "\n" for line, record in _parse(text, self._metrics) if record["step"] <= step)
+        kept = "".join(line + "\n" for line, record in lines_of(text, self._metrics) if record["step"] <= step)
         if kept != text:
             write_atomic(self._metrics, kept)
 
@@ -116,29 +113,20 @@ class Run:
         """Returns a function that refuses the manifest of a checkpoint that this run does not continue.
 
         Args:
-            facts: `learned` (see identity.py) and `data` (the fingerprint of the source) of this configuration, and
-                `weights`, the checksum of what it begins with.
+            facts: `data`, the fingerprint of the source of this configuration, and `weights`, the checksum of what it
+                begins with.
         """
 
         def check(manifest: Mapping[str, Any]) -> None:
             if self.config.run.resume == FORCE:
                 return
-            if not manifest and not self._knows_config:
-                raise CheckpointError(
-                    f"{self.path} holds a run of an earlier version without a readable config.yaml; put a copy back, "
-                    "or run.resume=force to continue it with this command's values"
-                )
-            if changed := differences(manifest.get("learned", {}), facts["learned"]):
-                raise CheckpointError(
-                    f"the checkpoint of update {manifest['step']} in {self.checkpoints} is that of a run that learns "
-                    f"something else: {changed}; choose another run.name, or run.resume=force to continue from it"
-                )
-            if changed := differences(manifest.get("weights", dict.fromkeys(facts["weights"])), facts["weights"]):
+            self._check_learned(manifest)
+            if changed := differences(manifest["weights"], facts["weights"]):
                 raise CheckpointError(
                     f"{self.path} began with other weights: {changed} (null: none, else a checksum); give those it "
                     "began with, choose another run.name, or run.resume=force to continue it all the same"
                 )
-            if changed := differences(manifest.get("data", {}), facts["data"]):
+            if changed := differences(manifest["data"], facts["data"]):
                 raise DataError(
                     f"the data is not what {self.path} was trained on: {changed}; put it back as it was, choose "
                     "another run.name, or run.resume=force to continue with what is there now"
@@ -167,27 +155,16 @@ class Run:
                 f"run.resume=false, but {self.path} holds a trained run; choose another run.name, or leave run.resume "
                 "out to continue it"
             )
-        before = self._learned_before()
-        self._knows_config = before is not None
-        if before is None or self.config.run.resume == FORCE:
-            return
-        if changed := differences(before, learned_values(self.config)):
+        newest = newest_manifest(self.checkpoints)
+        if newest is not None and self.config.run.resume != FORCE:
+            self._check_learned(newest)  # before anything slow is done
+
+    def _check_learned(self, manifest: Mapping[str, Any]) -> None:
+        if changed := differences(manifest["learned"], learned_values(self.config)):
             raise ConfigError(
                 f"{self.path} holds a run that learns something else: {changed}; choose another run.name, give the "
-                "values it began with to continue it, or run.resume=force to continue it with these"
+                f"values of its update {manifest['step']} to continue it, or run.resume=force to continue it with these"
             )
-
-    def _learned_before(self) -> dict[str, Any] | None:
-        """What config.yaml says of the values that decide what is learned; None, with a warning, if it is unreadable.
-
-        Then the manifest of the checkpoint decides.
-        """
-        file = self.path / "config.yaml"
-        try:
-            return learned_values(read_config(file))
-        except CheckpointError as error:
-            warn(f"{error}; the checkpoint tells with what values the run was trained")
-            return None
 
     def _trained(self) -> bool:
         return bool(listed(self.checkpoints)) or self._has_metrics()
@@ -202,7 +179,6 @@ class Bystander(Run):
     _last = 0
 
     def __enter__(self) -> Run:
-        self._knows_config = True  # the process with the lock has looked at it
         return self
 
     def save_config(self, config: Config) -> None:
@@ -226,55 +202,3 @@ def listed(folder: Path) -> list[str]:
     """The names in a folder, [] if there is none."""
     with disk_errors(folder):
         return [path.name for path in folder.iterdir()] if folder.is_dir() else []
-
-
-def read_config(file: Path) -> dict[str, Any]:
-    """The content of a config.yaml.
-
-    Raises:
-        CheckpointError: it can't be read, or is not the configuration of a run.
-    """
-    try:
-        content = OmegaConf.to_container(OmegaConf.create(read_text(file)))
-        if not isinstance(content, dict):
-            raise TypeError("it holds no mapping")
-        values = {str(key): value for key, value in content.items()}
-        learned_values(values)
-    except (YAMLError, OmegaConfBaseException, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{file} is damaged: {' '.join(str(error).split())[:200]}") from error
-    return values
-
-
-def read_summary(path: Path) -> dict[str, Any] | None:
-    """The summary of the run in the folder `path`, None if there is none yet.
-
-    Raises:
-        CheckpointError: it is damaged.
-    """
-    file = path / "summary.json"
-    return read_json(file) if file.exists() else None
-
-
-def read_records(path: Path) -> list[dict[str, Any]]:
-    """The metrics of the run in the folder `path`, in order.
-
-    Raises:
-        CheckpointError: the file is damaged.
-    """
-    file = path / "metrics.jsonl"
-    return [record for _, record in _parse(read_text(file), file)] if file.exists() else []
-
-
-def _parse(text: str, path: Path) -> list[tuple[str, dict[str, Any]]]:
-    """The complete lines of `text`, each with its record. An incomplete last line is left out."""
-    lines = text[: text.rfind("\n") + 1].splitlines()
-    parsed = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            record = json.loads(line)
-            if not {"step", "split", "seconds"} <= record.keys():
-                raise KeyError
-        except (ValueError, RecursionError, AttributeError, KeyError) as error:
-            raise CheckpointError(f"{path} line {number} is no record of a run: repair or remove that line") from error
-        parsed.append((line, record))
-    return parsed

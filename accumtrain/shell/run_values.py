@@ -13,9 +13,9 @@ from accumtrain.errors import ConfigError
 from accumtrain.kinds.groups import GROUPS
 from accumtrain.kinds.jobs import JOBS
 from accumtrain.kinds.values import show
+from accumtrain.runs.contents import read_config
 from accumtrain.runs.identity import learned_values
 from accumtrain.runs.names import run_name
-from accumtrain.runs.run import read_config
 from accumtrain.shell.overrides import key_of, sets_any_key
 
 OF_THIS_COMMAND = ("job", "device", "run", "log")  # never those of the run, unless they decide what is learned

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import re
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
 import yaml
 
-from accumtrain.config.arithmetic import micro_batch_size, total_steps
+from accumtrain.config.arithmetic import Epochs, micro_batch_size, total_steps
 from accumtrain.config.conf_dir import CONF_DIR
 from accumtrain.config.convert import from_mapping, known_keys, to_mapping
 from accumtrain.config.schema import Config
@@ -106,7 +107,21 @@ def test_paper_recipe_is_whole(compose):
 def test_total_steps(epochs, steps, examples, batch_size, expected, compose):
     config = compose(f"train.epochs={epochs}", f"batch_size={batch_size}", "accum.steps=1")
     config.train.steps = steps
-    assert total_steps(config, examples) == expected
+    assert total_steps(config, Epochs(config, examples)) == expected
+
+
+def test_epochs_go_on_from_those_made_with_another_batch_size(compose):
+    """90 updates of 64 leave 5736 of 8 x 1437 examples, which are 12 updates of 512."""
+    small, large = (compose("train.epochs=8", f"batch_size={size}", "accum.steps=1") for size in (64, 512))
+    before, after = Epochs(small, 1437), Epochs(large, 1437)
+    after.restore(90, before.at(90))
+    assert float(after.at(90)) == 90 * 64 / 1437
+    assert total_steps(large, after) == 90 + 12
+    assert after.at(102) == Fraction(90 * 64 + 12 * 512, 1437)
+    again = Epochs(large, 1437)
+    again.restore(95, after.at(95))
+    assert total_steps(large, again) == 102, "however often it is stopped"
+    assert again.at(again.begin) == 0
 
 
 def test_micro_batch_size():

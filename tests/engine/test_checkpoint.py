@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import threading
 import time
@@ -16,7 +17,7 @@ from accumtrain.engine.checkpoint import NICENESS, PATIENCE, Checkpoints, restor
 from accumtrain.errors import CheckpointError
 from accumtrain.kinds.optimizers import SgdConfig
 from accumtrain.runs import checkpoint_store
-from accumtrain.runs.checkpoint_store import PREFIX, Saved
+from accumtrain.runs.checkpoint_store import Saved
 from tests.engine.small import resnet20, window_for
 
 
@@ -25,8 +26,13 @@ def small_window():
 
 
 @pytest.fixture
-def checkpoints(tmp_path):
-    with Checkpoints(tmp_path, small_window(), keep=9) as opened:
+def window():
+    return small_window()
+
+
+@pytest.fixture
+def checkpoints(tmp_path, window):
+    with Checkpoints(tmp_path, window, keep=9) as opened:
         yield opened
 
 
@@ -101,7 +107,7 @@ def test_a_model_is_restored_as_it_was_best(checkpoints):
         checkpoints.save()
         checkpoints.wait()
         expected = min(value, 2.0)
-        assert restore_model(checkpoints.directory, window.model, None).step == expected
+        assert restore_model(checkpoints.directory, window.model, None)[0].step == expected
         np.testing.assert_array_equal(bias, np.full(bias.shape, expected))
 
 
@@ -122,7 +128,8 @@ def test_a_best_state_that_a_training_replaces_while_it_is_read(checkpoints, mon
     place, name = (Saved, "check") if reader == "Saved.check" else (tf.train.Checkpoint, "read")
     read = getattr(place, name)
     monkeypatch.setattr(place, name, read_late)
-    assert restore_model(checkpoints.directory, small_window().model, None).path.parts[-2:] == ("best", "step-2")
+    saved, _ = restore_model(checkpoints.directory, small_window().model, None)
+    assert saved.path.parts[-2:] == ("best", "step-2")
     assert capsys.readouterr().err == "", "nothing is damaged"
 
 
@@ -237,26 +244,37 @@ def test_what_is_best_changes_after_the_state_before_is_written(checkpoints, mon
 
 
 def test_what_was_not_finished_is_deleted_before_a_restore(checkpoints):
-    left = [checkpoints.directory / name for name in ("step-9_temp", "best/step-9_temp")]
+    left = [checkpoints.directory / name for name in (".unfinished-9", "best/.unfinished-9")]
     for folder in left:
         folder.mkdir(parents=True)
     assert checkpoints.restore() is None
     assert not any(folder.exists() for folder in left)
 
 
-def test_a_damaged_checkpoint_of_earlier_versions_is_not_taken(checkpoints):
-    """Those are files without a manifest: TensorFlow's own checksums are all that tells."""
-    save(checkpoints, 2)
-    newest = checkpoints.directory / "step-2"
-    for file in newest.glob(f"{PREFIX}.*"):
-        file.rename(newest.with_name(f"step-2{file.suffix}"))
-    shutil.rmtree(newest)
-    (data,) = checkpoints.directory.glob("step-2.data-*")
-    content = bytearray(data.read_bytes())
-    content[len(content) // 2] ^= 1
-    data.write_bytes(content)
-    assert checkpoints.restore()["step"] == 1
-    assert not data.exists()
+@pytest.mark.parametrize("flips", [12, pytest.param(1200, marks=pytest.mark.slow)])
+def test_a_flipped_bit_of_a_manifest_costs_one_checkpoint_and_nothing_else(window, checkpoints, flips):
+    """The state is that of the checkpoint before, to the bit; the damaged one is in quarantine, unchanged."""
+    save(checkpoints, 1)
+    buffers = {id(buffer) for buffer in window.buffers}
+    state = [variable for variable in window.all_variables if id(variable) not in buffers]
+    expected = [variable.numpy() for variable in state]
+    place = checkpoints.directory / "step-2"
+    for variable in state:
+        variable.assign(tf.ones_like(variable) + variable)
+    checkpoints.save()
+    checkpoints.wait()
+    whole = (place / "manifest.json").read_bytes()
+    for bit in random.Random(1).sample(range(8 * len(whole)), flips):
+        flipped = bytearray(whole)
+        flipped[bit // 8] ^= 1 << bit % 8
+        (place / "manifest.json").write_bytes(flipped)
+        assert checkpoints.restore()["step"] == 1, bit
+        for variable, value in zip(state, expected, strict=True):
+            np.testing.assert_array_equal(variable, value)
+        damaged = checkpoints.directory / "quarantine/step-2"
+        assert (damaged / "manifest.json").read_bytes() == flipped
+        (damaged / "reason.txt").unlink()
+        damaged.rename(place)
 
 
 def test_of_those_before_the_last_one_for_every_keep_hours_stays(tmp_path, monkeypatch):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
+import yaml
 
 from accumtrain.planning import auto_steps
 from accumtrain.planning.probe import Trial
@@ -20,6 +23,7 @@ FILES = [
     "config.yaml",
     "metrics.jsonl",
     "summary.json",
+    "images.json",
     "results.png",
     "checkpoints/step-2/manifest.json",
     "checkpoints/step-4/manifest.json",
@@ -72,12 +76,66 @@ def without_steps(file: Path) -> None:
     file.write_text(file.read_text().replace("steps: 2", "steps: [2]"))
 
 
+def without_values(file: Path) -> None:
+    change_leaves(file, lambda value: None)
+
+
+def texts_for_numbers(file: Path) -> None:
+    change_leaves(file, lambda value: str(value) if isinstance(value, int | float) else value)
+
+
+def numbers_for_texts(file: Path) -> None:
+    change_leaves(file, lambda value: 10**400 if isinstance(value, str) else value)
+
+
+def lists_for_all(file: Path) -> None:
+    change_leaves(file, lambda value: [value])
+
+
+def brackets(file: Path) -> None:
+    file.write_text("[" * 100_000)
+
+
+def aliases(file: Path) -> None:
+    """Ten lists of ten each: 10 billion values, if somebody writes them out."""
+    lists = [f"l{number}: &l{number} [{', '.join([f'*l{number - 1}'] * 10)}]" for number in range(1, 10)]
+    file.write_text("\n".join(["l0: &l0 [x, x, x, x, x, x, x, x, x, x]", *lists, ""]))
+
+
+def alias_of_itself(file: Path) -> None:
+    file.write_text("model: &model {kind: *model}\n")
+
+
+def change_leaves(file: Path, change: Callable[[Any], Any]) -> None:
+    """Writes each value that holds no others anew, in the JSON, lines of JSON or YAML that a file holds."""
+
+    def changed(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: changed(item) for key, item in value.items()}
+        return [changed(item) for item in value] if isinstance(value, list) else change(value)
+
+    text = file.read_text()
+    if file.suffix == ".yaml":
+        file.write_text(yaml.safe_dump(changed(yaml.safe_load(text))))
+    else:
+        lines = text.splitlines() if file.suffix == ".jsonl" else [text]
+        file.write_text("\n".join(json.dumps(changed(json.loads(line))) for line in lines) + "\n")
+
+
 DAMAGES = (cut, empty, garble, other_json, delete, directory, dangle, fifo)
-CASES = [(file, damage) for file in FILES for damage in DAMAGES]
+CONTENTS = (without_values, texts_for_numbers, numbers_for_texts, lists_for_all, brackets, aliases, alias_of_itself)
+TEXTS = (".lock", "config.yaml", "metrics.jsonl", "summary.json", "images.json", "checkpoints/step-4/manifest.json")
+EVALUATED = ("job=evaluate", "run.name=one")
+CASES = [
+    *((file, damage) for file in FILES for damage in DAMAGES),
+    *((file, content) for file in TEXTS for content in CONTENTS),
+]
 IN_SHORT = {  # what must not take its time
     (".lock", dangle),
     ("checkpoints/step-4/manifest.json", fifo),
     ("summary.json", directory),
+    ("summary.json", texts_for_numbers),
+    ("config.yaml", aliases),
     ("checkpoints/step-4/state.index", cut),
 }
 
@@ -113,7 +171,7 @@ def test_a_damaged_run_continues_or_stops(trained, command, tmp_path, file, dama
     damage(next(run.glob(file)))
     precious = tmp_path / "nowhere"
     precious.write_text("not of this run")
-    for arguments in (("job=report",), ("job=evaluate", "run.name=one"), (*SMALL, "train.steps=6")):
+    for arguments in (("job=report",), ("job=info", "run.name=one"), EVALUATED, (*SMALL, "train.steps=6")):
         answer = command(*arguments)
         told = answer.out + answer.err
         assert answer.code in (0, 2, 3, 5), (arguments, answer)

@@ -37,7 +37,7 @@ import tensorflow as tf
 
 from accumtrain.process.program import own_program
 from accumtrain.runs.checkpoint_store import UNFINISHED, CheckpointStore, DamagedError
-from accumtrain.runs.run import read_records
+from accumtrain.runs.contents import read_records
 from accumtrain.shell.main import main as command_line
 from accumtrain.shell.workers import start_workers
 

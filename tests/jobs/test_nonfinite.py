@@ -12,7 +12,7 @@ from accumtrain.engine import pace
 from accumtrain.engine.window import Window
 from accumtrain.errors import DivergedError
 from accumtrain.jobs.dispatch import run
-from accumtrain.runs.run import read_records
+from accumtrain.runs.contents import read_records
 
 
 @pytest.fixture

@@ -75,10 +75,8 @@ def test_a_run_that_is_not_there(compose, runs, tmp_path_factory):
     "summary",
     [
         SUMMARY | {"best": {"loss": None, "accuracy": None}, "examples_per_second": None},
-        SUMMARY | {"test": None, "best": None, "memory": {}, "seconds": None},
+        SUMMARY | {"test": None, "best": None, "memory": {}, "batch_size": [8]},
         {"status": "completed", "step": 1},
-        SUMMARY | {"seconds": math.nan, "examples_per_second": 10**400, "best": {"loss": math.inf, "accuracy": 0.0}},
-        SUMMARY | {"memory": "much", "batch_size": [8], "best": "good"},
     ],
 )
 def test_a_value_that_is_not_there_is_a_dash(summary, compose, runs, capsys):
@@ -89,11 +87,26 @@ def test_a_value_that_is_not_there_is_a_dash(summary, compose, runs, capsys):
     assert "-" in row.split()
 
 
+RECORD = {"step": 1, "split": "train", "seconds": 1.0, "loss": None}
 DAMAGED = [
     ("summary.json", "{", "is damaged"),
     ("summary.json", "[]", "is damaged"),
     ("summary.json", '{"made": "elsewhere"}', "is not the summary of a training"),
+    *(
+        ("summary.json", json.dumps(SUMMARY | {key: value}), f"what it says of {key} is nothing that was written")
+        for key, value in (
+            ("seconds", math.nan),
+            ("examples_per_second", 10**400),
+            ("best", {"loss": math.inf, "accuracy": 0.0}),
+            ("memory", "much"),
+            ("step", "4"),
+            ("status", None),
+        )
+    ),
     ("metrics.jsonl", "no record\n", "line 1 is no record of a run"),
+    ("metrics.jsonl", json.dumps(RECORD | {"step": "first"}) + "\n", "line 1 is no record of a run"),
+    ("metrics.jsonl", json.dumps(RECORD | {"loss": 10**400}) + "\n", "line 1 is no record of a run"),
+    ("metrics.jsonl", "[" * 100_000 + "\n", "line 1 is no record of a run"),
     ("metrics.jsonl", '{"step": 1}\n', "line 1 is no record of a run"),
 ]
 
@@ -115,8 +128,7 @@ def test_nothing_that_can_be_read(compose, runs):
 
 
 def test_values_that_are_no_numbers_are_not_drawn(compose, runs):
-    record = {"step": "first", "split": "train", "loss": 10**400, "accuracy": [1], "seconds": None}
-    (runs / "good" / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+    (runs / "good" / "metrics.jsonl").write_text(json.dumps(RECORD) + "\n")
     (runs / "good").rename(runs / "$\\good$")
     assert len(run(compose("job=report", f"run.dir={runs}"))["runs"]) == 2
 

@@ -17,7 +17,7 @@ from accumtrain.jobs.dispatch import run
 from accumtrain.jobs.starting import begin_with_weights
 from accumtrain.jobs.trained import trained_images, trained_model
 from accumtrain.runs.checkpoint_store import Saved
-from accumtrain.runs.run import read_config
+from accumtrain.runs.contents import read_config
 from tests.engine.small import window_for
 
 LENET = ("model=lenet5", "batch_size=16", "accum.steps=2", "log.every=1", "train.steps=4", "schedule=constant")

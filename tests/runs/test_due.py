@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import pytest
 
+from accumtrain.config.arithmetic import Epochs
 from accumtrain.runs.due import Due
 
 CASES = [
@@ -14,11 +17,15 @@ CASES = [
 ]
 
 
+def due_of(config, total, examples):
+    return Due(config, total, Epochs(config, examples))
+
+
 @pytest.mark.parametrize("overrides", CASES)
 @pytest.mark.parametrize("examples", [20, 64, 100, 1437])
 def test_next_misses_nothing_and_stops_for_nothing_else(compose, overrides, examples):
     total = 60
-    due = Due(compose("batch_size=64", *overrides), total, examples)
+    due = due_of(compose("batch_size=64", *overrides), total, examples)
     expected = [n for n in range(1, total + 1) if due.log(n) or due.evaluation(n) or due.checkpoint(n)]
     visited = [0]
     while visited[-1] < total:
@@ -28,12 +35,20 @@ def test_next_misses_nothing_and_stops_for_nothing_else(compose, overrides, exam
 
 
 def test_evaluation_after_the_update_that_completes_an_epoch(compose):
-    due = Due(compose("batch_size=64", "eval.every=epoch"), 1000, 100)
+    due = due_of(compose("batch_size=64", "eval.every=epoch"), 1000, 100)
     assert [n for n in range(9) if due.evaluation(n)] == [2, 4, 5, 7, 8]  # epochs end within updates 2, 4, 5, 7, 8
 
 
 def test_the_first_and_the_last_update(compose):
-    due = Due(compose("log.every=10", "eval.every=400", "checkpoint.every=400"), 35, 100)
+    due = due_of(compose("log.every=10", "eval.every=400", "checkpoint.every=400"), 35, 100)
     assert [n for n in range(1, 36) if due.log(n)] == [1, 10, 20, 30, 35]
     assert [n for n in range(36) if due.evaluation(n)] == [35]
     assert [n for n in range(1, 36) if due.checkpoint(n)] == [35]
+
+
+def test_evaluations_after_each_epoch_that_began_with_another_batch_size(compose):
+    config = compose("batch_size=64", "eval.every=epoch")
+    epochs = Epochs(config, 100)
+    epochs.restore(10, Fraction(13, 10))
+    due = Due(config, 1000, epochs)
+    assert [n for n in range(11, 20) if due.evaluation(n)] == [12, 13, 15, 16, 18, 19]  # 2.58, 3.22, 4.5, 5.14, ...

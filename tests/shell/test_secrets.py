@@ -8,7 +8,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from accumtrain.config.convert import from_mapping
-from accumtrain.runs.run import Run, read_config
+from accumtrain.runs.contents import read_config
+from accumtrain.runs.run import Run
 
 FOLDER = ("data=folder", "data.path='/data/${oc.env:TOKEN}'")
 

@@ -1,0 +1,99 @@
+"""What the files of a run say: its configuration, summary and metrics. No TensorFlow here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from accumtrain.config.yaml_limits import check_yaml
+from accumtrain.errors import CheckpointError
+from accumtrain.runs.files import read_json, read_text
+from accumtrain.runs.form import fits, is_count, is_number, is_text
+from accumtrain.runs.identity import learned_values
+
+NUMBERS = {str: (is_number, None)}
+SUMMARY = {  # the form of what is read of a summary.json
+    "status": is_text,
+    "step": is_count,
+    "epoch": (is_number, None),
+    **dict.fromkeys(("train", "val", "test", "best"), (NUMBERS, None)),
+    "best_on": (is_text, None),
+    "seconds": is_number,
+    "examples_per_second": (is_number, None),
+    **dict.fromkeys(("memory", "memory_by_kind"), NUMBERS),
+    "provenance": {
+        "versions": {str: (is_text, None)},
+        "git": ({"commit": is_text}, None),
+        "command": [is_text],
+        "cpu": {"model": (is_text, None)},
+        **dict.fromkeys(("started", "host", "platform", "device"), is_text),
+    },
+}
+RECORD = {"step": is_count, "split": is_text, "seconds": is_number, str: (is_number, None)}  # of metrics.jsonl
+
+
+def read_config(file: Path) -> dict[str, Any]:
+    """The content of a config.yaml.
+
+    Raises:
+        CheckpointError: it can't be read, or is not the configuration of a run.
+    """
+    try:
+        text = read_text(file)
+        check_yaml(text)
+        content = OmegaConf.to_container(OmegaConf.create(text))
+        if not isinstance(content, dict):
+            raise TypeError("it holds no mapping")
+        values = {str(key): value for key, value in content.items()}
+        learned_values(values)
+    except (
+        YAMLError,
+        OmegaConfBaseException,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+    ) as error:
+        raise CheckpointError(f"{file} is damaged: {' '.join(str(error).split())[:200]}") from error
+    return values
+
+
+def read_summary(path: Path) -> dict[str, Any] | None:
+    """The summary of the run in the folder `path`, None if there is none yet.
+
+    Raises:
+        CheckpointError: it is damaged.
+    """
+    file = path / "summary.json"
+    return read_json(file, SUMMARY) if file.exists() else None
+
+
+def read_records(path: Path) -> list[dict[str, Any]]:
+    """The metrics of the run in the folder `path`, in order.
+
+    Raises:
+        CheckpointError: the file is damaged.
+    """
+    file = path / "metrics.jsonl"
+    return [record for _, record in lines_of(read_text(file), file)] if file.exists() else []
+
+
+def lines_of(text: str, path: Path) -> list[tuple[str, dict[str, Any]]]:
+    """The complete lines of `text`, each with its record. An incomplete last line is left out."""
+    lines = text[: text.rfind("\n") + 1].splitlines()
+    parsed = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            record = json.loads(line)
+            if not fits(record, RECORD) or not {"step", "split", "seconds"} <= record.keys():
+                raise ValueError("it is none of a run")
+        except (ValueError, RecursionError) as error:
+            raise CheckpointError(f"{path} line {number} is no record of a run: repair or remove that line") from error
+        parsed.append((line, record))
+    return parsed
