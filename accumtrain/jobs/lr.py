@@ -74,7 +74,7 @@ def _rise(config: Config, data: Data, devices: Devices) -> RangeTest:
     def stream(share: Share) -> tf.data.Dataset:
         return train_batches(data, batch=micro_batch * devices.replicas, first=0, seed=config.run.seed, share=share)
 
-    window = window_with_weights(config, data, options.updates, devices.strategy)
+    window, _ = window_with_weights(config, data, options.updates, devices.strategy)
     window.schedule = exponential_schedule(options.low / base, options.high / base, options.updates)
     with devices.strategy.scope():
         step = Step(window, devices.strategy, xla=devices.xla, eager=config.debug.eager)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -35,8 +35,9 @@ from accumtrain.engine.window import Window
 from accumtrain.errors import CheckpointError
 from accumtrain.jobs.first_images import first_images
 from accumtrain.jobs.recovery import Recovery, warn_of_rate_jump
-from accumtrain.jobs.starting import begin_with_weights, digest, read_weights
+from accumtrain.jobs.starting import digest, window_with_weights
 from accumtrain.jobs.summary import batch_sizes, results, speed_and_memory
+from accumtrain.models.start import Started
 from accumtrain.planning.auto_steps import with_accum_steps_resolved
 from accumtrain.planning.kernel_choice import record_kernels
 from accumtrain.planning.tensorflow_errors import in_user_words
@@ -82,13 +83,13 @@ class Session:
             with devices.watch, in_user_words(config, data, devices.replicas, devices.workers):
                 config = _with_steps_for_all(config, devices, steps)
                 continued = bool(best_first(run.checkpoints))
-                weights = None if continued else read_weights(config)
-                # code that is not accumtrain's may compute with initial weights, though others will be restored
-                window = build_window(
-                    config, data, total, devices.strategy, draws=not (continued and is_own_run(config))
-                )
-                session = cls(config, run, data, devices, window, total, weights, continued=continued)
-                del weights  # which take as much memory as the model
+                started = None
+                if continued:
+                    # code that is not accumtrain's may compute with initial weights, though others will be restored
+                    window = build_window(config, data, total, devices.strategy, draws=not is_own_run(config))
+                else:
+                    window, started = window_with_weights(config, data, total, devices.strategy)
+                session = cls(config, run, data, devices, window, total, started, continued=continued)
                 with closing(session.logbook):
                     yield session
 
@@ -100,13 +101,13 @@ class Session:
         devices: Devices,
         window: Window,
         total: int,
-        weights: Mapping[str, Any] | None,
+        started: Started | None,
         *,
         continued: bool,
     ):
         self.config, self.run_folder, self.data, self.devices, self.window = config, run, data, devices, window
         self.recovery = Recovery(config.run, window)
-        self.total = total
+        self.total, self.started = total, started
         self.micro_batch = micro_batch_size(config.batch_size, config.accum.count, devices.replicas)
         self.global_micro_batch = self.micro_batch * devices.replicas
         cache = self._graph_cache()  # in the scope each strategy would be the current one
@@ -130,7 +131,6 @@ class Session:
         self.resumed = self.restore(needed=continued)
         if self.done < total:
             self.step.compile_kept()
-        self.started = None if self.resumed else begin_with_weights(config, window, weights)
         self._check_workers_agree()
         run.truncate(self.done)
         self.logbook = Logbook(run, config.batch_size, data.train.size, self.evaluator.names)
