@@ -27,6 +27,11 @@ def micro_batch_size(batch_size: int, steps: int, replicas: int) -> int:
     )
 
 
+def divisors(number: int) -> list[int]:
+    """All divisors, increasing."""
+    return [size for size in range(1, number + 1) if number % size == 0]
+
+
 def total_steps(config: Config, train_examples: int) -> int:
     """Updates of the whole run: train.steps, or train.epochs over `train_examples`, rounded up."""
     if config.train.steps is not None:

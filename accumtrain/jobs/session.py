@@ -39,6 +39,7 @@ from accumtrain.jobs.starting import digest, window_with_weights
 from accumtrain.jobs.summary import batch_sizes, results, speed_and_memory
 from accumtrain.models.start import Started
 from accumtrain.planning.auto_steps import with_accum_steps_resolved
+from accumtrain.planning.batch_norm import check_micro_batch
 from accumtrain.planning.kernel_choice import record_kernels
 from accumtrain.planning.tensorflow_errors import in_user_words
 from accumtrain.planning.worker_share import own_share
@@ -89,6 +90,7 @@ class Session:
                     window = build_window(config, data, total, devices.strategy, draws=not is_own_run(config))
                 else:
                     window, started = window_with_weights(config, data, total, devices.strategy)
+                check_micro_batch(config, window.model, devices.replicas)
                 session = cls(config, run, data, devices, window, total, started, continued=continued)
                 with closing(session.logbook):
                     yield session
