@@ -37,6 +37,7 @@ from accumtrain.jobs.first_images import first_images
 from accumtrain.jobs.recovery import Recovery, warn_of_rate_jump
 from accumtrain.jobs.starting import digest, window_with_weights
 from accumtrain.jobs.summary import batch_sizes, results, speed_and_memory
+from accumtrain.kinds.model_keys import REVERSE
 from accumtrain.models.start import Started
 from accumtrain.planning.auto_steps import with_accum_steps_resolved
 from accumtrain.planning.batch_norm import check_micro_batch
@@ -61,6 +62,7 @@ from accumtrain.runs.tracker import open_service
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+EXACT, INEXACT, NOT_COMPARED = "exact", "not exact", "not compared"  # of reversed activations, in the summary
 SKIPPED = "skipped.json"  # file of the examples that data.on_error=skip has left out
 
 
@@ -144,7 +146,7 @@ class Session:
         self.watchdog = Watchdog(config.run.hang_timeout, run.path)
         # now, as files of the repository may change while it trains
         self._provenance = provenance(devices.description) if devices.chief else {}
-        self._told_inexact = False
+        self.reversal: str | None = None  # what is known of it; None if nothing was reversed
 
     def _graph_cache(self) -> GraphCache | None:
         folder = user_cache()
@@ -240,11 +242,13 @@ class Session:
             self.meter.measure_workspace(lambda: self.step.accumulate(batches, 1))
             self.step.drop()
 
-    def tell_inexact(self, update: dict[str, float]) -> None:
-        """Warns, once, that a reversal was not exact to the bit."""
-        if update["exact"] or self._told_inexact:
+    def tell_reversal(self, update: dict[str, float]) -> None:
+        """Notes what is known of reversed activations. Warns, once, that they were not exact to the bit."""
+        if self.config.model.policy != REVERSE or self.reversal == INEXACT:
             return
-        self._told_inexact = True
+        self.reversal = INEXACT if not update["exact"] else EXACT if update["compared"] else NOT_COMPARED
+        if self.reversal != INEXACT:
+            return
         warn(
             f"update {self.done}: reversed activations had other bits than the computed ones, so a kernel has not "
             "given the same bits twice. From here on the gradient may be off by roundings: job=verify measures by how "
@@ -272,6 +276,8 @@ class Session:
             **speed_and_memory(self.window, self.logbook, self.meter),
             **batch_sizes(self.config, self.micro_batch, self.devices.replicas),
             "recovery": self.recovery.counts,
+            "skipped_windows": self._windows_taken() - self.done,
+            "reversal": self.reversal,
             "skipped_examples": len(self.data.skipped),
             "data": dict(self.data.fingerprint),
             "provenance": self._provenance,

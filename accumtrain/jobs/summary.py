@@ -78,6 +78,8 @@ def show_closing(summary: dict[str, Any], run: Run, guess: float | None) -> None
     rows = [(title, *(_number(values.get(name)) for name in means)) for title, values in splits.items()]
     speed = summary["examples_per_second"]
     table(f"{run.path.name}: {summary['step']:,} updates, {summary['epoch']:.4g} epochs", ("", *means), rows)
+    if summary["skipped_windows"]:
+        say(f"{summary['skipped_windows']:,} windows made no update: not finite, or without examples that can be read")
     say(f"memory: {at_peak(summary['memory'])}")
     say(
         f"{format_seconds(summary['seconds'])}"

@@ -164,7 +164,7 @@ class Training(Session):
 
     def _report(self, update: dict[str, float], count: int) -> None:
         self.recent.add(count, update)
-        self.tell_inexact(update)
+        self.tell_reversal(update)
         self.progress.update(
             self.done,
             means=self.recent.read(),
