@@ -29,7 +29,7 @@ def resolve_best(config: DeviceConfig) -> Devices:
     """device=auto: the first that exists of a TPU, all GPUs and the CPU, or with device.virtual the CPU."""
     if (others := others_in_words()) is not None:
         warn(
-            f"{others}. With device=auto this process computes alone; device=cpu, gpu or mirrored says that this is meant"
+            f"{others}. With device=auto this process computes alone; device=cpu, gpu or mirrored says that it is meant"
         )
     kind = CpuConfig if config.virtual else _best_kind()  # a part of the CPU is asked for
     if kind is CpuConfig and shows_gpu() and not config.virtual:

@@ -32,7 +32,7 @@ from accumtrain.runs.files import (
     write_atomic,
 )
 from accumtrain.runs.folder import CHECKPOINTS, QUARANTINE, folder_of, make_folder
-from accumtrain.runs.identity import differences, learned_values
+from accumtrain.runs.identity import as_many_classes, differences, fits_state, learned_values
 from accumtrain.runs.lock import Lock
 from accumtrain.runs.trained_on import Images, write_images
 
@@ -128,20 +128,23 @@ class Run:
                     f"{self.path} holds a run of an earlier version without a readable config.yaml; put a copy back, "
                     "or run.resume=force to continue it with this command's values"
                 )
-            if changed := differences(manifest.get("learned", {}), facts["learned"]):
+            learned = manifest.get("learned", {}), facts["learned"]
+            if changed := differences(*learned):
                 raise CheckpointError(
                     f"the checkpoint of update {manifest['step']} in {self.checkpoints} is that of a run that learns "
-                    f"something else: {changed}; choose another run.name, or run.resume=force to continue from it"
+                    f"something else: {changed}; choose another run.name"
+                    + _or_force("continue from it", fits_state(*learned))
                 )
             if changed := differences(manifest.get("weights", dict.fromkeys(facts["weights"])), facts["weights"]):
                 raise CheckpointError(
                     f"{self.path} began with other weights: {changed} (null: none, else a checksum); give those it "
                     "began with, choose another run.name, or run.resume=force to continue it all the same"
                 )
-            if changed := differences(manifest.get("data", {}), facts["data"]):
+            data = manifest.get("data", {}), facts["data"]
+            if changed := differences(*data):
                 raise DataError(
-                    f"the data is not what {self.path} was trained on: {changed}; put it back as it was, choose "
-                    "another run.name, or run.resume=force to continue with what is there now"
+                    f"the data is not what {self.path} was trained on: {changed}; put it back as it was, or choose "
+                    f"another run.name{_or_force('go on with what is there now', as_many_classes(*data))}"
                 )
 
         return check
@@ -171,10 +174,11 @@ class Run:
         self._knows_config = before is not None
         if before is None or self.config.run.resume == FORCE:
             return
-        if changed := differences(before, learned_values(self.config)):
+        now = learned_values(self.config)
+        if changed := differences(before, now):
             raise ConfigError(
-                f"{self.path} holds a run that learns something else: {changed}; choose another run.name, give the "
-                "values it began with to continue it, or run.resume=force to continue it with these"
+                f"{self.path} holds a run that learns something else: {changed}; choose another run.name, or give the "
+                f"values it began with to continue it{_or_force('continue it with these', fits_state(before, now))}"
             )
 
     def _learned_before(self) -> dict[str, Any] | None:
@@ -220,6 +224,11 @@ class Bystander(Run):
 
     def records(self) -> list[dict[str, Any]]:
         return [record for record in super().records() if record.get("step", 0) <= self._last]
+
+
+def _or_force(effect: str, fits: bool) -> str:
+    """The remedy run.resume=force, where the state of the run fits."""
+    return f", or run.resume=force to {effect}" if fits else ""
 
 
 def listed(folder: Path) -> list[str]:
