@@ -33,7 +33,7 @@ Arrays = dict[str, np.ndarray]
 def write(folder: Path, overrides: list[str], updates: int, highest: bool) -> None:
     from composed import compose
 
-    from accumtrain.config.arithmetic import micro_batch_size, total_steps
+    from accumtrain.config.arithmetic import Epochs, micro_batch_size, total_steps
     from accumtrain.process import environment
 
     config = compose("device=cpu", *overrides)
@@ -47,7 +47,8 @@ def write(folder: Path, overrides: list[str], updates: int, highest: bool) -> No
 
     folder.mkdir(parents=True, exist_ok=True)
     data = open_data(config.data, config.run.seed)
-    window = build_window(config, data, total_steps(config, data.train.size), resolve(config.device).strategy)
+    total = total_steps(config, Epochs(config, data.train.size))
+    window = build_window(config, data, total, resolve(config.device).strategy)
     size = micro_batch_size(config.batch_size, config.accum.count, 1)
     dataset = train_batches(data, batch=size, first=0, seed=config.run.seed).take(max(1, updates * config.accum.count))
     batches = [{name: value.numpy() for name, value in batch.items()} for batch in dataset]

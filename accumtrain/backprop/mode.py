@@ -31,6 +31,7 @@ class Mode:
         variance_factors: (height, width, dtype) -> (n - 1) / n for n values of a channel, of an open batch.
         saved: layer -> tensors that its replay may use instead of computing them again.
         inexact: for each reversed stage, a bool: whether its reversal gave other bits than the stage began with.
+        unmarked: for each reversed stage whose reversal is not compared, True.
         outside: for each stage, a bool: whether its streams have left the range of their numbers.
     """
 
@@ -43,6 +44,7 @@ class Mode:
         self.variance_factors: dict[tuple[int, int, tf.DType], tf.Tensor] = {}
         self.saved: dict[tf.Module, Any] = {}
         self.inexact: list[tf.Tensor] = []
+        self.unmarked: list[tf.Tensor] = []
         self.outside: list[tf.Tensor] = []
 
     def record(self, layer: MovingStatistics, mean: tf.Tensor, variance: tf.Tensor) -> None:

@@ -228,11 +228,14 @@ class Stage(tf.Module):
         consume: Consume,
     ) -> tuple[Streams, Streams]:
         """Reverses the units. `begin` is the mark of what the invertible ones began with, if this is compared."""
-        for unit in reversed(self.units if kept is None else self.units[1:]):
+        reversed_ = self.units if kept is None else self.units[1:]
+        for unit in reversed(reversed_):
             y, d_y = unit.reverse(None, y, d_y, mode, consume)
         if begin is not None:
             y, again = marked(y)
             mode.inexact.append(tf.reduce_any(again != begin))
+        elif reversed_:
+            mode.unmarked.append(tf.constant(True))
         return (y, d_y) if kept is None else self.units[0].reverse(kept(d_y), y, d_y, mode, consume)
 
 

@@ -27,6 +27,11 @@ def micro_batch_size(batch_size: int, steps: int, replicas: int) -> int:
     )
 
 
+def divisors(number: int) -> list[int]:
+    """All divisors, increasing."""
+    return [size for size in range(1, number + 1) if number % size == 0]
+
+
 class Epochs:
     """Passes over the training data by the number of updates, exactly.
 

@@ -48,6 +48,11 @@ def check(config: Config) -> None:
             f"device.tensor_float_32=true: rounds products of float32, and precision={config.precision} has none; "
             "leave one of the two out"
         )
+    if config.model.weights is not None and config.optim.forgets_weights:
+        raise ConfigError(
+            f"model.weights={config.model.weights}: {config.optim.label} computes weights anew from the gradients, so "
+            "its first update would lose what is loaded; choose another optimizer, such as optim=adam"
+        )
     _check_workers(config)
     _check_run_name(config.run.name)
     if config.job == "train":

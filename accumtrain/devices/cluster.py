@@ -50,6 +50,22 @@ def find_cluster(config: DeviceConfig) -> Cluster:
     )
 
 
+def others_in_words() -> str | None:
+    """What the environment says of processes that are to train together with this one; None if it says nothing."""
+    text, tasks = os.environ.get("TF_CONFIG"), os.environ.get("SLURM_STEP_NUM_TASKS", "")
+    if text and text.strip() != "{}":
+        try:
+            workers = _checked(_of_tf_config(text), "TF_CONFIG").workers
+        except ConfigError as error:
+            return str(error)
+        return f"TF_CONFIG names {len(workers)} workers, whom device=multiworker joins" if len(workers) > 1 else None
+    return (
+        f"SLURM has started {tasks} tasks, which device=multiworker joins"
+        if tasks.isdecimal() and int(tasks) > 1
+        else None
+    )
+
+
 def _of_tf_config(text: str) -> Cluster:
     try:
         content = json.loads(text)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import tensorflow as tf
 
 from accumtrain.console import warn
+from accumtrain.devices.cluster import others_in_words
 from accumtrain.devices.found import Devices
 from accumtrain.kinds.devices import DEVICES, CpuConfig, DeviceConfig, GpuConfig, MirroredConfig, TpuConfig
 from accumtrain.kinds.table import load
@@ -26,6 +27,10 @@ def resolve(config: DeviceConfig) -> Devices:
 
 def resolve_best(config: DeviceConfig) -> Devices:
     """device=auto: the first that exists of a TPU, all GPUs and the CPU, or with device.virtual the CPU."""
+    if (others := others_in_words()) is not None:
+        warn(
+            f"{others}. With device=auto this process computes alone; device=cpu, gpu or mirrored says that it is meant"
+        )
     kind = CpuConfig if config.virtual else _best_kind()  # a part of the CPU is asked for
     if kind is CpuConfig and shows_gpu() and not config.virtual:
         warn(

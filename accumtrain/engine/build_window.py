@@ -47,11 +47,18 @@ def loss_scale(config: Config) -> LossScale | None:
 
 
 def build_window(
-    config: Config, data: Data, total_steps: int, strategy: tf.distribute.Strategy, *, draws: bool = True
+    config: Config,
+    data: Data,
+    total_steps: int,
+    strategy: tf.distribute.Strategy,
+    *,
+    model: Model | None = None,
+    draws: bool = True,
 ) -> Window:
     """Builds all state of a run, at update 0.
 
     Args:
+        model: what `model_for` has returned, with the weights to begin with; None calls it.
         draws: whether kernels are drawn; if not, they are zeros, for what is restored or only measured.
 
     Raises:
@@ -59,7 +66,7 @@ def build_window(
             pattern for no variable, or the loss does not fit the classes.
     """
     with strategy.scope():
-        model = model_for(config, data, draws=draws)
+        model = model or model_for(config, data, draws=draws)
         optimizer = build_optimizer(config.optim)
         if config.optim.rates:
             optimizer.scale_rates(rate_factors(config.optim.rates, model.trainable_paths))

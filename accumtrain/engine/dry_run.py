@@ -36,8 +36,9 @@ def measure(config: Config, data: Data, micro_batch: int | None, directory: Path
         directory: an empty folder for checkpoints.
 
     Returns:
-        micro_batch, accum_steps, replicas, static_bytes, peak_bytes, workspace_bytes, rss_bytes, examples_per_second
-        (of whole updates of accum_steps micro-steps), seconds_to_first_update (from the start of the process).
+        micro_batch, accum_steps, replicas, batch_norm (whether the model has a norm that takes statistics of a
+        micro-batch), static_bytes, peak_bytes, workspace_bytes, rss_bytes, examples_per_second (of whole updates of
+        accum_steps micro-steps), seconds_to_first_update (from the start of the process).
 
     Raises:
         ConfigError: batch_size does not divide by micro_batch, or accum.steps, and replicas.
@@ -62,6 +63,7 @@ def measure(config: Config, data: Data, micro_batch: int | None, directory: Path
         "micro_batch": micro_batch,
         "accum_steps": steps,
         "replicas": devices.replicas,
+        "batch_norm": bool(dry_run.window.model.norms),
         "static_bytes": memory["tensor_static_bytes"],
         "peak_bytes": memory["tensor_peak_bytes"],
         "workspace_bytes": memory["workspace_bytes"],

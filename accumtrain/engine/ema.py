@@ -19,7 +19,7 @@ class MovingAverage(tf.Module):
     tf.train.ExponentialMovingAverage with `num_updates`. Create it inside the strategy's scope.
 
     Args:
-        weights: float32 or float64; each average has the dtype of its weight.
+        weights: float32 or float64; each average has the dtype of its weight, and begins with its value.
         decay: 0 <= decay < 1.
 
     Raises:
@@ -33,11 +33,6 @@ class MovingAverage(tf.Module):
         self.weights, self.decay = list(weights), decay
         self.averages = [tf.Variable(weight, trainable=False, name="average") for weight in self.weights]
         self._blend_one = PerShapeFunction(self._blend)
-
-    def begin(self) -> None:
-        """Sets the averages to the weights."""
-        for average, weight in zip(self.averages, self.weights, strict=True):
-            average.assign(weight)
 
     def update(self, step: tf.Tensor) -> None:
         """Updates the averages by the current weights. `step`: number of updates before this one, an int64 scalar."""

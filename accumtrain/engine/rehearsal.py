@@ -41,12 +41,14 @@ class Rehearsal:
         sizes: the two micro-batches.
         places: see `find_places`.
         static_bytes: tensors of the run before its first update.
+        batch_norm: whether the model has a norm that takes statistics of a micro-batch.
     """
 
     log: Log
     sizes: tuple[int, int]
     places: dict[str, Place]
     static_bytes: int
+    batch_norm: bool
 
 
 def sizes_for(image_shape: tuple[int, ...]) -> tuple[int, int]:
@@ -70,7 +72,7 @@ def rehearse(config: Config, devices: Devices, data: Data, *, commit: bool) -> R
     """
     play = _Play(config, devices, data)
     log = log_allocations(lambda: play.run(commit=commit))
-    return Rehearsal(log, play.sizes, play.places, play.static_bytes)
+    return Rehearsal(log, play.sizes, play.places, play.static_bytes, play.batch_norm)
 
 
 class _Play:
@@ -83,7 +85,7 @@ class _Play:
         window = build_window(config, data, total_steps(config, Epochs(config, data.train.size)), strategy, draws=False)
         with strategy.scope():
             step = Step(window, strategy)
-        self.static_bytes = _allocated()
+        self.static_bytes, self.batch_norm = _allocated(), bool(window.model.norms)
         for size in self.sizes:
             self._steps_of(step, window, size)
         if commit:

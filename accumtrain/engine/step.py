@@ -87,8 +87,8 @@ class Step:
         It ends early after an update that is not finite, or that leaves a state that is not.
 
         Returns:
-            The scalars of the last update, but `exact` of all; and, with SUM before its name, of the loss and each
-            metric the sum over the examples of all updates, and the number of these.
+            The scalars of the last update, but `exact` and `compared` of all; and, with SUM before its name, of the
+            loss and each metric the sum over the examples of all updates, and the number of these.
 
         Raises:
             ValueError: the step is eager, or the window is not empty; nothing is changed.
@@ -141,7 +141,8 @@ class Step:
         ) -> tuple[tf.Tensor, dict[str, tf.Tensor], dict[str, tf.Tensor]]:
             self.compiled_micro_steps(batches, tf.constant(self._window.micro_steps))
             before, update = update, self.compiled_commit()
-            update["exact"] &= before["exact"]  # streams out of range end the loop: that update is not finite
+            update["exact"] &= before["exact"]
+            update["compared"] &= before["compared"]  # streams out of range end the loop: that update is not finite
             examples = update["examples"]
             added = {"examples": examples, **{name: update[name] * examples for name in names}}
             return done + 1, update, {name: total + added[name] for name, total in sums.items()}

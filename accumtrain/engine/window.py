@@ -106,7 +106,7 @@ class Window(tf.Module):
         self._slot = {variable.ref(): slot for variable, slot in zip(self.variables_, self.gradients, strict=True)}
         self.examples, self.loss = new_sum([]), new_sum([])
         self.metric_sums = [new_sum([]) for _ in self.metrics]
-        self._stops, self._inexact, self._outside = new_sum([]), new_sum([]), new_sum([])
+        self._stops, self._inexact, self._unmarked, self._outside = (new_sum([]) for _ in range(4))
         # the micro-steps of each replica, never reduced; an int32 would lie on a GPU's host, where XLA can't reach it
         self.micro_step = sum_buffer([], tf.int64)
         self.statistics = MovingStatisticsBuffer(model.norms, new_sum)
@@ -119,7 +119,8 @@ class Window(tf.Module):
 
     @property
     def _sums(self) -> list[tf.Variable]:
-        scalars = [self.examples, self.loss, *self.metric_sums, self._stops, self._inexact, self._outside]
+        looked = [self._stops, self._inexact, self._unmarked, self._outside]
+        scalars = [self.examples, self.loss, *self.metric_sums, *looked]
         return [*self.gradients, *scalars, *self.statistics.buffers]
 
     @property
@@ -160,7 +161,8 @@ class Window(tf.Module):
         self.statistics.add(mode.statistics, examples)
         for buffer, value in zip((self.loss, *self.metric_sums, self.examples), (*sums, examples), strict=True):
             buffer.assign_add(tf.cast(value, buffer.dtype))
-        for buffer, found in ((self._inexact, mode.inexact), (self._outside, mode.outside)):
+        looked = [(self._inexact, mode.inexact), (self._unmarked, mode.unmarked), (self._outside, mode.outside)]
+        for buffer, found in looked:
             for each in found:
                 buffer.assign_add(tf.cast(each, buffer.dtype))
 
@@ -196,15 +198,15 @@ class Window(tf.Module):
             Scalars: loss and each metric (means over the window), grad_norm (of the gradient, before clipping),
             learning_rate, examples, finite (whether the update was made), state_finite (whether weights, optimizer
             state, moving statistics and averages are), step (updates done), stop (whether a worker has asked to stop),
-            exact (False if a reversal gave other bits), in_range (False if a stream left the range of its numbers; then
-            the update is not finite); with a loss scale also loss_scale (of this window) and skipped
-            (number of windows without an update so far).
+            exact (False if a reversal gave other bits), compared (False if that was not looked at), in_range (False if
+            a stream left the range of its numbers; then the update is not finite); with a loss scale also loss_scale
+            (of this window) and skipped (number of windows without an update so far).
         """
         reduced = all_reduce_sum([tf.convert_to_tensor(buffer) for buffer in self._sums])
         sums = [tf.cast(total, self.dtype) for total in reduced]
         gradients, sums = sums[: len(self.gradients)], sums[len(self.gradients) :]
         examples, loss, *sums = sums
-        metrics, (stops, inexact, outside, *statistics) = sums[: len(self.metrics)], sums[len(self.metrics) :]
+        metrics, (stops, inexact, unmarked, outside, *statistics) = sums[: len(self.metrics)], sums[len(self.metrics) :]
 
         squares = 2.0 * tf.add_n([tf.nn.l2_loss(gradient) for gradient in gradients])  # keeps no squares in memory
         divisor = examples
@@ -259,6 +261,7 @@ class Window(tf.Module):
             "state_finite": state_finite,
             "stop": stops > 0.0,
             "exact": inexact == 0.0,
+            "compared": unmarked == 0.0,
             "in_range": outside == 0.0,
         }
         if self.loss_scale is not None:

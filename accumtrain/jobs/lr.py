@@ -21,6 +21,7 @@ from accumtrain.errors import ConfigError
 from accumtrain.jobs.starting import window_with_weights
 from accumtrain.optim.rate_schedules import exponential_schedule
 from accumtrain.planning.auto_steps import with_accum_steps_resolved
+from accumtrain.planning.batch_norm import check_micro_batch
 from accumtrain.planning.tensorflow_errors import in_user_words
 from accumtrain.progress import counting
 from accumtrain.runs.folder import job_folder
@@ -74,7 +75,8 @@ def _rise(config: Config, data: Data, devices: Devices) -> RangeTest:
     def stream(share: Share) -> tf.data.Dataset:
         return train_batches(data, batch=micro_batch * devices.replicas, first=0, seed=config.run.seed, share=share)
 
-    window = window_with_weights(config, data, options.updates, devices.strategy)
+    window, _ = window_with_weights(config, data, options.updates, devices.strategy)
+    check_micro_batch(config, window.model, devices.replicas)
     window.schedule = exponential_schedule(options.low / base, options.high / base, options.updates)
     with devices.strategy.scope():
         step = Step(window, devices.strategy, xla=devices.xla, eager=config.debug.eager)

@@ -31,6 +31,7 @@ class Recovery:
     def __init__(self, config: RunConfig, window: Window):
         self.mode, self._most, self._seed = config.on_nonfinite, config.max_nonfinite, config.seed
         self.skipped = self.rollbacks = self._in_a_row = 0
+        self._loss_scale = window.loss_scale
         self._rate_factor: tf.Variable | None = None
         if self.mode == "rollback":
             schedule, factor = window.schedule, tf.Variable(1.0, trainable=False, name="rate_factor")
@@ -41,6 +42,11 @@ class Recovery:
     def counts(self) -> dict[str, int]:
         """For the manifest of a checkpoint and the summary."""
         return {"skipped": self.skipped, "rollbacks": self.rollbacks}
+
+    @property
+    def windows_without_update(self) -> int:
+        """All windows that were skipped, those that a loss scale has counted too."""
+        return self.skipped + (0 if self._loss_scale is None else int(self._loss_scale.skipped.numpy()))
 
     @property
     def seed(self) -> int:

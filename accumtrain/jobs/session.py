@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -34,9 +34,12 @@ from accumtrain.errors import CheckpointError
 from accumtrain.jobs.first_images import first_images
 from accumtrain.jobs.place import Place, epochs_of
 from accumtrain.jobs.recovery import Recovery, warn_of_rate_jump
-from accumtrain.jobs.starting import begin_with_weights, digest, read_weights
+from accumtrain.jobs.starting import digest, window_with_weights
 from accumtrain.jobs.summary import batch_sizes, results, speed_and_memory
+from accumtrain.kinds.model_keys import REVERSE
+from accumtrain.models.start import Started
 from accumtrain.planning.auto_steps import with_accum_steps_resolved
+from accumtrain.planning.batch_norm import check_micro_batch
 from accumtrain.planning.kernel_choice import record_kernels
 from accumtrain.planning.tensorflow_errors import in_user_words
 from accumtrain.planning.worker_share import own_share, with_steps_for_all
@@ -60,6 +63,7 @@ from accumtrain.runs.tracker import open_service
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+EXACT, INEXACT, NOT_COMPARED = "exact", "not exact", "not compared"  # of reversed activations, in the summary
 SKIPPED = "skipped.json"  # file of the examples that data.on_error=skip has left out
 
 
@@ -85,17 +89,16 @@ class Session:
             with devices.watch, in_user_words(config, data, devices.replicas, devices.workers):
                 config = with_steps_for_all(config, devices, steps)
                 continued = bool(best_first(run.checkpoints))
-                weights = None if continued else read_weights(config)
-                # code that is not accumtrain's may compute with initial weights, though others will be restored
-                window = build_window(
-                    config,
-                    data,
-                    total_steps(config, epochs),
-                    devices.strategy,
-                    draws=not (continued and is_own_run(config)),
-                )
-                session = cls(config, run, data, devices, window, epochs, weights, continued=continued)
-                del weights  # which take as much memory as the model
+                started = None
+                if continued:
+                    # code that is not accumtrain's may compute with initial weights, though others will be restored
+                    window = build_window(
+                        config, data, total_steps(config, epochs), devices.strategy, draws=not is_own_run(config)
+                    )
+                else:
+                    window, started = window_with_weights(config, data, total_steps(config, epochs), devices.strategy)
+                check_micro_batch(config, window.model, devices.replicas)
+                session = cls(config, run, data, devices, window, epochs, started, continued=continued)
                 with closing(session.logbook):
                     yield session
 
@@ -107,13 +110,13 @@ class Session:
         devices: Devices,
         window: Window,
         epochs: Epochs,
-        weights: Mapping[str, Any] | None,
+        started: Started | None,
         *,
         continued: bool,
     ):
         self.config, self.run_folder, self.data, self.devices, self.window = config, run, data, devices, window
         self.recovery = Recovery(config.run, window)
-        self.epochs, self.total = epochs, total_steps(config, epochs)
+        self.epochs, self.total, self.started = epochs, total_steps(config, epochs), started
         self.place = Place(config.batch_size, epochs)
         self.micro_batch = micro_batch_size(config.batch_size, config.accum.count, devices.replicas)
         self.global_micro_batch = self.micro_batch * devices.replicas
@@ -138,7 +141,6 @@ class Session:
         self.resumed = self.restore(needed=continued)
         if self.done < self.total:
             self.step.compile_kept()
-        self.started = None if self.resumed else begin_with_weights(config, window, weights)
         self._check_workers_agree()
         run.truncate(self.done)
         self.logbook = Logbook(run, config.batch_size, epochs, self.evaluator.names)
@@ -150,7 +152,7 @@ class Session:
         self.watchdog = Watchdog(config.run.hang_timeout, run.path)
         # now, as files of the repository may change while it trains
         self._provenance = provenance(devices.description) if devices.chief else {}
-        self._told_inexact = False
+        self.reversal: str | None = None  # what is known of it; None if nothing was reversed
 
     def _graph_cache(self) -> GraphCache | None:
         folder = user_cache()
@@ -252,11 +254,13 @@ class Session:
             self.meter.measure_workspace(lambda: self.step.accumulate(batches, 1))
             self.step.drop()
 
-    def tell_inexact(self, update: dict[str, float]) -> None:
-        """Warns, once, that a reversal was not exact to the bit."""
-        if update["exact"] or self._told_inexact:
+    def tell_reversal(self, update: dict[str, float]) -> None:
+        """Notes what is known of reversed activations. Warns, once, that they were not exact to the bit."""
+        if self.config.model.policy != REVERSE or self.reversal == INEXACT:
             return
-        self._told_inexact = True
+        self.reversal = INEXACT if not update["exact"] else EXACT if update["compared"] else NOT_COMPARED
+        if self.reversal != INEXACT:
+            return
         warn(
             f"update {self.done}: reversed activations had other bits than the computed ones, so a kernel has not "
             "given the same bits twice. From here on the gradient may be off by roundings: job=verify measures by how "
@@ -284,6 +288,8 @@ class Session:
             **speed_and_memory(self.window, self.logbook, self.meter),
             **batch_sizes(self.config, self.micro_batch, self.devices.replicas),
             "recovery": self.recovery.counts,
+            "skipped_windows": self.recovery.windows_without_update,
+            "reversal": self.reversal,
             "skipped_examples": len(self.data.skipped),
             "data": dict(self.data.fingerprint),
             "provenance": self._provenance,

@@ -11,15 +11,17 @@ import google_crc32c
 import numpy as np
 import tensorflow as tf
 
+from accumtrain.backprop.model import Model
 from accumtrain.config.convert import from_mapping
 from accumtrain.config.schema import Config
 from accumtrain.console import say, table
 from accumtrain.data.source import Data
-from accumtrain.engine.build_window import build_window
+from accumtrain.engine.build_window import build_window, model_for
 from accumtrain.engine.checkpoint_files import again_if_changed, find_whole
 from accumtrain.engine.window import Window
 from accumtrain.errors import ConfigError
 from accumtrain.jobs.trained import trained_images, trained_model
+from accumtrain.models.path_patterns import NOT
 from accumtrain.models.start import Started, start_from
 from accumtrain.runs.checkpoint_store import best_first
 from accumtrain.runs.contents import read_config
@@ -30,6 +32,7 @@ KEY = "model.weights"
 REPORT = "weights.json"  # in the run's folder
 SHOWN = 12  # rows of the report on the screen
 CHUNK = 2**20  # bytes
+LEAST_LOADED = 0.5  # share of the variables; a new head, or another stem, is less than the other half
 
 
 def place_of_weights(config: Config) -> Path | None:
@@ -111,49 +114,69 @@ def read_weights(config: Config) -> Mapping[str, Any] | None:
     return arrays
 
 
-def begin_with_weights(config: Config, window: Window, arrays: Mapping[str, Any] | None = None) -> Started | None:
-    """Loads model.weights into a window at update 0; the averages of ema.decay begin with them, too.
+def begin_with_weights(config: Config, model: Model, arrays: Mapping[str, Any] | None = None) -> Started | None:
+    """Loads model.weights into a model, before anything is built on its weights.
 
     Args:
         arrays: what `read_weights` has returned, if it was called.
 
     Raises:
-        ConfigError: there are no such weights, or none of them fits the model.
+        ConfigError: there are no such weights, or hardly any of them fits the model.
         CheckpointError: they can't be read.
     """
     place = place_of_weights(config)
     if place is None:
         return None
     if arrays is None:
-        arrays = _read_file(place, window) if place.is_file() else read_weights(config)
+        arrays = _read_file(place, model) if place.is_file() else read_weights(config)
     assert arrays is not None, "it is a run"
-    started = start_from(window.model, arrays)
-    if not started.loaded:
-        path, reason = next(iter(started.left.items()))
-        raise ConfigError(
-            f"{KEY}={config.model.weights}: nothing in it fits {config.model.label} (such as {path}: {reason}); give "
-            "weights of the same architecture"
-        )
-    if window.ema is not None:
-        window.ema.begin()
+    started = start_from(model, arrays)
+    _check_fits(config, model, started)
     return started
 
 
-def window_with_weights(config: Config, data: Data, total_steps: int, strategy: tf.distribute.Strategy) -> Window:
-    """Builds all state of a run, at update 0, with model.weights loaded. Raises what `begin_with_weights` raises."""
+def _check_fits(config: Config, model: Model, started: Started) -> None:
+    """Raises ConfigError if the weights are those of another model, or if frozen variables have got none."""
+    if len(started.loaded) < LEAST_LOADED * len(model.named):
+        path, reason = next(iter(started.left.items()))
+        raise ConfigError(
+            f"{KEY}={config.model.weights}: {len(started.loaded)} of the {len(model.named)} variables of "
+            f"{config.model.label} are in it, fewer than {LEAST_LOADED:.0%} ({path}: {reason}); give weights of "
+            "the same architecture, or the model that they are of"
+        )
+    frozen = {id(variable) for variable in model.frozen}
+    random = [path for path in started.left if id(model.named[path]) in frozen]
+    if random:
+        back = [f"{NOT}{layer}/*" for layer in dict.fromkeys(path.rpartition("/")[0] for path in random)]
+        raise ConfigError(
+            f"{KEY}={config.model.weights} does not have {len(random)} of the variables that model.freeze keeps as "
+            f"they are (such as {random[0]}: {started.left[random[0]]}), which would stay random; train them: "
+            f"model.freeze=[{','.join([*config.model.freeze, *back])}]"
+        )
+
+
+def window_with_weights(
+    config: Config, data: Data, total_steps: int, strategy: tf.distribute.Strategy
+) -> tuple[Window, Started | None]:
+    """Builds all state of a run, at update 0, with model.weights loaded. Raises what `begin_with_weights` raises.
+
+    Slots and averages are built on the loaded weights: some optimizers begin with a copy of them.
+    """
     arrays = read_weights(config)
-    window = build_window(config, data, total_steps, strategy)
-    begin_with_weights(config, window, arrays)
-    return window
+    with strategy.scope():
+        model = model_for(config, data)
+        started = begin_with_weights(config, model, arrays)
+    del arrays  # which take as much memory as the model
+    return build_window(config, data, total_steps, strategy, model=model), started
 
 
-def _read_file(place: Path, window: Window) -> Mapping[str, Any]:
+def _read_file(place: Path, model: Model) -> Mapping[str, Any]:
     # Keras takes a second to import, and no other run needs it
     from accumtrain.models.keras_model import KerasModel
     from accumtrain.models.keras_weights import read_keras_file
 
-    assert isinstance(window.model, KerasModel), "place_of_weights refuses others"
-    return read_keras_file(place, window.model.whole())
+    assert isinstance(model, KerasModel), "place_of_weights refuses others"
+    return read_keras_file(place, model.whole())
 
 
 def show_start(config: Config, started: Started, window: Window, folder: Path, *, writes: bool) -> None:

@@ -7,18 +7,22 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
+from accumtrain.backprop.mode import MovingStatistics
 from accumtrain.config.schema import Config
 from accumtrain.console import format_seconds, say, table, warn
 from accumtrain.engine.checkpoint import Checkpoints
 from accumtrain.engine.memory_meter import Meter, activation_bytes, at_peak, state_bytes, tensor_bytes
 from accumtrain.engine.window import Window
 from accumtrain.kinds.losses import CrossEntropyConfig
+from accumtrain.kinds.resnets import NORM_MOMENTUM
 from accumtrain.runs.logbook import Logbook
 from accumtrain.runs.measured import measured, watched_split
 from accumtrain.runs.run import Run
 
 CLOSING = {"status", "step", "epoch", "seconds", "examples_per_second", "memory"}  # keys of a summary that it shows
 LEARNED = 0.99  # of the loss of a guess; a model that has learned anything is below
+BEHIND = 0.05  # share of their initial values in moving statistics that says that they lag behind
+CAUGHT_UP = 0.01  # as much is no matter
 
 
 def speed_and_memory(window: Window, logbook: Logbook, meter: Meter) -> dict[str, Any]:
@@ -79,17 +83,20 @@ def summary_of_the_end(run: Run, done: int) -> dict[str, Any] | None:
     return summary if is_whole else None
 
 
-def show_closing(summary: dict[str, Any], run: Run, guess: float | None) -> None:
+def show_closing(summary: dict[str, Any], run: Run, guess: float | None, norms: Sequence[MovingStatistics]) -> None:
     """Prints the table at the end of a run, and a warning if the model has learned nothing.
 
     Args:
         guess: the loss of a model that guesses, None where it is not known.
+        norms: the batch normalisations of the model.
     """
     splits = measured(summary)
     means = list(dict.fromkeys(name for values in splits.values() for name in values))
     rows = [(title, *(_number(values.get(name)) for name in means)) for title, values in splits.items()]
     speed = summary["examples_per_second"]
     table(f"{run.path.name}: {summary['step']:,} updates, {summary['epoch']:.4g} epochs", ("", *means), rows)
+    if summary["skipped_windows"]:
+        say(f"{summary['skipped_windows']:,} windows made no update: not finite, or without examples that can be read")
     say(f"memory: {at_peak(summary['memory'])}")
     say(
         f"{format_seconds(summary['seconds'])}"
@@ -97,10 +104,10 @@ def show_closing(summary: dict[str, Any], run: Run, guess: float | None) -> None
         + f"; results in {run.path}"
     )
     if guess is not None and summary["epoch"] >= 1:
-        _warn_if_no_better_than(guess, summary)
+        warn_if_no_better_than(guess, summary, norms)
 
 
-def _warn_if_no_better_than(guess: float, summary: dict[str, Any]) -> None:
+def warn_if_no_better_than(guess: float, summary: dict[str, Any], norms: Sequence[MovingStatistics]) -> None:
     """Says of a loss that is that of a guess what may be the reason."""
     split = watched_split(summary)
     loss, watched = ((summary.get(each) or {}).get("loss") for each in ("train", split))
@@ -114,9 +121,21 @@ def _warn_if_no_better_than(guess: float, summary: dict[str, Any]) -> None:
     elif watched > LEARNED * guess:
         warn(
             f"{split} loss {watched:.4f} is no better than a guess ({guess:.4f}), that of training is: "
-            "moving statistics of batch norm may lag behind, which more updates or a lower model.norm_momentum mend; "
-            "or the model knows its training images by heart"
+            + _why_only_training(norms, summary["step"], split)
         )
+
+
+def _why_only_training(norms: Sequence[MovingStatistics], updates: int, split: str) -> str:
+    initial = max((norm.momentum for norm in norms), default=0.0) ** updates
+    if initial < BEHIND:
+        return (
+            f"the model knows its training images by heart, or those of {split} are others: job=check looks at the data"
+        )
+    enough = math.floor(100 * CAUGHT_UP ** (1 / updates)) / 100
+    return (
+        f"the moving statistics of batch norm lag behind, {initial:.0%} of them are still initial values; more updates "
+        f"mend it, or model.norm_momentum={min(NORM_MOMENTUM, enough):g}"
+    )
 
 
 def _number(value: float | None) -> str:

@@ -50,7 +50,7 @@ class Training(Session):
             show_start(self.config, self.started, self.window, self.run_folder.path, writes=self.devices.chief)
         if self._nothing_left() and (summary := summary_of_the_end(self.run_folder, self.done)):
             say(self._why_finished())
-            show_closing(summary, self.run_folder, loss_of_a_guess(self.config, self.data.num_classes))
+            self._close(summary)
             return summary if self.devices.chief else None
         self.run_folder.save_config(self.config)
         if self.data.num_classes:  # examples that reach the model as they are given have none that is known here
@@ -99,8 +99,12 @@ class Training(Session):
         if summary is None:
             return None
         draw_curves({self.run_folder.path.name: self.logbook.records}, self.run_folder.path / "results.png")
-        show_closing(summary, self.run_folder, loss_of_a_guess(self.config, self.data.num_classes))
+        self._close(summary)
         return summary
+
+    def _close(self, summary: dict[str, Any]) -> None:
+        guess = loss_of_a_guess(self.config, self.data.num_classes)
+        show_closing(summary, self.run_folder, guess, self.window.model.norms)
 
     def _finished(self) -> bool:
         """Whether all updates are made, or the last evaluations were no better than one before (train.patience)."""
@@ -159,7 +163,7 @@ class Training(Session):
 
     def _report(self, update: dict[str, float], count: int) -> None:
         self.recent.add(count, update)
-        self.tell_inexact(update)
+        self.tell_reversal(update)
         self.progress.update(
             self.done,
             means=self.recent.read(),

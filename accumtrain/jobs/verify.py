@@ -58,8 +58,8 @@ def run(config: Config) -> dict[str, Any]:
         )
     if config.device.xla is True:
         raise ConfigError(
-            "device.xla=true: job=verify compares the bits of TensorFlow's own kernels, and XLA sums in an order that "
-            "depends on what it fuses; leave device.xla out"
+            "device.xla=true: nothing is compared under XLA, which sums in an order that depends on what it fuses; "
+            "leave device.xla out to compare the bits of TensorFlow's own kernels"
         )
     if config.device.tensor_float_32:
         raise ConfigError(
@@ -103,7 +103,7 @@ def _checks(config: Config, data: Data, devices: Devices, examples: WindowOfExam
     bitwise = config.model.same_bits_in_every_graph
     own = config.with_accum_steps(examples.steps)
     total = total_steps(config, Epochs(config, data.train.size))
-    window = window_with_weights(own, data, total, devices.strategy)
+    window, _ = window_with_weights(own, data, total, devices.strategy)
     names, decayed = [variable.name.split(":")[0] for variable in window.variables_], window.model.decayed
     paths = window.model.trainable_paths
     factors = rate_factors(config.optim.rates, paths)
@@ -215,7 +215,8 @@ def _window_with(config: Config, data: Data, policy: str) -> Window:
     model = config.model.with_policy(policy)
     optim = SgdConfig(lr=1.0, weight_decay=0.0, momentum=0.0)
     config = replace(config, model=model, optim=optim)
-    return window_with_weights(config, data, 1, tf.distribute.get_strategy())
+    window, _ = window_with_weights(config, data, 1, tf.distribute.get_strategy())
+    return window
 
 
 def _examples(config: Config, data: Data, devices: Devices) -> WindowOfExamples:

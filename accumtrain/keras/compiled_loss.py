@@ -17,7 +17,7 @@ from accumtrain.kinds.losses import LossConfig
 MEANS = ("mean", "sum_over_batch_size")
 RESERVED = (  # names in records and results
     *("loss", "examples", "seconds", "learning_rate", "grad_norm", "loss_scale", "skipped", "step", "epoch", "split"),
-    *("finite", "state_finite", "stop", "exact", "in_range", "examples_per_second"),
+    *("finite", "state_finite", "stop", "exact", "compared", "in_range", "examples_per_second"),
 )
 
 

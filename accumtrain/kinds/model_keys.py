@@ -12,6 +12,7 @@ from accumtrain.kinds.values import COUNT, LOCAL_PATH, NotEmpty, OneOf
 
 STORE, RECOMPUTE, REVERSE = "store", "recompute", "reverse"
 MEMORIES = (STORE, RECOMPUTE, REVERSE)  # each takes less memory than the one before
+LEAST_WITH_BATCH_NORM = 2  # examples of a micro-batch: the statistics of one say nothing of others
 MEMORY = OneOf(MEMORIES, number="a number of MB that all tensors may take")
 
 
@@ -53,6 +54,11 @@ class ModelConfig(Choice):
     def dial(self) -> Sequence[ModelConfig]:
         """The same model, from what keeps least for the backward pass to what keeps all. None changes a bit."""
         return [self.with_policy(memory) for memory in dict.fromkeys((self.policies[-1], STORE))]
+
+    @property
+    def least_micro_batch(self) -> int:
+        """Examples that a micro-batch must have to train, as far as the keys tell: a model may have batch norm."""
+        return LEAST_WITH_BATCH_NORM
 
     @property
     def stream_bits(self) -> int | None:

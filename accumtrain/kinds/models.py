@@ -24,6 +24,10 @@ class LeNetConfig(ModelConfig):
     def label(self) -> str:
         return "lenet5"
 
+    @property
+    def least_micro_batch(self) -> int:
+        return 1
+
 
 @dataclass(kw_only=True)
 class KerasModelConfig(ModelConfig):

@@ -39,6 +39,11 @@ class OptimConfig(Choice):
     memory_effect: ClassVar[str] = ""
 
     @property
+    def forgets_weights(self) -> bool:
+        """Whether the first update computes the weights anew, without those before it."""
+        return False
+
+    @property
     def keeps_state(self) -> bool:
         """Whether its state holds about as many values as there are weights, or more."""
         return True
@@ -197,6 +202,10 @@ class KerasOptimConfig(OptimConfig):
     @property
     def label(self) -> str:
         return self.name
+
+    @property
+    def forgets_weights(self) -> bool:
+        return self.name == "Ftrl"
 
 
 OPTIMIZERS: Table[Kind[OptimConfig]] = Table("optim.kind")

@@ -78,6 +78,10 @@ class ResNetConfig(ModelConfig):
         return f"resnet{(3 if self.bottleneck else 2) * sum(self.units) + 2}"
 
     @property
+    def least_micro_batch(self) -> int:
+        return super().least_micro_batch if self.norm == "batch" else 1
+
+    @property
     def halvings(self) -> int:
         return len(self.units) - 1 + (2 if self.stem == "imagenet" else 0)
 

@@ -33,7 +33,7 @@ def remedies(config: Config, replicas: int) -> list[Remedy]:
     """The changes that save memory and that the rules allow, the least consequential first.
 
     Args:
-        config: with accum.steps=auto the micro-batch is taken as 1, so more steps are no remedy.
+        config: with accum.steps=auto the micro-batch is the smallest, so more steps are no remedy.
         replicas: number of replicas that share the examples of an update.
     """
     found = [*_more_steps(config, replicas), *_leaner_policies(config), *_leaner_optimizers(config), *_bfloat16(config)]
@@ -80,12 +80,13 @@ def _more_steps(config: Config, replicas: int) -> list[Remedy]:
         return []
     examples = config.batch_size // replicas
     now = examples // config.accum.count
-    smaller = next((size for size in range(now // 2, 0, -1) if examples % size == 0), None)
+    least = config.model.least_micro_batch
+    smaller = next((size for size in range(now // 2, least - 1, -1) if examples % size == 0), None)
     if smaller is None:
         return []
     steps = examples // smaller
     effect = f"micro-batches of {smaller} instead of {now}, batch_size stays"
-    return _remedy(f"accum.steps={steps}", effect, config, {"accum": {"steps": steps}})
+    return allowed_remedy(f"accum.steps={steps}", effect, config, {"accum": {"steps": steps}})
 
 
 def _leaner_policies(config: Config) -> list[Remedy]:
@@ -94,7 +95,7 @@ def _leaner_policies(config: Config) -> list[Remedy]:
     return [
         remedy
         for memory in leaner
-        for remedy in _remedy(f"model.memory={memory}", EFFECTS[memory], config, {"model": {"memory": memory}})
+        for remedy in allowed_remedy(f"model.memory={memory}", EFFECTS[memory], config, {"model": {"memory": memory}})
     ]
 
 
@@ -105,18 +106,24 @@ def _leaner_optimizers(config: Config) -> list[Remedy]:
         remedy
         for row in OPTIMIZERS
         if row.config.memory_effect
-        for remedy in _remedy(f"optim={row.name}", row.config.memory_effect, config, {"optim": asdict(row.config())})
+        for remedy in allowed_remedy(
+            f"optim={row.name}", row.config.memory_effect, config, {"optim": asdict(row.config())}
+        )
     ]
 
 
 def _bfloat16(config: Config) -> list[Remedy]:
     if config.precision not in ("float32", "float64"):
         return []
-    return _remedy("precision=bfloat16", "activations of half the size", config, {"precision": "bfloat16"})
+    return allowed_remedy("precision=bfloat16", "activations of half the size", config, {"precision": "bfloat16"})
 
 
-def _remedy(override: str, effect: str, config: Config, changes: Mapping[str, Any]) -> list[Remedy]:
-    """The remedy as a list, which is empty if it breaks a rule."""
+def allowed_remedy(override: str, effect: str, config: Config, changes: Mapping[str, Any]) -> list[Remedy]:
+    """The remedy as a list, which is empty if it breaks a rule.
+
+    Args:
+        changes: new values by key, or by group and key.
+    """
     try:
         return [Remedy(override, effect, _with(config, changes))]
     except ConfigError:

@@ -12,9 +12,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
+from accumtrain.config.arithmetic import divisors
 from accumtrain.config.schema import Config
 from accumtrain.console import format_bytes, say, table
 from accumtrain.errors import CheckpointError, OutOfMemoryError
+from accumtrain.kinds.model_keys import LEAST_WITH_BATCH_NORM
 from accumtrain.planning.advice import LAST_RESORT, combined, in_words, remedies
 from accumtrain.planning.as_begun import has_fitted, saved_steps, steps_as_begun
 from accumtrain.planning.foresight import Foreseen, foresee
@@ -42,8 +44,8 @@ def with_accum_steps_resolved(config: Config, share: Config | None = None) -> Co
         share: what is probed in place of `config`: the part of one of several workers.
 
     Raises:
-        OutOfMemoryError: the run does not fit. With accum.steps=auto not even a micro-batch of 1 does, and the message
-            has the peaks of what would help.
+        OutOfMemoryError: the run does not fit. With accum.steps=auto not even the smallest micro-batch does, and the
+            message has the peaks of what would help.
     """
     share = share or config
     if not config.accum.is_auto:
@@ -62,11 +64,11 @@ def with_accum_steps_resolved(config: Config, share: Config | None = None) -> Co
         say(f"the memory of this run can't be foreseen, so it is tried: {found}")
         trials = search(share, probe)
     else:
-        trials = search_foreseen(share, probe, partial(_expected, share, found[0]))
+        trials = search_foreseen(share, probe, partial(_expected, share, found[0]), found[0].batch_norm)
     table(f"accum.steps for batch_size={share.batch_size} in {limit_text(share)}", COLUMNS, [row(t) for t in trials])
     fitting = [trial for trial in trials if trial.fits]
     if not fitting:
-        raise OutOfMemoryError(what_would_help(share, probe))
+        raise OutOfMemoryError(what_would_help(share, probe, trials[0].micro_batch))
     best = max(fitting, key=lambda trial: trial.micro_batch)
     assert best.accum_steps is not None
     say(f"accum.steps={best.accum_steps}: micro-batch {best.micro_batch}")
@@ -96,7 +98,8 @@ def with_trained_accum_steps(config: Config) -> Config:
 def search(config: Config, attempt: ProbeFunction) -> list[Trial]:
     """Probes until the largest micro-batch is known that fits while the next larger one does not, or does not exist.
 
-    A micro-batch divides the examples of a replica's update, so that every micro-batch is full.
+    A micro-batch divides the examples of a replica's update, so that every micro-batch is full. With batch norm it is
+    not 1, unless there is no other.
 
     Returns:
         The trials, sorted by micro-batch. If the first does not fit, there is no other.
@@ -107,7 +110,13 @@ def search(config: Config, attempt: ProbeFunction) -> list[Trial]:
     first = attempt(config, 1)
     if first.replicas is None:
         return [first]
-    return search_among(config, attempt, divisors(config.batch_size // first.replicas), [first])
+    return search_among(config, attempt, _sizes(config.batch_size // first.replicas, first.batch_norm), [first])
+
+
+def _sizes(examples: int, batch_norm: bool | None) -> list[int]:
+    """The micro-batches that divide the examples of a replica, and that can be trained."""
+    sizes = divisors(examples)
+    return [size for size in sizes if size >= LEAST_WITH_BATCH_NORM] or sizes if batch_norm else sizes
 
 
 def search_among(
@@ -123,10 +132,12 @@ def search_among(
 
     if sizes:
         largest_that_fits(sizes, used, partial(budget, config))
-    return [trials[size] for size in sorted(trials)]
+    return [trials[size] for size in sorted(trials) if size in sizes]
 
 
-def search_foreseen(config: Config, attempt: ProbeFunction, expected: Callable[[int], float]) -> list[Trial]:
+def search_foreseen(
+    config: Config, attempt: ProbeFunction, expected: Callable[[int], float], batch_norm: bool = False
+) -> list[Trial]:
     """Probes the largest micro-batch that should fit on one replica: one probe, where what is foreseen is right.
 
     If it fits, the next larger one is probed only if it should fit by what the probe has measured, and so on. If it
@@ -135,11 +146,12 @@ def search_foreseen(config: Config, attempt: ProbeFunction, expected: Callable[[
 
     Args:
         expected: bytes that a micro-batch takes, as `budget` counts them; not decreasing.
+        batch_norm: as in Trial.
 
     Returns:
         The trials, sorted by micro-batch. If the first does not fit, nothing does.
     """
-    sizes = divisors(config.batch_size)
+    sizes = _sizes(config.batch_size, batch_norm)
     place = max(0, bisect_right(sizes, budget(config), key=expected) - 1)
     trials = [attempt(config, sizes[place])]
     if not trials[0].fits and place:
@@ -169,11 +181,6 @@ def _expected(config: Config, found: Foreseen, micro_batch: int) -> float:
     """Bytes that a micro-batch takes, as `budget` counts them."""
     peak = found.peak_bytes(micro_batch)
     return peak if config.device.memory_limit_mb is not None else found.resident_bytes(peak)
-
-
-def divisors(number: int) -> list[int]:
-    """All divisors, increasing."""
-    return [size for size in range(1, number + 1) if number % size == 0]
 
 
 def ladder(examples: int) -> list[int]:
@@ -221,8 +228,8 @@ def limit_text(config: Config) -> str:
     return f"{format_bytes(free_bytes())} of free memory" if limit is None else f"device.memory_limit_mb={limit}"
 
 
-def what_would_help(config: Config, attempt: ProbeFunction) -> str:
-    """The message if not even a micro-batch of 1 fits: its peaks with other choices, measured by probes."""
+def what_would_help(config: Config, attempt: ProbeFunction, least: int = 1) -> str:
+    """The message if not even the smallest micro-batch fits: its peaks with other choices, measured by probes."""
     limit = config.device.memory_limit_mb
     options = remedies(config, replicas=1)
     tried = {"as it is": config} | {remedy.override: remedy.config for remedy in options}
@@ -231,19 +238,19 @@ def what_would_help(config: Config, attempt: ProbeFunction) -> str:
     peaks = {}
     for text, variant in tried.items():
         free = replace(variant, device=replace(variant.device, memory_limit_mb=None))
-        peaks[text] = attempt(free, 1).peak_bytes
+        peaks[text] = attempt(free, least).peak_bytes
     # probed under the limit too, as the allocator packs less well with less room
     fits = [
         text
         for text, peak in peaks.items()
-        if limit is not None and peak is not None and peak <= budget(config) and attempt(tried[text], 1).fits
+        if limit is not None and peak is not None and peak <= budget(config) and attempt(tried[text], least).fits
     ]
     found = [
         f"{text}: {'more than is free here' if peak is None else format_bytes(peak)}{' (fits)' * (text in fits)}"
         for text, peak in peaks.items()
     ]
     return (
-        f"accum.steps=auto: not even a micro-batch of 1 fits in {limit_text(config)}. Tensors at the peak there, "
+        f"accum.steps=auto: not even a micro-batch of {least} fits in {limit_text(config)}. Tensors at the peak there, "
         f"{'; '.join(found)}. {'Choose what fits, or ' if fits else 'So '}{_last_resort(peaks['as it is'], limit)}"
     )
 

@@ -63,6 +63,7 @@ def _trial(config: Config, found: Foreseen, point: ForeseenPoint) -> Trial:
         fits=used <= budget(config),
         accum_steps=config.batch_size // point.micro_batch,
         replicas=1,
+        batch_norm=found.batch_norm,
         static_bytes=found.static_bytes,
         peak_bytes=point.peak_bytes,
         workspace_bytes=point.moments[0]["held"].get("workspace", 0),

@@ -48,6 +48,7 @@ class Foreseen:
         static_bytes: tensors that are always there: weights, buffers, optimizer state.
         beside_bytes: resident memory of the process beside its tensors.
         commit_bytes: tensors at the peak of a commit; 0 if it was not rehearsed with this policy.
+        batch_norm: whether the model has a norm that takes statistics of a micro-batch.
         points: increasing micro-batches.
     """
 
@@ -55,6 +56,7 @@ class Foreseen:
     static_bytes: int
     beside_bytes: int
     commit_bytes: int
+    batch_norm: bool
     points: list[ForeseenPoint]
 
     def resident_bytes(self, peak_bytes: float) -> float:
@@ -200,5 +202,5 @@ def answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
         for size in request["sizes"]
     ]
     commit = replay.commit_bytes() if request["commit"] else 0
-    static = rehearsal.static_bytes
-    return asdict(Foreseen(config.model.policy, static, max(0, resident - tensors), commit, points))
+    beside = max(0, resident - tensors)
+    return asdict(Foreseen(config.model.policy, rehearsal.static_bytes, beside, commit, rehearsal.batch_norm, points))

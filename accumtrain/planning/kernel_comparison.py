@@ -24,6 +24,7 @@ from accumtrain.config.schema import Config, DebugConfig
 from accumtrain.console import say
 from accumtrain.errors import CheckpointError, OutOfMemoryError
 from accumtrain.kinds.groups import are_own_rows, carried_by, offer_in_child
+from accumtrain.kinds.model_keys import STORE
 from accumtrain.planning.probe import SHARE, measure_in_child
 from accumtrain.process import child, environment
 from accumtrain.process.environment import KERNELS_16BIT, ONEDNN
@@ -75,6 +76,8 @@ def seconds_of_each(config: Config, kinds: KernelKinds) -> dict[str, float] | No
         AccumtrainError: the run would fail, for example for missing data.
         KeyboardInterrupt: a signal stopped the measurement.
     """
+    # whatever the policy: all give the same bits only with the same kernels
+    config = replace(config, model=config.model.with_policy(STORE))
     path = _cache(config, kinds)
     found = None if path is None else _read(path, kinds)
     if found is not None:

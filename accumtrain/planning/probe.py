@@ -39,6 +39,7 @@ class Trial:
         memory: the memory policy.
         micro_batch: examples per micro-step and replica.
         fits: it ran within the limit and the free memory.
+        batch_norm: the model has a norm that takes statistics of a micro-batch.
         static_bytes: tensors that are always in memory: weights, buffers, optimizer state, resident data.
         peak_bytes: tensors at the peak, the static ones included.
         workspace_bytes: of these, by how much operations' own scratch memory raises the peak of a micro-step.
@@ -56,6 +57,7 @@ class Trial:
     fits: bool
     accum_steps: int | None = None
     replicas: int | None = None
+    batch_norm: bool | None = None
     static_bytes: int | None = None
     peak_bytes: int | None = None
     workspace_bytes: int | None = None

@@ -7,6 +7,7 @@ from typing import Any
 
 from accumtrain.config.schema import Config
 from accumtrain.console import say, table
+from accumtrain.kinds.model_keys import LEAST_WITH_BATCH_NORM
 from accumtrain.planning.advice import policies
 from accumtrain.planning.auto_steps import COLUMNS, ProbeFunction, budget, ladder, limit_text, point, row
 from accumtrain.planning.plan_file import plan_result, title
@@ -73,10 +74,12 @@ def sizes(config: Config, replicas: int) -> list[int]:
 
 
 def say_where_it_ends(trials: Sequence[Trial]) -> None:
-    """Says that larger micro-batches may fit, too, where the largest in the table does and is not the whole batch."""
+    """Says which micro-batches are not in the table and may fit, too, and which are in it and can't be trained."""
     largest = max(trial.micro_batch for trial in trials)
     if any(trial.fits and trial.micro_batch == largest and trial.accum_steps != 1 for trial in trials):
         say(f"micro-batches above {largest} may fit, too, and were not looked at: accum.steps=auto does")
+    if any(trial.batch_norm and trial.micro_batch < LEAST_WITH_BATCH_NORM for trial in trials):
+        say("a micro-batch of 1 is measured only: batch norm can't learn from the statistics of one example")
 
 
 def _expected_beyond(config: Config, fitting: Sequence[Trial], size: int) -> Trial | None:

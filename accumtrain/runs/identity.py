@@ -27,6 +27,16 @@ NOT_LEARNED = (
     "data.max_pixels",
 )
 
+# beginnings of keys whose values change what is learned from here on, but no variable of the state
+OF_THE_RULES = (
+    *("accum.", "batch_size", "loss.", "run.seed", "schedule."),
+    *("model.drop_path", "model.norm_momentum", "model.snap_bits"),
+    *("optim.adaptive_clip", "optim.beta", "optim.clip_", "optim.epsilon", "optim.lr", "optim.rates", "optim.weight_"),
+    *("data.augment", "data.cutmix", "data.erasing", "data.jitter", "data.magnitude", "data.mean", "data.mixup"),
+    *("data.randaugment", "data.sampling", "data.std", "data.test_", "data.train_", "data.val_"),
+)
+CLASSES = "data.classes"  # of a fingerprint: their names, or their number
+
 
 def learned_values(config: Config | Mapping[str, Any]) -> dict[str, Any]:
     """The values that decide what is learned, by dotted key.
@@ -55,12 +65,29 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 
     Keys that only one side has are left out: they belong to another version.
     """
-    return ", ".join(
-        f"{key}={show(old)} there and {show(new)} here"
-        for key in now
-        if key in before
-        for key, old, new in _changed(key, before[key], now[key])
-    )
+    return ", ".join(f"{key}={show(old)} there and {show(new)} here" for key, old, new in _all_changed(before, now))
+
+
+def fits_state(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Whether the state of a run can go on with the learned values that differ, and so run.resume=force helps."""
+    return all(key.startswith(OF_THE_RULES) for key, *_ in _all_changed(before, now))
+
+
+def as_many_classes(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Whether two fingerprints of data have as many classes, which the state of a run needs to go on."""
+    first, second = (each.get(CLASSES) for each in (before, now))
+    return _count(first) == _count(second)
+
+
+def _count(classes: Any) -> Any:
+    return len(classes) if isinstance(classes, list) else classes
+
+
+def _all_changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Dotted key, old and new value of what both sides have and what differs."""
+    for key in now:
+        if key in before:
+            yield from _changed(key, before[key], now[key])
 
 
 def _changed(key: str, before: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:

@@ -30,7 +30,7 @@ from accumtrain.runs.files import (
     write_atomic,
 )
 from accumtrain.runs.folder import CHECKPOINTS, QUARANTINE, folder_of, make_folder
-from accumtrain.runs.identity import differences, learned_values
+from accumtrain.runs.identity import as_many_classes, differences, fits_state, learned_values
 from accumtrain.runs.lock import Lock
 from accumtrain.runs.trained_on import Images, write_images
 
@@ -126,10 +126,11 @@ class Run:
                     f"{self.path} began with other weights: {changed} (null: none, else a checksum); give those it "
                     "began with, choose another run.name, or run.resume=force to continue it all the same"
                 )
-            if changed := differences(manifest["data"], facts["data"]):
+            data = manifest["data"], facts["data"]
+            if changed := differences(*data):
                 raise DataError(
-                    f"the data is not what {self.path} was trained on: {changed}; put it back as it was, choose "
-                    "another run.name, or run.resume=force to continue with what is there now"
+                    f"the data is not what {self.path} was trained on: {changed}; put it back as it was, or choose "
+                    f"another run.name{_or_force('go on with what is there now', as_many_classes(*data))}"
                 )
 
         return check
@@ -160,10 +161,12 @@ class Run:
             self._check_learned(newest)  # before anything slow is done
 
     def _check_learned(self, manifest: Mapping[str, Any]) -> None:
-        if changed := differences(manifest["learned"], learned_values(self.config)):
+        learned = manifest["learned"], learned_values(self.config)
+        if changed := differences(*learned):
             raise ConfigError(
-                f"{self.path} holds a run that learns something else: {changed}; choose another run.name, give the "
-                f"values of its update {manifest['step']} to continue it, or run.resume=force to continue it with these"
+                f"{self.path} holds a run that learns something else: {changed}; choose another run.name, or give the "
+                f"values of its update {manifest['step']} to continue it"
+                + _or_force("continue it with these", fits_state(*learned))
             )
 
     def _trained(self) -> bool:
@@ -196,6 +199,11 @@ class Bystander(Run):
 
     def records(self) -> list[dict[str, Any]]:
         return [record for record in super().records() if record.get("step", 0) <= self._last]
+
+
+def _or_force(effect: str, fits: bool) -> str:
+    """The remedy run.resume=force, where the state of the run fits."""
+    return f", or run.resume=force to {effect}" if fits else ""
 
 
 def listed(folder: Path) -> list[str]:

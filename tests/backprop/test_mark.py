@@ -133,7 +133,8 @@ def test_an_update_says_whether_its_reversals_were_exact(step):
     for size, exact in [(1.0, True), (16 * RANGE, False), (1.0, True)]:
         factor.assign(size)
         step.accumulate(batches(), 2)
-        assert bool(step.commit()["exact"]) is exact
+        told = step.commit()
+        assert (bool(told["exact"]), bool(told["compared"])) == (exact, True)
 
 
 def test_of_several_updates_in_one_call_one_inexact_is_enough(step):

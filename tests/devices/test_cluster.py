@@ -5,14 +5,16 @@ import json
 import pytest
 
 from accumtrain.devices.cluster import Cluster, find_cluster
+from accumtrain.devices.resolve import resolve
 from accumtrain.errors import ConfigError
 
 HOSTS = ["host0:2222", "host1:2222", "host2:2222"]
+SLURM_STEP = {"PROCID": "3", "STEP_NUM_TASKS": "4", "STEP_NODELIST": "node[7-8]", "STEP_TASKS_PER_NODE": "2(x2)"}
 
 
 @pytest.fixture
 def device(compose, monkeypatch):
-    for name in ("TF_CONFIG", "SLURM_PROCID", "SLURM_JOB_ID", "SLURM_STEP_ID"):
+    for name in ("TF_CONFIG", "SLURM_PROCID", "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS"):
         monkeypatch.delenv(name, raising=False)
 
     def of(*overrides):
@@ -66,13 +68,46 @@ def test_a_tf_config_that_is_not_understood(text, device, monkeypatch):
 
 
 def test_named_by_slurm(device, monkeypatch):
-    variables = {"PROCID": "3", "STEP_NUM_TASKS": "4", "STEP_NODELIST": "node[7-8]", "STEP_TASKS_PER_NODE": "2(x2)"}
-    for name, value in variables.items():
+    for name, value in SLURM_STEP.items():
         monkeypatch.setenv(f"SLURM_{name}", value)
     assert find_cluster(device()) == Cluster(("node7:8888", "node7:8889", "node8:8888", "node8:8889"), 3)
     monkeypatch.delenv("SLURM_STEP_NODELIST")
     with pytest.raises(ConfigError, match="SLURM's variables are not understood"):
         find_cluster(device())
+
+
+@pytest.mark.parametrize(
+    ("variables", "told"),
+    [
+        (
+            {"TF_CONFIG": tf_config(worker=HOSTS[:2])},
+            "TF_CONFIG names 2 workers, whom device=multiworker joins. With device=auto this process",
+        ),
+        (
+            {f"SLURM_{name}": value for name, value in SLURM_STEP.items()},
+            "SLURM has started 4 tasks, which device=multiworker joins. With device=auto",
+        ),
+        ({"TF_CONFIG": tf_config(ps=HOSTS)}, "only tasks chief and worker train here"),
+        ({"TF_CONFIG": tf_config("worker", 0, worker=HOSTS[:1])}, None),
+        ({"TF_CONFIG": "{}"}, None),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, None),  # a batch script, which is one process
+        ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}, None),
+        ({}, None),
+    ],
+)
+def test_who_computes_alone_though_there_are_others_is_told(device, compose, monkeypatch, capsys, variables, told):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    resolve(compose("device=auto").device)
+    warned = " ".join(capsys.readouterr().err.split())
+    if told is None:
+        assert "alone" not in warned
+        return
+    assert told in warned
+    resolve(compose("device=cpu").device)
+    assert "alone" not in capsys.readouterr().err
+    if "only tasks" not in told:  # TensorFlow's parameter servers are not joined
+        assert len(find_cluster(device()).workers) > 1
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from accumtrain.backprop import replay
 from accumtrain.engine.step import Step
+from accumtrain.jobs.dispatch import run
 from accumtrain.kinds.optimizers import SgdConfig
 from tests.engine.small import bottleneck_revnet, examples, lenet, revnet38, window_for
 
@@ -24,7 +25,8 @@ def sums_of_a_window(config, xla, shape=SHAPE):
     step = Step(window, tf.distribute.get_strategy(), xla=xla)
     dataset = tf.data.Dataset.from_tensor_slices(examples(2 * MICRO_BATCH, shape))
     step.accumulate(iter(dataset.batch(MICRO_BATCH, drop_remainder=True)), 2)
-    return [buffer.numpy() for buffer in window.buffers]
+    sums = [*window.gradients, window.examples, window.loss, *window.metric_sums, *window.statistics.buffers]
+    return [buffer.numpy() for buffer in sums]
 
 
 def norm(arrays):
@@ -58,3 +60,18 @@ def test_gradient_is_that_of_stored_activations(config, shape, monkeypatch):
     for policy in ("reverse", "recompute"):
         other = sums_of_a_window(replace(config, memory=policy), True, shape)
         assert norm([a - b for a, b in zip(other, stored, strict=True)]) <= 3e-6 * norm(stored), policy
+
+
+@pytest.mark.slow
+def test_a_reversal_is_not_said_to_be_exact(compose, tmp_path, capsys):
+    small = ("model=revnet38", "model.units=[2]", "model.filters=[16,16]", "batch_size=8", "train.steps=2")
+    told = {}
+    for xla in ("true", "false"):
+        done = run(compose(*small, f"run.dir={tmp_path}", f"run.name=xla_{xla}", f"device.xla={xla}"))
+        told[xla] = (
+            done["reversal"],
+            "reversed activations are not compared" in " ".join(capsys.readouterr().out.split()),
+        )
+    assert told == {"true": ("not compared", True), "false": ("exact", False)}
+    done = run(compose(*small, f"run.dir={tmp_path}", "run.name=stored", "model.memory=store"))
+    assert done["reversal"] is None

@@ -31,12 +31,14 @@ def records(path):
 def test_overflows_are_skipped_counted_and_repeated_by_a_continued_run(config, tmp_path, capsys):
     high = "loss_scale.initial=1099511627776"  # 2^40 overflows until it has been halved often enough
     run(config("whole", high))
-    assert "float16 overflowed, this window is skipped (number 1); loss scale 1.09951e+12 -> 5.49756e+11" in (
-        capsys.readouterr().out
-    )
+    said = capsys.readouterr().out
+    assert "windows made no update" in said
+    assert "float16 overflowed, this window is skipped (number 1); loss scale 1.09951e+12 -> 5.49756e+11" in said
     trained = [record for record in records(tmp_path / "whole") if record["split"] == "train"]
     assert [record["step"] for record in trained] == [1, 2, 3, 4, 5, 6]
-    assert trained[-1]["skipped"] >= 10
+    skipped = trained[-1]["skipped"]
+    assert skipped >= 10
+    assert json.loads((tmp_path / "whole/summary.json").read_text())["skipped_windows"] == skipped
     assert trained[-1]["loss_scale"] == 2.0 ** (40 - trained[-1]["skipped"])
     run(config("parts", high, "train.steps=3", "checkpoint.every=1"))
     run(config("parts", high))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from accumtrain.jobs.dispatch import run
+from accumtrain.jobs.summary import warn_if_no_better_than
 
 SMALL = ("model=lenet5", "data=digits", "batch_size=64", "accum.steps=2", "optim=sgd", "run.name=one")
 
@@ -20,8 +23,30 @@ def test_a_model_that_has_learned_nothing(compose, tmp_path, capsys, rate, epoch
 
 @pytest.mark.slow
 def test_statistics_that_lag_behind(compose, tmp_path, capsys):
-    """Training learns; evaluation uses moving statistics that are almost the initial ones."""
-    lagging = ("model.norm_momentum=0.9999", "model.units=[1,1,1]", "optim.lr=0.1", "train.epochs=2")
-    run(compose("model=resnet20", *SMALL[1:], *lagging, f"run.dir={tmp_path}"))
-    warned = " ".join(capsys.readouterr().err.split())
-    assert "is no better than a guess (2.3026), that of training is: moving statistics of batch norm may lag" in warned
+    """Training learns; evaluation uses moving statistics that are almost the initial ones. The remedy mends it."""
+
+    def warned(momentum):
+        small = ("model.units=[1,1,1]", "optim.lr=0.1", "train.epochs=2", momentum)
+        run(compose("model=resnet20", *SMALL[1:-1], *small, f"run.dir={tmp_path}", f"run.name=m{len(momentum)}"))
+        return " ".join(capsys.readouterr().err.split())
+
+    told = warned("model.norm_momentum=0.9999")
+    assert "is no better than a guess (2.3026), that of training is: the moving statistics of batch norm lag" in told
+    assert "100% of them are still initial values; more updates mend it, or model.norm_momentum=0.9" in told
+    assert "no better than a guess" not in warned("model.norm_momentum=0.9")
+
+
+@pytest.mark.parametrize(
+    ("momenta", "updates", "told"),
+    [
+        ([], 1, "by heart"),  # such as LeNet-5, which has no batch norm
+        ([0.9], 100, "by heart"),
+        ([0.9], 20, "12% of them are still initial values; more updates mend it, or model.norm_momentum=0.79"),
+        ([0.9, 0.999], 100, "90% of them are still initial values; more updates mend it, or model.norm_momentum=0.9"),
+    ],
+)
+def test_what_may_be_the_reason(capsys, momenta, updates, told):
+    measured = {"train": {"loss": 0.5}, "test": {"loss": 2.5}, "best_on": "test", "memory": {}}
+    summary = {"step": updates, **measured}
+    warn_if_no_better_than(2.3026, summary, [SimpleNamespace(momentum=each) for each in momenta])
+    assert told in " ".join(capsys.readouterr().err.split())

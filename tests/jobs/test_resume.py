@@ -345,3 +345,45 @@ def test_the_commit_is_that_of_the_start(config, monkeypatch):
     monkeypatch.setattr(Evaluator, "__call__", evaluate)
     monkeypatch.setattr(session, "provenance", lambda device: {"git": "at the start"})
     assert run(config())["provenance"] == {"git": "at the start"}
+
+
+LENET = ("model=lenet5", "optim=sgd", "data=digits")
+REVNET = ("model=revnet38", "model.units=[1]", "model.filters=[16,16]", "optim=adam", "data=digits")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("begun", "change", "fits"),
+    [
+        (LENET, "optim.lr=0.01", True),
+        (LENET, "optim.weight_decay=0", True),
+        (LENET, "optim.rates={segments/0/*:0.1}", True),
+        (LENET, "schedule=constant", True),
+        (LENET, "loss.label_smoothing=0.1", True),
+        (LENET, "run.seed=1", True),
+        (LENET, "data.val_fraction=0.2", True),
+        (REVNET, "model.snap_bits=18", True),
+        (REVNET, "optim.beta1=0.8", True),
+        (LENET, "optim.momentum=0", False),
+        (LENET, "optim=adam", False),
+        (LENET, "ema.decay=0.9", False),
+        (LENET, "precision=float16", False),
+        (LENET, "model=resnet20", False),
+        (LENET, "data=synthetic", False),
+        (REVNET, "model.units=[2]", False),
+        (REVNET, "model.norm=group", False),
+        (REVNET, "optim=adafactor", False),
+    ],
+)
+def test_force_is_advised_where_it_helps(compose, tmp_path, begun, change, fits):
+    common = ("batch_size=16", "accum.steps=2", "log.every=1", f"run.dir={tmp_path}", "run.name=one")
+    run(compose(*begun, *common, "train.steps=1"))
+    changed = [each for each in begun if each.partition("=")[0] != change.partition("=")[0]]
+    if change == "model=resnet20":
+        changed = [each for each in changed if not each.startswith("model.")]
+    with pytest.raises((ConfigError, CheckpointError)) as refused:
+        run(compose(*changed, *common, change, "train.steps=2"))
+    assert ("or run.resume=force" in str(refused.value)) == fits
+    if fits:
+        assert run(compose(*changed, *common, change, "train.steps=2", "run.resume=force"))["step"] == 2
+    assert run(compose(*changed, *common, change, "train.steps=2", "run.name=another"))["step"] == 2

@@ -52,7 +52,7 @@ def verified(compose, tmp_path):
 
 @pytest.mark.parametrize(
     ("override", "why"),
-    [("device.xla=true", "compares the bits"), ("device.tensor_float_32=true", "by bounds for float32")],
+    [("device.xla=true", "nothing is compared under XLA"), ("device.tensor_float_32=true", "by bounds for float32")],
 )
 def test_what_changes_bits_is_left_out(verified, override, why):
     with pytest.raises(ConfigError, match=rf"^{override}: job=verify .*{why}.*; leave .* out$"):

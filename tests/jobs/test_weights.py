@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 
 import keras
 import numpy as np
@@ -11,14 +12,15 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.config.convert import from_mapping
-from accumtrain.engine.ema import MovingAverage
+from accumtrain.data.open_data import open_data
 from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.jobs.dispatch import run
-from accumtrain.jobs.starting import begin_with_weights
+from accumtrain.jobs.starting import begin_with_weights, window_with_weights
 from accumtrain.jobs.trained import trained_images, trained_model
+from accumtrain.optim.keras_adapter import update_rules
 from accumtrain.runs.checkpoint_store import Saved
 from accumtrain.runs.contents import read_config
-from tests.engine.small import window_for
+from tests.engine.small import examples, train, window_for
 
 LENET = ("model=lenet5", "batch_size=16", "accum.steps=2", "log.every=1", "train.steps=4", "schedule=constant")
 FREEZE = "model.freeze=[segments/0/*]"
@@ -83,13 +85,39 @@ def test_another_number_of_classes_gets_a_new_head(config, tmp_path, capsys):
     assert "at their initial values" in capsys.readouterr().out
 
 
+SYNTHETIC = ("data=synthetic", "data.num_classes=3", "train.steps=1")
+
+
+@pytest.mark.slow
+def test_a_file_that_hardly_fits_is_refused(config, keras_file):
+    """Some layers of other models have the same name and shape; the remedy is the model that the file is of."""
+    file, _ = keras_file
+    chosen = config("model=keras", "model.name=MobileNetV2", "model.args={alpha:0.35}", weights=file)
+    window = window_for(chosen.model, chosen.optim, (32, 32, 3))
+    with pytest.raises(ConfigError, match=r"[0-9]+ of the 262 variables of MobileNetV2 are in it, fewer than 50%"):
+        begin_with_weights(chosen, window.model)
+    chosen = config("model=keras", "model.name=MobileNet", "model.args={alpha:0.25}", weights=file)
+    assert begin_with_weights(chosen, window_for(chosen.model, chosen.optim, (32, 32, 3)).model) is not None
+
+
+def test_what_is_frozen_has_weights(config, tmp_path):
+    same = (*SYNTHETIC, "data.image_size=8", "data.channels=1")
+    with pytest.raises(ConfigError, match=r"2 of the variables that model\.freeze keeps") as refused:
+        run(config(*same, "model.freeze=[segments/2/*]"))
+    remedy = str(refused.value).rpartition(" ")[2]
+    assert remedy == "model.freeze=[segments/2/*,-segments/2/layers/0/layers/2/*]"
+    run(config(*same, remedy))
+    head = "segments/2/layers/0/layers/2"
+    assert json.loads((tmp_path / "one/weights.json").read_text())["left"].keys() == {f"{head}/bias", f"{head}/kernel"}
+
+
 @pytest.mark.parametrize("memory", [pytest.param("store", marks=pytest.mark.slow), "recompute"])
 def test_files_of_keras(config, keras_file, memory):
     file, model = keras_file
     data = ("model=keras", "model.name=MobileNet", "model.args={alpha:0.25}", "optim=sgd", f"model.memory={memory}")
     chosen = config(*data, weights=file)
     window = window_for(chosen.model, chosen.optim, (32, 32, 3))
-    started = begin_with_weights(chosen, window)
+    started = begin_with_weights(chosen, window.model)
     assert started.left == {
         "conv_preds/kernel": "[1,1,256,7] there, [1,1,256,10] here",
         "conv_preds/bias": "[7] there, [10] here",
@@ -108,16 +136,41 @@ def test_what_a_file_has_beyond_the_model_is_told(config, tmp_path):
     larger.build((None, 32, 32, 3))
     larger.save_weights(tmp_path / "l.weights.h5")
     chosen = config("model=keras", "model.name=MobileNet", "model.args={alpha:0.25}", weights=tmp_path / "l.weights.h5")
-    started = begin_with_weights(chosen, window_for(chosen.model, chosen.optim, (32, 32, 3)))
+    started = begin_with_weights(chosen, window_for(chosen.model, chosen.optim, (32, 32, 3)).model)
     assert started.unused == ["layers/dense/vars/0", "layers/dense/vars/1"]
 
 
-def test_the_averages_begin_with_the_weights(config):
-    chosen = config()
-    window = window_for(chosen.model, chosen.optim, (8, 8, 1), ema=lambda weights: MovingAverage(weights, 0.9))
-    begin_with_weights(chosen, window)
-    pairs = zip(window.ema.averages, window.variables_, strict=True)
-    assert all(np.array_equal(average.numpy(), weight.numpy()) for average, weight in pairs)
+def updated(config, rate=1e-12):
+    """Weights as loaded and after an update at a tiny rate, and the window."""
+    optim = replace(config.optim, lr=rate)
+    data = open_data(config.data, 0)
+    window, started = window_with_weights(replace(config, optim=optim), data, 1, tf.distribute.get_strategy())
+    assert not started.left
+    loaded = [variable.numpy() for variable in window.variables_]
+    train(window, [examples(4, (8, 8, 1))], 1)
+    return loaded, [variable.numpy() for variable in window.variables_], window
+
+
+def test_slots_and_averages_begin_with_the_loaded_weights(config):
+    """A slot that holds a copy of the weights holds those that were loaded."""
+    loaded, after, _ = updated(config("optim=keras", "optim.name=ScheduleFreeAdamW"))  # not in Python 3.10's Keras
+    for before, now in zip(loaded, after, strict=True):
+        np.testing.assert_allclose(now, before, rtol=0, atol=1e-6)
+    averaged, _, window = updated(config("ema.decay=0.9"))
+    for before, average in zip(averaged, window.ema.averages, strict=True):
+        np.testing.assert_allclose(average, before, rtol=0, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(update_rules()))
+def test_every_optimizer_of_keras_goes_on_from_the_loaded_weights(config, name):
+    if name == "Ftrl":  # w = -linear / quadratic, of the gradients alone
+        with pytest.raises(ConfigError, match=r"Ftrl computes weights anew .* choose another optimizer"):
+            config("optim=keras", "optim.name=Ftrl")
+        assert config("optim=adam").model.weights
+        return
+    loaded, after, _ = updated(config("optim=keras", f"optim.name={name}"))
+    assert max(np.abs(now - before).max() for before, now in zip(loaded, after, strict=True)) < 1e-6
 
 
 @pytest.mark.slow
@@ -170,7 +223,7 @@ def test_verify_passes_with_weights_and_frozen_layers(compose, tmp_path):
         ("{here}/one", (), "that is this run itself"),
         ("{here}/empty", (), "empty/checkpoints; train that run first"),
         ("{here}/m.weights.h5", (), "for model=keras; give a run for lenet5"),
-        ("{base}", ("model=revnet38", "model.units=[1,1,1]"), "nothing in it fits revnet14"),
+        ("{base}", ("model=revnet38", "model.units=[1,1,1]"), "0 of the 72 variables of revnet14 are in it"),
         ("{here}/m.weights.h5", ("model=keras", "model.name=MobileNet", "data.image_size=32"), "can't be read"),
         ("{here}/m.keras", ("model=keras", "model.name=MobileNet", "data.image_size=32"), "can't be read"),
     ],

@@ -32,12 +32,12 @@ def test_every_stage_looks_at_its_last_streams(stage):
     assert len(stages[stage].units) == UNITS[stage]
     kernel.assign(1e5 * kernel)
     told = update(window)
-    assert (bool(told["in_range"]), bool(told["exact"])) == (False, True)
+    assert (bool(told["in_range"]), bool(told["exact"]), bool(told["compared"])) == (False, True, True)
 
 
 @pytest.mark.parametrize(("snap_bits", "exact"), [(24, False), (1, False), (0, True)], ids=["24", "1", "floats"])
 def test_a_reversal_to_other_bits_is_told_where_it_must_be_exact(snap_bits, exact):
-    """With 0 bits streams are floats, whose reversal never is."""
+    """With 0 bits streams are floats, whose reversal never is, so it is not looked at."""
     window, stages = window_of(snap_bits)
     unit = stages[0].units[-1]
     reverse = unit.reverse
@@ -49,6 +49,7 @@ def test_a_reversal_to_other_bits_is_told_where_it_must_be_exact(snap_bits, exac
     unit.reverse = wrong
     told = update(window)
     assert (bool(told["in_range"]), bool(told["exact"])) == (True, exact)
+    assert bool(told["compared"]) == (snap_bits > 0)
 
 
 @pytest.mark.parametrize("filters", [[32, 32, 64], [16, 32, 64]], ids=["no shortcuts", "shortcuts in the first unit"])

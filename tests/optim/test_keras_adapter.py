@@ -17,6 +17,7 @@ from accumtrain.optim.keras_adapter import update_rules
 
 CLASSES = sorted(update_rules())
 MUON = [name for name in CLASSES if name == "Muon"]  # not with the Keras of Python 3.10
+SCHEDULE_FREE = [name for name in CLASSES if name == "ScheduleFreeAdamW"]  # likewise
 LR = 0.01
 
 
@@ -129,3 +130,32 @@ def test_values_that_keras_refuses():
     optimizer = build_optimizer(config("SGD", momentum=2.0))
     with pytest.raises(ConfigError, match=r"keras.optimizers.SGD refuses"):
         optimizer.build([tf.Variable(tf.zeros(3))], [True])
+
+
+@pytest.mark.parametrize("name", SCHEDULE_FREE)
+def test_schedule_free_weights_are_the_average_of_its_points(name, weights, gradients, train):
+    """So they are what is evaluated. The points are those of Adam without momentum, here in float64 NumPy.
+
+    By the paper (arXiv:2405.15682) gradients are taken a little away from the average. Keras with TensorFlow takes them
+    at the average itself, as it reads a slot after the slot has changed.
+    """
+    got = train(build_optimizer(config(name)), weights, gradients[1:5], schedule=lambda step: 1.0)
+    for place, (weight, start) in enumerate(zip(got, weights, strict=True)):
+        point, square, points = np.asarray(start, np.float64), 0.0, []
+        for t, series in enumerate(gradients[1:5], start=1):
+            square = 0.999 * square + 0.001 * np.square(series[place])
+            point = point - LR * series[place] / (np.sqrt(square / (1 - 0.999**t)) + 1e-8)
+            points.append(point)
+        np.testing.assert_allclose(weight, np.mean(points, axis=0), rtol=1e-5, atol=1e-7)
+
+
+def test_what_keeps_a_copy_of_the_weights():
+    """Its slots must be built on the weights to begin with, after these are loaded."""
+    start = tf.constant([[0.25, -3.0], [7.0, 0.5]])
+
+    def copies(name):
+        optimizer = build_optimizer(config(name))
+        optimizer.build([tf.Variable(start, name="dense/kernel")], [True])
+        return [slot for slot in optimizer.state if slot.shape == start.shape and np.array_equal(slot, start)]
+
+    assert [name for name in CLASSES if copies(name)] == SCHEDULE_FREE

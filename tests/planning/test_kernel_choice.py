@@ -106,6 +106,17 @@ def test_an_earlier_measurement_serves_all_runs_of_this_model_and_size(machine, 
     assert len(machine.asked) == 2
 
 
+@pytest.mark.parametrize("kinds", [comparison.LIBRARY, comparison.IN_16_BITS])
+def test_all_policies_of_a_model_compute_with_the_same_kernels(machine, config, kinds):
+    """Else they would differ in their last bits. What is timed for one serves the others."""
+    machine.seconds = {"0": 0.30, "1": 0.20}
+    policies = ("store", "recompute", "reverse", "900")
+    model = ("model=revnet38", "precision=bfloat16")
+    found = [comparison.seconds_of_each(config(*model, f"model.memory={each}"), kinds) for each in policies]
+    assert found == [machine.seconds] * len(policies)
+    assert len(machine.asked) == 2
+
+
 def another_isa(monkeypatch, tmp_path):
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
 

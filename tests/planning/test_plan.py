@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 import yaml
 
+from accumtrain.config.arithmetic import divisors
 from accumtrain.errors import CheckpointError, OutOfMemoryError
 from accumtrain.jobs import dispatch
 from accumtrain.planning import auto_steps, foreseen_plan, probed_plan
@@ -40,8 +41,9 @@ def not_foreseen(monkeypatch):
 class Memory:
     """Takes the place of `probe`: a run takes `fixed` MB and `each` MB for every example of a micro-batch."""
 
-    def __init__(self, limit, each, fixed=20.0, replicas=1, noise=0.0):
+    def __init__(self, limit, each, fixed=20.0, replicas=1, noise=0.0, batch_norm=False):
         self.limit, self.each, self.fixed, self.replicas, self.noise = limit, each, fixed, replicas, noise
+        self.batch_norm = batch_norm
         self.asked = []
 
     def takes(self, micro_batch):
@@ -55,7 +57,8 @@ class Memory:
             return out
         steps = config.batch_size // (micro_batch * self.replicas)
         peak = int(self.takes(micro_batch) * MB)
-        return replace(out, fits=True, accum_steps=steps, replicas=self.replicas, peak_bytes=peak, rss_bytes=peak)
+        run = replace(out, fits=True, accum_steps=steps, replicas=self.replicas, batch_norm=self.batch_norm)
+        return replace(run, peak_bytes=peak, rss_bytes=peak)
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -70,10 +73,29 @@ def test_search_finds_the_largest_divisor_that_fits(config, seed):
 
     trials = auto_steps.search(batch, memory)
 
-    fitting = [size for size in auto_steps.divisors(examples) if memory.takes(size) <= limit]
+    fitting = [size for size in divisors(examples) if memory.takes(size) <= limit]
     assert [t.micro_batch for t in trials if t.fits] == [size for size in sorted(memory.asked) if size in fitting]
     assert max((t.micro_batch for t in trials if t.fits), default=0) == max(fitting, default=0)
     assert len(memory.asked) == len(set(memory.asked)), "no micro-batch is tried twice"
+
+
+@pytest.mark.parametrize("foreseen", [False, True])
+@pytest.mark.parametrize(("limit", "fits"), [(30, []), (45, [2]), (1000, [2, 48])])
+def test_batch_norm_never_gets_micro_batches_of_1(config, limit, fits, foreseen):
+    memory = Memory(limit, each=12.0, batch_norm=True)
+    chosen = config(f"device.memory_limit_mb={limit}")
+    if foreseen:
+        trials = auto_steps.search_foreseen(chosen, memory, lambda size: memory.takes(size) * MB, batch_norm=True)
+    else:
+        trials = auto_steps.search(chosen, memory)
+    assert [trial.micro_batch for trial in trials if trial.fits][-1:] == fits[-1:]
+    assert all(trial.micro_batch > 1 for trial in trials if trial.fits)
+
+
+def test_a_batch_of_1_is_left_to_the_rule_of_batch_norm(config):
+    one = config("batch_size=1", "device.memory_limit_mb=99")
+    (trial,) = auto_steps.search(one, Memory(99, each=1.0, batch_norm=True))
+    assert trial.accum_steps == 1
 
 
 def test_search_needs_few_probes(config):

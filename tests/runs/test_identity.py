@@ -6,7 +6,7 @@ import pytest
 
 from accumtrain.config.convert import to_mapping
 from accumtrain.config.schema import AccumConfig, Config
-from accumtrain.runs.identity import differences, learned_values
+from accumtrain.runs.identity import as_many_classes, differences, learned_values
 
 
 def changed(before: AccumConfig, now: AccumConfig) -> str:
@@ -30,3 +30,11 @@ def test_a_run_of_before_this_key_had_a_mean(reduction):
     del before["accum"]["reduction"]
     said = differences(learned_values(before), learned_values(Config(accum=AccumConfig(reduction=reduction))))
     assert bool(said) == (reduction == "sum")
+
+
+def test_the_state_of_a_run_goes_on_with_as_many_classes():
+    named = {"data.classes": ["cat", "dog"], "data.train.examples": 8}
+    assert as_many_classes(named, {"data.classes": ["cat", "owl"], "data.train.examples": 9})
+    assert as_many_classes(named, {"data.classes": 2})
+    assert not as_many_classes(named, {"data.classes": ["cat", "dog", "owl"]})
+    assert not as_many_classes({"data.classes": 10}, {"data.classes": 3})
