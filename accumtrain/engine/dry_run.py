@@ -51,7 +51,7 @@ def measure(config: Config, data: Data, micro_batch: int | None, directory: Path
     config = config.with_accum_steps(steps)
     dry_run = DryRun(config, data, devices, micro_batch, directory, min(steps, MICRO_STEPS))
     dry_run.update()
-    first_update = time.time() - environment.job_started()
+    first_update = environment.job_seconds()
     timings, started = [dry_run.update()], time.perf_counter()
     while time.perf_counter() - started < SECONDS:
         timings.append(dry_run.update())

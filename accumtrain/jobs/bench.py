@@ -43,7 +43,7 @@ def run(config: Config) -> dict[str, Any]:
     Raises:
         AccumtrainError: the run would fail too.
     """
-    imported = time.time() - environment.job_started()
+    imported = environment.job_seconds()
     config = with_accum_steps_resolved(config)
     result = {
         "status": "completed",

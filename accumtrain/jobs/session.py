@@ -228,7 +228,7 @@ class Session:
     def open_trackers(self) -> None:
         """Opens what the metrics are written to beside metrics.jsonl: TensorBoard and the service of log.tracker."""
         folder = self.run_folder.path
-        self.events = Events(folder / "tensorboard", dict(flat(to_mapping(self.config))))
+        self.events = Events(folder / "tensorboard", dict(flat(to_mapping(self.config))), self.done)
         self.logbook.trackers = [self.events, *open_service(self.config, folder)]
 
     def prepare_step(self, batches: Any) -> None:

@@ -44,26 +44,25 @@ LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 # settings of TensorFlow, its compiler and its libraries: which kernels compute, and how, and what a graph becomes
 PREFIXES = (KERNELS_16BIT, "TF_", "XLA_", "ONEDNN_", "DNNL_", "MKL_", "KMP_", "OMP_", "EIGEN_", "KERAS_")
 
-_job_started: ContextVar[float] = ContextVar("job_started")
+_job_started: ContextVar[float] = ContextVar("job_started")  # by time.monotonic
 _import_seconds: ContextVar[float] = ContextVar("import_seconds", default=0.0)
 
 
-def job_started() -> float:
-    """Start of the current job, in seconds since the epoch. The first job of a command starts with the process."""
+def job_seconds() -> float:
+    """Age of the current job in seconds, by a clock that nobody sets. The first job starts with the process."""
     started = _job_started.get(None)
-    return process_started() if started is None else started
+    return process_seconds() if started is None else time.monotonic() - started
 
 
-def process_started() -> float:
-    """Start of this process, in seconds since the epoch."""
+def process_seconds() -> float:
+    """Age of this process in seconds."""
     import psutil  # takes 10 ms, which --help has no use for
 
     started = psutil.Process().create_time()
     if not hasattr(time, "CLOCK_BOOTTIME"):
-        return started
+        return time.time() - started
     # Linux counts from its boot, whose time it tells in whole seconds only
-    age = time.clock_gettime(time.CLOCK_BOOTTIME) - (started - psutil.boot_time())
-    return time.time() - age
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - (started - psutil.boot_time())
 
 
 def tensorflow_import_seconds() -> float:
@@ -98,7 +97,7 @@ def prepare(device: DeviceConfig, *, probed: bool = False) -> None:
     """
     computing = "tensorflow" in sys.modules and computes_already()
     again = _job_started.get(None) is not None
-    _job_started.set(time.time() if computing or again else process_started())
+    _job_started.set(time.monotonic() - (0.0 if computing or again else process_seconds()))
     if computing:
         if not device.as_it_is:
             _check_unchanged(device)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from accumtrain.process.environment import process_started
+from accumtrain.process.environment import process_seconds
 
 
 class Walltime:
@@ -15,7 +15,7 @@ class Walltime:
     """
 
     def __init__(self, seconds: float | None):
-        self._end = None if seconds is None else time.monotonic() + seconds - (time.time() - process_started())
+        self._end = None if seconds is None else time.monotonic() + seconds - process_seconds()
 
     def due(self, reserve_seconds: float) -> bool:
         """Whether no more than `reserve_seconds` are left."""

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from accumtrain.errors import CheckpointError
-from accumtrain.runs.files import disk_errors, open_regular, plain, sync, write_atomic
+from accumtrain.runs.files import disk_errors, make_inner_folder, open_regular, plain, sync, write_atomic
 from accumtrain.runs.folder import BEST, QUARANTINE
 from accumtrain.version import __version__
 
@@ -126,7 +126,7 @@ def sealed(manifest: Mapping[str, Any]) -> str:
 
 
 class CheckpointStore:
-    """The checkpoints in one folder, each `step-<n>`. `write` makes the folder."""
+    """The checkpoints in one folder, each `step-<n>`. `write` makes the folder, but none above it."""
 
     def __init__(self, directory: Path):
         self.directory = directory
@@ -160,7 +160,7 @@ class CheckpointStore:
         unfinished = self.directory / f"{UNFINISHED}{step}"
         with disk_errors(saved.path):
             try:
-                self.directory.mkdir(parents=True, exist_ok=True)
+                make_inner_folder(self.directory)
                 shutil.rmtree(unfinished, ignore_errors=True)
                 unfinished.mkdir()
                 write(str(unfinished / PREFIX))
@@ -187,7 +187,7 @@ class CheckpointStore:
         """Moves a damaged checkpoint to quarantine/, with the reason. Returns where it is now."""
         parent = self.directory / QUARANTINE
         with disk_errors(parent):
-            parent.mkdir(exist_ok=True)
+            make_inner_folder(parent)
             names = (f"step-{saved.step}" + (f".{count}" if count else "") for count in range(10**6))
             place = next(parent / name for name in names if not (parent / name).exists())
             saved.path.rename(place)

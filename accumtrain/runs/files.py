@@ -163,6 +163,18 @@ def read_json(path: Path, form: Mapping[Any, Form] | None = None) -> dict[str, A
     return content
 
 
+def make_inner_folder(path: Path) -> None:
+    """Makes a folder within one that is there, if need be.
+
+    Raises:
+        CheckpointError: it can't be made, or is a link, which would lead elsewhere.
+    """
+    if path.is_symlink():
+        raise CheckpointError(f"{path} is a link, which may lead out of the run's folder: move the link away")
+    with disk_errors(path):
+        path.mkdir(exist_ok=True)
+
+
 def sync(path: Path) -> None:
     """Returns when the file or folder is on the disk. For a folder that means the names in it. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY)

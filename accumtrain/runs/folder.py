@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -48,6 +49,8 @@ def open_folder(config: Config) -> Iterator[Path]:
     with folder_errors(path):
         made = [folder for folder in (path, *path.parents) if not folder.exists()]
     make_folder(path)
+    if not os.access(path, os.R_OK | os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
+        raise CheckpointError(f"{path} can't be read and written; give this user access, or choose another run.dir")
     try:
         if JOBS[config.job].needs_a_run and not has_checkpoints(path):
             raise CheckpointError(f"no checkpoint in {path / CHECKPOINTS}: train first, with the same run.name")

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-from accumtrain.errors import ConfigError
+from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.runs.files import open_regular
 
 LOCK = ".lock"
@@ -60,6 +60,16 @@ class Lock:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._release()
+
+    def check(self) -> None:
+        """Raises CheckpointError if the folder is not in its place any more, or another one is."""
+        with suppress(FileNotFoundError):
+            if os.path.samestat(self._folder.stat(), os.fstat(self._held[-1])):
+                return
+        raise CheckpointError(
+            f"the run's folder {self._folder} was moved or removed while this run trained in it: put it back and run "
+            "the same command again"
+        )
 
     def _lock_folder(self) -> None:
         folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)

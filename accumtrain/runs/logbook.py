@@ -47,7 +47,7 @@ class Logbook:
         yield
         self.longest = max(self.longest, (time.perf_counter() - started) / count)
         if self.seconds_to_first_update is None:
-            self.seconds_to_first_update = time.time() - environment.job_started()
+            self.seconds_to_first_update = environment.job_seconds()
         if (together := count > 1) not in self._compiled:
             self._compiled.add(together)
             return
@@ -57,7 +57,7 @@ class Logbook:
     @property
     def seconds(self) -> float:
         """Wall time spent on this run so far, over all its sessions."""
-        return self._seconds_before + time.time() - environment.job_started()
+        return self._seconds_before + environment.job_seconds()
 
     @property
     def examples_per_second(self) -> float | None:

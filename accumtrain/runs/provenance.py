@@ -7,10 +7,10 @@ import platform
 import socket
 import subprocess
 import sys
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from accumtrain.process.environment import job_started
+from accumtrain.process.environment import job_seconds
 from accumtrain.process.processor import cpu
 from accumtrain.version import __version__
 
@@ -35,7 +35,7 @@ def provenance(device: str) -> dict[str, Any]:
         started: of the job, ISO 8601, UTC.
         host, platform, cpu (model, instructions), device.
     """
-    started = datetime.fromtimestamp(job_started(), timezone.utc)
+    started = datetime.now(timezone.utc) - timedelta(seconds=job_seconds())
     return {
         "versions": versions(),
         "git": _git(),

@@ -77,7 +77,12 @@ class Run:
         write_images(self.path, images)
 
     def log(self, record: Mapping[str, Any]) -> None:
-        """Appends one line to metrics.jsonl. Numbers may be NumPy scalars; non-finite ones become null."""
+        """Appends one line to metrics.jsonl. Numbers may be NumPy scalars; non-finite ones become null.
+
+        Raises:
+            CheckpointError: it can't be written, or the folder was moved or removed.
+        """
+        self._lock.check()
         line = json.dumps(plain(record), allow_nan=False).encode() + b"\n"
         with disk_errors(self._metrics):
             file = open_regular(self._metrics, os.O_WRONLY | os.O_APPEND | os.O_CREAT)

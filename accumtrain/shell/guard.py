@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from accumtrain.console import fail, say
-from accumtrain.errors import AccumtrainError, Preempted
+from accumtrain.errors import AccumtrainError, CheckpointError, Preempted
 from accumtrain.shell.hydra_errors import USAGE_ERRORS, explain, explain_plugin
 
 INTERRUPTED = 130  # as a shell reports Ctrl-C: stopped before there was a state to save
@@ -25,6 +25,9 @@ def guard(action: Callable[[], Result]) -> tuple[int, Result | None]:
         return _tell(error), None
     except USAGE_ERRORS as error:
         return _tell(explain(error)), None
+    except PermissionError as error:
+        reason = "give this user access to it, or choose another run.dir"
+        return _tell(CheckpointError(f"{error.filename}: {error.strerror}; {reason}")), None
     except KeyboardInterrupt:
         fail("interrupted before there was anything to save")
         return INTERRUPTED, None

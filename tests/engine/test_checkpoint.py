@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import random
 import shutil
@@ -15,10 +16,11 @@ import tensorflow as tf
 from accumtrain.engine import checkpoint
 from accumtrain.engine.checkpoint import NICENESS, PATIENCE, Checkpoints, restore_model
 from accumtrain.errors import CheckpointError
-from accumtrain.kinds.optimizers import SgdConfig
+from accumtrain.kinds.models import KerasModelConfig
+from accumtrain.kinds.optimizers import AdafactorConfig, SgdConfig
 from accumtrain.runs import checkpoint_store
 from accumtrain.runs.checkpoint_store import Saved
-from tests.engine.small import resnet20, window_for
+from tests.engine.small import bottleneck_revnet, examples, lenet, resnet20, revnet38, train, window_for
 
 
 def small_window():
@@ -301,3 +303,66 @@ def test_it_does_not_once_training_has_waited(checkpoints, priorities):
     assert len(checkpoints.pauses) == 4
     assert min(checkpoints.pauses) > PATIENCE, "what training has waited"
     assert len(list(checkpoints.directory.glob("step-*"))) == 4
+
+
+POLICIES = {
+    "revnet": (revnet38(units=(2, 1)), ("store", "recompute", "reverse")),
+    "bottlenecks": (bottleneck_revnet(), ("store", "recompute", "reverse")),
+    "resnet": (resnet20(units=(1, 1)), ("store", "recompute")),
+    "lenet": (lenet(), ("store", "recompute")),
+    "keras": (KerasModelConfig(name="MobileNet", args={"alpha": 0.25}), ("store", "recompute")),
+}
+SHAPE = (32, 32, 3)
+
+
+def windows_of(kind):
+    """A window of each policy."""
+    config, policies = POLICIES[kind]
+    configs = {policy: dataclasses.replace(config, memory=policy) for policy in policies}
+    return {policy: window_for(each, AdafactorConfig(momentum=0.9), SHAPE) for policy, each in configs.items()}
+
+
+def test_every_memory_policy_reads_the_checkpoints_of_the_others(tmp_path):
+    windows = windows_of("revnet")
+    for writer, saved in windows.items():
+        for number, (_, variable) in enumerate(variables_of(saved)):
+            variable.assign(tf.fill(variable.shape, tf.cast(number + len(writer), variable.dtype)))
+        assert_each_reads(windows, writer, tmp_path / writer)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", POLICIES)
+def test_every_memory_policy_goes_on_from_every_other_to_the_same_bits(tmp_path, kind):
+    windows = windows_of(kind)
+    for number, (writer, saved) in enumerate(windows.items()):
+        train(saved, [examples(8, SHAPE, seed=number)], micro_steps=1)
+        assert_each_reads(windows, writer, tmp_path / writer)
+        for window in windows.values():
+            train(window, [examples(8, SHAPE, seed=9)], micro_steps=1)
+        expected = state_of(saved)
+        for reader, window in windows.items():
+            assert_same(state_of(window), expected, f"{reader} goes on from {writer}")
+
+
+def assert_each_reads(windows, writer, folder):
+    expected = state_of(windows[writer])
+    with Checkpoints(folder, windows[writer], keep=1) as checkpoints:
+        checkpoints.save()
+    for reader, window in windows.items():
+        with Checkpoints(folder, window, keep=1) as checkpoints:
+            checkpoints.restore(needed=True)
+        assert_same(state_of(window), expected, f"{reader} reads what {writer} has written")
+
+
+def variables_of(window):
+    return [*window.model.named.items(), *((slot.name, slot) for slot in window.optimizer.state)]
+
+
+def state_of(window):
+    return [(name, variable.numpy()) for name, variable in variables_of(window)]
+
+
+def assert_same(found, expected, message):
+    assert [name for name, _ in found] == [name for name, _ in expected]
+    for (name, value), (_, other) in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(value, other, err_msg=f"{message}: {name}")

@@ -26,7 +26,7 @@ SHORT = ("job=bench", "model=lenet5", "bench.updates=3", "bench.seconds=0", "bat
 @pytest.fixture
 def measured(compose, tmp_path, monkeypatch):
     """Runs job=bench with these overrides; returns what it wrote."""
-    monkeypatch.setattr(environment, "job_started", lambda: time.time() - 2.0)
+    monkeypatch.setattr(environment, "job_seconds", lambda: 2.0)
     monkeypatch.setattr(bench, "INPUT_SECONDS", 0.1)
     monkeypatch.setattr(bench, "matmul_flops_per_second", lambda dtype: 1e12)
 

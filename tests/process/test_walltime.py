@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from accumtrain.process import walltime
@@ -14,7 +12,7 @@ from accumtrain.process.walltime import Walltime
 def clock(monkeypatch):
     """A clock to set, in a process that started 100 s ago."""
     now = [0.0]
-    monkeypatch.setattr(walltime, "process_started", lambda: time.time() - 100)
+    monkeypatch.setattr(walltime, "process_seconds", lambda: 100.0)
     monkeypatch.setattr(walltime.time, "monotonic", lambda: now[0])
     return now
 

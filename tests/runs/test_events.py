@@ -58,3 +58,44 @@ def test_a_folder_that_cannot_be_made_is_the_users_to_mend(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(CheckpointError, match="can't be written"):
         Events(tmp_path / "file" / "tensorboard", {}).log(RECORD)
+
+
+def steps_told(folder, tag="loss"):
+    return [(event.step, event.value) for event in EventAccumulator(str(folder)).Reload().Scalars(tag)]
+
+
+def test_updates_that_are_made_again_are_told_once(tmp_path):
+    """A session is killed after update 9, its run goes on from update 6 and back to 7; another goes on from there."""
+    for done, steps in ((0, (2, 6, 8, 9)), (6, (7, 9, 10, 8, 9)), (9, (10,))):
+        events = Events(tmp_path, {"optim.lr": done}, done)
+        for step in steps:
+            events.log({**RECORD, "step": step, "loss": done + step / 16})
+        events.finish({"step": steps[-1], "memory_by_kind": {"weights": 2**20}})
+        events.close()
+    assert steps_told(tmp_path / "train") == [
+        *((step, step / 16) for step in (2, 6)),
+        *((step, 6 + step / 16) for step in (7, 8, 9)),
+        (10, 9 + 10 / 16),
+    ]
+    assert steps_told(tmp_path, "memory/weights (MB)") == [(10, 1.0)]
+
+
+def test_pictures_of_a_run_that_begins_again_at_update_0_are_told_once(tmp_path):
+    for _ in range(2):
+        events = Events(tmp_path, {})
+        events.images("first", [png()])
+        events.close()
+    assert [image.step for image in EventAccumulator(str(tmp_path)).Reload().Images("first/0")] == [0]
+
+
+@pytest.mark.parametrize("name", ["tensorboard", "tensorboard/train"])
+def test_a_link_is_not_followed(tmp_path, name):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).symlink_to(elsewhere)
+    events = Events(tmp_path / "tensorboard", {})
+    with pytest.raises(CheckpointError, match=f"{name} is a link"):
+        events.log(RECORD)
+    events.close()
+    assert list(elsewhere.iterdir()) == []
