@@ -48,7 +48,7 @@ class Rehearsal:
     sizes: tuple[int, int]
     places: dict[str, Place]
     static_bytes: int
-    batch_norm: bool
+    batch_norm: bool = False
 
 
 def sizes_for(image_shape: tuple[int, ...]) -> tuple[int, int]:

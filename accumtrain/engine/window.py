@@ -106,7 +106,7 @@ class Window(tf.Module):
         self._slot = {variable.ref(): slot for variable, slot in zip(self.variables_, self.gradients, strict=True)}
         self.examples, self.loss = new_sum([]), new_sum([])
         self.metric_sums = [new_sum([]) for _ in self.metrics]
-        self._stops, self._inexact, self._unmarked, self._outside = (new_sum([]) for _ in range(4))
+        self._stops, *self._found = (new_sum([]) for _ in range(4))  # what `Mode` has found of reversals and streams
         # the micro-steps of each replica, never reduced; an int32 would lie on a GPU's host, where XLA can't reach it
         self.micro_step = sum_buffer([], tf.int64)
         self.statistics = MovingStatisticsBuffer(model.norms, new_sum)
@@ -119,8 +119,7 @@ class Window(tf.Module):
 
     @property
     def _sums(self) -> list[tf.Variable]:
-        looked = [self._stops, self._inexact, self._unmarked, self._outside]
-        scalars = [self.examples, self.loss, *self.metric_sums, *looked]
+        scalars = [self.examples, self.loss, *self.metric_sums, self._stops, *self._found]
         return [*self.gradients, *scalars, *self.statistics.buffers]
 
     @property
@@ -161,8 +160,7 @@ class Window(tf.Module):
         self.statistics.add(mode.statistics, examples)
         for buffer, value in zip((self.loss, *self.metric_sums, self.examples), (*sums, examples), strict=True):
             buffer.assign_add(tf.cast(value, buffer.dtype))
-        looked = [(self._inexact, mode.inexact), (self._unmarked, mode.unmarked), (self._outside, mode.outside)]
-        for buffer, found in looked:
+        for buffer, found in zip(self._found, (mode.inexact, mode.unmarked, mode.outside), strict=True):
             for each in found:
                 buffer.assign_add(tf.cast(each, buffer.dtype))
 
@@ -199,8 +197,7 @@ class Window(tf.Module):
             learning_rate, examples, finite (whether the update was made), state_finite (whether weights, optimizer
             state, moving statistics and averages are), step (updates done), stop (whether a worker has asked to stop),
             exact (False if a reversal gave other bits), compared (False if that was not looked at), in_range (False if
-            a stream left the range of its numbers; then the update is not finite); with a loss scale also loss_scale
-            (of this window) and skipped (number of windows without an update so far).
+            a stream left it; then no update was made); with a loss scale that and skipped (windows without update).
         """
         reduced = all_reduce_sum([tf.convert_to_tensor(buffer) for buffer in self._sums])
         sums = [tf.cast(total, self.dtype) for total in reduced]

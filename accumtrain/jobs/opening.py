@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from accumtrain.backprop.target import on_gpu
 from accumtrain.config.arithmetic import Epochs, micro_batch_size
 from accumtrain.config.schema import Config
 from accumtrain.console import banner, format_bytes, say, warn
@@ -12,6 +11,7 @@ from accumtrain.data.source import Data
 from accumtrain.devices.found import Devices
 from accumtrain.engine.memory_meter import state_bytes
 from accumtrain.engine.window import Window
+from accumtrain.jobs.reversal import compares
 from accumtrain.kinds.model_keys import REVERSE
 from accumtrain.runs.run import Run
 
@@ -38,6 +38,8 @@ def show_opening(
     micro_batch = micro_batch_size(config.batch_size, config.accum.count, replicas)
     sizes = state_bytes(window)
     model = [f"{window.model.params:,} parameters", *_frozen(window), *config.model.facts]
+    blind = config.model.policy == REVERSE and not compares(config, devices)
+    unseen = ["reversed activations are not compared"] if blind else []
     rows = [
         ("model", f"{config.model.label}: " + ", ".join(model)),
         ("data", f"{config.data.label}: {data.facts}"),
@@ -49,7 +51,7 @@ def show_opening(
         ("updates", f"{total:,} = {float(epochs.at(total)):.4g} epochs"),
         ("progress", f"loss and metrics are means over the last {config.log.every} updates"),
         ("optimizer", config.optim.with_schedule(config.schedule.kind)),
-        ("device", "; ".join([devices.description, config.precision, *_not_compared(config, devices)])),
+        ("device", "; ".join([devices.description, config.precision, *unseen])),
         ("state", ", ".join(f"{STATE[kind]} {format_bytes(size)}" for kind, size in sizes.items() if size)),
         ("run", str(run.path)),
     ]
@@ -58,12 +60,6 @@ def show_opening(
         say(note)
     for warning in config.schedule.unreached(total) if devices.chief else ():
         warn(warning)
-
-
-def _not_compared(config: Config, devices: Devices) -> list[str]:
-    """What to say of a reversal whose bits nobody compares with those of the forward pass (see backprop/mark.py)."""
-    compared = config.model.stream_bits and not (devices.xla or on_gpu())
-    return [] if config.model.policy != REVERSE or compared else ["reversed activations are not compared"]
 
 
 def _counted(count: int, noun: str) -> str:

@@ -11,7 +11,6 @@ import tensorflow as tf
 from accumtrain.config.arithmetic import Epochs, micro_batch_size, total_steps
 from accumtrain.config.convert import flat, to_mapping
 from accumtrain.config.schema import Config
-from accumtrain.console import warn
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import Share, distributed, train_batches
 from accumtrain.data.source import Data
@@ -34,9 +33,9 @@ from accumtrain.errors import CheckpointError
 from accumtrain.jobs.first_images import first_images
 from accumtrain.jobs.place import Place, epochs_of
 from accumtrain.jobs.recovery import Recovery, warn_of_rate_jump
+from accumtrain.jobs.reversal import Reversal
 from accumtrain.jobs.starting import digest, window_with_weights
 from accumtrain.jobs.summary import batch_sizes, results, speed_and_memory
-from accumtrain.kinds.model_keys import REVERSE
 from accumtrain.models.start import Started
 from accumtrain.planning.auto_steps import with_accum_steps_resolved
 from accumtrain.planning.batch_norm import check_micro_batch
@@ -63,7 +62,6 @@ from accumtrain.runs.tracker import open_service
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-EXACT, INEXACT, NOT_COMPARED = "exact", "not exact", "not compared"  # of reversed activations, in the summary
 SKIPPED = "skipped.json"  # file of the examples that data.on_error=skip has left out
 
 
@@ -152,7 +150,7 @@ class Session:
         self.watchdog = Watchdog(config.run.hang_timeout, run.path)
         # now, as files of the repository may change while it trains
         self._provenance = provenance(devices.description) if devices.chief else {}
-        self.reversal: str | None = None  # what is known of it; None if nothing was reversed
+        self.reversal = Reversal(config.model.policy)
 
     def _graph_cache(self) -> GraphCache | None:
         folder = user_cache()
@@ -254,19 +252,6 @@ class Session:
             self.meter.measure_workspace(lambda: self.step.accumulate(batches, 1))
             self.step.drop()
 
-    def tell_reversal(self, update: dict[str, float]) -> None:
-        """Notes what is known of reversed activations. Warns, once, that they were not exact to the bit."""
-        if self.config.model.policy != REVERSE or self.reversal == INEXACT:
-            return
-        self.reversal = INEXACT if not update["exact"] else EXACT if update["compared"] else NOT_COMPARED
-        if self.reversal != INEXACT:
-            return
-        warn(
-            f"update {self.done}: reversed activations had other bits than the computed ones, so a kernel has not "
-            "given the same bits twice. From here on the gradient may be off by roundings: job=verify measures by how "
-            "much, and model.memory=recompute or store reverses nothing"
-        )
-
     def note_skipped(self) -> None:
         """Adds the examples that data.on_error=skip has left out to SKIPPED."""
         if not (self.devices.chief and self.data.skipped):
@@ -289,7 +274,7 @@ class Session:
             **batch_sizes(self.config, self.micro_batch, self.devices.replicas),
             "recovery": self.recovery.counts,
             "skipped_windows": self.recovery.windows_without_update,
-            "reversal": self.reversal,
+            "reversal": self.reversal.known,
             "skipped_examples": len(self.data.skipped),
             "data": dict(self.data.fingerprint),
             "provenance": self._provenance,

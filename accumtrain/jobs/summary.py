@@ -67,7 +67,7 @@ def batch_sizes(config: Config, micro_batch: int, replicas: int) -> dict[str, An
     }
 
 
-def loss_of_a_guess(config: Config, classes: int) -> float | None:
+def _loss_of_a_guess(config: Config, classes: int) -> float | None:
     """The cross-entropy of a model that gives each class the same probability; None for another loss."""
     return math.log(classes) if isinstance(config.loss, CrossEntropyConfig) and classes > 1 else None
 
@@ -83,11 +83,13 @@ def summary_of_the_end(run: Run, done: int) -> dict[str, Any] | None:
     return summary if is_whole else None
 
 
-def show_closing(summary: dict[str, Any], run: Run, guess: float | None, norms: Sequence[MovingStatistics]) -> None:
+def show_closing(
+    summary: dict[str, Any], run: Run, config: Config, classes: int, norms: Sequence[MovingStatistics]
+) -> None:
     """Prints the table at the end of a run, and a warning if the model has learned nothing.
 
     Args:
-        guess: the loss of a model that guesses, None where it is not known.
+        classes: number of them.
         norms: the batch normalisations of the model.
     """
     splits = measured(summary)
@@ -103,6 +105,7 @@ def show_closing(summary: dict[str, Any], run: Run, guess: float | None, norms: 
         + (f", {speed:.0f} examples/s" if speed else "")
         + f"; results in {run.path}"
     )
+    guess = _loss_of_a_guess(config, classes)
     if guess is not None and summary["epoch"] >= 1:
         warn_if_no_better_than(guess, summary, norms)
 

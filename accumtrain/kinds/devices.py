@@ -20,8 +20,8 @@ class DeviceConfig(Choice):
     `memory_limit_mb`: hard limit of tensor memory in MiB, on the CPU or on each GPU.
     `tpu`: name or address of the TPU; null is this machine's.
     `tpu_topology`: generation and chips of the TPU that job=plan compiles for.
-    `xla`: whether XLA compiles the micro-steps; auto: on a TPU only. On a CPU single channels of the gradient of an
-    initial RevNet-38 are then off by up to 1.6e-2 of their size, which TensorFlow's kernels are by 6e-6.
+    `xla`: whether XLA compiles the micro-steps; auto: on a TPU only. It is less exact: single
+    channels of an initial RevNet-38's gradient were off by up to 1.6e-2, with TensorFlow's kernels by 6e-6.
     `tensor_float_32`: whether a GPU rounds what float32 products multiply to 10 bits behind the point, to be faster.
     `workers`: host:port of every worker, the chief first. Needed where neither TF_CONFIG nor SLURM names them.
     `index`: place of this process in device.workers, from 0 on.

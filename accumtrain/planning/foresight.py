@@ -48,16 +48,16 @@ class Foreseen:
         static_bytes: tensors that are always there: weights, buffers, optimizer state.
         beside_bytes: resident memory of the process beside its tensors.
         commit_bytes: tensors at the peak of a commit; 0 if it was not rehearsed with this policy.
-        batch_norm: whether the model has a norm that takes statistics of a micro-batch.
         points: increasing micro-batches.
+        batch_norm: whether the model has a norm that takes statistics of a micro-batch.
     """
 
     memory: str
     static_bytes: int
     beside_bytes: int
     commit_bytes: int
-    batch_norm: bool
     points: list[ForeseenPoint]
+    batch_norm: bool = False
 
     def resident_bytes(self, peak_bytes: float) -> float:
         """About the resident memory of the process at a peak of tensors."""
@@ -203,4 +203,4 @@ def answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     ]
     commit = replay.commit_bytes() if request["commit"] else 0
     beside = max(0, resident - tensors)
-    return asdict(Foreseen(config.model.policy, rehearsal.static_bytes, beside, commit, rehearsal.batch_norm, points))
+    return asdict(Foreseen(config.model.policy, rehearsal.static_bytes, beside, commit, points, rehearsal.batch_norm))

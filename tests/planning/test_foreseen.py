@@ -80,7 +80,7 @@ def test_one_probe_confirms_a_choice_that_is_right(config, monkeypatch, base, ea
     expected = {size: 20 + 2 * size for size in auto_steps.ladder(48)}
     monkeypatch.setattr(auto_steps, "foresee", lambda variants, sizes: [foreseen(expected)])
     monkeypatch.setattr(auto_steps, "probe", real)
-    monkeypatch.setattr(auto_steps, "what_would_help", lambda config, attempt: "nothing fits")
+    monkeypatch.setattr(auto_steps, "what_would_help", lambda config, attempt, least: "nothing fits")
     if chosen is None:
         with pytest.raises(auto_steps.OutOfMemoryError, match="nothing fits"):
             auto_steps.with_accum_steps_resolved(limited)
