@@ -8,10 +8,11 @@ from typing import Annotated, ClassVar
 
 from accumtrain.errors import ConfigError
 from accumtrain.kinds.table import Choice, Kind, Table, required
-from accumtrain.kinds.values import COUNT, FRACTION, LOCAL_PATH, SHARE, ImageSize, NotEmpty, OneOf, Range, show
+from accumtrain.kinds.values import COUNT, FRACTION, LOCAL_PATH, SHARE, ImageSize, NotEmpty, OneOf, Range, Word, show
 
 CLASSES = Range(2)
 MIX_ALPHA = Range(0, 100)
+SCALE = "must be auto, 1 or 255"
 PATH = NotEmpty("say where the data is, data.path=<value>")
 
 
@@ -166,6 +167,7 @@ class NpzConfig(DataConfig):
     """Arrays of one's own in a NumPy file.
 
     `path`: the file.
+    `scale`: the value of white in all arrays of the file, 1 or 255. auto: what their values tell.
     `test_fraction`: share of the images that is held out to test on, if there are no test or val arrays.
     """
 
@@ -173,7 +175,13 @@ class NpzConfig(DataConfig):
 
     kind: str = "npz"
     path: Annotated[str, PATH, LOCAL_PATH] = required("mine.npz")
+    scale: Annotated[int | str, Word("auto", SCALE)] = "auto"
     test_fraction: Annotated[float, Range(0, 1, above=True)] = 0.2
+
+    def check(self) -> None:
+        super().check()
+        if isinstance(self.scale, int) and self.scale not in (1, 255):
+            raise ConfigError(f"data.scale={self.scale}: {SCALE}")
 
     @property
     def label(self) -> str:
