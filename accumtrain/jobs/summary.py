@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from accumtrain.config.schema import Config
 from accumtrain.console import format_seconds, say, table, warn
+from accumtrain.data.labels import class_counts
+from accumtrain.data.source import Data
 from accumtrain.engine.checkpoint import Checkpoints
 from accumtrain.engine.memory_meter import Meter, activation_bytes, at_peak, state_bytes, tensor_bytes
+from accumtrain.engine.training_loss import training_loss
 from accumtrain.engine.window import Window
 from accumtrain.kinds.losses import CrossEntropyConfig
 from accumtrain.runs.logbook import Logbook
@@ -62,16 +67,31 @@ def batch_sizes(config: Config, micro_batch: int, replicas: int) -> dict[str, An
     }
 
 
-def loss_of_a_guess(config: Config, classes: int) -> float | None:
-    """The cross-entropy of a model that gives each class the same probability; None for another loss."""
-    return math.log(classes) if isinstance(config.loss, CrossEntropyConfig) and classes > 1 else None
+def losses_of_a_guess(config: Config, data: Data) -> dict[str, float]:
+    """The losses of a model that gives each class the same probability, by split; empty where they are not known.
+
+    The factors on the loss of each class, which evaluations leave out, count in that of training.
+    """
+    if not isinstance(config.loss, CrossEntropyConfig) or data.num_classes < 2:
+        return {}
+    guess = math.log(data.num_classes)
+    return {**dict.fromkeys(data.splits, guess), "train": guess * _mean_factor(config, data)}
 
 
-def show_closing(summary: dict[str, Any], run: Run, guess: float | None) -> None:
+def _mean_factor(config: Config, data: Data) -> float:
+    """Of the classes, each as often as it appears in training."""
+    factors = training_loss(config, data).factors
+    if not factors:
+        return 1.0
+    counts = np.array(class_counts(data.train, data.num_classes))
+    return float(np.average(factors, weights=counts > 0 if data.balanced else counts))
+
+
+def show_closing(summary: dict[str, Any], run: Run, guesses: Mapping[str, float]) -> None:
     """Prints the table at the end of a run, and a warning if the model has learned nothing.
 
     Args:
-        guess: the loss of a model that guesses, None where it is not known.
+        guesses: the losses of a model that guesses, by split; empty where they are not known.
     """
     splits = measured(summary)
     means = list(dict.fromkeys(name for values in splits.values() for name in values))
@@ -84,24 +104,24 @@ def show_closing(summary: dict[str, Any], run: Run, guess: float | None) -> None
         + (f", {speed:.0f} examples/s" if speed else "")
         + f"; results in {run.path}"
     )
-    if guess is not None and summary["epoch"] >= 1:
-        _warn_if_no_better_than(guess, summary)
+    if guesses and summary["epoch"] >= 1:
+        _warn_if_no_better_than(guesses, summary)
 
 
-def _warn_if_no_better_than(guess: float, summary: dict[str, Any]) -> None:
+def _warn_if_no_better_than(guesses: Mapping[str, float], summary: dict[str, Any]) -> None:
     """Says of a loss that is that of a guess what may be the reason."""
     split = watched_split(summary)
     loss, watched = ((summary.get(each) or {}).get("loss") for each in ("train", split))
     if loss is None or watched is None:  # not finite, or not measured
         return
-    if loss > LEARNED * guess:
+    if loss > LEARNED * guesses["train"]:
         warn(
-            f"loss {loss:.4f} is that of a guess ({guess:.4f}), the model has learned nothing: try another optim.lr, "
-            "job=lr suggests one; job=check looks at the data"
+            f"loss {loss:.4f} is that of a guess ({guesses['train']:.4f}), the model has learned nothing: try "
+            "another optim.lr, job=lr suggests one; job=check looks at the data"
         )
-    elif watched > LEARNED * guess:
+    elif watched > LEARNED * guesses[split]:
         warn(
-            f"{split} loss {watched:.4f} is no better than a guess ({guess:.4f}), that of training is: "
+            f"{split} loss {watched:.4f} is no better than a guess ({guesses[split]:.4f}), that of training is: "
             "moving statistics of batch norm may lag behind, which more updates or a lower model.norm_momentum mend; "
             "or the model knows its training images by heart"
         )

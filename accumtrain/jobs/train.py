@@ -19,7 +19,7 @@ from accumtrain.jobs.patience import evaluations_since_best
 from accumtrain.jobs.recovery import out_of_range, remedy
 from accumtrain.jobs.session import SKIPPED, Session
 from accumtrain.jobs.starting import show_start
-from accumtrain.jobs.summary import loss_of_a_guess, show_closing
+from accumtrain.jobs.summary import losses_of_a_guess, show_closing
 from accumtrain.jobs.trained import images_of
 from accumtrain.progress import Progress
 from accumtrain.runs.curves import draw_curves
@@ -49,7 +49,7 @@ class Training(Session):
             show_start(self.config, self.started, self.window, self.run_folder.path, writes=self.devices.chief)
         if self._nothing_left() and (summary := self._summary_of_the_end()):
             say(self._why_finished())
-            show_closing(summary, self.run_folder, loss_of_a_guess(self.config, self.data.num_classes))
+            show_closing(summary, self.run_folder, losses_of_a_guess(self.config, self.data))
             return summary if self.devices.chief else None
         self.run_folder.save_config(self.config)
         if self.data.num_classes:  # examples that reach the model as they are given have none that is known here
@@ -98,7 +98,7 @@ class Training(Session):
         if summary is None:
             return None
         draw_curves({self.run_folder.path.name: self.logbook.records}, self.run_folder.path / "results.png")
-        show_closing(summary, self.run_folder, loss_of_a_guess(self.config, self.data.num_classes))
+        show_closing(summary, self.run_folder, losses_of_a_guess(self.config, self.data))
         return summary
 
     def _finished(self) -> bool:

@@ -17,7 +17,7 @@ from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import eval_batches, train_batches
 from accumtrain.data.source import Data
 from accumtrain.data.stream import example_at
-from accumtrain.errors import ConfigError, DataError
+from accumtrain.errors import DataError
 from accumtrain.kinds.sources import NpzConfig
 
 RANDOM = np.random.default_rng(0)
@@ -256,12 +256,6 @@ def test_a_given_scale_decides(write: Callable[..., NpzConfig], images: np.ndarr
     for scale in (1, 255):
         data = open_data(write({**MINE, "images": images}, scale=scale, test_fraction=0.01), seed=0)
         np.testing.assert_array_equal(whole(data, "train")[0], images[3:] / np.float32(scale))
-
-
-@pytest.mark.parametrize("scale", [0, 2, 256, -1])
-def test_there_are_two_scales(scale: int) -> None:
-    with pytest.raises(ConfigError, match=f"data.scale={scale}: must be auto, 1 or 255"):
-        NpzConfig(path="mine.npz", scale=scale).check()
 
 
 def test_images_of_two_sizes_are_resized(write: Callable[..., NpzConfig]) -> None:
