@@ -127,9 +127,9 @@ def _value(hint: Any, value: Any, key: str, rules: Sequence[Constraint] = ()) ->
             return [_value(item, each, f"{key}[{place}]") for place, each in enumerate(value)]
         if typing.get_origin(option) is dict and isinstance(value, Mapping):
             _, item = typing.get_args(option)
-            return {
-                show(name): each if item is Any else _value(item, each, f"{key}.{name}") for name, each in value.items()
-            }
+            if item is Any:
+                return dict(value)
+            return {show(name): _value(item, each, f"{key}.{show(name)}") for name, each in value.items()}
         if typing.get_origin(option) is dict and value is None and type(None) not in options:
             return {}  # Hydra can replace null in YAML by a mapping, but not extend {}
         if option is float and type(value) in (int, float):

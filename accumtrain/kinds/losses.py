@@ -61,7 +61,7 @@ class CrossEntropyConfig(LossConfig):
         if not weights or min(weights) < 0 or not (named or any(weights)):
             raise ConfigError(
                 f"loss.class_weights={show(self.class_weights)}: must hold weights of at least 0, and one above 0; for "
-                f"example {_quoted({'cat': 1, 'dog': 5})}"
+                f"example {_quoted({'cat': 1.0, 'dog': 5.0})}"
             )
 
     def for_training(self, class_names: Sequence[str], class_counts: Callable[[], list[int]]) -> CrossEntropyConfig:
@@ -76,7 +76,7 @@ class CrossEntropyConfig(LossConfig):
             names = class_names or [str(number) for number in range(len(counts))]
             return replace(self, class_weights=_in_order(self.class_weights, names))
         if class_names:
-            named = dict(zip(class_names[:SHOWN], self.class_weights, strict=False))
+            named: dict[str, float] = dict(zip(class_names[:SHOWN], self.class_weights, strict=False))
             raise ConfigError(
                 f"loss.class_weights={show(self.class_weights)}: a list has the order of the classes, here "
                 f"{', '.join(class_names[:SHOWN])}{', ...' if len(class_names) > SHOWN else ''}; name the classes, as "

@@ -229,7 +229,7 @@ DARK = {"test_images": (IMAGES[:4] // 255).astype(np.float32)}  # 0 and 1, besid
         ({"images": IMAGES // 255}, "images has pixels of 0 to 1, which does not tell", {1: 1, 255: 1 / 255}),
         ({"images": IMAGES / 15.9375}, "images has pixels of 0.0 to 16.0, which does not tell", {255: 16 / 255}),
         ({"images": beyond(UNIT * 255, 262)}, "images has pixels of 0.0 to 262.0, which", {255: 1}),
-        ({**TEST, "images": UNIT, "test_images": UNIT[:4] * 7}, "test_images has pixels of 0.0 to 7.0, and", {255: 7 / 255}),
+        ({**TEST, "images": UNIT, "test_images": UNIT[:4] * 7}, "test_images has pixels of 0.0 to 7.0", {255: 7 / 255}),
     ],
     ids=["two scales", "0 and 1", "0..16", "beyond 255", "beyond 1"],
 )  # fmt: skip
@@ -304,7 +304,7 @@ def with_pixel(value: float) -> dict[str, np.ndarray]:
         ({**TEST, "labels": NAMES[LABELS]}, r"labels and test_labels are texts and numbers: save all as the one or"),
         ({"labels": np.array(["a", ""])[LABELS % 2]}, r"labels holds an empty text: give each image a class"),
         ({"labels": np.array([b"a", b"\xff"])[LABELS % 2]}, r"labels holds bytes that are no UTF-8"),
-        ({**TEST, "labels": NAMES[LABELS], "test_labels": [*"xxxx"]}, r"there is no example to train on of class x: add"),
+        ({**TEST, "labels": NAMES[LABELS], "test_labels": [*"xxxx"]}, r"there is no example to train on of class x"),
         ({"labels": np.eye(4)[LABELS]}, r"labels run up to 3, but there is no example to train on of class 3"),
         ({"labels": LABELS - 1}, r"labels holds -1: number the classes from 0"),
         ({"labels": LABELS * 0}, r"all labels are 0: it takes two classes or more"),

@@ -158,7 +158,7 @@ def test_weights_go_by_the_names_of_classes(weights, names, factors):
 @pytest.mark.parametrize(
     ("weights", "names", "message"),
     [
-        ([1.0, 2.0, 3.0, 4.0], NAMES, r"=\[1.0,2.0,3.0,4.0\]: a list has the order of the classes, here 0, 1, 10, 2; name"),
+        ([1.0, 2.0, 3.0, 4.0], NAMES, r"=\[1.0,2.0,3.0,4.0\]: a list has the order of the classes, here 0, 1, 10"),
         ([1.0, 2.0], [], r"=\[1.0,2.0\]: holds 2 weights, the data has 4 classes; give one for each"),
         ({"owk": 2.0}, ["cat", "dog", "fox", "owl"], r"class_weights.owk=2.0: no such class; did you mean owl?"),
         ({"4": 2.0}, [], r"class_weights.4=2.0: no such class; choose from 0, 1, 2, 3"),
