@@ -69,14 +69,14 @@ class CrossEntropyConfig(LossConfig):
         if self.class_weights is None:
             return self
         counts = class_counts()
-        if self.class_weights == BALANCED:
+        if isinstance(self.class_weights, str):  # balanced
             found = sum(count > 0 for count in counts)
             return replace(self, class_weights=[sum(counts) / (found * count) if count else 0.0 for count in counts])
         if isinstance(self.class_weights, dict):
             names = class_names or [str(number) for number in range(len(counts))]
             return replace(self, class_weights=_in_order(self.class_weights, names))
         if class_names:
-            named: dict[str, float] = dict(zip(class_names[:SHOWN], self.class_weights, strict=False))
+            named = dict(zip(class_names[:SHOWN], self.class_weights, strict=False))
             raise ConfigError(
                 f"loss.class_weights={show(self.class_weights)}: a list has the order of the classes, here "
                 f"{', '.join(class_names[:SHOWN])}{', ...' if len(class_names) > SHOWN else ''}; name the classes, as "

@@ -71,14 +71,58 @@ def test_index_is_renewed_for_changed_shards_only(make_shards: MakeShards, monke
     assert walked == names(paths[1:])
 
 
+def index_file(paths: list[Path]) -> Path:
+    (place,) = paths[0].parent.glob(".accumtrain_index_*")
+    return place
+
+
 @pytest.mark.parametrize("damage", [b"", b"PK\x03\x04", b"garbage"])
 def test_damaged_index_is_replaced(make_shards: MakeShards, damage: bytes) -> None:
     paths = make_shards("train")
     before = index_shards(names(paths))
-    (place,) = paths[0].parent.glob(".accumtrain_index_*")
-    place.write_bytes(damage)
+    index_file(paths).write_bytes(damage)
     assert [starts.tolist() for starts in index_shards(names(paths))] == [starts.tolist() for starts in before]
-    assert place.stat().st_size > 100
+    assert index_file(paths).stat().st_size > 100
+
+
+@pytest.mark.parametrize("flips", [50, pytest.param(650, marks=pytest.mark.slow)])
+def test_a_flipped_bit_of_the_index_changes_nothing(
+    make_shards: MakeShards, monkeypatch: pytest.MonkeyPatch, flips: int
+) -> None:
+    paths = make_shards("train")
+    before = [starts.tolist() for starts in index_shards(names(paths))]
+    content, draw = index_file(paths).read_bytes(), np.random.default_rng(0)
+    walked, walk = [], record_index._walk
+    monkeypatch.setattr(record_index, "_walk", lambda path, size: walked.append(path) or walk(path, size))
+    for bit in draw.choice(len(content) * 8, flips, replace=False).tolist():
+        damaged = bytearray(content)
+        damaged[bit // 8] ^= 1 << bit % 8
+        index_file(paths).write_bytes(damaged)
+        assert [starts.tolist() for starts in index_shards(names(paths))] == before
+        assert index_file(paths).read_bytes() == content, "it is written again"
+    assert walked == names(paths) * flips
+
+
+def test_an_index_that_is_no_file_is_not_read(make_shards: MakeShards) -> None:
+    paths = make_shards("train")
+    before = index_shards(names(paths))
+    index_file(paths).unlink()
+    os.mkfifo(paths[0].parent / record_index._places(names(paths))[0].name)  # reading it would hang
+    assert [starts.tolist() for starts in index_shards(names(paths))] == [starts.tolist() for starts in before]
+
+
+@pytest.mark.parametrize("place", [0, 1, -1])
+def test_positions_that_can_not_be_those_of_a_shard_are_not_believed(
+    make_shards: MakeShards, monkeypatch: pytest.MonkeyPatch, place: int
+) -> None:
+    """Not even if the file is whole, as that of another program may be."""
+    paths = make_shards("train", (4,))
+    (starts,) = index_shards(names(paths))
+    wrong = starts.copy()
+    wrong[place] += starts[1]  # no record, or one beyond the file
+    stamps = {str(path): record_index._stamp(str(path)) for path in paths}
+    record_index._save(stamps, dict(zip(stamps, [wrong], strict=True)))
+    np.testing.assert_array_equal(index_shards(names(paths))[0], starts)
 
 
 def test_index_goes_to_the_cache_where_data_is_read_only(
@@ -94,7 +138,7 @@ def test_index_goes_to_the_cache_where_data_is_read_only(
 
     monkeypatch.setattr(record_index.tempfile, "TemporaryDirectory", refuse)
     index_shards(names(paths))
-    assert len(list((cache_home / "accumtrain").glob("index_*.npz"))) == 1
+    assert len(list((cache_home / "accumtrain").glob("index_*"))) == 1
     assert not list(paths[0].parent.glob(".accumtrain_index_*"))
     monkeypatch.setattr(record_index, "_walk", None)
     assert len(index_shards(names(paths))) == 3
@@ -113,19 +157,21 @@ def test_index_of_another_user_in_a_shared_folder_stays(
 
     monkeypatch.setattr(Path, "replace", refuse)
     assert len(index_shards(names(paths))) == 3
-    assert len(list((cache_home / "accumtrain").glob("index_*.npz"))) == 1
+    assert len(list((cache_home / "accumtrain").glob("index_*"))) == 1
     assert not list(paths[0].parent.glob(".accumtrain_index_*"))
 
 
 def test_index_that_does_not_fit_on_the_disk_leaves_nothing(
     make_shards: MakeShards, cache_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(file: Path, **arrays: object) -> None:
-        file.write_bytes(b"half")
+    write = Path.write_bytes
+
+    def full(file: Path, content: bytes) -> int:
+        write(file, content[:4])
         raise OSError(errno.ENOSPC, "No space left on device")
 
     paths = make_shards("train")
-    monkeypatch.setattr(record_index.np, "savez", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
     assert len(index_shards(names(paths))) == 3
     assert not list(paths[0].parent.glob(".accumtrain_index_*"))
     assert not list((cache_home / "accumtrain").iterdir())
