@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import unicodedata
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -95,7 +96,7 @@ class RecordSplit(EncodedSplit):
             raise BadExample(
                 self.name(index),
                 f"has no single bytes_list value called {self._image_feature!r}",
-                _choose("data.image_feature", features),
+                _choose("data.image_feature", features, features),
             )
         return values[0] if self._raw_shape is None else self._encoded(index, values[0], self._raw_shape)
 
@@ -117,9 +118,10 @@ class RecordSplit(EncodedSplit):
                 return self._number_of(values)
             label = values[0] if len(values) == 1 and isinstance(values[0], int) else self._number_in(values)
         except BadLabels as bad:
-            another = _choose("data.label_feature", features)
             reason = f"has a label {self._label_feature!r} that {bad.reason}"
-            raise BadExample(self.name(index), reason, f"{bad.remedy}; or {another}") from bad
+            others = features.keys() - {self._image_feature, self._label_feature}
+            another = "; or " + _choose("data.label_feature", features, others) if others else ""
+            raise BadExample(self.name(index), reason, f"{bad.remedy}{another}") from bad
         if not 0 <= label < self._num_classes:
             raise BadExample(self.name(index), f"has label {label}, {self._rule}", self._remedy)
         return label
@@ -148,10 +150,10 @@ class RecordSplit(EncodedSplit):
         kind = features[feature].WhichOneof("kind") if feature in features else None
         values = getattr(features[feature], kind).value if kind else []
         if not values:
-            raise BadExample(self.name(index), f"has no value called {feature!r}", _choose(key, features))
+            raise BadExample(self.name(index), f"has no value called {feature!r}", _choose(key, features, features))
         return values
 
 
-def _choose(key: str, features: Any) -> str:
-    kinds = ", ".join(f"{known} ({features[known].WhichOneof('kind')})" for known in sorted(features))
+def _choose(key: str, features: Any, names: Iterable[str]) -> str:
+    kinds = ", ".join(f"{name} ({features[name].WhichOneof('kind')})" for name in sorted(names))
     return f"set {key} to one of its features: {kinds}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Annotated, ClassVar
@@ -128,7 +129,7 @@ class RecordsConfig(DataConfig):
 
     def check(self) -> None:
         super().check()
-        names = len(set(self.class_names))
+        names = len({unicodedata.normalize("NFC", name) for name in self.class_names})
         if self.class_names and names != self.num_classes:
             raise ConfigError(
                 f"data.class_names={show(self.class_names)}: names {names} classes, and "

@@ -206,7 +206,7 @@ ROWS = {
     "label is a picture": Row(
         records,
         (*TFRECORD, FEATURES[0], "data.label_feature=image"),
-        r"or set (data\.label_feature) to one of its features: .*, (\w+) \(int64_list",
+        r"or set (data\.label_feature) to one of its features: (\w+) \(int64_list",
         ("data.label_feature=label",),
     ),
     "text": Row(
