@@ -275,7 +275,7 @@ ROWS = {
     ),
     "large": Row(files, (*FOLDER, "data.max_pixels=35"), f"or set {OVERRIDE}, or set data.on_error"),
 }
-FAST = ("texts as objects", "two scales", "0 and 1", "text", "half a class", "raw pixels", "only GIFs")
+FAST = ("texts as objects", "two scales", "text", "raw pixels")
 
 
 def read(compose: Compose, arguments: tuple[str, ...]) -> None:
