@@ -116,7 +116,7 @@ def _keys_of_kind(value: Any, group: str) -> type[Choice]:
 
 
 def _value(hint: Any, value: Any, key: str, rules: Sequence[Constraint] = ()) -> Any:
-    """`value` as the type `hint`: a scalar, a union of scalars, list[scalar] or dict[str, Any]. 4.0 becomes an int.
+    """`value` as the type `hint`: a scalar, list[scalar], dict[str, scalar or Any], or a union. 4.0 becomes an int.
 
     `rules` that allow only some texts say what to write in the place of a value of another type.
     """
@@ -125,8 +125,13 @@ def _value(hint: Any, value: Any, key: str, rules: Sequence[Constraint] = ()) ->
         if typing.get_origin(option) is list and isinstance(value, list):
             (item,) = typing.get_args(option)
             return [_value(item, each, f"{key}[{place}]") for place, each in enumerate(value)]
-        if typing.get_origin(option) is dict and (value is None or isinstance(value, Mapping)):
-            return dict(value or {})  # null in YAML is {} here: Hydra can replace null by a mapping, but not extend {}
+        if typing.get_origin(option) is dict and isinstance(value, Mapping):
+            _, item = typing.get_args(option)
+            if item is Any:
+                return dict(value)
+            return {show(name): _value(item, each, f"{key}.{show(name)}") for name, each in value.items()}
+        if typing.get_origin(option) is dict and value is None and type(None) not in options:
+            return {}  # Hydra can replace null in YAML by a mapping, but not extend {}
         if option is float and type(value) in (int, float):
             if not abs(value) <= sys.float_info.max:  # nan fails too
                 raise ConfigError(f"{key}={show(value)}: must be a finite number")

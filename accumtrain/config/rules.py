@@ -17,6 +17,7 @@ from accumtrain.config.schema import Config
 from accumtrain.errors import ConfigError
 from accumtrain.kinds.groups import GROUPS
 from accumtrain.kinds.jobs import JOBS, Job
+from accumtrain.kinds.losses import BALANCED, CrossEntropyConfig
 from accumtrain.kinds.table import Choice
 from accumtrain.kinds.trackers import NONE, TRACKERS
 from accumtrain.kinds.values import Constraint, check_size, constraints_of, show, suggest
@@ -53,6 +54,7 @@ def check(config: Config) -> None:
             f"model.weights={config.model.weights}: {config.optim.label} computes weights anew from the gradients, so "
             "its first update would lose what is loaded; choose another optimizer, such as optim=adam"
         )
+    _check_balance(config)
     _check_workers(config)
     _check_run_name(config.run.name)
     if config.job == "train":
@@ -91,6 +93,15 @@ def _numbers(value: Any, where: str = "") -> Iterator[tuple[str, int | float]]:
                 yield from _numbers(item, f"{where}[{place}]")
         case int() | float() if not isinstance(value, bool):
             yield where, value
+
+
+def _check_balance(config: Config) -> None:
+    loss = config.loss
+    if isinstance(loss, CrossEntropyConfig) and loss.class_weights == BALANCED == config.data.sampling:
+        raise ConfigError(
+            "loss.class_weights=balanced and data.sampling=balanced: each alone makes up for rare classes, both "
+            "together make them count twice; leave one of the two out"
+        )
 
 
 def _check_workers(config: Config) -> None:

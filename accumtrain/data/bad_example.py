@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from accumtrain.errors import DataError
 
-_REMEDY = "replace or remove it, or set data.on_error=skip to go on without it"
-
 
 class BadExample(DataError):
     """An example that can't be used.
@@ -13,15 +11,16 @@ class BadExample(DataError):
     Attributes:
         name: A file, or a record of a file.
         reason: What is wrong with it, to be read after its name.
+        remedy: What to do about it.
     """
 
-    def __init__(self, name: str, reason: str, remedy: str) -> None:
-        super().__init__(f"{name} {reason}: {remedy}")
-        self.name, self.reason = name, reason
+    def __init__(self, name: str, reason: str, remedy: str, otherwise: str = "") -> None:
+        super().__init__(f"{name} {reason}: {remedy}{otherwise}")
+        self.name, self.reason, self.remedy = name, reason, remedy
 
 
 class UnreadableExample(BadExample):
     """An example that can't be read or decoded. data.on_error=skip goes on without it."""
 
-    def __init__(self, name: str, reason: str, remedy: str = _REMEDY) -> None:
-        super().__init__(name, reason, remedy)
+    def __init__(self, name: str, reason: str, remedy: str = "replace or remove it") -> None:
+        super().__init__(name, reason, remedy, ", or set data.on_error=skip to go on without it")

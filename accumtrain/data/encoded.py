@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from accumtrain.data.bad_example import BadExample, UnreadableExample
-from accumtrain.data.image_header import fault_in
+from accumtrain.data.image_header import FORMATS, fault_in
 from accumtrain.data.images import decode, limited, size_of
 from accumtrain.data.source import ArraySplit, Split
 from accumtrain.errors import DataError
@@ -38,7 +38,10 @@ class EncodedSplit(Split):
     Attributes:
         skips: Whether examples that can't be read or decoded are left out (data.on_error=skip).
         failure: The error that a read has raised in a graph, if it is known.
+        undecodable: What to do about what is no image.
     """
+
+    undecodable = f"replace it by a {FORMATS}, or remove it"
 
     def __init__(self, size: int, image_shape: tuple[int, int, int] | None, channels: int, config: DataConfig) -> None:
         self.size = size
@@ -89,14 +92,13 @@ class EncodedSplit(Split):
                 raise UnreadableExample(
                     name,
                     f"is {width} x {height} pixels, more than data.max_pixels={self._max_pixels}",
-                    f"make it smaller, or set data.max_pixels={height * width}, or data.on_error=skip to go on "
-                    "without it",
+                    f"make it smaller, or set data.max_pixels={height * width}",
                 )
             orientation = self.orientation(tf.constant(index, tf.int64))
             shape = tuple(decode(tf.constant(image), self.channels, orientation).shape)
         except (tf.errors.InvalidArgumentError, ValueError) as error:
             reason = fault_in(image) or f"can't be decoded as an image ({len(image)} bytes)"
-            raise UnreadableExample(name, reason) from error
+            raise UnreadableExample(name, reason, self.undecodable) from error
         if self.image_shape not in (None, shape):
             raise BadExample(
                 name,
@@ -142,7 +144,9 @@ class EncodedSplit(Split):
 
     def _none_left(self) -> DataError:
         first = self.skipped[0]
-        return DataError(f"none of {self.size} examples can be used, the first: {first}")
+        return DataError(
+            f"none of {self.size} examples can be used, the first: {first.name} {first.reason}: {first.remedy}"
+        )
 
     def inspect_recent(self) -> None:
         """Inspects the examples read last, one of which must have caused an input error. Raises DataError."""

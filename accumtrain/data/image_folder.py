@@ -55,7 +55,7 @@ class FolderSplit(EncodedSplit):
     def stored(self, index: int) -> tuple[bytes, int]:
         file = self.files[index]
         if fault := fault_of_image(file):
-            raise UnreadableExample(str(file), fault)
+            raise UnreadableExample(str(file), fault, self.undecodable)
         try:
             return file.read_bytes(), self.labels[index]
         except OSError as error:

@@ -47,7 +47,8 @@ def named_images(text: str) -> NamedImages:
             named.files.append(place)
     named.files, named.ignored = ([*dict.fromkeys(found)] for found in (named.files, named.ignored))
     if not named.files:
-        raise DataError(f"predict.input={text}: holds no image; their names end in {', '.join(IMAGE_SUFFIXES)}")
+        endings = ", ".join(IMAGE_SUFFIXES)
+        raise DataError(f"predict.input={text}: holds no image; save some as files whose names end in {endings}")
     for file in named.files:
         check_name(file)
     return named

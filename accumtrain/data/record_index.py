@@ -2,24 +2,27 @@
 
 A TFRecord file is a chain of records (record_format.py). Record k is found only by walking there from the start, so
 this is done once. The index is stored beside the shards, or in the
-user's cache directory if that is not writable. It is renewed for shards whose size or time of change differs.
+user's cache directory if that is not writable. It is renewed for shards whose size or time of change differs, and
+where the file is damaged: it begins with a hash of all that follows.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import tempfile
-import zipfile
 from pathlib import Path
 
 import numpy as np
 
 from accumtrain.data.byte_ranges import ByteRanges, is_remote, size_and_time
+from accumtrain.data.local_files import fault_of
 from accumtrain.data.record_format import FOOTER_BYTES, HEADER_BYTES, length_of
 from accumtrain.errors import DataError
 from accumtrain.process.user_cache import user_cache
 
 _GZIP = b"\x1f\x8b"
+_HASH_BYTES = hashlib.sha256().digest_size
 
 # Size in bytes and time of change in nanoseconds: a shard with the same stamp has not changed.
 Stamp = tuple[int, int]
@@ -76,39 +79,59 @@ def _places(paths: list[str]) -> list[Path]:
     """Where the index of these shards may be stored, the preferred place first."""
     digest = hashlib.sha256("\n".join(paths).encode()).hexdigest()[:16]
     beside = [] if is_remote(paths[0]) else [Path(paths[0]).parent]
-    cached = [cache / f"index_{digest}.npz"] if (cache := user_cache()) else []
-    return [*(folder / f".accumtrain_index_{digest}.npz" for folder in beside), *cached]
+    cached = [cache / f"index_{digest}"] if (cache := user_cache()) else []
+    return [*(folder / f".accumtrain_index_{digest}" for folder in beside), *cached]
 
 
 def _load(stamps: dict[str, Stamp]) -> dict[str, np.ndarray]:
     """The entries of shards that have not changed since they were indexed."""
     found: dict[str, np.ndarray] = {}
     for place in _places(list(stamps)):
-        try:
-            with place.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-                pieces = np.split(file["starts"], np.cumsum(file["counts"])[:-1])
-                then = file["stamps"].tolist()
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
-            continue  # absent or damaged: it is only a cache
-        for (path, now), piece, stamp in zip(stamps.items(), pieces, then, strict=False):
-            if tuple(stamp) == now:
-                found.setdefault(path, piece)
+        content = _undamaged(place)
+        if content is None:
+            continue
+        with np.load(io.BytesIO(content), allow_pickle=False) as file:
+            pieces = np.split(file["starts"], np.cumsum(file["counts"])[:-1])
+            then = file["stamps"].tolist()
+        for (path, now), starts, stamp in zip(stamps.items(), pieces, then, strict=True):
+            if tuple(stamp) == now and _may_be(starts, size=now[0]):
+                found.setdefault(path, starts)
     return found
+
+
+def _undamaged(place: Path) -> bytes | None:
+    """The arrays of an index file; None if it is absent or damaged, as it is only a cache."""
+    if fault_of(place):
+        return None
+    try:
+        content = place.read_bytes()
+    except OSError:
+        return None
+    stored, content = content[:_HASH_BYTES], content[_HASH_BYTES:]
+    return content if hashlib.sha256(content).digest() == stored else None
+
+
+def _may_be(starts: np.ndarray, size: int) -> bool:
+    """Whether these may be the positions of all records of a file of `size` bytes."""
+    return bool(starts[0] == 0 and starts[-1] == size and (np.diff(starts) >= HEADER_BYTES + FOOTER_BYTES).all())
 
 
 def _save(stamps: dict[str, Stamp], index: dict[str, np.ndarray]) -> None:
     counts = [len(starts) for starts in index.values()]
+    arrays = io.BytesIO()
+    np.savez(
+        arrays,
+        stamps=np.array(list(stamps.values()), np.int64),  # [shards, 2]
+        counts=np.array(counts, np.int64),  # [shards]
+        starts=np.concatenate(list(index.values())),
+    )
+    content = arrays.getvalue()
     for place in _places(list(stamps)):
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=place.parent, prefix=place.name) as folder:
                 partial = Path(folder) / place.name  # which others may read, as a temporary file's owner alone may
-                np.savez(
-                    partial,
-                    stamps=np.array(list(stamps.values()), np.int64),  # [shards, 2]
-                    counts=np.array(counts, np.int64),  # [shards]
-                    starts=np.concatenate(list(index.values())),
-                )
+                partial.write_bytes(hashlib.sha256(content).digest() + content)
                 partial.replace(place)
         except OSError:
             continue  # not writable, or another user's in a shared folder: the next place, or no index is kept

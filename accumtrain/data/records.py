@@ -1,7 +1,10 @@
-"""Examples stored as tf.train.Example records with an encoded image and an integer label."""
+"""Examples stored as tf.train.Example records with an encoded image, or its pixels, and a label."""
 
 from __future__ import annotations
 
+import math
+import unicodedata
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -10,9 +13,11 @@ from google.protobuf.message import DecodeError
 
 from accumtrain.data.bad_example import BadExample, UnreadableExample
 from accumtrain.data.encoded import EncodedSplit
+from accumtrain.data.given_labels import BadLabels, class_numbers, class_texts
 from accumtrain.data.shards import Shards
 from accumtrain.errors import DataError
-from accumtrain.kinds.sources import TfdsConfig, TfrecordConfig
+from accumtrain.kinds.sources import RecordsConfig
+from accumtrain.kinds.values import show, suggest
 
 _NO_EXAMPLE = "is no tf.train.Example"
 _NOTHING = b"", 0  # in the place of an example that is left out: it can't be decoded
@@ -24,17 +29,21 @@ class RecordSplit(EncodedSplit):
     def __init__(
         self,
         shards: Shards,
-        config: TfdsConfig | TfrecordConfig,
+        config: RecordsConfig,
         *,
         num_classes: int,
         image_shape: tuple[int, int, int] | None,
         channels: int,
+        raw_shape: list[int] | None = None,
     ) -> None:
+        """`raw_shape` is that of images that are stored as their pixels, uint8; None where they are encoded."""
         super().__init__(len(shards), image_shape, channels, config)
         self.shards = shards
         self._image_feature = config.image_feature
         self._label_feature = config.label_feature
         self._num_classes = num_classes
+        self._numbers = {unicodedata.normalize("NFC", name): place for place, name in enumerate(config.class_names)}
+        self._raw_shape = raw_shape
         self._rule, self._remedy = config.about_labels(num_classes)
 
     def read(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -79,19 +88,72 @@ class RecordSplit(EncodedSplit):
             raise UnreadableExample(self.name(index), _NO_EXAMPLE) from error
         if not features:
             raise UnreadableExample(self.name(index), _NO_EXAMPLE)
-        image = self._one_value(index, features, self._image_feature, "bytes_list", "data.image_feature")
-        label = self._one_value(index, features, self._label_feature, "int64_list", "data.label_feature")
-        if not 0 <= label < self._num_classes:
-            raise BadExample(self.name(index), f"has label {label}, {self._rule}", self._remedy)
-        return image, label
+        return self._image(index, features), self._label(index, features)
 
-    def _one_value(self, index: int, features: Any, feature: str, kind: str, key: str) -> Any:
-        values: Any = getattr(features[feature], kind).value if feature in features else []
-        if len(values) != 1:
-            kinds = ", ".join(f"{known} ({features[known].WhichOneof('kind')})" for known in sorted(features))
+    def _image(self, index: int, features: Any) -> bytes:
+        values = self._values(index, features, self._image_feature, "data.image_feature")
+        if len(values) != 1 or not isinstance(values[0], bytes):
             raise BadExample(
                 self.name(index),
-                f"has no single {kind} value called {feature!r}",
-                f"set {key} to one of its features: {kinds}",
+                f"has no single bytes_list value called {self._image_feature!r}",
+                _choose("data.image_feature", features, features),
             )
-        return values[0]
+        return values[0] if self._raw_shape is None else self._encoded(index, values[0], self._raw_shape)
+
+    def _encoded(self, index: int, pixels: bytes, shape: list[int]) -> bytes:
+        """The pixels as a PNG, which the pipeline decodes as others."""
+        if len(pixels) != math.prod(shape):
+            raise BadExample(
+                self.name(index),
+                f"holds {len(pixels)} bytes of pixels, and data.raw_shape={show(shape)} takes {math.prod(shape)}",
+                "correct data.raw_shape, or leave it out for images of a file format",
+            )
+        encoded: bytes = tf.io.encode_png(np.frombuffer(pixels, np.uint8).reshape(shape), compression=0).numpy()
+        return encoded
+
+    def _label(self, index: int, features: Any) -> int:
+        values = self._values(index, features, self._label_feature, "data.label_feature")
+        try:
+            if isinstance(values[0], bytes):
+                return self._number_of(values)
+            label = values[0] if len(values) == 1 and isinstance(values[0], int) else self._number_in(values)
+        except BadLabels as bad:
+            reason = f"has a label {self._label_feature!r} that {bad.reason}"
+            others = features.keys() - {self._image_feature, self._label_feature}
+            another = "; or " + _choose("data.label_feature", features, others) if others else ""
+            raise BadExample(self.name(index), reason, f"{bad.remedy}{another}") from bad
+        if not 0 <= label < self._num_classes:
+            raise BadExample(self.name(index), f"has label {label}, {self._rule}", self._remedy)
+        return label
+
+    def _number_in(self, values: Any) -> int:
+        """The class that a float or one-hot numbers tell."""
+        if len(values) not in (1, self._num_classes):
+            raise BadLabels(
+                f"holds {len(values)} numbers", f"give one for each of data.num_classes={self._num_classes}"
+            )
+        return int(class_numbers(np.array([values]))[0])
+
+    def _number_of(self, texts: Any) -> int:
+        """The class that a text names."""
+        if len(texts) != 1:
+            raise BadLabels(f"holds {len(texts)} texts", "an image has one class here, so give one text")
+        text = str(class_texts(np.array(texts))[0])
+        if not self._numbers:
+            remedy = f"say which classes there are in their order, as in data.class_names=[{text},...]"
+            raise BadLabels(f"is the text {text!r}", remedy)
+        if text not in self._numbers:
+            raise BadLabels(f"is the text {text!r}, none of data.class_names", suggest(text, self._numbers))
+        return self._numbers[text]
+
+    def _values(self, index: int, features: Any, feature: str, key: str) -> Any:
+        kind = features[feature].WhichOneof("kind") if feature in features else None
+        values = getattr(features[feature], kind).value if kind else []
+        if not values:
+            raise BadExample(self.name(index), f"has no value called {feature!r}", _choose(key, features, features))
+        return values
+
+
+def _choose(key: str, features: Any, names: Iterable[str]) -> str:
+    kinds = ", ".join(f"{name} ({features[name].WhichOneof('kind')})" for name in sorted(names))
+    return f"set {key} to one of its features: {kinds}"

@@ -18,7 +18,7 @@ from accumtrain.data.record_format import check_speed, payload_of
 from accumtrain.data.record_index import index_shards
 from accumtrain.errors import DataError
 
-_COPY = "copy or prepare the file again, or set data.on_error=skip to go on without it"
+_COPY = "copy or prepare the file again"
 
 
 @dataclass(frozen=True)

@@ -159,6 +159,11 @@ class Data:
         return f"{self.sizes} images, {shape}, {self.num_classes} classes"
 
     @property
+    def classes(self) -> list[str]:
+        """A name for each class: its number if it has none."""
+        return self.class_names or [str(number) for number in range(self.num_classes)]
+
+    @property
     def splits(self) -> dict[str, Split]:
         """The splits by name: train, and val or test or both."""
         return _splits(self)

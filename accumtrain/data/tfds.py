@@ -25,9 +25,9 @@ def open_tfds(config: TfdsConfig, seed: int) -> Source:
             splits and features.
     """
     builder = _prepared_builder(config)
-    image, label = _features(config, dict(builder.info.features.items()))
-    train = _open(config, builder, "data.train_split", config.train_split, image, label.num_classes)
-    test = _open(config, builder, "data.test_split", config.test_split, image, label.num_classes)
+    image, num_classes, class_names = _features(config, dict(builder.info.features.items()))
+    train = _open(config, builder, "data.train_split", config.train_split, image, num_classes)
+    test = _open(config, builder, "data.test_split", config.test_split, image, num_classes)
     if train.image_shape is None and config.image_size is None:
         train.image_shape = test.image_shape = train.inspect_first().shape
     fingerprint = {
@@ -35,7 +35,7 @@ def open_tfds(config: TfdsConfig, seed: int) -> Source:
         "data.train.shards": train.shards.digest(),
         "data.test.shards": test.shards.digest(),
     }
-    return Source(train, test, label.num_classes, class_names=_class_names(label), fingerprint=fingerprint)
+    return Source(train, test, num_classes, class_names=class_names, fingerprint=fingerprint)
 
 
 def _prepared_builder(config: TfdsConfig) -> Any:
@@ -57,24 +57,39 @@ def _prepared_builder(config: TfdsConfig) -> Any:
         ) from error
 
 
-def _features(config: TfdsConfig, features: dict[str, Any]) -> tuple[Any, Any]:
+def _features(config: TfdsConfig, features: dict[str, Any]) -> tuple[Any, int, list[str]]:
+    """The feature of the image, the number of classes, and their names; empty without names."""
     import tensorflow_datasets as tfds
 
-    required = (
-        ("data.image_feature", config.image_feature, tfds.features.Image),
-        ("data.label_feature", config.label_feature, tfds.features.ClassLabel),
-    )
-    for key, name, kind in required:
-        if not isinstance(features.get(name), kind):
-            fitting = [known for known, feature in features.items() if isinstance(feature, kind)]
-            raise DataError(
-                f"{config.name} has no {kind.__name__} called {key}={name}: "
-                + (f"set it to one of {', '.join(fitting)}" if fitting else f"it has no {kind.__name__} at all")
-            )
-    image, label = features[config.image_feature], features[config.label_feature]
+    image, label = features.get(config.image_feature), features.get(config.label_feature)
+    if not isinstance(image, tfds.features.Image):
+        remedy = _set_to(features, tfds.features.Image) or "it has no Image at all"
+        raise DataError(f"{config.name} has no Image called data.image_feature={config.image_feature}: {remedy}")
     if image.dtype != np.uint8:
         raise DataError(f"{config.name} has images of {np.dtype(image.dtype).name}: only 8 bits a channel can be read")
-    return image, label
+    known = label.num_classes if isinstance(label, tfds.features.ClassLabel) else None
+    count = known or config.num_classes
+    if known and config.num_classes not in (None, known):
+        raise DataError(
+            f"data.num_classes={config.num_classes}: the ClassLabel {config.label_feature} of {config.name} has "
+            f"{known} classes; leave it out"
+        )
+    if label is None or count is None:
+        others = ", ".join(f"{name} ({type(each).__name__})" for name, each in features.items() if each is not image)
+        raise DataError(
+            f"{config.name} has no ClassLabel called data.label_feature={config.label_feature}: "
+            + (
+                _set_to(features, tfds.features.ClassLabel)
+                or f"set it to one of {others}, and data.num_classes=<number>"
+            )
+        )
+    return image, count, config.class_names or (_class_names(label) if known else [])
+
+
+def _set_to(features: dict[str, Any], kind: type) -> str:
+    """The remedy for a feature of another kind; empty if there is none."""
+    fitting = [name for name, feature in features.items() if isinstance(feature, kind)]
+    return f"set it to one of {', '.join(fitting)}" if fitting else ""
 
 
 def _class_names(label: Any) -> list[str]:

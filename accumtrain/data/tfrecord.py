@@ -31,7 +31,7 @@ def open_tfrecord(config: TfrecordConfig, seed: int) -> Source:
         train.image_shape = test.image_shape = first.shape
     test.inspect_first()
     fingerprint = {"data.train.shards": train.shards.digest(), "data.test.shards": test.shards.digest()}
-    return Source(train, test, config.num_classes, fingerprint=fingerprint)
+    return Source(train, test, config.num_classes, class_names=config.class_names, fingerprint=fingerprint)
 
 
 def _open(config: TfrecordConfig, key: str, pattern: str) -> RecordSplit:
@@ -41,7 +41,17 @@ def _open(config: TfrecordConfig, key: str, pattern: str) -> RecordSplit:
     shards = TfrecordShards([ShardRange(path) for path in paths])
     if len(shards) == 0:
         raise DataError(f"{key}={pattern} matches {len(paths)} file(s) without a single record")
-    return RecordSplit(shards, config, num_classes=config.num_classes, image_shape=None, channels=_CHANNELS)
+    split = RecordSplit(
+        shards,
+        config,
+        num_classes=config.num_classes,
+        image_shape=None,
+        channels=_CHANNELS,
+        raw_shape=config.raw_shape,
+    )
+    if config.raw_shape is None:
+        split.undecodable += ", or set data.raw_shape=[height,width,channels] if these are pixels"
+    return split
 
 
 def _matching(pattern: str) -> list[str]:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import tensorflow as tf
 
 from accumtrain.backprop.model import Model
 from accumtrain.config.schema import Config
-from accumtrain.data.labels import class_counts
 from accumtrain.data.source import Data
 from accumtrain.engine.ema import MovingAverage
 from accumtrain.engine.loss import build_loss, build_metrics
 from accumtrain.engine.loss_scale import LossScale
+from accumtrain.engine.training_loss import training_loss
 from accumtrain.engine.window import Window
 from accumtrain.models.build_model import build_model
 from accumtrain.models.path_patterns import rate_factors
@@ -73,7 +71,7 @@ def build_window(
         return Window(
             model,
             optimizer,
-            loss=build_loss(config.loss.for_training(partial(class_counts, data.train, data.num_classes))),
+            loss=build_loss(training_loss(config, data)),
             metrics=build_metrics(config.loss),
             schedule=build_schedule(config.schedule, total_steps),
             clip_norm=config.optim.clip_norm,

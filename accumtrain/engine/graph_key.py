@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -10,9 +9,9 @@ import tensorflow as tf
 from accumtrain.backprop.target import on_cpu
 from accumtrain.config.convert import to_mapping
 from accumtrain.config.schema import Config
-from accumtrain.data.labels import class_counts
 from accumtrain.data.source import Data
 from accumtrain.devices.found import Devices
+from accumtrain.engine.training_loss import training_loss
 from accumtrain.process.environment import kernel_settings
 from accumtrain.process.own_source import source_digest
 from accumtrain.process.processor import cpu
@@ -38,10 +37,9 @@ def may_be_kept(config: Config, devices: Devices) -> bool:
 def graph_key(config: Config, data: Data, total_steps: int) -> dict[str, Any]:
     """All that the graphs of a run depend on, but for its variables: configuration, data, software, machine."""
     traced = {name: value for name, value in to_mapping(config).items() if name not in NOT_TRACED}
-    loss = config.loss.for_training(partial(class_counts, data.train, data.num_classes))
     return {
         "config": traced,
-        "loss": vars(loss),  # with weights that may come from the labels
+        "loss": vars(training_loss(config, data)),  # with weights that may come from the labels
         "seed": config.run.seed,
         "rollback": config.run.on_nonfinite,  # which gives the rate a factor
         "total_steps": total_steps,

@@ -31,7 +31,7 @@ def run(config: Config) -> dict[str, Any]:
     for name, split in splits.items():
         with counting(f"reading {name}", split.size) as report:
             censuses[name] = take_census(split, name, data.num_classes, report)
-    classes = data.class_names or [str(label) for label in range(data.num_classes)]
+    classes = data.classes
     bad = _bad(censuses)
     result = {
         "status": "bad" if bad else "completed",

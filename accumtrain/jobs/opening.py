@@ -6,15 +6,18 @@ import tensorflow as tf
 
 from accumtrain.config.arithmetic import Epochs, micro_batch_size
 from accumtrain.config.schema import Config
-from accumtrain.console import banner, format_bytes, say, warn
+from accumtrain.console import banner, format_bytes, say, table, warn
+from accumtrain.data.labels import class_counts
 from accumtrain.data.source import Data
 from accumtrain.devices.found import Devices
 from accumtrain.engine.memory_meter import state_bytes
+from accumtrain.engine.training_loss import training_loss
 from accumtrain.engine.window import Window
 from accumtrain.jobs.reversal import compares
 from accumtrain.kinds.model_keys import REVERSE
 from accumtrain.runs.run import Run
 
+SHOWN = 20  # classes whose weight is printed
 STATE = {
     "weights": "weights",
     "gradients": "gradient buffer",
@@ -58,8 +61,23 @@ def show_opening(
     banner(f"accumtrain {config.model.label}", rows)
     for note in [*data.notes, *_too_small(config, data)]:
         say(note)
+    _show_factors(config, data)
     for warning in config.schedule.unreached(total) if devices.chief else ():
         warn(warning)
+
+
+def _show_factors(config: Config, data: Data) -> None:
+    """Prints the factor on the loss of each class, if there are any."""
+    factors = training_loss(config, data).factors
+    if not factors:
+        return
+    counts = class_counts(data.train, data.num_classes)
+    rows = [
+        (name, f"{count:,}", f"{factor:.4g}") for name, count, factor in zip(data.classes, counts, factors, strict=True)
+    ]
+    table("loss.class_weights", ("class", "training images", "weight"), rows[:SHOWN])
+    if len(rows) > SHOWN:
+        say(f"  ... and {len(rows) - SHOWN:,} more")
 
 
 def _counted(count: int, noun: str) -> str:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from accumtrain.backprop.mode import MovingStatistics
 from accumtrain.config.schema import Config
 from accumtrain.console import format_seconds, say, table, warn
+from accumtrain.data.labels import class_counts
+from accumtrain.data.source import Data
 from accumtrain.engine.checkpoint import Checkpoints
 from accumtrain.engine.memory_meter import Meter, activation_bytes, at_peak, state_bytes, tensor_bytes
+from accumtrain.engine.training_loss import training_loss
 from accumtrain.engine.window import Window
 from accumtrain.kinds.losses import CrossEntropyConfig
 from accumtrain.kinds.resnets import NORM_MOMENTUM
@@ -67,9 +72,24 @@ def batch_sizes(config: Config, micro_batch: int, replicas: int) -> dict[str, An
     }
 
 
-def _loss_of_a_guess(config: Config, classes: int) -> float | None:
-    """The cross-entropy of a model that gives each class the same probability; None for another loss."""
-    return math.log(classes) if isinstance(config.loss, CrossEntropyConfig) and classes > 1 else None
+def losses_of_a_guess(config: Config, data: Data) -> dict[str, float]:
+    """The losses of a model that gives each class the same probability, by split; empty where they are not known.
+
+    The factors on the loss of each class, which evaluations leave out, count in that of training.
+    """
+    if not isinstance(config.loss, CrossEntropyConfig) or data.num_classes < 2:
+        return {}
+    guess = math.log(data.num_classes)
+    return {**dict.fromkeys(data.splits, guess), "train": guess * _mean_factor(config, data)}
+
+
+def _mean_factor(config: Config, data: Data) -> float:
+    """Of the classes, each as often as it appears in training."""
+    factors = training_loss(config, data).factors
+    if not factors:
+        return 1.0
+    counts = np.array(class_counts(data.train, data.num_classes))
+    return float(np.average(factors, weights=counts > 0 if data.balanced else counts))
 
 
 def summary_of_the_end(run: Run, done: int) -> dict[str, Any] | None:
@@ -84,12 +104,12 @@ def summary_of_the_end(run: Run, done: int) -> dict[str, Any] | None:
 
 
 def show_closing(
-    summary: dict[str, Any], run: Run, config: Config, classes: int, norms: Sequence[MovingStatistics]
+    summary: dict[str, Any], run: Run, guesses: Mapping[str, float], norms: Sequence[MovingStatistics]
 ) -> None:
     """Prints the table at the end of a run, and a warning if the model has learned nothing.
 
     Args:
-        classes: number of them.
+        guesses: the losses of a model that guesses, by split; empty where they are not known.
         norms: the batch normalisations of the model.
     """
     splits = measured(summary)
@@ -105,25 +125,26 @@ def show_closing(
         + (f", {speed:.0f} examples/s" if speed else "")
         + f"; results in {run.path}"
     )
-    guess = _loss_of_a_guess(config, classes)
-    if guess is not None and summary["epoch"] >= 1:
-        warn_if_no_better_than(guess, summary, norms)
+    if guesses and summary["epoch"] >= 1:
+        warn_if_no_better_than(guesses, summary, norms)
 
 
-def warn_if_no_better_than(guess: float, summary: dict[str, Any], norms: Sequence[MovingStatistics]) -> None:
+def warn_if_no_better_than(
+    guesses: Mapping[str, float], summary: dict[str, Any], norms: Sequence[MovingStatistics]
+) -> None:
     """Says of a loss that is that of a guess what may be the reason."""
     split = watched_split(summary)
     loss, watched = ((summary.get(each) or {}).get("loss") for each in ("train", split))
     if loss is None or watched is None:  # not finite, or not measured
         return
-    if loss > LEARNED * guess:
+    if loss > LEARNED * guesses["train"]:
         warn(
-            f"loss {loss:.4f} is that of a guess ({guess:.4f}), the model has learned nothing: try another optim.lr, "
-            "job=lr suggests one; job=check looks at the data"
+            f"loss {loss:.4f} is that of a guess ({guesses['train']:.4f}), the model has learned nothing: try "
+            "another optim.lr, job=lr suggests one; job=check looks at the data"
         )
-    elif watched > LEARNED * guess:
+    elif watched > LEARNED * guesses[split]:
         warn(
-            f"{split} loss {watched:.4f} is no better than a guess ({guess:.4f}), that of training is: "
+            f"{split} loss {watched:.4f} is no better than a guess ({guesses[split]:.4f}), that of training is: "
             + _why_only_training(norms, summary["step"], split)
         )
 

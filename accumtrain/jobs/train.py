@@ -20,7 +20,7 @@ from accumtrain.jobs.place import epochs_of
 from accumtrain.jobs.recovery import out_of_range, remedy
 from accumtrain.jobs.session import SKIPPED, Session
 from accumtrain.jobs.starting import show_start
-from accumtrain.jobs.summary import show_closing, summary_of_the_end
+from accumtrain.jobs.summary import losses_of_a_guess, show_closing, summary_of_the_end
 from accumtrain.jobs.trained import images_of
 from accumtrain.progress import Progress
 from accumtrain.runs.curves import draw_curves
@@ -50,7 +50,7 @@ class Training(Session):
             show_start(self.config, self.started, self.window, self.run_folder.path, writes=self.devices.chief)
         if self._nothing_left() and (summary := summary_of_the_end(self.run_folder, self.done)):
             say(self._why_finished())
-            show_closing(summary, self.run_folder, self.config, self.data.num_classes, self.window.model.norms)
+            self._show_closing(summary)
             return summary if self.devices.chief else None
         self.run_folder.save_config(self.config)
         if self.data.num_classes:  # examples that reach the model as they are given have none that is known here
@@ -99,8 +99,11 @@ class Training(Session):
         if summary is None:
             return None
         draw_curves({self.run_folder.path.name: self.logbook.records}, self.run_folder.path / "results.png")
-        show_closing(summary, self.run_folder, self.config, self.data.num_classes, self.window.model.norms)
+        self._show_closing(summary)
         return summary
+
+    def _show_closing(self, summary: dict[str, Any]) -> None:
+        show_closing(summary, self.run_folder, losses_of_a_guess(self.config, self.data), self.window.model.norms)
 
     def _finished(self) -> bool:
         """Whether all updates are made, or the last evaluations were no better than one before (train.patience)."""

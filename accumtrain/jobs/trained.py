@@ -26,7 +26,7 @@ CLASSES = "data.classes"
 
 def images_of(data: Data) -> Images:
     """What is noted of the images of a data set."""
-    return Images(tuple(data.image_shape), data.class_names or [str(label) for label in range(data.num_classes)])
+    return Images(tuple(data.image_shape), data.classes)
 
 
 def trained_images(config: Config) -> tuple[Images, Mapping[str, Any]]:

@@ -28,6 +28,7 @@ from accumtrain.engine.checks.result import Result
 from accumtrain.engine.checks.stream_check import check_streams
 from accumtrain.engine.checks.window_checks import Accumulated, WindowOfExamples, check_window
 from accumtrain.engine.step import Step
+from accumtrain.engine.training_loss import training_loss
 from accumtrain.engine.window import Window
 from accumtrain.errors import ConfigError, VerificationError
 from accumtrain.jobs.starting import window_with_weights
@@ -191,7 +192,7 @@ def _in_float64(
     if others:
         raise TypeError(f"its variables are {', '.join(sorted(others))}")
     _assign(window, accumulated.weights)
-    results, exact = check_derivative(window, alone, config.loss)
+    results, exact = check_derivative(window, alone, training_loss(config, data))
     _assign(window, accumulated.weights)
     random = is_random(window, alone)
     found = InFloat64(accumulated.gradients, accumulated.statistics)

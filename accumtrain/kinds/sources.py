@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import unicodedata
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Annotated, ClassVar
 
 from accumtrain.errors import ConfigError
 from accumtrain.kinds.table import Choice, Kind, Table, required
-from accumtrain.kinds.values import COUNT, FRACTION, LOCAL_PATH, SHARE, ImageSize, NotEmpty, OneOf, Range, show
+from accumtrain.kinds.values import COUNT, FRACTION, LOCAL_PATH, SHARE, ImageSize, NotEmpty, OneOf, Range, Word, show
 
 CLASSES = Range(2)
 MIX_ALPHA = Range(0, 100)
+SCALE = "must be auto, 1 or 255"
 PATH = NotEmpty("say where the data is, data.path=<value>")
 
 
@@ -111,7 +113,37 @@ class SyntheticConfig(DataConfig):
 
 
 @dataclass(kw_only=True)
-class TfdsConfig(DataConfig):
+class RecordsConfig(DataConfig):
+    """Keys of records.
+
+    `image_feature`: feature that holds the image.
+    `label_feature`: feature that holds the label: a whole number from 0 on, numbers that are one-hot, or a text.
+    `num_classes`: number of classes. null: as many as a ClassLabel of tensorflow-datasets says.
+    `class_names`: the names of the classes in their order; labels that are texts are among them.
+    """
+
+    image_feature: str = "image"
+    label_feature: str = "label"
+    num_classes: Annotated[int | None, CLASSES] = None
+    class_names: list[str] = field(default_factory=list)
+
+    def check(self) -> None:
+        super().check()
+        names = len({unicodedata.normalize("NFC", name) for name in self.class_names})
+        if self.class_names and names != self.num_classes:
+            raise ConfigError(
+                f"data.class_names={show(self.class_names)}: names {names} classes, and "
+                f"data.num_classes={show(self.num_classes)}; set data.num_classes={names}, or name each class once"
+            )
+
+    def about_labels(self, num_classes: int) -> tuple[str, str]:
+        """Which labels there are, and what to do about another one."""
+        rule = f"with data.num_classes={num_classes} labels are 0..{num_classes - 1}"
+        return rule, "correct the one or the other"
+
+
+@dataclass(kw_only=True)
+class TfdsConfig(RecordsConfig):
     """A data set of tensorflow-datasets.
 
     `name`: its name there.
@@ -119,8 +151,6 @@ class TfdsConfig(DataConfig):
     `download`: whether a data set that is not in data.dir is downloaded and prepared there, once.
     `train_split`: split to train on.
     `test_split`: split to test on.
-    `image_feature`: feature that holds the image.
-    `label_feature`: feature that holds the label.
     """
 
     kind: str = "tfds"
@@ -129,12 +159,11 @@ class TfdsConfig(DataConfig):
     download: bool = False
     train_split: str = "train"
     test_split: str = "test"
-    image_feature: str = "image"
-    label_feature: str = "label"
 
     def about_labels(self, num_classes: int) -> tuple[str, str]:
-        """Which labels there are, and what to do about another one, such as -1 in a split without labels."""
-        rule = f"and those of {self.name} are 0..{num_classes - 1}"
+        if self.num_classes is not None:
+            return super().about_labels(num_classes)
+        rule = f"and those of {self.name} are 0..{num_classes - 1}"  # -1 in a split without labels
         return rule, "choose another data.train_split, data.test_split or data.label_feature"
 
     @property
@@ -166,6 +195,7 @@ class NpzConfig(DataConfig):
     """Arrays of one's own in a NumPy file.
 
     `path`: the file.
+    `scale`: the value of white in all arrays of the file, 1 or 255. auto: what their values tell.
     `test_fraction`: share of the images that is held out to test on, if there are no test or val arrays.
     """
 
@@ -173,7 +203,13 @@ class NpzConfig(DataConfig):
 
     kind: str = "npz"
     path: Annotated[str, PATH, LOCAL_PATH] = required("mine.npz")
+    scale: Annotated[int | str, Word("auto", SCALE)] = "auto"
     test_fraction: Annotated[float, Range(0, 1, above=True)] = 0.2
+
+    def check(self) -> None:
+        super().check()
+        if isinstance(self.scale, int) and self.scale not in (1, 255):
+            raise ConfigError(f"data.scale={self.scale}: {SCALE}")
 
     @property
     def label(self) -> str:
@@ -199,14 +235,14 @@ class CifarBinaryConfig(DataConfig):
 
 
 @dataclass(kw_only=True)
-class TfrecordConfig(DataConfig):
+class TfrecordConfig(RecordsConfig):
     """TFRecord files of one's own, of tf.train.Example.
 
     `path`: glob of the files to train on.
     `test_path`: glob of the files to test on.
-    `image_feature`: feature that holds the encoded image.
-    `label_feature`: feature that holds the label, a whole number from 0 on.
     `num_classes`: number of classes.
+    `raw_shape`: [height,width,channels] of images that are pixels of 8 bits, row by row; null: they are files of an
+    image format.
     """
 
     kind: str = "tfrecord"
@@ -217,11 +253,16 @@ class TfrecordConfig(DataConfig):
     image_feature: str = "image/encoded"
     label_feature: str = "image/class/label"
     num_classes: Annotated[int, CLASSES] = required("10")
+    raw_shape: list[int] | None = None
 
-    def about_labels(self, num_classes: int) -> tuple[str, str]:
-        """Which labels there are, and what to do about another one."""
-        rule = f"with data.num_classes={num_classes} labels are 0..{num_classes - 1}"
-        return rule, "correct the one or the other"
+    def check(self) -> None:
+        super().check()
+        shape = self.raw_shape
+        if shape is not None and (len(shape) != 3 or min(shape) < 1 or shape[2] not in (1, 3)):
+            raise ConfigError(
+                f"data.raw_shape={show(shape)}: must be height, width and 1 or 3 channels; for example "
+                "data.raw_shape=[28,28,1]"
+            )
 
 
 SOURCES: Table[Kind[DataConfig]] = Table("data.kind")

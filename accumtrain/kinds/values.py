@@ -107,6 +107,10 @@ class LocalPath:
     """A file, a folder or a glob. ~ at its beginning is the home directory: config/homes.py puts it there."""
 
     def check(self, key: str, value: Any) -> None:
+        if isinstance(value, str) and "\0" in value:
+            raise ConfigError(
+                f"{key}={value.split(chr(0))[0]}\\0...: no path holds a character of value 0; leave it out"
+            )
         if isinstance(value, str) and value.startswith("~"):
             raise ConfigError(
                 f"{key}={value}: there is no home directory of that name; write the whole path, or ./{value} for a "

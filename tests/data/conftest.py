@@ -58,13 +58,19 @@ def folder_config() -> Callable[..., FolderConfig]:
     )
 
 
-def example(features: dict[str, bytes | int]) -> bytes:
-    """A serialised tf.train.Example with one value for each feature."""
+Value = bytes | int | float
 
-    def feature(value: bytes | int) -> tf.train.Feature:
-        if isinstance(value, bytes):
-            return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
-        return tf.train.Feature(int64_list=tf.train.Int64List(value=[value]))
+
+def example(features: dict[str, Value | list[Value]]) -> bytes:
+    """A serialised tf.train.Example with a value, or several, for each feature."""
+
+    def feature(value: Value | list[Value]) -> tf.train.Feature:
+        values = value if isinstance(value, list) else [value]
+        if isinstance(values[0], bytes):
+            return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
+        if isinstance(values[0], float):
+            return tf.train.Feature(float_list=tf.train.FloatList(value=values))
+        return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
 
     pairs = {name: feature(value) for name, value in features.items()}
     return tf.train.Example(features=tf.train.Features(feature=pairs)).SerializeToString()
@@ -103,6 +109,11 @@ def tfrecord_config(tmp_path: Path) -> Callable[..., TfrecordConfig]:
     return make
 
 
+def other_labels(number: int) -> dict[str, Any]:
+    """The label of a picture as a data set without ClassLabel has it."""
+    return {"number": number % 3, "name": ("ant", "bee", "cat")[number % 3]}
+
+
 @pytest.fixture(scope="session")
 def tiny_pictures() -> Any:
     """A data set of tensorflow-datasets: 23 training and 7 test pictures of three classes."""
@@ -118,6 +129,8 @@ def tiny_pictures() -> Any:
                 "image": tfds.features.Image(shape=(6, 6, 3)),
                 "label": tfds.features.ClassLabel(num_classes=3),
                 "note": tfds.features.Text(),
+                "number": np.int64,
+                "name": tfds.features.Text(),
             }
             return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(features))
 
@@ -126,7 +139,10 @@ def tiny_pictures() -> Any:
 
         def _generate_examples(self, numbers: range) -> Iterator[tuple[int, dict[str, Any]]]:
             for number in numbers:
-                yield number, {"image": picture(number), "label": number % 3, "note": "a picture"}
+                yield (
+                    number,
+                    {"image": picture(number), "label": number % 3, "note": "a picture", **other_labels(number)},
+                )
 
     return TinyPictures
 

@@ -93,13 +93,13 @@ def test_another_slice_of_a_prepared_data_set(prepare_tfds: Make) -> None:
 
 @pytest.mark.parametrize("name", ["images", "labels"])
 def test_another_value_in_an_array(tmp_path: Path, name: str) -> None:
-    arrays = {"images": np.zeros([8, 4, 4], np.uint8), "labels": np.arange(8) % 2}
+    arrays = {"images": np.full([8, 4, 4], 9, np.uint8), "labels": np.arange(8) % 2}
     config = NpzConfig(path=str(tmp_path / "mine.npz"))
     np.savez(config.path, **arrays)
     before = open_data(config, seed=0).fingerprint
     np.savez(config.path, **arrays, other=np.ones(3))
     assert open_data(config, seed=0).fingerprint == before
-    arrays[name].ravel()[:4] = 1 - arrays[name].ravel()[:4]
+    arrays[name].ravel()[:4] ^= 1
     np.savez(config.path, **arrays)
     assert changed(before, open_data(config, seed=0).fingerprint) == ["data.arrays"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,46 @@ def test_labels_may_be_of_any_integer_type(write: Callable[..., NpzConfig], dtyp
     assert sorted(numbers(data, "train") + numbers(data, "test")) == list(range(20))
 
 
+@pytest.mark.parametrize(
+    "labels",
+    [LABELS[:, None], LABELS.astype(np.float32), LABELS == 1, np.eye(3)[LABELS], np.eye(3, dtype=bool)[LABELS]],
+    ids=["[N, 1]", "floats", "booleans", "one-hot", "one-hot booleans"],
+)
+def test_labels_as_people_store_them(write: Callable[..., NpzConfig], labels: np.ndarray) -> None:
+    data = open_data(write({**MINE, **TEST, "labels": labels, "test_labels": labels[:4]}), seed=0)
+    expected = LABELS == 1 if labels.dtype == bool and labels.ndim == 1 else LABELS
+    np.testing.assert_array_equal(whole(data, "train")[1], expected)
+    np.testing.assert_array_equal(whole(data, "test")[1], expected[:4])
+
+
+NAMES = np.array(["tea", "caf\u00e9", "10"])  # classes have the order of texts: 10, café, tea
+DECOMPOSED = np.array(["tea", "cafe\u0301", "10"])
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [NAMES[LABELS], NAMES[LABELS][:, None], np.char.encode(NAMES, "utf-8")[LABELS], DECOMPOSED[LABELS]],
+    ids=["texts", "[N, 1]", "bytes", "decomposed"],
+)  # fmt: skip
+def test_texts_are_the_names_of_classes(write: Callable[..., NpzConfig], labels: np.ndarray) -> None:
+    data = open_data(write({**MINE, **TEST, "labels": labels, "test_labels": NAMES[LABELS[:4]]}), seed=0)
+    assert (data.num_classes, data.class_names) == (3, ["10", "caf\u00e9", "tea"])
+    np.testing.assert_array_equal(whole(data, "train")[1], 2 - LABELS)
+    np.testing.assert_array_equal(whole(data, "test")[1], 2 - LABELS[:4])
+    assert data.fingerprint["data.classes"] == data.class_names
+
+
+def test_the_names_of_medmnist(write: Callable[..., NpzConfig]) -> None:
+    arrays = {**VAL, **TEST, "train_images": IMAGES, "train_labels": LABELS}
+    arrays = {name: each[:, None] if name.endswith("labels") else each for name, each in arrays.items()}
+    data = open_data(write(arrays), seed=0)
+    assert {split: numbers(data, split) for split in data.splits} == {
+        "train": list(range(20)),
+        "val": [4, 5, 6],
+        "test": [0, 1, 2, 3],
+    }
+
+
 def test_the_home_folder_is_found(
     write: Callable[..., NpzConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,13 +193,73 @@ def test_floats_arrive_to_the_bit(write: Callable[..., NpzConfig]) -> None:
     np.testing.assert_array_equal(whole(data, "test")[0], images)
 
 
-def test_integers_that_look_like_floats_are_mentioned(write: Callable[..., NpzConfig]) -> None:
-    data = open_data(write({**MINE, "images": IMAGES // 255}), seed=0)
-    assert data.notes == ["images is uint8 with a maximum of 1: taken as 0..255"]
+UNIT = IMAGES / np.float32(255)
+
+
+def beyond(images: np.ndarray, value: float) -> np.ndarray:
+    """The images, one pixel of which has another value."""
+    images = images.copy()
+    images[1, 2, 3, 0] = value
+    return images
+
+
+@pytest.mark.parametrize("split", ["", "val_", "test_"])
+@pytest.mark.parametrize("value", [np.nextafter(np.float32(1), np.float32(2)), 1.02, -0.07])
+def test_a_resize_may_overshoot_in_any_split(write: Callable[..., NpzConfig], split: str, value: float) -> None:
+    """All splits have one scale, and what is beyond it is cut off, so it is the batch of the images without it."""
+    arrays = {**MINE, **VAL, **TEST, "images": UNIT, "val_images": UNIT[4:7], "test_images": UNIT[:4]}
+    images = beyond(arrays[f"{split}images"], value)
+    data = open_data(write({**arrays, f"{split}images": images}), seed=0)
+    assert [note for note in data.notes if note.endswith("taken as 0..1, what is beyond is cut off")] == [
+        f"{split}images is float32 with a maximum of {images.max()}: taken as 0..1, what is beyond is cut off"
+    ]
+    expected = {"train": UNIT, "val": UNIT[4:7], "test": UNIT[:4]}
+    expected[{"": "train", "val_": "val", "test_": "test"}[split]] = np.clip(images, 0, 1)
+    for name, each in expected.items():
+        np.testing.assert_array_equal(whole(data, name)[0], each)
+
+
+DARK = {"test_images": (IMAGES[:4] // 255).astype(np.float32)}  # 0 and 1, beside images of 0..255
+
+
+@pytest.mark.parametrize(
+    ("arrays", "told", "remedies"),
+    [
+        ({**TEST, **DARK}, "images has pixels of 0 to 255, test_images has pixels of 0.0 to 1.0, which", {255: 1}),
+        ({"images": IMAGES // 255}, "images has pixels of 0 to 1, which does not tell", {1: 1, 255: 1 / 255}),
+        ({"images": IMAGES / 15.9375}, "images has pixels of 0.0 to 16.0, which does not tell", {255: 16 / 255}),
+        ({"images": beyond(UNIT * 255, 262)}, "images has pixels of 0.0 to 262.0, which", {255: 1}),
+        ({**TEST, "images": UNIT, "test_images": UNIT[:4] * 7}, "test_images has pixels of 0.0 to 7.0", {255: 7 / 255}),
+    ],
+    ids=["two scales", "0 and 1", "0..16", "beyond 255", "beyond 1"],
+)  # fmt: skip
+def test_what_does_not_tell_its_scale_is_refused_with_the_keys_that_do(
+    write: Callable[..., NpzConfig], arrays: dict[str, np.ndarray], told: str, remedies: dict[int, float]
+) -> None:
+    with pytest.raises(DataError) as refused:
+        open_data(write({**MINE, **arrays}), seed=0)
+    assert told in str(refused.value)
+    advised = {int(each) for each in re.findall(r"set data.scale=(\d+)", str(refused.value))}
+    assert advised == remedies.keys()
+    for scale in (1, 255):
+        config = write({**MINE, **arrays}, scale=scale)
+        if scale not in advised:
+            with pytest.raises(DataError, match=f"white is taken as {scale}: "):
+                open_data(config, seed=0)
+            continue
+        found = np.concatenate([whole(open_data(config, seed=0), split)[0] for split in ("train", "test")])
+        assert found.max() == pytest.approx(remedies[scale])
+
+
+@pytest.mark.parametrize("images", [UNIT, IMAGES // 255], ids=["floats", "integers"])
+def test_a_given_scale_decides(write: Callable[..., NpzConfig], images: np.ndarray) -> None:
+    for scale in (1, 255):
+        data = open_data(write({**MINE, "images": images}, scale=scale, test_fraction=0.01), seed=0)
+        np.testing.assert_array_equal(whole(data, "train")[0], images[3:] / np.float32(scale))
 
 
 def test_images_of_two_sizes_are_resized(write: Callable[..., NpzConfig]) -> None:
-    data = open_data(write({**MINE, **TEST, "test_images": IMAGES[:4, :5] / 255}, image_size=7), seed=0)
+    data = open_data(write({**MINE, **TEST, "test_images": IMAGES[:4, :5]}, image_size=7), seed=0)
     assert whole(data, "test")[0].shape == (4, 7, 7, 3)
     assert whole(data, "train")[0].shape == (20, 7, 7, 3)
 
@@ -178,21 +279,33 @@ def with_pixel(value: float) -> dict[str, np.ndarray]:
         ({"images": None, "x": IMAGES}, r"has no array images: it has labels, x; save it under that name"),
         ({"test_images": IMAGES}, r"has no array test_labels: it has images, labels, test_images"),
         ({"val_labels": LABELS}, r"has no array val_images: it has"),
-        ({"images": np.array([IMAGES[0], "x"], object)}, r"images can't be read \(Object arrays .*\): save it again"),
+        ({"images": np.array([IMAGES[0], "x"], object)}, r"images is of type object: pixels must be integers or"),
+        ({"train_images": IMAGES}, r"has images and train_images: save those to train on under one of these names"),
         ({"images": IMAGES > 9}, r"images is of type bool: pixels must be integers or floats"),
         ({"images": IMAGES[0, 0]}, r"images has the shape \[8, 3\]: give \[N, height, width\] or"),
         ({"images": IMAGES[..., :2]}, r"images has the shape \[20, 6, 8, 2\]: .* with 1 or 3 channels"),
         ({"images": np.moveaxis(IMAGES, 3, 1)}, r"images has the shape \[20, 3, 6, 8\]: .* with 1 or 3 channels"),
         ({"images": IMAGES[:0], "labels": LABELS[:0]}, r"images has the shape \[0, 6, 8, 3\]: give at least one image"),
         ({"images": IMAGES[:, :, :0]}, r"images has the shape \[20, 6, 0, 3\]: give at least one image, and one pixel"),
-        (with_pixel(np.nan), r"images has pixels of nan to nan: scale them to 0..255, or floats to 0..1"),
+        (with_pixel(np.nan), r"images has pixels of nan to nan, which does not .*: save all arrays as 0..255, or all"),
         (with_pixel(np.inf), r"images has pixels of 0.0 to inf"),
-        (with_pixel(-0.5), r"images has pixels of -0.5 to 255.0"),
-        (with_pixel(256), r"images has pixels of 0.0 to 256.0"),
+        (with_pixel(-64), r"images has pixels of -64.0 to 255.0, which does not .* white: save all arrays as 0..255"),
+        (with_pixel(320), r"images has pixels of 0.0 to 320.0, which"),
+        ({"images": IMAGES / 127.5 - 1}, r"images has pixels of -1.0 to 1.0, which does not .* white: save all arrays"),
         ({"images": IMAGES.astype(np.int16) - 1}, r"images has pixels of -1 to 254"),
+        ({"images": IMAGES.astype(np.int16) + 1}, r"images has pixels of 1 to 256, and white is taken as 255: save"),
         ({"images": IMAGES[:9]}, r"images has 9 images, labels has 20 labels: give one label for each"),
-        ({"labels": LABELS / 1}, r"labels is of type float64: classes are counted, so labels must be integers; save"),
-        ({"labels": np.eye(3, dtype=int)[LABELS]}, r"labels has the shape \[20, 3\]: give \[N\]"),
+        ({"labels": LABELS / 2}, r"labels holds 0.5: classes are counted, so give whole numbers from 0"),
+        ({"labels": LABELS + np.nan}, r"labels holds nan: classes are counted"),
+        ({"labels": np.eye(3)[LABELS] * 2}, r"labels has the row \[2,0,0\] at 0: an image has one class here, so give"),
+        ({"labels": np.eye(3)[LABELS] + np.eye(3)[1]}, r"labels has the row \[1,1,0\] at 0: an image has one class"),
+        ({"labels": np.zeros([20, 2, 2])}, r"labels has the shape \[20, 2, 2\]: give \[N\], a class for each image"),
+        ({"labels": LABELS.astype(object)}, r"labels is of type object: save whole numbers by labels.astype"),
+        ({**TEST, "labels": NAMES[LABELS]}, r"labels and test_labels are texts and numbers: save all as the one or"),
+        ({"labels": np.array(["a", ""])[LABELS % 2]}, r"labels holds an empty text: give each image a class"),
+        ({"labels": np.array([b"a", b"\xff"])[LABELS % 2]}, r"labels holds bytes that are no UTF-8"),
+        ({**TEST, "labels": NAMES[LABELS], "test_labels": [*"xxxx"]}, r"there is no example to train on of class x"),
+        ({"labels": np.eye(4)[LABELS]}, r"labels run up to 3, but there is no example to train on of class 3"),
         ({"labels": LABELS - 1}, r"labels holds -1: number the classes from 0"),
         ({"labels": LABELS * 0}, r"all labels are 0: it takes two classes or more"),
         ({"labels": LABELS + 1}, r"labels run up to 3, but there is no example to train on of class 0: number"),
@@ -228,11 +341,11 @@ def write_npy(file: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (Path.unlink, r"data.path=.*mine.npz is not a file: give the .npz file"),
-        (lambda file: (file.unlink(), file.mkdir()), r"data.path=.*mine.npz is not a file: give the .npz file"),
+        (Path.unlink, r"data.path=.*mine.npz can't be read: No such file or directory: give the .npz file"),
+        (lambda file: (file.unlink(), file.mkdir()), r"data.path=.*mine.npz is a directory: give the .npz file"),
         (write_npy, r"data.path=.*mine.npz is no .npz file, or a truncated one: write it with numpy.savez"),
         (lambda file: file.write_text("images"), r"mine.npz is no .npz file"),
-        (lambda file: file.write_bytes(b""), r"mine.npz is no .npz file"),
+        (lambda file: file.write_bytes(b""), r"mine.npz is empty: give the .npz file"),
         (lambda file: file.write_bytes(file.read_bytes()[:1000]), r"mine.npz is no .npz file"),
         (flip_a_bit, r"mine.npz: images can't be read \(Bad CRC-32 .*\): save it again"),
     ],
@@ -273,4 +386,4 @@ def test_trained_from_the_command_line(
 def test_refused_on_the_command_line(command: Callable[..., Any]) -> None:
     answer = command("data=npz", "data.path=nowhere.npz", "train.steps=2")
     assert answer.code == DataError.exit_code
-    assert "data.path=nowhere.npz is not a file" in answer.err
+    assert "data.path=nowhere.npz can't be read: No such file" in answer.err

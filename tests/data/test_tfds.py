@@ -58,6 +58,15 @@ def test_images_are_those_that_tfds_reads(prepare_tfds: Prepare, file_format: st
         np.testing.assert_array_equal(image, expected[int(image[0, 0, 0])])
 
 
+@pytest.mark.parametrize(
+    ("feature", "names"), [("number", []), ("number", ["ant", "bee", "cat"]), ("name", ["ant", "bee", "cat"])]
+)
+def test_a_label_that_is_no_class_label(prepare_tfds: Prepare, feature: str, names: list[str]) -> None:
+    data = open_data(prepare_tfds("tfrecord", label_feature=feature, num_classes=3, class_names=names), seed=0)
+    assert (data.num_classes, data.class_names) == (3, names)
+    assert examples(data, "train") == {number: number % 3 for number in range(23)}
+
+
 @pytest.mark.parametrize("file_format", FORMATS)
 def test_slices_of_splits(prepare_tfds: Prepare, file_format: str) -> None:
     whole = list(examples(open_data(prepare_tfds(file_format), seed=0), "train"))
@@ -78,11 +87,14 @@ def test_slices_of_splits(prepare_tfds: Prepare, file_format: str) -> None:
         ({"train_split": "train[:0]"}, r"data.train_split=train\[:0\] of tiny_pictures is empty"),
         ({"image_feature": "photo"}, r"no Image called data.image_feature=photo: set it to one of image"),
         ({"label_feature": "note"}, r"no ClassLabel called data.label_feature=note: set it to one of label"),
+        ({"num_classes": 4}, r"data.num_classes=4: the ClassLabel label of tiny_pictures has 3 classes; leave it out"),
+        ({"label_feature": "number", "num_classes": 2}, r"has label 2, with data.num_classes=2 labels are 0..1"),
+        ({"label_feature": "name", "num_classes": 3}, r"is the text '\w+': say which classes there are"),
     ],
 )
 def test_what_it_does_not_have(prepare_tfds: Prepare, changes: dict, message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        open_data(prepare_tfds("tfrecord", **changes), seed=0)
+    with pytest.raises(DataError, match=message):  # as it is opened, or as all of it is read into memory
+        train_batches(open_data(prepare_tfds("tfrecord", **changes), seed=0), batch=4, first=0, seed=0)
 
 
 @pytest.mark.parametrize("file_format", FORMATS)

@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from accumtrain.data.pipeline import eval_batches, train_batches
 from accumtrain.data.record_index import index_shards
 from accumtrain.errors import DataError
 from accumtrain.kinds.sources import TfrecordConfig
+from tests.data.conftest import example, picture
 
 MakeShards = Callable[..., list[Path]]
 MakeConfig = Callable[..., TfrecordConfig]
@@ -71,14 +73,58 @@ def test_index_is_renewed_for_changed_shards_only(make_shards: MakeShards, monke
     assert walked == names(paths[1:])
 
 
+def index_file(paths: list[Path]) -> Path:
+    (place,) = paths[0].parent.glob(".accumtrain_index_*")
+    return place
+
+
 @pytest.mark.parametrize("damage", [b"", b"PK\x03\x04", b"garbage"])
 def test_damaged_index_is_replaced(make_shards: MakeShards, damage: bytes) -> None:
     paths = make_shards("train")
     before = index_shards(names(paths))
-    (place,) = paths[0].parent.glob(".accumtrain_index_*")
-    place.write_bytes(damage)
+    index_file(paths).write_bytes(damage)
     assert [starts.tolist() for starts in index_shards(names(paths))] == [starts.tolist() for starts in before]
-    assert place.stat().st_size > 100
+    assert index_file(paths).stat().st_size > 100
+
+
+@pytest.mark.parametrize("flips", [50, pytest.param(650, marks=pytest.mark.slow)])
+def test_a_flipped_bit_of_the_index_changes_nothing(
+    make_shards: MakeShards, monkeypatch: pytest.MonkeyPatch, flips: int
+) -> None:
+    paths = make_shards("train")
+    before = [starts.tolist() for starts in index_shards(names(paths))]
+    content, draw = index_file(paths).read_bytes(), np.random.default_rng(0)
+    walked, walk = [], record_index._walk
+    monkeypatch.setattr(record_index, "_walk", lambda path, size: walked.append(path) or walk(path, size))
+    for bit in draw.choice(len(content) * 8, flips, replace=False).tolist():
+        damaged = bytearray(content)
+        damaged[bit // 8] ^= 1 << bit % 8
+        index_file(paths).write_bytes(damaged)
+        assert [starts.tolist() for starts in index_shards(names(paths))] == before
+        assert index_file(paths).read_bytes() == content, "it is written again"
+    assert walked == names(paths) * flips
+
+
+def test_an_index_that_is_no_file_is_not_read(make_shards: MakeShards) -> None:
+    paths = make_shards("train")
+    before = index_shards(names(paths))
+    index_file(paths).unlink()
+    os.mkfifo(paths[0].parent / record_index._places(names(paths))[0].name)  # reading it would hang
+    assert [starts.tolist() for starts in index_shards(names(paths))] == [starts.tolist() for starts in before]
+
+
+@pytest.mark.parametrize("place", [0, 1, -1])
+def test_positions_that_can_not_be_those_of_a_shard_are_not_believed(
+    make_shards: MakeShards, monkeypatch: pytest.MonkeyPatch, place: int
+) -> None:
+    """Not even if the file is whole, as that of another program may be."""
+    paths = make_shards("train", (4,))
+    (starts,) = index_shards(names(paths))
+    wrong = starts.copy()
+    wrong[place] += starts[1]  # no record, or one beyond the file
+    stamps = {str(path): record_index._stamp(str(path)) for path in paths}
+    record_index._save(stamps, dict(zip(stamps, [wrong], strict=True)))
+    np.testing.assert_array_equal(index_shards(names(paths))[0], starts)
 
 
 def test_index_goes_to_the_cache_where_data_is_read_only(
@@ -94,7 +140,7 @@ def test_index_goes_to_the_cache_where_data_is_read_only(
 
     monkeypatch.setattr(record_index.tempfile, "TemporaryDirectory", refuse)
     index_shards(names(paths))
-    assert len(list((cache_home / "accumtrain").glob("index_*.npz"))) == 1
+    assert len(list((cache_home / "accumtrain").glob("index_*"))) == 1
     assert not list(paths[0].parent.glob(".accumtrain_index_*"))
     monkeypatch.setattr(record_index, "_walk", None)
     assert len(index_shards(names(paths))) == 3
@@ -113,19 +159,21 @@ def test_index_of_another_user_in_a_shared_folder_stays(
 
     monkeypatch.setattr(Path, "replace", refuse)
     assert len(index_shards(names(paths))) == 3
-    assert len(list((cache_home / "accumtrain").glob("index_*.npz"))) == 1
+    assert len(list((cache_home / "accumtrain").glob("index_*"))) == 1
     assert not list(paths[0].parent.glob(".accumtrain_index_*"))
 
 
 def test_index_that_does_not_fit_on_the_disk_leaves_nothing(
     make_shards: MakeShards, cache_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(file: Path, **arrays: object) -> None:
-        file.write_bytes(b"half")
+    write = Path.write_bytes
+
+    def full(file: Path, content: bytes) -> int:
+        write(file, content[:4])
         raise OSError(errno.ENOSPC, "No space left on device")
 
     paths = make_shards("train")
-    monkeypatch.setattr(record_index.np, "savez", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
     assert len(index_shards(names(paths))) == 3
     assert not list(paths[0].parent.glob(".accumtrain_index_*"))
     assert not list((cache_home / "accumtrain").iterdir())
@@ -137,6 +185,73 @@ def test_index_may_be_read_by_others(make_shards: MakeShards) -> None:
     (place,) = paths[0].parent.glob(".accumtrain_index_*")
     (paths[0].parent / "plain").touch()
     assert place.stat().st_mode == (paths[0].parent / "plain").stat().st_mode
+
+
+# --- labels and images as people store them -----------------------------------------------------------------------
+
+CLASSES = ["tea", "cafe\u0301", "10"]  # é in two characters
+TEXTS = [b"tea", "caf\u00e9".encode(), b"10"]  # and in one
+
+
+def write_records(tmp_path: Path, stored: Callable[[int], dict[str, Any]]) -> None:
+    for split, numbers in {"train": range(9), "test": range(9, 12)}.items():
+        with tf.io.TFRecordWriter(str(tmp_path / f"{split}-0")) as writer:
+            for number in numbers:
+                writer.write(example({"image": tf.io.encode_png(picture(number)).numpy(), **stored(number)}))
+
+
+@pytest.mark.parametrize(
+    ("label", "keys"),
+    [
+        (lambda number: float(number % 3), {}),
+        (lambda number: [int(number % 3 == each) for each in range(3)], {}),
+        (lambda number: [float(number % 3 == each) for each in range(3)], {}),
+        (lambda number: TEXTS[number % 3], {"class_names": CLASSES}),
+        (lambda number: number % 3, {"class_names": CLASSES}),
+    ],
+    ids=["float", "one-hot", "one-hot floats", "text", "numbers with names"],
+)
+def test_labels_of_other_kinds(
+    tmp_path: Path, tfrecord_config: MakeConfig, label: Callable[[int], Any], keys: dict[str, Any]
+) -> None:
+    write_records(tmp_path, lambda number: {"label": label(number)})
+    data = open_data(tfrecord_config(**keys), seed=0)
+    assert (data.num_classes, data.class_names) == (3, keys.get("class_names", []))
+    (element,) = eval_batches(data, batch=9, split="train")
+    assert element["label"].numpy().tolist() == [0, 1, 2] * 3
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_raw_pixels(tmp_path: Path, tfrecord_config: MakeConfig, channels: int) -> None:
+    pixels = [picture(number, 5, 7)[..., :channels] for number in range(12)]
+    write_records(tmp_path, lambda number: {"image": pixels[number].tobytes(), "label": number % 3})
+    with pytest.raises(DataError, match=r"has no PNG.* inside: .* or set data.raw_shape=\[height,width,channels\]"):
+        open_data(tfrecord_config(), seed=0)
+    data = open_data(tfrecord_config(raw_shape=[5, 7, channels]), seed=0)
+    (element,) = eval_batches(data, batch=9, split="train")
+    expected = np.broadcast_to(np.stack(pixels[:9]), [9, 5, 7, 3])
+    np.testing.assert_array_equal(element["image"], expected / np.float32(255))
+    with pytest.raises(DataError, match=rf"holds {35 * channels} bytes of pixels, and data.raw_shape=.5,5,3. takes 75"):
+        open_data(tfrecord_config(raw_shape=[5, 5, 3]), seed=0)
+
+
+@pytest.mark.parametrize(
+    ("label", "keys", "message"),
+    [
+        (0.5, {}, r"that holds 0.5: classes are counted, so give whole numbers from 0$"),
+        ([1, 1, 0], {}, r"that has the row \[1,1,0\] at 0: an image has one class here"),
+        ([1, 0, 0, 0], {}, r"that holds 4 numbers: give one for each of data.num_classes=3$"),
+        (b"tea", {}, r"that is the text 'tea': say which classes there are .*, as in data.class_names=\[tea,...\]$"),
+        (b"teas", {"class_names": CLASSES}, r"that is the text 'teas', none of data.class_names: did you mean tea\?"),
+        ([b"tea", b"10"], {"class_names": CLASSES}, r"that holds 2 texts: an image has one class here, so give one"),
+    ],
+)  # fmt: skip
+def test_labels_that_are_refused(
+    tmp_path: Path, tfrecord_config: MakeConfig, label: Any, keys: dict[str, Any], message: str
+) -> None:
+    write_records(tmp_path, lambda number: {"label": label})
+    with pytest.raises(DataError, match=r"record 0 of .*train-0 has a label 'label' " + message):
+        open_data(tfrecord_config(**keys), seed=0)
 
 
 # --- what is refused --------------------------------------------------------------------------------------------
@@ -190,7 +305,8 @@ def test_globs_without_records(make_shards: MakeShards, tfrecord_config: MakeCon
     ("changes", "message"),
     [
         ({"image_feature": "pixels"}, r"'pixels': set data.image_feature to one of its features: image .*, label"),
-        ({"label_feature": "image"}, r"no single int64_list value called 'image': set data.label_feature"),
+        ({"label_feature": "image"}, r"has a label 'image' that holds bytes that are no UTF-8: .*; or set data.label"),
+        ({"label_feature": "class"}, r"no value called 'class': set data.label_feature to one of its features: image"),
         ({"num_classes": 1}, r"record 1 of .*train-0 has label 1, with data.num_classes=1 labels are 0..0"),
     ],
 )

@@ -13,6 +13,7 @@ from accumtrain.config.schema import Config
 from accumtrain.data.open_data import open_data
 from accumtrain.devices.found import Devices
 from accumtrain.engine import graph_key as module
+from accumtrain.engine import training_loss
 from accumtrain.engine.graph_key import graph_key, may_be_kept
 from accumtrain.kinds.losses import CrossEntropyConfig
 from accumtrain.kinds.models import MODELS
@@ -74,7 +75,7 @@ def test_the_number_of_updates_and_the_weights_of_classes_are_in_the_key(data, m
     assert text(BASE, data, total=101) != text(BASE, data)
     balanced = replace(BASE, loss=CrossEntropyConfig(class_weights="balanced"))
     before = text(balanced, data)
-    monkeypatch.setattr(module, "class_counts", lambda split, classes: [100] * (classes - 1) + [1])
+    monkeypatch.setattr(training_loss, "class_counts", lambda split, classes: [100] * (classes - 1) + [1])
     assert text(balanced, data) != before
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 import keras
 import numpy as np
 import pytest
@@ -133,11 +135,48 @@ def test_two_labels_are_a_mixed_target(dtype):
 
 
 def test_balanced_weights_give_every_class_the_same_sum():
-    config = CrossEntropyConfig(class_weights="balanced").for_training(lambda: [10, 30, 0, 60])
-    assert np.multiply(config.class_weights, [10, 30, 0, 60]) == pytest.approx([100 / 3, 100 / 3, 0, 100 / 3])
-    assert CrossEntropyConfig().for_training(lambda: pytest.fail("nothing to count")) == CrossEntropyConfig()
-    with pytest.raises(ConfigError, match="holds 2 weights, the data has 3 classes; give one for each"):
-        CrossEntropyConfig(class_weights=[1.0, 2.0]).for_training(lambda: [1, 2, 3])
+    config = CrossEntropyConfig(class_weights="balanced").for_training([], lambda: [10, 30, 0, 60])
+    assert np.multiply(config.factors, [10, 30, 0, 60]) == pytest.approx([100 / 3, 100 / 3, 0, 100 / 3])
+    assert CrossEntropyConfig().for_training([], lambda: pytest.fail("nothing to count")) == CrossEntropyConfig()
+
+
+NAMES = ["0", "1", "10", "2"]  # of folders, in the order of texts
+
+
+@pytest.mark.parametrize(
+    ("weights", "names", "factors"),
+    [
+        ({"2": 5.0, "10": 0.5}, NAMES, [1.0, 1.0, 0.5, 5.0]),
+        ({"2": 5.0}, [], [1.0, 1.0, 5.0, 1.0]),
+        ([1.0, 2.0, 3.0, 4.0], [], [1.0, 2.0, 3.0, 4.0]),
+    ],
+)
+def test_weights_go_by_the_names_of_classes(weights, names, factors):
+    assert CrossEntropyConfig(class_weights=weights).for_training(names, lambda: [1, 2, 3, 4]).factors == factors
+
+
+@pytest.mark.parametrize(
+    ("weights", "names", "message"),
+    [
+        ([1.0, 2.0, 3.0, 4.0], NAMES, r"=\[1.0,2.0,3.0,4.0\]: a list has the order of the classes, here 0, 1, 10"),
+        ([1.0, 2.0], [], r"=\[1.0,2.0\]: holds 2 weights, the data has 4 classes; give one for each"),
+        ({"owk": 2.0}, ["cat", "dog", "fox", "owl"], r"class_weights.owk=2.0: no such class; did you mean owl?"),
+        ({"4": 2.0}, [], r"class_weights.4=2.0: no such class; choose from 0, 1, 2, 3"),
+        ({"0": 0.0, "1": 0.0, "2": 0.0, "3": 0.0}, [], r"no class is left to learn"),
+    ],
+)  # fmt: skip
+def test_weights_of_other_classes_are_refused(weights, names, message):
+    with pytest.raises(ConfigError, match=message):
+        CrossEntropyConfig(class_weights=weights).for_training(names, lambda: [1, 2, 3, 4])
+
+
+def test_the_remedy_for_a_list_gives_the_classes_its_weights(compose):
+    """As it stands in the message, with its quotes, it is a word of a shell."""
+    with pytest.raises(ConfigError) as refused:
+        CrossEntropyConfig(class_weights=[1.0, 2.0, 3.0, 4.0]).for_training(NAMES, lambda: [1, 2, 3, 4])
+    (override,) = [each for each in shlex.split(str(refused.value)) if each.startswith("loss.class_weights={")]
+    loss = compose(override.rstrip(",")).loss
+    assert loss.for_training(NAMES, lambda: [1, 2, 3, 4]).factors == [1.0, 2.0, 3.0, 4.0]
 
 
 def test_evaluations_measure_the_plain_loss():

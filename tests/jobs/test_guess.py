@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
+from accumtrain.data.open_data import open_data
 from accumtrain.jobs.dispatch import run
-from accumtrain.jobs.summary import warn_if_no_better_than
+from accumtrain.jobs.summary import losses_of_a_guess, warn_if_no_better_than
 
 SMALL = ("model=lenet5", "data=digits", "batch_size=64", "accum.steps=2", "optim=sgd", "run.name=one")
 
@@ -48,5 +50,30 @@ def test_statistics_that_lag_behind(compose, tmp_path, capsys):
 def test_what_may_be_the_reason(capsys, momenta, updates, told):
     measured = {"train": {"loss": 0.5}, "test": {"loss": 2.5}, "best_on": "test", "memory": {}}
     summary = {"step": updates, **measured}
-    warn_if_no_better_than(2.3026, summary, [SimpleNamespace(momentum=each) for each in momenta])
+    warn_if_no_better_than(
+        {"train": 2.3026, "test": 2.3026}, summary, [SimpleNamespace(momentum=each) for each in momenta]
+    )
     assert told in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("sampling", ["shuffled", "balanced"])
+def test_the_weights_of_classes_count_in_a_guess(compose, sampling):
+    """The training loss is weighted, that of an evaluation is not."""
+    config = compose("data=digits", "data.val_fraction=0.2", f"data.sampling={sampling}", "loss.class_weights={3:101}")
+    data = open_data(config.data, seed=0)
+    labels = data.train.known_labels
+    share = np.mean(labels == 3) if sampling == "shuffled" else 1 / 10
+    expected = {"train": np.log(10) * (1 + 100 * share), "val": np.log(10), "test": np.log(10)}
+    assert losses_of_a_guess(config, data) == pytest.approx(expected)
+
+
+@pytest.mark.slow
+def test_large_weights_are_no_failure(compose, tmp_path, capsys):
+    weights = ",".join(f"{digit}:100" for digit in range(10))
+    learned = ("optim.lr=0.002", "optim.momentum=0.9", "train.epochs=4", f"loss.class_weights={{{weights}}}")
+    summary = run(compose(*SMALL, *learned, f"run.dir={tmp_path}"))
+    assert summary["train"]["loss"] > 2.3026, "of the weighted loss, though most digits are told apart"
+    assert summary["train"]["accuracy"] > 0.8
+    told = capsys.readouterr()
+    assert "learned nothing" not in told.err
+    assert ["3", "146", "100"] in [line.split() for line in told.out.splitlines()], "what each class got"

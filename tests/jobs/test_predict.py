@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
+from PIL import Image
 
 from accumtrain.errors import CheckpointError, ConfigError, DataError, Preempted
 from accumtrain.jobs import predict
@@ -202,6 +203,22 @@ def test_none_that_can_be_used(here, command):
     assert answer.err.startswith("error: none of 1 examples can be used, the first: new/text.jpg has no")
 
 
+def test_a_gif_is_answered_when_it_is_saved_as_the_message_says(here, command):
+    """data.on_error=skip would leave no image, so the message does not advise it."""
+    arguments = ("job=predict", "run.name=plain", "data.on_error=skip")
+    with Image.open(here / "new" / "sub" / "0.PNG") as picture:
+        picture.save(here / "one.gif")
+    answer = command(*arguments, "predict.input=one.gif")
+    assert answer.code == DataError.exit_code
+    assert (
+        "is a GIF, none of PNG, JPEG, WebP or BMP: replace it by a PNG, JPEG, WebP or BMP, or remove it" in answer.err
+    )
+    assert "on_error" not in answer.err
+    with Image.open(here / "one.gif") as gif:
+        gif.save(here / "one.png")
+    assert command(*arguments, "predict.input=one.png").code == 0
+
+
 @pytest.mark.parametrize(
     ("override", "code", "words"),
     [
@@ -209,7 +226,7 @@ def test_none_that_can_be_used(here, command):
         ("predict.input=''", ConfigError.exit_code, "predict.input is empty"),
         ("predict.input=nowhere", DataError.exit_code, "predict.input=nowhere: no such file or folder"),
         ("predict.input='no*.png'", DataError.exit_code, "no such file or folder"),
-        ("predict.input=runs/plain/tensorboard", DataError.exit_code, "holds no image"),
+        ("predict.input=runs/plain/tensorboard", DataError.exit_code, "holds no image; save some as files"),
         ("predict.top=0", ConfigError.exit_code, "predict.top=0: must be at least 1"),
         ("predict.output=mine.txt", ConfigError.exit_code, "mine.txt: ends in neither .csv nor .jsonl"),
         ("predict.output=new/sub/0.PNG/mine.csv", ConfigError.exit_code, "can't be used"),

@@ -13,7 +13,7 @@ from tests.jobs.test_train import assert_same, metrics, stop_after
 
 STRONG = (
     *("data.augment=shift", "data.jitter=0.3", "data.randaugment=1", "data.erasing=0.5", "data.mixup=0.4"),
-    *("data.cutmix=1", "data.sampling=balanced", "loss.label_smoothing=0.1", "loss.class_weights=balanced"),
+    *("data.cutmix=1", "data.sampling=balanced", "loss.label_smoothing=0.1", "loss.class_weights={3:2}"),
     *("model.drop_path=0.5", "ema.decay=0.9", "schedule=one_cycle"),
 )
 

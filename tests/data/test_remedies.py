@@ -1,0 +1,347 @@
+"""What a message about data says to do is done, to the letter, and then the data is read."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from accumtrain.data.input_errors import explain_input_error
+from accumtrain.data.open_data import open_data
+from accumtrain.data.pipeline import train_batches
+from accumtrain.errors import AccumtrainError
+from tests.data.conftest import example, picture
+
+Compose = Callable[..., Any]
+Prepare = Callable[..., Any]
+NUMBERS, TESTED = range(12), range(12, 18)
+LABELS, TEXTS = np.array(NUMBERS) % 3, np.array(["ant", "bee", "cat"])
+PIXELS = np.stack([picture(number) for number in NUMBERS])
+
+
+def png(number: int, *size: int) -> bytes:
+    return tf.io.encode_png(picture(number, *size)).numpy()
+
+
+def npz(**arrays: Any) -> None:
+    np.savez("mine.npz", **{"images": PIXELS, "labels": LABELS, **arrays})
+
+
+def without(name: str, **arrays: Any) -> None:
+    everything = {"images": PIXELS, "labels": LABELS, **arrays}
+    del everything[name]
+    np.savez("mine.npz", **everything)
+
+
+def records(stored: Callable[[int], dict[str, Any]] = lambda number: {}) -> None:
+    for split, numbers in {"train": NUMBERS, "test": TESTED}.items():
+        with tf.io.TFRecordWriter(f"{split}-0") as writer:
+            for number in numbers:
+                writer.write(example({"image": png(number), "label": number % 3, **stored(number)}))
+
+
+def named(number: int) -> dict[str, Any]:
+    return {"label": TEXTS[number % 3].encode()}
+
+
+def files(content: Callable[[int], bytes] = png) -> None:
+    for number in NUMBERS:
+        file = Path("photos", TEXTS[number % 3], f"{number}.png")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content(number))
+
+
+def compressed() -> None:
+    records()
+    Path("train-0").write_bytes(gzip.compress(Path("train-0").read_bytes()))
+
+
+def gunzip(_: re.Match[str]) -> None:
+    Path("train-0").rename("train-0.gz")
+    with gzip.open("train-0.gz") as packed, Path("train-0").open("wb") as file:
+        shutil.copyfileobj(packed, file)
+    Path("train-0.gz").unlink()
+
+
+def damaged() -> None:
+    records()
+    content = bytearray(Path("train-0").read_bytes())
+    content[-30] ^= 1
+    Path("train-0").write_bytes(content)
+
+
+def evaluated(labels: np.ndarray) -> Callable[[re.Match[str]], None]:
+    """Saves the labels as the code in the message says."""
+    return lambda remedy: npz(labels=eval(remedy[1], {"labels": labels}))
+
+
+def gif(number: int) -> bytes:
+    return b"GIF89a" + bytes(40)
+
+
+def one_gif(number: int) -> bytes:
+    return png(number) if number else gif(number)
+
+
+NPZ = ("data=npz", "data.path=mine.npz", "data.val_fraction=0")
+TFRECORD = ("data=tfrecord", "data.path=train-*", "data.test_path=test-*", "data.num_classes=3")
+FEATURES = ("data.image_feature=image", "data.label_feature=label")
+FOLDER = ("data=folder", "data.path=photos", "data.val_fraction=0")
+OVERRIDE = r"(data\.\w+=\w+)"
+
+
+class Row(NamedTuple):
+    """A command that is refused, and its remedy.
+
+    Attributes:
+        make: writes the data.
+        arguments: the command.
+        remedy: a pattern of the message. Its groups that are overrides are added to the command.
+        then: what else is done, with the match; or the overrides that replace those of the message.
+    """
+
+    make: Callable[[], None]
+    arguments: tuple[str, ...]
+    remedy: str
+    then: Callable[[re.Match[str]], None] | tuple[str, ...] | None = None
+
+
+UNIT = (PIXELS / 255).astype(np.float32)
+BINARY = PIXELS // 128
+ROWS = {
+    # arrays
+    "another name": Row(
+        lambda: without("images", x=PIXELS), NPZ, "no array images: .* save it under that name", lambda _: npz()
+    ),
+    "no labels for some": Row(lambda: npz(labels=LABELS[1:]), NPZ, "give one label for each image", lambda _: npz()),
+    "objects": Row(
+        lambda: npz(labels=LABELS.astype(object)),
+        NPZ,
+        r"by (labels\.astype\('int64'\))",
+        evaluated(LABELS.astype(object)),
+    ),
+    "texts as objects": Row(
+        lambda: npz(labels=TEXTS[LABELS].astype(object)),
+        NPZ,
+        r"by (labels\.astype\(str\))",
+        evaluated(TEXTS[LABELS].astype(object)),
+    ),
+    "texts and numbers": Row(
+        lambda: npz(test_images=PIXELS[:3], test_labels=TEXTS),
+        NPZ,
+        "save all as the one or the other",
+        lambda _: npz(labels=TEXTS[LABELS], test_images=PIXELS[:3], test_labels=TEXTS),
+    ),
+    "both names": Row(lambda: npz(train_images=PIXELS), NPZ, "under one of these names", lambda _: npz()),
+    "halves": Row(
+        lambda: npz(labels=LABELS / 2), NPZ, "give whole numbers from 0", lambda _: npz(labels=np.floor(LABELS))
+    ),
+    "several classes": Row(
+        lambda: npz(labels=np.ones([12, 3])),
+        NPZ,
+        "give a single 1 beside zeros",
+        lambda _: npz(labels=np.eye(3)[LABELS]),
+    ),
+    "gaps": Row(lambda: npz(labels=LABELS * 2), NPZ, "number the classes from 0 without gaps", lambda _: npz()),
+    "a single example": Row(
+        lambda: npz(labels=np.arange(12) // 11),
+        NPZ,
+        "or the arrays test_images and test_labels",
+        lambda _: npz(labels=np.arange(12) // 11, test_images=PIXELS[:2], test_labels=LABELS[:2]),
+    ),
+    "two scales": Row(
+        lambda: npz(images=PIXELS * 1.0, test_images=UNIT[:3], test_labels=LABELS[:3]),
+        NPZ,
+        f"set {OVERRIDE} if 255 is white",
+    ),
+    "two scales, saved again": Row(
+        lambda: npz(images=PIXELS * 1.0, test_images=UNIT[:3], test_labels=LABELS[:3]),
+        NPZ,
+        "or all as floats of 0..1",
+        lambda _: npz(images=UNIT, test_images=UNIT[:3], test_labels=LABELS[:3]),
+    ),
+    "0 and 1": Row(lambda: npz(images=BINARY), NPZ, f"set {OVERRIDE} if 1 is white"),
+    "0 and 1 of 255": Row(lambda: npz(images=BINARY), NPZ, f"or set {OVERRIDE} if 255 is white"),
+    "-1 to 1": Row(lambda: npz(images=UNIT * 2 - 1), NPZ, "save all arrays as 0..255", lambda _: npz()),
+    "two sizes": Row(
+        lambda: npz(test_images=PIXELS[:3, :5], test_labels=LABELS[:3]),
+        NPZ,
+        "unless (data.image_size) is set",
+        ("data.image_size=8",),
+    ),
+    "no validation": Row(
+        lambda: npz(images=PIXELS[:3], labels=LABELS[:3], test_images=PIXELS[:3], test_labels=LABELS[:3]),
+        NPZ[:2],
+        f"or set {OVERRIDE} to validate",
+    ),
+    "three means": Row(
+        lambda: npz(images=PIXELS[..., :1]),
+        (*NPZ, "data.mean=[0.1,0.2,0.3]"),
+        r"the images have 1 channel\(s\): give 1",
+        ("data.mean=[0.1]",),
+    ),
+    "inception": Row(
+        npz, (*NPZ, "data.augment=inception"), r"set (data.image_size), for example to (\d+)", ("data.image_size=224",)
+    ),
+    # records
+    "image elsewhere": Row(
+        records,
+        (*TFRECORD, FEATURES[1]),
+        r"set (data\.image_feature) to one of its features: (\w+) \(bytes_list",
+        ("data.image_feature=image",),
+    ),
+    "label elsewhere": Row(
+        records,
+        (*TFRECORD, FEATURES[0]),
+        r"set (data\.label_feature) to one of its features: .*, (\w+) \(int64_list",
+        ("data.label_feature=label",),
+    ),
+    "label is a picture": Row(
+        records,
+        (*TFRECORD, FEATURES[0], "data.label_feature=image"),
+        r"or set (data\.label_feature) to one of its features: (\w+) \(int64_list",
+        ("data.label_feature=label",),
+    ),
+    "text": Row(
+        lambda: records(named),
+        TFRECORD + FEATURES,
+        r"in their order, as in data\.class_names=\[ant,...\]",
+        ("data.class_names=[ant,bee,cat]",),
+    ),
+    "names without a number": Row(
+        lambda: records(named),
+        (*TFRECORD[:3], "data.num_classes=2", *FEATURES, "data.class_names=[ant,bee,cat]"),
+        f"set {OVERRIDE}",
+    ),
+    "a misspelt name": Row(
+        lambda: records(named),
+        (*TFRECORD, *FEATURES, "data.class_names=[ants,bee,cat]"),
+        "none of data.class_names: did you mean ants",
+        ("data.class_names=[ant,bee,cat]",),
+    ),
+    "half a class": Row(
+        lambda: records(lambda number: {"label": 0.5, "class": number % 3}),
+        TFRECORD + FEATURES,
+        r"or set (data\.label_feature) to one of its features: (class) \(int64_list",
+        ("data.label_feature=class",),
+    ),
+    "too many classes": Row(
+        records,
+        (*TFRECORD[:3], "data.num_classes=2", *FEATURES),
+        "with data.num_classes=2 labels are 0..1: correct the one",
+        ("data.num_classes=3",),
+    ),
+    "raw pixels": Row(
+        lambda: records(lambda number: {"image": picture(number).tobytes()}),
+        TFRECORD + FEATURES,
+        r"or set data\.raw_shape=\[height,width,channels\] if these are pixels",
+        ("data.raw_shape=[6,6,3]",),
+    ),
+    "files as raw pixels": Row(
+        records,
+        (*TFRECORD, *FEATURES, "data.raw_shape=[6,6,3]"),
+        "or leave it out for images of a file format",
+        ("data.raw_shape=null",),
+    ),
+    "sizes of records": Row(
+        lambda: records(lambda number: {"image": png(number, 6 + number, 6)}),
+        TFRECORD + FEATURES,
+        "set (data.image_size) to resize all",
+        ("data.image_size=6",),
+    ),
+    "compressed": Row(compressed, TFRECORD + FEATURES, "use gunzip", gunzip),
+    "damaged": Row(damaged, TFRECORD + FEATURES, f"or set {OVERRIDE} to go on without it"),
+    # files
+    "a GIF": Row(lambda: files(one_gif), FOLDER, f"or set {OVERRIDE} to go on without them"),
+    "a GIF, replaced": Row(lambda: files(one_gif), FOLDER, "replace or remove them", lambda _: files()),
+    "only GIFs": Row(
+        lambda: files(gif),
+        (*FOLDER, "data.on_error=skip"),
+        "none of .* is a GIF, .*: replace it by a PNG, JPEG, WebP or BMP, or remove it$",
+        lambda _: files(),
+    ),
+    "sizes of files": Row(
+        lambda: files(lambda number: png(number, 6 + number, 6)),
+        FOLDER,
+        "set (data.image_size) to resize all",
+        ("data.image_size=6",),
+    ),
+    "large": Row(files, (*FOLDER, "data.max_pixels=35"), f"or set {OVERRIDE}, or set data.on_error"),
+}
+FAST = ("texts as objects", "two scales", "text", "raw pixels")
+
+
+def read(compose: Compose, arguments: tuple[str, ...]) -> None:
+    data = open_data(compose(*arguments).data, seed=0)
+    try:
+        list(train_batches(data, batch=data.train.size, first=0, seed=0).take(1))
+    except tf.errors.OpError as error:
+        raise explain_input_error(error, data) or error from error
+
+
+@pytest.mark.parametrize(
+    "name", [each if each in FAST else pytest.param(each, marks=pytest.mark.slow) for each in ROWS]
+)
+def test_the_remedy_is_one(
+    compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, streamed: None, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    row = ROWS[name]
+    row.make()
+    with pytest.raises(AccumtrainError) as refused:
+        read(compose, row.arguments)
+    match = re.search(row.remedy, str(refused.value))
+    assert match, refused.value
+    if isinstance(row.then, tuple):
+        overrides = list(row.then)
+        assert [each for each in match.groups() if each.startswith("data.")] in ([], [overrides[0].partition("=")[0]])
+    else:
+        overrides = [each for each in match.groups() if each.startswith("data.")]
+        assert row.then or overrides
+    if callable(row.then):
+        row.then(match)
+    kept = [
+        each for each in row.arguments if each.partition("=")[0] not in {new.partition("=")[0] for new in overrides}
+    ]
+    read(compose, (*kept, *overrides))
+
+
+TFDS = {
+    "ClassLabel": (
+        {"label_feature": "note"},
+        r"(label_feature)=note: set it to one of (label)$",
+        {"label_feature": "label"},
+    ),
+    "a text": (
+        {"label_feature": "name", "num_classes": 3},
+        r"as in data\.class_names=\[\w+,\.\.\.\]",
+        {"class_names": ["ant", "bee", "cat"]},
+    ),
+    "too many": ({"num_classes": 4}, "leave it out", {"num_classes": None}),
+    "Image": ({"image_feature": "photo"}, r"set it to one of (image)$", {"image_feature": "image"}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TFDS)
+def test_the_remedy_for_a_prepared_data_set(prepare_tfds: Prepare, name: str) -> None:
+    changes, remedy, more = TFDS[name]
+    for keys, fails in ((changes, True), ({**changes, **more}, False)):
+        config = prepare_tfds("tfrecord", **keys)
+        if not fails:
+            train_batches(open_data(config, seed=0), batch=4, first=0, seed=0)
+            return
+        with pytest.raises(AccumtrainError, match=remedy):
+            train_batches(open_data(config, seed=0), batch=4, first=0, seed=0)
+
+
+def test_a_path_with_a_zero_in_it_is_a_mistake(compose: Compose) -> None:
+    with pytest.raises(AccumtrainError, match=r"data.path=a\\0...: no path holds a character of value 0; leave it out"):
+        compose("data=npz", r'data.path="a' + "\0" + r'b.npz"')
