@@ -88,10 +88,11 @@ def _record(cls: type, value: Any, where: str) -> Any:
                 raise ConfigError(f"{_join(where, key)}: {said}; leave it out")
             owner = f"{where} (kind {value['kind']})" if "kind" in value else where or "the configuration"
             raise ConfigError(f"{_join(where, key)}: no such key in {owner}; {suggest(str(key), names)}")
-    for field in fields:
-        if value.get(field.name, MISSING if has_no_default(field) else None) == MISSING:
-            key = _join(where, field.name)
-            raise ConfigError(f"{key} has no value; add {key}={field.metadata.get('example', '<value>')}")
+    missing = [each for each in fields if value.get(each.name, MISSING if has_no_default(each) else None) == MISSING]
+    if missing:
+        keys = {_join(where, each.name): each.metadata.get("example", "<value>") for each in missing}
+        settings = " ".join(f"{key}={example}" for key, example in keys.items())
+        raise ConfigError(f"{', '.join(keys)} {'has' if len(keys) == 1 else 'have'} no value; add {settings}")
     hints, rules = typing.get_type_hints(cls), constraints_of(cls)
     given = [name for name in names if name in value]
     return cls(**{name: _field(hints[name], value[name], _join(where, name), rules[name]) for name in given})
