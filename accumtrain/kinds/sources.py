@@ -241,7 +241,8 @@ class TfrecordConfig(RecordsConfig):
     `path`: glob of the files to train on.
     `test_path`: glob of the files to test on.
     `num_classes`: number of classes.
-    `raw_shape`: Height, width and channels of images that are pixels of 8 bits, row by row. null: files of an image format.
+    `raw_shape`: Height, width and channels of images that are stored as pixels of 8 bits, row by row. null: they are
+    files of an image format.
     """
 
     kind: str = "tfrecord"
