@@ -103,7 +103,7 @@ class Source:
         class_names: The names of the classes in order; empty if they have none.
         val: The examples that choose the best state; None if the source has none, see data/validation.py.
         fingerprint: What a continued run must find again: plain JSON values by names that a user understands, such as
-            data.train.names. It depends on the content alone, not on paths or times of change.
+            data.train.files. It depends on the content alone, not on paths or times of change.
     """
 
     train: Split
