@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -120,7 +119,8 @@ def _split_folders(root: Path, tops: Sequence[Path]) -> dict[str, Path]:
     for top in tops:
         if split := split_of(top.name):
             named.setdefault(split, []).append(top)
-    if tops and len(tops) == sum(map(len, named.values())) or any(inside[top] for top in named.get("train", [])):
+    only_splits = tops and len(tops) == sum(map(len, named.values()))
+    if only_splits or any(inside[top] for top in named.get("train", [])):
         if "train" not in named:
             raise _ambiguous(root, inside)
         for folders in named.values():
@@ -139,13 +139,13 @@ def _ambiguous(root: Path, inside: dict[Path, set[str]]) -> DataError:
     tops, inner = [top.name for top in inside], sorted(set.union(*inside.values()))
     if all(map(split_of, tops)):
         return DataError(
-            f"{root} has {first_of(tops)}, named after splits, and no train: give the folder to train on that name, with "
-            "a folder for each class in it"
+            f"{root} has {first_of(tops)}, named after splits, and no train: give the folder to train on that name, "
+            "with a folder for each class in it"
         )
     if all(map(split_of, inner)):
         return DataError(
-            f"{root}: the folders of the classes, {first_of(tops)}, hold those of the splits, {first_of(inner)}: make it "
-            f"the other way round, as {split_of(inner[0])}/{tops[0]}/"
+            f"{root}: the folders of the classes, {first_of(tops)}, hold those of the splits, {first_of(inner)}: make "
+            f"it the other way round, as {split_of(inner[0])}/{tops[0]}/"
         )
     return DataError(
         f"{root} can be read in two ways. If {first_of(tops)} are splits and {first_of(inner)} the classes, name the "
@@ -171,8 +171,8 @@ def _as_in(train: Listing, folder: Path, split: str, left: _Left) -> Listing:
     listing = _class_folders(folder, left)
     if unknown := sorted(kind for kind in listing.keys() - train.keys() if listing[kind]):
         raise DataError(
-            f"{folder} has the class {first_of(unknown)}, which train/ lacks (it has {first_of(list(train))}): give each "
-            f"class training images, or move its {split} images away; images without labels are for job=predict"
+            f"{folder} has the class {first_of(unknown)}, which train/ lacks (it has {first_of(list(train))}): give "
+            f"each class training images, or move its {split} images away; images without labels are for job=predict"
         )
     if not any(listing.values()):
         raise DataError(f"{folder} holds no image: add some, or remove the folder")
@@ -280,4 +280,4 @@ def _visible(folder: Path) -> list[Path]:
 
 
 def _seen(folder: Path) -> list[Path]:
-    return [folder / name for name in os.listdir(folder) if not name.startswith(".")]
+    return [entry for entry in folder.iterdir() if not entry.name.startswith(".")]

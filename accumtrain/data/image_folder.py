@@ -44,6 +44,10 @@ class FolderSplit(EncodedSplit):
             self._paths = tf.constant(paths, tf.string)
             self._labels = tf.constant(labels, tf.int32)
             self._orientations = tf.constant([header.orientation for header in headers]) if turned else None
+        if self.skips:
+            for index, header in enumerate(headers):
+                if header.fault:
+                    self._skipped[index] = UnreadableExample(str(files[index]), header.fault)
 
     @cached_property
     def sizes(self) -> list[int]:
@@ -108,14 +112,7 @@ def source_of(listings: dict[str, Listing], notes: list[str], config: DataConfig
         DataError: A file is not an image.
     """
     files = {name: [each.file for images in listing.values() for each in images] for name, listing in listings.items()}
-    unusual = unusual_headers([file for each in files.values() for file in each])
-    bad = [f"{file} {header.fault}" for file, header in unusual.items() if header.fault]
-    if bad and config.on_error == "raise":
-        raise DataError(
-            f"{counted(bad)} named as an image can't be used: {'; '.join(bad[:_NAMED])}"
-            f"{'; ...' if len(bad) > _NAMED else ''}: "
-            "replace or remove them, or set data.on_error=skip to go on without them"
-        )
+    unusual = _usable_headers([file for each in files.values() for file in each], config)
     splits = {
         name: FolderSplit(files[name], labels_of_listing(listing), unusual, config)
         for name, listing in listings.items()
@@ -133,6 +130,27 @@ def source_of(listings: dict[str, Listing], notes: list[str], config: DataConfig
         val=splits.get("val"),
         fingerprint={f"data.{name}.files": _digest(listing, splits[name].sizes) for name, listing in listings.items()},
     )
+
+
+def split_of_all(listing: Listing, notes: list[str], config: DataConfig) -> Source:
+    """A source whose only split has all images of a listing. Raises what `source_of` raises."""
+    files = [each.file for images in listing.values() for each in images]
+    unusual = _usable_headers(files, config)
+    split = FolderSplit(files, labels_of_listing(listing), unusual, config)
+    return Source(split, None, len(listing), [*notes, *notes_of(unusual)], class_names=list(listing))
+
+
+def _usable_headers(files: Sequence[Path], config: DataConfig) -> dict[Path, Header]:
+    """As `unusual_headers`. Raises DataError if files can't be used that may not be left out."""
+    unusual = unusual_headers(files)
+    bad = [f"{file} {header.fault}" for file, header in unusual.items() if header.fault]
+    if bad and config.on_error == "raise":
+        raise DataError(
+            f"{counted(bad)} named as an image can't be used: {'; '.join(bad[:_NAMED])}"
+            f"{'; ...' if len(bad) > _NAMED else ''}: "
+            "replace or remove them, or set data.on_error=skip to go on without them"
+        )
+    return unusual
 
 
 def labels_of_listing(listing: Listing) -> list[int]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from PIL.BmpImagePlugin import BmpImageFile
-from PIL.Image import Exif
+from PIL.Image import DecompressionBombError, Exif
 from PIL.ImageFile import ImageFile
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
@@ -38,7 +38,8 @@ _HEIF = b"ftyp"  # from byte 4 on: also of AVIF and of films
 _ORIENTATION = 0x0112  # tag of EXIF
 _DEPTH, _COLOUR = slice(24, 25), slice(25, 26)  # bytes of a PNG: bits of a channel; 4 and 6 have transparency
 _START, _SCAN = b"\xff\xd8", b"\xff\xda"  # markers of a JPEG: its beginning, and that of its pixels
-_NO_HEADER = (OSError, SyntaxError, ValueError, EOFError, struct.error)  # what Pillow raises for a damaged one
+# what Pillow raises for a damaged one, or for one of more pixels than it likes
+_NO_HEADER = (OSError, SyntaxError, ValueError, EOFError, struct.error, DecompressionBombError)
 
 
 @dataclass(frozen=True)

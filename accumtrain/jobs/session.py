@@ -15,6 +15,7 @@ from accumtrain.config.schema import Config
 from accumtrain.console import say, warn
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import Share, distributed, train_batches
+from accumtrain.data.repeats import find_repeats
 from accumtrain.data.source import Data
 from accumtrain.devices.cluster import find_cluster
 from accumtrain.devices.found import Devices
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 SKIPPED = "skipped.json"  # file of the examples that data.on_error=skip has left out
+NAMED = 3  # of them, on the screen
 
 
 class Session:
@@ -143,6 +145,7 @@ class Session:
         # now, as files of the repository may change while it trains
         self._provenance = provenance(devices.description) if devices.chief else {}
         self._told_inexact = False
+        self.repeats = find_repeats(data)
 
     def _graph_cache(self) -> GraphCache | None:
         folder = user_cache()
@@ -249,14 +252,21 @@ class Session:
             "much, and model.memory=recompute or store reverses nothing"
         )
 
-    def note_skipped(self) -> None:
-        """Adds the examples that data.on_error=skip has left out to SKIPPED."""
+    def note_skipped(self) -> str:
+        """Adds the examples that data.on_error=skip has left out to SKIPPED. Returns what to say of new ones, or ""."""
         if not (self.devices.chief and self.data.skipped):
-            return
+            return ""
+        known = self._skipped_before()
+        new = [each for each in self.data.skipped if each not in known]
+        write_json(self.run_folder.path / SKIPPED, {"count": len(known + new), "examples": known + new})
+        if not new:
+            return ""
+        some = ", ".join(each["name"] for each in new[:NAMED]) + (", ..." if len(new) > NAMED else "")
+        return f"left out, as they can't be read: {len(new):,} examples, which {SKIPPED} names ({some})"
+
+    def _skipped_before(self) -> list[dict[str, str]]:
         file = self.run_folder.path / SKIPPED
-        known = read_json(file)["examples"] if file.exists() else []
-        examples = known + [each for each in self.data.skipped if each not in known]
-        write_json(file, {"count": len(examples), "examples": examples})
+        return read_json(file)["examples"] if file.exists() else []
 
     def result(self, status: str) -> dict[str, Any] | None:
         """The summary; None on a worker that is not the chief."""
@@ -270,8 +280,9 @@ class Session:
             **speed_and_memory(self.window, self.logbook, self.meter),
             **batch_sizes(self.config, self.micro_batch, self.devices.replicas),
             "recovery": self.recovery.counts,
-            "skipped_examples": len(self.data.skipped),
+            "skipped_examples": len(self._skipped_before()),
             "data": dict(self.data.fingerprint),
+            "repeated_examples": self.repeats.counts,
             "provenance": self._provenance,
         }
         self.logbook.finish(summary)

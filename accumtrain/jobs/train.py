@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 import tensorflow as tf
 
 from accumtrain.config.schema import Config
-from accumtrain.console import say
+from accumtrain.console import say, warn
 from accumtrain.engine.all_reduce import same_on_all_replicas
 from accumtrain.engine.checkpoint import ACCURACY
 from accumtrain.engine.evaluator import Evaluator
@@ -45,15 +45,19 @@ class Training(Session):
 
     def run(self) -> dict[str, Any] | None:
         show_opening(self.config, self.run_folder, self.data, self.devices, self.window, self.total, self.micro_batch)
+        for warning in self.repeats.warnings:
+            warn(warning)
+        if self.repeats.note:
+            say(self.repeats.note)
         if self.started is not None:
             show_start(self.config, self.started, self.window, self.run_folder.path, writes=self.devices.chief)
+        if self.data.num_classes:  # examples that reach the model as they are given have none that is known here
+            self.run_folder.save_images(images_of(self.data))
         if self._nothing_left() and (summary := self._summary_of_the_end()):
             say(self._why_finished())
             show_closing(summary, self.run_folder, loss_of_a_guess(self.config, self.data.num_classes))
             return summary if self.devices.chief else None
         self.run_folder.save_config(self.config)
-        if self.data.num_classes:  # examples that reach the model as they are given have none that is known here
-            self.run_folder.save_images(images_of(self.data))
         if self.devices.chief:
             self.open_trackers()
         if self.resumed:
@@ -99,6 +103,8 @@ class Training(Session):
             return None
         draw_curves({self.run_folder.path.name: self.logbook.records}, self.run_folder.path / "results.png")
         show_closing(summary, self.run_folder, loss_of_a_guess(self.config, self.data.num_classes))
+        if summary["skipped_examples"]:
+            warn(f"left out, as they can't be read: {summary['skipped_examples']:,} examples, which {SKIPPED} names")
         return summary
 
     def _finished(self) -> bool:
@@ -213,7 +219,8 @@ class Training(Session):
         result = evaluator(stop=lambda: self._asked_to_stop() and self.alone, report=self._evaluating)
         if result is None:
             self._stop()
-        self.note_skipped()
+        if told := self.note_skipped():
+            self.progress.event(told)
         return result
 
     def _means(self, split: str, result: dict[str, float]) -> str:

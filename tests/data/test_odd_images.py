@@ -249,6 +249,16 @@ def test_bad_ones_are_named_or_left_out(photos: Path, folder_config: MakeConfig)
     assert {Path(each["name"]).name: each["reason"] for each in data.skipped} == reasons
 
 
+def test_a_header_of_more_pixels_than_pillow_likes(photos: Path, folder_config: MakeConfig) -> None:
+    header = bytearray(encoded(photo(), "WEBP", lossless=True))
+    header[21:25] = (13_999 | 13_999 << 14).to_bytes(4, "little")  # 14,000 x 14,000
+    file = photos / "class1" / "large.webp"
+    file.write_bytes(header)
+    data = open_data(folder_config(photos), seed=0)
+    with pytest.raises(DataError, match=r"large\.webp is 14000 x 14000 pixels, more than data\.max_pixels"):
+        [each for split in ("train", "test") for each in eval_batches(data, batch=8, split=split)]
+
+
 # --- folders within folders -------------------------------------------------------------------------------------------
 
 
