@@ -262,7 +262,7 @@ def _unwrapped(folder: Path) -> Path:
 def _remedy(folder: Path) -> str:
     """What to do about a folder without class folders: where they or a table of labels may be; empty if nowhere."""
     tables = [each for place in (folder, folder.parent) for each in _seen(place) if each.suffix.lower() in TABLES]
-    if tables and not _classes_in(folder):
+    if tables and len(_classes_in(folder)) < 2:
         return f"; if {tables[0].name} holds the labels of the images: data=table data.path={tables[0]}"
     for entry in _visible(folder):
         names = [each.name for each in _visible(entry) if each.is_dir()] if entry.is_dir() else []

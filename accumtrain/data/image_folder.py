@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from accumtrain.data.class_folders import list_splits
 from accumtrain.data.encoded import EncodedSplit
 from accumtrain.data.fingerprint import digest
 from accumtrain.data.image_header import UPRIGHT, Header, fault_of_image, unusual_headers
-from accumtrain.data.listing import Listing, counted, told
+from accumtrain.data.listing import Listing, counted, readable, told
 from accumtrain.data.local_files import size_of_file
 from accumtrain.data.source import Source
 from accumtrain.errors import DataError
@@ -90,15 +89,6 @@ def open_folder(config: FolderConfig, seed: int) -> Source:
     with readable():
         listings, notes = list_splits(config)
     return source_of(listings, notes, config)
-
-
-@contextmanager
-def readable() -> Iterator[None]:
-    """Within this context a folder that can't be read is a DataError."""
-    try:
-        yield
-    except OSError as error:
-        raise DataError(f"{error.filename} can't be read: {error.strerror}; give yourself the permission") from error
 
 
 def source_of(listings: dict[str, Listing], notes: list[str], config: DataConfig) -> Source:

@@ -11,14 +11,15 @@ import tensorflow as tf
 
 from accumtrain.data.class_folders import list_all
 from accumtrain.data.encoded import EncodedSplit
-from accumtrain.data.image_folder import readable, split_of_all
-from accumtrain.data.listing import first_of, normal_form
+from accumtrain.data.image_folder import split_of_all
+from accumtrain.data.image_table import list_table
+from accumtrain.data.listing import first_of, normal_form, readable
 from accumtrain.data.preprocess import make_preprocess
 from accumtrain.data.records import RecordSplit
 from accumtrain.data.shards import ShardRange
 from accumtrain.data.source import ArraySplit, Data, Source, Split
 from accumtrain.errors import DataError
-from accumtrain.kinds.sources import SOURCES, DataConfig, FolderConfig
+from accumtrain.kinds.sources import SOURCES, DataConfig, FolderConfig, TableConfig
 from accumtrain.kinds.table import load
 from accumtrain.runs.trained_on import Images
 
@@ -38,9 +39,9 @@ def open_labelled(config: DataConfig, images: Images, trained: Mapping[str, Any]
     """
     height, width, channels = images.shape
     config = replace(config, image_size=[height, width])
-    if isinstance(config, FolderConfig):
+    if isinstance(config, FolderConfig | TableConfig):
         with readable():
-            listing, notes = list_all(config)
+            listing, notes = list_all(config) if isinstance(config, FolderConfig) else list_table(config)
         source = split_of_all(listing, notes, config)
     else:
         source = load(SOURCES[config.kind].build)(config, seed)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import unicodedata
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,6 +47,15 @@ def hold_out(listing: Listing, fraction: float) -> dict[str, Listing]:
         by_hash = sorted(images, key=lambda each: (zlib.crc32(each.name.encode()), each))
         test[kind], train[kind] = sorted(by_hash[:held]), sorted(by_hash[held:])
     return {"train": train, "test": test}
+
+
+@contextmanager
+def readable() -> Iterator[None]:
+    """Within this context a folder that can't be read is a DataError."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"{error.filename} can't be read: {error.strerror}; give yourself the permission") from error
 
 
 def told(files: Sequence[object]) -> str:

@@ -16,7 +16,7 @@ from accumtrain.engine.build_window import moving_average
 from accumtrain.engine.checkpoint import restore_model
 from accumtrain.engine.checkpoint_files import again_if_changed, best_first, find_whole
 from accumtrain.errors import CheckpointError, DataError
-from accumtrain.kinds.sources import FolderConfig
+from accumtrain.kinds.sources import FolderConfig, TableConfig
 from accumtrain.models.build_model import build_model
 from accumtrain.models.spec import ModelSpec
 from accumtrain.runs.checkpoint_store import Saved
@@ -73,7 +73,7 @@ def open_measured(config: Config) -> Measured:
     try:
         data = open_data(config.data, config.run.seed)
     except DataError:
-        if images is None or not isinstance(config.data, FolderConfig):
+        if images is None or not isinstance(config.data, FolderConfig | TableConfig):
             raise
         data = None  # a class may have too few images to train on, and enough to be measured
     if data is not None and (images is None or data.fingerprint == trained):

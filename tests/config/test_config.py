@@ -25,6 +25,7 @@ REQUIRED = {  # what a choice leaves to the user
     "data=folder": ["data.path=photos"],
     "data=tfrecord": ["data.path=a", "data.test_path=b", "data.num_classes=3"],
     "data=npz": ["data.path=mine.npz"],
+    "data=table": ["data.path=labels.csv"],
     "data=cifar_binary": ["data.path=cifar-10-batches-bin"],
 }
 CHOICES = sorted(f"{file.parent.name}={file.stem}" for file in CONF_DIR.glob("*/*.yaml"))
