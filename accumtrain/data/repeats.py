@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from accumtrain.console import say, warn
 from accumtrain.data.image_folder import FolderSplit
 from accumtrain.data.records import RecordSplit
 from accumtrain.data.source import SPLIT_WORDS, Data, Split
@@ -39,6 +40,12 @@ class Repeats:
     counts: dict[str, int] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     note: str = ""
+
+    def tell(self) -> None:
+        for warning in self.warnings:
+            warn(warning)
+        if self.note:
+            say(self.note)
 
     def add(self, key: str, count: int, warning: str) -> None:
         if count:

@@ -36,6 +36,7 @@ from accumtrain.engine.window import Window
 from accumtrain.errors import CheckpointError
 from accumtrain.jobs.first_images import first_images
 from accumtrain.jobs.recovery import Recovery, warn_of_rate_jump
+from accumtrain.jobs.skipped import SkippedExamples
 from accumtrain.jobs.starting import begin_with_weights, digest, read_weights
 from accumtrain.jobs.summary import batch_sizes, results, speed_and_memory
 from accumtrain.planning.auto_steps import with_accum_steps_resolved
@@ -49,7 +50,6 @@ from accumtrain.process.walltime import Walltime
 from accumtrain.process.watchdog import Watchdog
 from accumtrain.runs.due import Due
 from accumtrain.runs.events import Events
-from accumtrain.runs.files import read_json, write_json
 from accumtrain.runs.identity import learned_values
 from accumtrain.runs.logbook import Logbook
 from accumtrain.runs.provenance import provenance
@@ -59,9 +59,6 @@ from accumtrain.runs.tracker import open_service
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-SKIPPED = "skipped.json"  # file of the examples that data.on_error=skip has left out
-NAMED = 3  # of them, on the screen
 
 
 class Session:
@@ -146,6 +143,7 @@ class Session:
         self._provenance = provenance(devices.description) if devices.chief else {}
         self._told_inexact = False
         self.repeats = find_repeats(data)
+        self.skipped = SkippedExamples(run.path, data, writes=devices.chief)
 
     def _graph_cache(self) -> GraphCache | None:
         folder = user_cache()
@@ -252,22 +250,6 @@ class Session:
             "much, and model.memory=recompute or store reverses nothing"
         )
 
-    def note_skipped(self) -> str:
-        """Adds the examples that data.on_error=skip has left out to SKIPPED. Returns what to say of new ones, or ""."""
-        if not (self.devices.chief and self.data.skipped):
-            return ""
-        known = self._skipped_before()
-        new = [each for each in self.data.skipped if each not in known]
-        write_json(self.run_folder.path / SKIPPED, {"count": len(known + new), "examples": known + new})
-        if not new:
-            return ""
-        some = ", ".join(each["name"] for each in new[:NAMED]) + (", ..." if len(new) > NAMED else "")
-        return f"left out, as they can't be read: {len(new):,} examples, which {SKIPPED} names ({some})"
-
-    def _skipped_before(self) -> list[dict[str, str]]:
-        file = self.run_folder.path / SKIPPED
-        return read_json(file)["examples"] if file.exists() else []
-
     def result(self, status: str) -> dict[str, Any] | None:
         """The summary; None on a worker that is not the chief."""
         if not self.devices.chief:
@@ -280,7 +262,7 @@ class Session:
             **speed_and_memory(self.window, self.logbook, self.meter),
             **batch_sizes(self.config, self.micro_batch, self.devices.replicas),
             "recovery": self.recovery.counts,
-            "skipped_examples": len(self._skipped_before()),
+            "skipped_examples": self.skipped.count,
             "data": dict(self.data.fingerprint),
             "repeated_examples": self.repeats.counts,
             "provenance": self._provenance,

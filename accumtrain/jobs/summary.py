@@ -12,6 +12,7 @@ from accumtrain.console import format_seconds, say, table, warn
 from accumtrain.engine.checkpoint import Checkpoints
 from accumtrain.engine.memory_meter import Meter, activation_bytes, at_peak, state_bytes, tensor_bytes
 from accumtrain.engine.window import Window
+from accumtrain.jobs.skipped import SKIPPED
 from accumtrain.kinds.losses import CrossEntropyConfig
 from accumtrain.runs.logbook import Logbook
 from accumtrain.runs.measured import measured, watched_split
@@ -84,6 +85,8 @@ def show_closing(summary: dict[str, Any], run: Run, guess: float | None) -> None
         + (f", {speed:.0f} examples/s" if speed else "")
         + f"; results in {run.path}"
     )
+    if skipped := summary["skipped_examples"]:
+        warn(f"left out, as they can't be read: {skipped:,} examples, which {SKIPPED} names")
     if guess is not None and summary["epoch"] >= 1:
         _warn_if_no_better_than(guess, summary)
 

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 import tensorflow as tf
 
 from accumtrain.config.schema import Config
-from accumtrain.console import say, warn
+from accumtrain.console import say
 from accumtrain.engine.all_reduce import same_on_all_replicas
 from accumtrain.engine.checkpoint import ACCURACY
 from accumtrain.engine.evaluator import Evaluator
@@ -17,7 +17,7 @@ from accumtrain.errors import DivergedError, Preempted
 from accumtrain.jobs.opening import show_opening
 from accumtrain.jobs.patience import evaluations_since_best
 from accumtrain.jobs.recovery import out_of_range, remedy
-from accumtrain.jobs.session import SKIPPED, Session
+from accumtrain.jobs.session import Session
 from accumtrain.jobs.starting import show_start
 from accumtrain.jobs.summary import loss_of_a_guess, show_closing
 from accumtrain.jobs.trained import images_of
@@ -45,10 +45,7 @@ class Training(Session):
 
     def run(self) -> dict[str, Any] | None:
         show_opening(self.config, self.run_folder, self.data, self.devices, self.window, self.total, self.micro_batch)
-        for warning in self.repeats.warnings:
-            warn(warning)
-        if self.repeats.note:
-            say(self.repeats.note)
+        self.repeats.tell()
         if self.started is not None:
             show_start(self.config, self.started, self.window, self.run_folder.path, writes=self.devices.chief)
         if self.data.num_classes:  # examples that reach the model as they are given have none that is known here
@@ -97,14 +94,11 @@ class Training(Session):
             self.measure_workspace(batches)
 
         # ---- close -----------------------------------------------------------------------------------------------
-        self.note_skipped()
-        summary = self.result("completed")
-        if summary is None:
+        self.skipped.note(say)
+        if (summary := self.result("completed")) is None:
             return None
         draw_curves({self.run_folder.path.name: self.logbook.records}, self.run_folder.path / "results.png")
         show_closing(summary, self.run_folder, loss_of_a_guess(self.config, self.data.num_classes))
-        if summary["skipped_examples"]:
-            warn(f"left out, as they can't be read: {summary['skipped_examples']:,} examples, which {SKIPPED} names")
         return summary
 
     def _finished(self) -> bool:
@@ -219,8 +213,7 @@ class Training(Session):
         result = evaluator(stop=lambda: self._asked_to_stop() and self.alone, report=self._evaluating)
         if result is None:
             self._stop()
-        if told := self.note_skipped():
-            self.progress.event(told)
+        self.skipped.note(self.progress.event)
         return result
 
     def _means(self, split: str, result: dict[str, float]) -> str:
@@ -242,7 +235,7 @@ class Training(Session):
 
     def _stop(self) -> NoReturn:
         self.checkpoints.save()
-        self.note_skipped()
+        self.skipped.note(self.progress.event)
         raise Preempted(
             f"stopped after update {self.done} of {self.total}, epoch {self.epoch(self.done)}; its state is saved in "
             f"{self.run_folder.path}: run the same command again to continue",
@@ -259,7 +252,7 @@ class Training(Session):
         """
         if not update["examples"]:
             self.recovery.skip_empty(self.window)
-            self.progress.event(f"update {self.done + 1}: all of its examples are bad (see {SKIPPED}), it is skipped")
+            self.progress.event(f"update {self.done + 1} is skipped, its examples are bad (see {self.skipped.file})")
             return batches
         if update.get("loss_scale", SMALLEST) > SMALLEST and update["state_finite"]:
             self.progress.event(

@@ -57,6 +57,16 @@ def test_files_of_one_size_with_other_contents(root: Path, folder_config: MakeCo
     assert not find_repeats(open_data(folder_config(root, image_size=6), seed=0)).counts
 
 
+def test_it_is_told(root: Path, folder_config: MakeConfig, capsys: pytest.CaptureFixture[str]) -> None:
+    copy(root / "train/ant/01.png", root / "test/ant/other.png")
+    data = open_data(folder_config(root, image_size=6), seed=0)
+    find_repeats(data).tell()
+    find_repeats(data, seconds=-1).tell()
+    told = capsys.readouterr()
+    assert "warning: 1 of 9 test images are training images, too" in told.err
+    assert "no time was left to compare them" in told.out
+
+
 def test_no_time_is_left(root: Path, folder_config: MakeConfig) -> None:
     copy(root / "train/ant/01.png", root / "test/ant/other.png")
     found = find_repeats(open_data(folder_config(root, image_size=6), seed=0), seconds=-1)
