@@ -50,7 +50,7 @@ def list_splits(config: FolderConfig) -> tuple[dict[str, Listing], list[str]]:
     """
     root, left = _root(config), _Left()
     tops = _tops(root)
-    splits = _split_folders(root, tops)
+    splits = _split_folders(root, tops, trains=True)
     if not splits:
         return hold_out(_list_classes(root, left), config.test_fraction), left.notes
     unlabelled = [name for name, folder in splits.items() if name != "train" and _has_images(folder)]
@@ -81,7 +81,7 @@ def list_splits(config: FolderConfig) -> tuple[dict[str, Listing], list[str]]:
 def list_all(config: FolderConfig) -> tuple[Listing, list[str]]:
     """All images of a folder in one listing, whatever split they are in. Raises what `list_splits` raises."""
     root, left, listing = _root(config), _Left(), Listing()
-    for folder in _split_folders(root, _tops(root)).values() or [root]:
+    for folder in _split_folders(root, _tops(root), trains=False).values() or [root]:
         for kind, images in _class_folders(folder, left).items():
             listing.setdefault(kind, []).extend(images)
     if not any(listing.values()):
@@ -108,8 +108,12 @@ def split_of(name: str) -> str | None:
     return found[0] if len(found) == 1 else None
 
 
-def _split_folders(root: Path, tops: Sequence[Path]) -> dict[str, Path]:
+def _split_folders(root: Path, tops: Sequence[Path], *, trains: bool) -> dict[str, Path]:
     """The folders that hold the class folders of each split; empty if `root` holds those of the classes itself.
+
+    Args:
+        tops: the folders in `root` that hold images.
+        trains: whether a folder to train on is needed.
 
     Raises:
         DataError: Both can be meant, or there are two folders of a split.
@@ -121,7 +125,7 @@ def _split_folders(root: Path, tops: Sequence[Path]) -> dict[str, Path]:
             named.setdefault(split, []).append(top)
     only_splits = tops and len(tops) == sum(map(len, named.values()))
     if only_splits or any(inside[top] for top in named.get("train", [])):
-        if "train" not in named:
+        if trains and "train" not in named:
             raise _ambiguous(root, inside)
         for folders in named.values():
             if len(folders) > 1:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from accumtrain.data.class_folders import list_all
 from accumtrain.data.input_errors import explain_input_error
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import eval_batches, train_batches
@@ -132,6 +133,15 @@ def test_a_test_folder_without_labels(make_folder: MakeFolder, folder_config: Ma
     ]
     make_folder("photos/dev", count=2)
     assert open_data(folder_config(root), seed=0).splits.keys() == {"train", "val"}
+
+
+def test_all_images_whatever_split_they_are_in(make_folder: MakeFolder, folder_config: MakeConfig) -> None:
+    root = make_folder("photos/test", classes=("bee",), count=1).parent
+    listing, _ = list_all(folder_config(root))
+    assert {kind: len(images) for kind, images in listing.items()} == {"bee": 1}
+    make_folder("photos/Training", count=2)
+    listing, _ = list_all(folder_config(root))
+    assert {kind: len(images) for kind, images in listing.items()} == {"ant": 2, "bee": 3}
 
 
 def test_other_folders_beside_the_splits_are_named(make_folder: MakeFolder, folder_config: MakeConfig) -> None:
