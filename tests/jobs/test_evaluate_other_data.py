@@ -107,6 +107,7 @@ def test_all_of_new_data_is_measured(here, command):
     assert [line.split()[:3] for line in answer.out.splitlines() if line.startswith("dog")] == [["dog", "0", "-"]]
 
 
+@pytest.mark.slow
 def test_its_splits_are_none_here(here, command):
     write(here / "new/train", CLASSES, range(60, 64))
     write(here / "new/test", CLASSES[:2], range(70, 73))
@@ -122,6 +123,7 @@ def test_a_class_that_the_run_does_not_know(here, command):
     assert "has the class gnu, on which the run was not trained (it knows cat, dog, owl)" in answer.err
 
 
+@pytest.mark.slow
 def test_data_that_changed_is_new(here, command):
     (here / "moved/cat/0.png").unlink()
     assert command(*EVALUATE, "data.path=moved").code == 0
@@ -155,6 +157,7 @@ def test_images_are_prepared_as_in_training(key, here, command):
     assert f"leave {key.partition('=')[0]} out, the values of the run are used" in answer.err
 
 
+@pytest.mark.slow
 def test_the_remedy_for_damaged_names_works(here, command):
     (here / "runs/one/images.json").write_text("{}")
     answer = command(*EVALUATE, "data.path=moved")
