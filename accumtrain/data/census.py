@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import BinaryIO
 
 import numpy as np
 import tensorflow as tf
@@ -14,7 +16,10 @@ import tensorflow as tf
 from accumtrain.data.bad_example import BadExample
 from accumtrain.data.encoded import EncodedSplit
 from accumtrain.data.source import Split
+from accumtrain.process.environment import caught_stderr
 
+# the warnings of libjpeg about the data of an image
+_JPEG_WARNING = re.compile(r"Corrupt JPEG data|Premature end of JPEG|Inconsistent progression|Invalid SOS parameters")
 _CHUNK = 256  # examples between two reports
 _ARRAY_CHUNK = 32  # arrays of a chunk are in memory together
 
@@ -26,13 +31,13 @@ class Census:
     Attributes:
         labels: How many good examples have each label.
         sizes: How many good examples have each size, (height, width).
-        contents: A hash of each good example's image, and the names of those that have it.
+        contents: A hash of each good example's image, and the names of those that have it, with their labels.
         bad: The examples that can't be used, in order.
     """
 
     labels: Counter[int] = field(default_factory=Counter)
     sizes: Counter[tuple[int, int]] = field(default_factory=Counter)
-    contents: dict[bytes, list[str]] = field(default_factory=dict)
+    contents: dict[bytes, list[tuple[str, int]]] = field(default_factory=dict)
     bad: list[BadExample] = field(default_factory=list)
 
 
@@ -64,7 +69,7 @@ def take_census(split: Split, title: str, num_classes: int, report: Callable[[in
                 continue
             census.labels[each.label] += 1
             census.sizes[each.size] += 1
-            census.contents.setdefault(each.content, []).append(each.name)
+            census.contents.setdefault(each.content, []).append((each.name, each.label))
         report(len(found))
     return census
 
@@ -77,9 +82,28 @@ def _of_files(split: EncodedSplit) -> Iterator[list[_Image | BadExample]]:
             return bad
         return _Image(split.name(index), stored.label, stored.shape[:2], _hash(stored.image))
 
+    def examine_alone(index: int) -> _Image | BadExample:
+        with caught_stderr() as (said, _):
+            found = examine(index)
+            warning = _warning_in(said)
+        if isinstance(found, BadExample) or warning is None:
+            return found
+        return BadExample(found.name, f"is damaged, though it can be decoded: {warning}", "replace or remove it")
+
     with ThreadPoolExecutor() as pool:
         for start in range(0, split.size, _CHUNK):
-            yield list(pool.map(examine, range(start, min(start + _CHUNK, split.size))))
+            chunk = range(start, min(start + _CHUNK, split.size))
+            with caught_stderr() as (said, _):
+                examined = list(pool.map(examine, chunk))
+                warned = _warning_in(said) is not None
+            yield list(map(examine_alone, chunk)) if warned else examined
+
+
+def _warning_in(said: BinaryIO) -> str | None:
+    """The first warning of the decoder of JPEGs: TensorFlow's lets it write to stderr, and decodes on."""
+    said.seek(0)
+    lines = said.read().decode(errors="replace").splitlines()
+    return next((line for line in lines if _JPEG_WARNING.search(line)), None)
 
 
 def _of_arrays(split: Split, title: str, num_classes: int) -> Iterator[list[_Image | BadExample]]:

@@ -2,115 +2,217 @@
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from accumtrain.data.listing import Image, Listing, first_of, hold_out, normal_form, told
 from accumtrain.data.local_files import IMAGE_SUFFIXES, check_name
-from accumtrain.data.part import held_out_of
 from accumtrain.errors import DataError
 from accumtrain.kinds.sources import FolderConfig
 
-_FOLDERS = {"val": ("val", "valid", "validation"), "test": ("test",)}
-_NAMED = 5  # files named in a message
+_SPLITS = {  # the words in the names of their folders
+    "train": ("train", "training"),
+    "val": ("val", "valid", "validation", "dev"),
+    "test": ("test", "testing", "eval", "evaluation"),
+}
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
+_WITH_SET = re.compile(r"(set|data|images)$")  # of a word such as testset
+TABLES = (".csv", ".tsv")
 
 
 @dataclass
-class Listing:
-    """The image files of each class, sorted by path, and all other files. `folder` holds the folders of the classes."""
+class _Left:
+    """Files that are no images; images in no class's folder; and those in a folder within their class's folder."""
 
-    folder: Path
-    classes: dict[str, list[Path]] = field(default_factory=dict)
     ignored: list[Path] = field(default_factory=list)
+    beside: list[Path] = field(default_factory=list)
+    deeper: list[Path] = field(default_factory=list)
 
     @property
-    def files(self) -> list[Path]:
-        return [file for files in self.classes.values() for file in files]
-
-    @property
-    def labels(self) -> list[int]:
-        return [label for label, files in enumerate(self.classes.values()) for _ in files]
-
-    @property
-    def names(self) -> list[str]:
-        """The paths of the files below `folder`, beginning with their classes."""
-        return [file.relative_to(self.folder).as_posix() for file in self.files]
-
-    @property
-    def deeper(self) -> list[Path]:
-        """The files that are not in their class's folder itself, but in one within it."""
-        return [file for name, files in self.classes.items() for file in files if file.parent != self.folder / name]
+    def notes(self) -> list[str]:
+        suffixes = ", ".join(IMAGE_SUFFIXES)
+        notes = [f"ignored, as their names end in none of {suffixes}: {told(self.ignored)}"] if self.ignored else []
+        if self.beside:
+            notes.append(f"ignored, as they are in no class's folder: {told(self.beside)}")
+        if self.deeper:
+            notes.append(f"in folders within a class's folder, and of that class: {told(self.deeper)}")
+        return notes
 
 
-def list_splits(config: FolderConfig) -> dict[str, Listing]:
-    """The files of train, and of val or test or both.
+def list_splits(config: FolderConfig) -> tuple[dict[str, Listing], list[str]]:
+    """The files of train, and of val or test or both, and notes of what was left out.
 
     Raises:
         DataError: The folder has another structure.
         OSError: A folder can't be read.
     """
+    root, left = _root(config), _Left()
+    tops = _tops(root)
+    splits = _split_folders(root, tops, trains=True)
+    if not splits:
+        return hold_out(_list_classes(root, left), config.test_fraction), left.notes
+    unlabelled = [name for name, folder in splits.items() if name != "train" and _has_images(folder)]
+    folders = {name: folder for name, folder in splits.items() if name not in unlabelled}
+    if len(splits) == 1 and _classes_in(splits["train"]):
+        raise _untested(root, splits["train"], tops)
+    train = _list_classes(folders["train"], left)
+    if len(folders) == 1:
+        listings = hold_out(train, config.test_fraction)
+    else:
+        listings = {name: _as_in(train, folder, name, left) for name, folder in folders.items() if name != "train"}
+        listings = {"train": train, **listings}
+    notes = [
+        f"{folders[name].name}/ has no images of {first_of(none)}"
+        for name, listing in listings.items()
+        if (none := [kind for kind, images in listing.items() if not images])
+    ]
+    notes += [
+        f"{splits[name]}/ has no labels, as its images are in no class folders, and is not read: "
+        f"job=predict predict.input={splits[name]} is for it"
+        for name in unlabelled
+    ]
+    if others := [each.name for each in tops if split_of(each.name) not in splits]:
+        notes.append(f"not read, as their names say no split: {first_of(others)}")
+    return listings, [*notes, *left.notes]
+
+
+def list_all(config: FolderConfig) -> tuple[Listing, list[str]]:
+    """All images of a folder in one listing, whatever split they are in. Raises what `list_splits` raises."""
+    root, left, listing = _root(config), _Left(), Listing()
+    for folder in _split_folders(root, _tops(root), trains=False).values() or [root]:
+        for kind, images in _class_folders(folder, left).items():
+            listing.setdefault(kind, []).extend(images)
+    if not any(listing.values()):
+        raise DataError(f"{root} has no class folder that holds an image{_remedy(root)}")
+    return {kind: listing[kind] for kind in sorted(listing) if listing[kind]}, left.notes
+
+
+def _root(config: FolderConfig) -> Path:
     root = Path(config.path)
     if not root.is_dir():
         raise DataError(f"data.path={config.path} is not a directory: give the folder that holds the class folders")
-    if (root / "train").is_dir():
-        folders = _split_folders(root)
-        listings = {name: _list_classes(folder) for name, folder in folders.items()}
-        for name, folder in folders.items():
-            if odd := sorted(listings["train"].classes.keys() ^ listings[name].classes.keys()):
-                raise DataError(
-                    f"{root}: train/ and {folder.name}/ must have the same class folders; only one has {odd}"
-                )
-        return listings
-    return _hold_out(_list_classes(root), config.test_fraction)
+    return root
 
 
-def told(files: Sequence[object]) -> str:
-    """How many files there are, and the names of the first ones."""
-    return f"{counted(files)}: " + ", ".join(map(str, files[:_NAMED])) + (", ..." if len(files) > _NAMED else "")
+def _tops(root: Path) -> list[Path]:
+    """The folders in `root` that hold images."""
+    return [each for each in _visible(root) if each.is_dir() and _holds_images(each)]
 
 
-def counted(files: Sequence[object]) -> str:
-    return "1 file" if len(files) == 1 else f"{len(files):,} files"
+def split_of(name: str) -> str | None:
+    """The split that a folder's name says, such as Testing, seg_test or test_set; None if it says none, or two."""
+    words = {_WITH_SET.sub("", word.lower()) for word in _WORD.findall(name)}
+    found = [split for split, of_split in _SPLITS.items() if words & set(of_split)]
+    return found[0] if len(found) == 1 else None
 
 
-def _split_folders(root: Path) -> dict[str, Path]:
-    folders = {"train": root / "train"}
-    for split, names in _FOLDERS.items():
-        found = [root / name for name in names if (root / name).is_dir()]
-        if len(found) > 1:
-            raise DataError(f"{root} has {' and '.join(f'{each.name}/' for each in found)}: keep one of them")
-        if found:
-            folders[split] = found[0]
-    if len(folders) == 1:
-        others = [each.name for each in _visible(root) if each.is_dir() and each.name != "train"]
-        remedy = f"add one, or give data.path={root / 'train'}"
-        if others:
-            some = ", ".join(others[:_NAMED]) + (", ..." if len(others) > _NAMED else "")
-            remedy += f"; if train is a class as {some} may be, give its folder another name"
-        raise DataError(f"{root} has train/ but neither test/ nor val/: {remedy}")
-    return folders
+def _split_folders(root: Path, tops: Sequence[Path], *, trains: bool) -> dict[str, Path]:
+    """The folders that hold the class folders of each split; empty if `root` holds those of the classes itself.
+
+    Args:
+        tops: the folders in `root` that hold images.
+        trains: whether a folder to train on is needed.
+
+    Raises:
+        DataError: Both can be meant, or there are two folders of a split.
+    """
+    inside = {top: _classes_in(_unwrapped(top)) for top in tops}
+    named: dict[str, list[Path]] = {}
+    for top in tops:
+        if split := split_of(top.name):
+            named.setdefault(split, []).append(top)
+    only_splits = tops and len(tops) == sum(map(len, named.values()))
+    if only_splits or any(inside[top] for top in named.get("train", [])):
+        if trains and "train" not in named:
+            raise _ambiguous(root, inside)
+        for folders in named.values():
+            if len(folders) > 1:
+                raise DataError(f"{root} has {' and '.join(f'{each.name}/' for each in folders)}: keep one of them")
+        return {split: _unwrapped(named[split][0]) for split in _SPLITS if split in named}
+    same = max(inside.values(), key=len, default=set())
+    alike = len(tops) > 1 and all(len(names) > 1 and names <= same for names in inside.values())
+    if alike or any(inside[top] for folders in named.values() for top in folders):
+        raise _ambiguous(root, inside)
+    return {}
 
 
-def _list_classes(folder: Path) -> Listing:
-    listing = Listing(folder)
-    for entry in _visible(folder):
-        if not entry.is_dir():
-            listing.ignored.append(entry)
-            continue
-        files, others = _list_images(entry)
-        if not files:
+def _ambiguous(root: Path, inside: dict[Path, set[str]]) -> DataError:
+    """The error that shows both readings of folders within folders."""
+    tops, inner = [top.name for top in inside], sorted(set.union(*inside.values()))
+    if all(map(split_of, tops)):
+        return DataError(
+            f"{root} has {first_of(tops)}, named after splits, and no train: give the folder to train on that name, "
+            "with a folder for each class in it"
+        )
+    if all(map(split_of, inner)):
+        return DataError(
+            f"{root}: the folders of the classes, {first_of(tops)}, hold those of the splits, {first_of(inner)}: make "
+            f"it the other way round, as {split_of(inner[0])}/{tops[0]}/"
+        )
+    return DataError(
+        f"{root} can be read in two ways. If {first_of(tops)} are splits and {first_of(inner)} the classes, name the "
+        f"splits train, val and test. If {first_of(tops)} are the classes, move the images in folders within them up "
+        f"into these"
+    )
+
+
+def _untested(root: Path, train: Path, tops: Sequence[Path]) -> DataError:
+    others = [each.name for each in tops if split_of(each.name) != "train"]
+    remedy = f"add one, or give data.path={train}"
+    if others:
+        remedy += f"; if train is a class as {first_of(others)} may be, give its folder another name"
+    return DataError(f"{root} has train/ but neither test/ nor val/ with images: {remedy}")
+
+
+def _as_in(train: Listing, folder: Path, split: str, left: _Left) -> Listing:
+    """The images of another split, with the classes of train in their order; one may have no images.
+
+    Raises:
+        DataError: A class is not one of train.
+    """
+    listing = _class_folders(folder, left)
+    if unknown := sorted(kind for kind in listing.keys() - train.keys() if listing[kind]):
+        raise DataError(
+            f"{folder} has the class {first_of(unknown)}, which train/ lacks (it has {first_of(list(train))}): give "
+            f"each class training images, or move its {split} images away; images without labels are for job=predict"
+        )
+    if not any(listing.values()):
+        raise DataError(f"{folder} holds no image: add some, or remove the folder")
+    return {kind: listing.get(kind, []) for kind in train}
+
+
+def _list_classes(folder: Path, left: _Left) -> Listing:
+    """The images of two or more classes, none of which lacks images."""
+    listing = _class_folders(folder, left)
+    for kind, images in listing.items():
+        if not images:
+            others = [each for each in left.ignored if normal_form(each.relative_to(folder).parts[0]) == kind]
             inside = f"; it has {told(others)}" if others else ", and nothing else"
             raise DataError(
-                f"class folder {entry} holds no image, whose name ends in {', '.join(IMAGE_SUFFIXES)}{inside}: add "
-                "some, or remove the folder"
+                f"class folder {folder / kind} holds no image, whose name ends in {', '.join(IMAGE_SUFFIXES)}{inside}: "
+                "add some, or remove the folder"
             )
-        listing.classes[entry.name] = files
-        listing.ignored += others
-    if len(listing.classes) < 2:
+    if len(listing) < 2:
         raise DataError(
-            f"{folder} has {len(listing.classes)} class folder(s): it takes two or more to tell apart{_below(folder)}"
+            f"{folder} has {len(listing)} class folder(s): it takes two or more to tell apart{_remedy(folder)}"
         )
+    return listing
+
+
+def _class_folders(folder: Path, left: _Left) -> Listing:
+    """The images in each folder at the top of `folder`."""
+    listing = Listing()
+    for entry in _visible(folder):
+        if not entry.is_dir():
+            (left.beside if is_image(entry) else left.ignored).append(entry)
+            continue
+        files, others = _list_images(entry)
+        left.ignored += others
+        left.deeper += [file for file in files if file.parent != entry]
+        images = [Image(normal_form(file.relative_to(entry).as_posix()), file) for file in files]
+        listing.setdefault(normal_form(entry.name), []).extend(images)
     return listing
 
 
@@ -118,7 +220,7 @@ def _list_images(folder: Path) -> tuple[list[Path], list[Path]]:
     """The image files in a folder and in those within it, and all others. A link to a folder is no folder here."""
     files, others = list[Path](), list[Path]()
     for entry in _visible(folder):
-        if entry.suffix.lower() in IMAGE_SUFFIXES:
+        if is_image(entry):
             files.append(entry)
         elif entry.is_dir() and not entry.is_symlink():
             inside, rest = _list_images(entry)
@@ -129,35 +231,57 @@ def _list_images(folder: Path) -> tuple[list[Path], list[Path]]:
     return files, others
 
 
-def _below(folder: Path) -> str:
-    """The remedy where the classes are one level further down; empty if they are not."""
+def is_image(entry: Path) -> bool:
+    """Whether the name of a file is that of an image."""
+    return entry.suffix.lower() in IMAGE_SUFFIXES
+
+
+def _has_images(folder: Path) -> bool:
+    """Whether images lie in the folder itself."""
+    return any(is_image(entry) for entry in _seen(folder))
+
+
+def _holds_images(folder: Path) -> bool:
+    """Whether there are images in the folder or in one within it."""
+    return _has_images(folder) or any(
+        entry.is_dir() and not entry.is_symlink() and _holds_images(entry) for entry in _seen(folder)
+    )
+
+
+def _classes_in(folder: Path) -> set[str]:
+    """The names of the folders in `folder` that hold images; empty if images lie beside them."""
+    if _has_images(folder):
+        return set()
+    return {normal_form(entry.name) for entry in _seen(folder) if entry.is_dir() and _holds_images(entry)}
+
+
+def _unwrapped(folder: Path) -> Path:
+    """The folder itself, or the one in it that holds all there is, as in seg_train/seg_train/."""
+    inside = [entry for entry in _seen(folder) if entry.is_dir() and _holds_images(entry)]
+    if len(inside) == 1 and not _has_images(folder) and (split_of(inside[0].name) or _classes_in(inside[0])):
+        return _unwrapped(inside[0])
+    return folder
+
+
+def _remedy(folder: Path) -> str:
+    """What to do about a folder without class folders: where they or a table of labels may be; empty if nowhere."""
+    tables = [each for place in (folder, folder.parent) for each in _seen(place) if each.suffix.lower() in TABLES]
+    if tables and len(_classes_in(folder)) < 2:
+        return f"; if {tables[0].name} holds the labels of the images: data=table data.path={tables[0]}"
     for entry in _visible(folder):
         names = [each.name for each in _visible(entry) if each.is_dir()] if entry.is_dir() else []
         if len(names) > 1:
-            some = ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
-            return f"; if the classes are {some}, move them up from {entry.name}/, or give data.path={entry}"
+            return f"; if the classes are {first_of(names)}, move them up from {entry.name}/, or give data.path={entry}"
     return ""
 
 
 def _visible(folder: Path) -> list[Path]:
-    entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
+    """What is in a folder, in the order of names. Raises DataError for a name that can't be used."""
+    entries = sorted(_seen(folder), key=lambda entry: normal_form(entry.name))
     for entry in entries:
         check_name(entry)
     return entries
 
 
-def _hold_out(listing: Listing, fraction: float) -> dict[str, Listing]:
-    """Splits into training and test files. Of a class of n files, round(n * fraction) but at least one are for testing.
-
-    These are the ones whose names have the smallest CRC-32, so the split is the same on every machine and for every
-    seed.
-    """
-    train, test = Listing(listing.folder, ignored=listing.ignored), Listing(listing.folder)
-    for kind, files in listing.classes.items():
-        if len(files) < 2:
-            raise DataError(f"class {kind} has a single image, {files[0]}: it takes two to train and to test")
-        held = held_out_of(len(files), fraction)
-        names = {file: file.relative_to(listing.folder / kind).as_posix() for file in files}
-        by_hash = sorted(files, key=lambda file: (zlib.crc32(names[file].encode()), names[file]))
-        test.classes[kind], train.classes[kind] = sorted(by_hash[:held]), sorted(by_hash[held:])
-    return {"train": train, "test": test}
+def _seen(folder: Path) -> Iterator[Path]:
+    return (entry for entry in folder.iterdir() if not entry.name.startswith("."))

@@ -75,8 +75,8 @@ class EncodedSplit(Split):
         return limited(self.load(item), self._max_pixels)
 
     @property
-    def skipped(self) -> list[BadExample]:
-        return [self._skipped[index] for index in sorted(self._skipped)]
+    def skipped(self) -> dict[int, BadExample]:
+        return dict(sorted(self._skipped.items()))
 
     def remember(self, index: np.ndarray) -> None:
         """Remembers that the examples `index`, int64 [n], are being read."""
@@ -131,19 +131,18 @@ class EncodedSplit(Split):
             raise
 
     def _skip(self, index: int) -> None:
-        if index in self._skipped:
-            return
-        try:
-            self.inspect(index)
-        except UnreadableExample as error:
-            self._skipped[index] = error
-        else:
-            raise DataError(f"{self.name(index)} could not be read and now it can: run the same command again")
+        if index not in self._skipped:
+            try:
+                self.inspect(index)
+            except UnreadableExample as error:
+                self._skipped[index] = error
+            else:
+                raise DataError(f"{self.name(index)} could not be read and now it can: run the same command again")
         if len(self._skipped) == self.size:
             raise self._none_left()
 
     def _none_left(self) -> DataError:
-        first = self.skipped[0]
+        first = next(iter(self.skipped.values()))
         return DataError(
             f"none of {self.size} examples can be used, the first: {first.name} {first.reason}: {first.remedy}"
         )

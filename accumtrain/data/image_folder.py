@@ -1,22 +1,24 @@
-"""Image files in a directory of class folders, and those of no class: their bytes, and which side of them is up."""
+"""Image files of classes, and those of no class: their bytes, and which side of them is up."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
 
 from accumtrain.data.bad_example import UnreadableExample
-from accumtrain.data.class_folders import Listing, counted, list_splits, told
+from accumtrain.data.class_folders import list_splits
 from accumtrain.data.encoded import EncodedSplit
 from accumtrain.data.fingerprint import digest
 from accumtrain.data.image_header import UPRIGHT, Header, fault_of_image, unusual_headers
-from accumtrain.data.local_files import IMAGE_SUFFIXES
+from accumtrain.data.listing import Listing, counted, readable, told
+from accumtrain.data.local_files import size_of_file
 from accumtrain.data.source import Source
 from accumtrain.errors import DataError
-from accumtrain.kinds.sources import FolderConfig
+from accumtrain.kinds.sources import DataConfig, FolderConfig
 
 _CHANNELS = 3
 _NAMED = 5  # files named in a message
@@ -30,7 +32,7 @@ class FolderSplit(EncodedSplit):
     """
 
     def __init__(
-        self, files: Sequence[Path], labels: list[int], unusual: Mapping[Path, Header], config: FolderConfig
+        self, files: Sequence[Path], labels: list[int], unusual: Mapping[Path, Header], config: DataConfig
     ) -> None:
         super().__init__(len(files), None, _CHANNELS, config)
         self.files, self.labels, self.known_labels = files, labels, np.asarray(labels)
@@ -41,6 +43,15 @@ class FolderSplit(EncodedSplit):
             self._paths = tf.constant(paths, tf.string)
             self._labels = tf.constant(labels, tf.int32)
             self._orientations = tf.constant([header.orientation for header in headers]) if turned else None
+        if self.skips:
+            for index, header in enumerate(headers):
+                if header.fault:
+                    self._skipped[index] = UnreadableExample(str(files[index]), header.fault)
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        """The bytes of each file; -1 for one that is not there."""
+        return [size_of_file(file) for file in self.files]
 
     def read(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         index = tf.ensure_shape(tf.numpy_function(self._remember, [index], tf.int64), [None])
@@ -75,19 +86,27 @@ def open_folder(config: FolderConfig, seed: int) -> Source:
     Raises:
         DataError: The folder can't be read or has another structure, or a file is not an image.
     """
-    try:
-        listings = list_splits(config)
-    except OSError as error:
-        raise DataError(f"{error.filename} can't be read: {error.strerror}; give yourself the permission") from error
-    unusual = unusual_headers([file for each in listings.values() for file in each.files])
-    bad = [f"{file} {header.fault}" for file, header in unusual.items() if header.fault]
-    if bad and config.on_error == "raise":
-        raise DataError(
-            f"{counted(bad)} named as an image can't be used: {'; '.join(bad[:_NAMED])}"
-            f"{'; ...' if len(bad) > _NAMED else ''}: "
-            "replace or remove them, or set data.on_error=skip to go on without them"
-        )
-    splits = {name: FolderSplit(each.files, each.labels, unusual, config) for name, each in listings.items()}
+    with readable():
+        listings, notes = list_splits(config)
+    return source_of(listings, notes, config)
+
+
+def source_of(listings: dict[str, Listing], notes: list[str], config: DataConfig) -> Source:
+    """A source of image files.
+
+    Args:
+        listings: the images of train, and of val or test or both, all with the same classes.
+        notes: what the user should know of them.
+
+    Raises:
+        DataError: A file is not an image.
+    """
+    files = {name: [each.file for images in listing.values() for each in images] for name, listing in listings.items()}
+    unusual = _usable_headers([file for each in files.values() for file in each], config)
+    splits = {
+        name: FolderSplit(files[name], labels_of_listing(listing), unusual, config)
+        for name, listing in listings.items()
+    }
     if config.image_size is None:
         shape = splits["train"].inspect_first().shape
         for split in splits.values():
@@ -95,12 +114,44 @@ def open_folder(config: FolderConfig, seed: int) -> Source:
     return Source(
         splits["train"],
         splits.get("test"),
-        num_classes=len(listings["train"].classes),
-        notes=[*_notes(listings.values()), *notes_of(unusual)],
-        class_names=list(listings["train"].classes),
+        num_classes=len(listings["train"]),
+        notes=[*notes, *notes_of(unusual)],
+        class_names=list(listings["train"]),
         val=splits.get("val"),
-        fingerprint={f"data.{name}.names": digest(each.names) for name, each in listings.items()},
+        fingerprint={f"data.{name}.files": _digest(listing, splits[name].sizes) for name, listing in listings.items()},
     )
+
+
+def split_of_all(listing: Listing, notes: list[str], config: DataConfig) -> Source:
+    """A source whose only split has all images of a listing. Raises what `source_of` raises."""
+    files = [each.file for images in listing.values() for each in images]
+    unusual = _usable_headers(files, config)
+    split = FolderSplit(files, labels_of_listing(listing), unusual, config)
+    return Source(split, None, len(listing), [*notes, *notes_of(unusual)], class_names=list(listing))
+
+
+def _usable_headers(files: Sequence[Path], config: DataConfig) -> dict[Path, Header]:
+    """As `unusual_headers`. Raises DataError if files can't be used that may not be left out."""
+    unusual = unusual_headers(files)
+    bad = [f"{file} {header.fault}" for file, header in unusual.items() if header.fault]
+    if bad and config.on_error == "raise":
+        raise DataError(
+            f"{counted(bad)} named as an image can't be used: {'; '.join(bad[:_NAMED])}"
+            f"{'; ...' if len(bad) > _NAMED else ''}: "
+            "replace or remove them, or set data.on_error=skip to go on without them"
+        )
+    return unusual
+
+
+def labels_of_listing(listing: Listing) -> list[int]:
+    """The label of each image, in order."""
+    return [label for label, images in enumerate(listing.values()) for _ in images]
+
+
+def _digest(listing: Listing, sizes: Sequence[int]) -> str:
+    """A hash of the names of all files, beginning with their classes, and of their sizes."""
+    names = (f"{kind}/{each.name}" for kind, images in listing.items() for each in images)
+    return digest(f"{name} {size}" for name, size in zip(names, sizes, strict=True))
 
 
 def notes_of(unusual: Mapping[Path, Header]) -> list[str]:
@@ -109,13 +160,4 @@ def notes_of(unusual: Mapping[Path, Header]) -> list[str]:
     notes = [f"turned upright, as their EXIF orientation says: {told(turned)}"] if turned else []
     for loss in sorted({header.loss for header in unusual.values() if header.loss}):
         notes.append(f"{loss}: {told([file for file, header in unusual.items() if header.loss == loss])}")
-    return notes
-
-
-def _notes(listings: Iterable[Listing]) -> list[str]:
-    ignored = [file for each in listings for file in each.ignored]
-    deeper = [file for each in listings for file in each.deeper]
-    notes = [f"ignored, as their names end in none of {', '.join(IMAGE_SUFFIXES)}: {told(ignored)}"] if ignored else []
-    if deeper:
-        notes.append(f"in folders within a class's folder, and of that class: {told(deeper)}")
     return notes

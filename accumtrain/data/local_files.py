@@ -15,6 +15,8 @@ def fault_of(file: Path) -> str | None:
     """What is wrong with a file, to be read after its name; None if it can be opened. Reading a FIFO would hang."""
     try:
         found = file.stat()
+    except ValueError:  # the \0 in it ends a name for the system
+        return "has no name that a file can have"
     except OSError as error:
         return "is a link to a file that is not there" if file.is_symlink() else f"can't be read: {error.strerror}"
     if stat.S_ISDIR(found.st_mode):
@@ -22,6 +24,14 @@ def fault_of(file: Path) -> str | None:
     if not stat.S_ISREG(found.st_mode):
         return "is no regular file"
     return None if found.st_size else "is empty"
+
+
+def size_of_file(file: Path) -> int:
+    """In bytes; -1 for a file that is not there."""
+    try:
+        return os.stat(file).st_size  # noqa: PTH116 - half as long as Path.stat, of millions of files
+    except (OSError, ValueError):
+        return -1
 
 
 def check_name(path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
+from accumtrain.data.bad_example import BadExample
 from accumtrain.data.source import Split
 
 _SEED = 0  # of the choice: the same for every run.seed, so that runs are compared on the same examples
@@ -22,9 +23,18 @@ class Part(Split):
         self.size, self.image_shape = len(chosen), whole.image_shape
         self.channels, self.white = whole.channels, whole.white
         self.known_labels = None if whole.known_labels is None else whole.known_labels[chosen]
-        self._whole = whole
+        self._whole, self._chosen = whole, chosen
         with tf.device("CPU"):
             self._indices = tf.constant(chosen, tf.int64)
+
+    @property
+    def skipped(self) -> dict[int, BadExample]:
+        whole = self._whole.skipped
+        return (
+            {place: whole[index] for place, index in enumerate(self._chosen.tolist()) if index in whole}
+            if whole
+            else {}
+        )
 
     @property
     def whole(self) -> Split:

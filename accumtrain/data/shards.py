@@ -74,6 +74,16 @@ class Shards(ABC):
         shard, record = self._locate(np.array([number]))
         return self._name(shard[0], record[0])
 
+    @property
+    def ranges(self) -> list[tuple[str, int, int]]:
+        """Of each piece: the path of its file, links followed, its first record and the one after its last."""
+        paths = [path if is_remote(path) else str(Path(path).resolve()) for path in self._paths]
+        ends = self._first + self._ends - self._begins
+        return [
+            (paths[shard], first, end)
+            for shard, first, end in zip(self._shard.tolist(), self._first.tolist(), ends.tolist(), strict=True)
+        ]
+
     def digest(self) -> str:
         """A short hash of the files' names without folders, and of which records of each are used."""
         files = (Path(self._paths[shard]).name for shard in self._shard)

@@ -47,9 +47,9 @@ class Split(ABC):
         return tf.ones_like(index, tf.float32)
 
     @property
-    def skipped(self) -> list[BadExample]:
-        """The examples left out so far (data.on_error=skip), each once, in the split's order."""
-        return []
+    def skipped(self) -> dict[int, BadExample]:
+        """The examples left out so far (data.on_error=skip) by their index, in the split's order."""
+        return {}
 
     @property
     def whole(self) -> Split:
@@ -103,7 +103,7 @@ class Source:
         class_names: The names of the classes in order; empty if they have none.
         val: The examples that choose the best state; None if the source has none, see data/validation.py.
         fingerprint: What a continued run must find again: plain JSON values by names that a user understands, such as
-            data.train.names. It depends on the content alone, not on paths or times of change.
+            data.train.files. It depends on the content alone, not on paths or times of change.
     """
 
     train: Split
@@ -136,6 +136,7 @@ class Data:
         fingerprint: That of the source, with the classes and the number of examples of each split: plain JSON values.
         mix: How training images are mixed with others.
         balanced: Whether every class appears equally often in the training stream.
+        labels: What stands for each label that is stored; None if they stand for themselves.
     """
 
     train: Split
@@ -149,6 +150,7 @@ class Data:
     fingerprint: Mapping[str, Any] = field(default_factory=dict)
     mix: Mix = field(default_factory=Mix)
     balanced: bool = False
+    labels: list[int] | None = None
 
     fills_last_batch: ClassVar[bool] = True  # of an evaluation, with copies of weight 0
 
@@ -156,7 +158,8 @@ class Data:
     def facts(self) -> str:
         """What the banner says about the data."""
         shape = " x ".join(map(str, self.image_shape))
-        return f"{self.sizes} images, {shape}, {self.num_classes} classes"
+        left_out = f", {len(self.skipped):,} more left out" if self.skipped else ""
+        return f"{self.sizes} images, {shape}, {self.num_classes} classes{left_out}"
 
     @property
     def classes(self) -> list[str]:
@@ -175,12 +178,14 @@ class Data:
 
     @property
     def sizes(self) -> str:
-        """The number of examples of each split."""
-        counts = [f"{split.size:,} {SPLIT_WORDS[name]}" for name, split in self.splits.items()]
+        """The number of examples of each split, but for those that are known to be left out."""
+        counts = [f"{split.size - len(split.skipped):,} {SPLIT_WORDS[name]}" for name, split in self.splits.items()]
         return ", ".join(counts[:-1]) + f" and {counts[-1]}"
 
     def shaped(self, batch: dict[str, Any], size: int) -> dict[str, Any]:
         """The same batch of image, label and weight, whose shapes are known: `size` examples."""
+        if self.labels is not None:
+            batch = {**batch, "label": tf.gather(self.labels, batch["label"])}
         shapes = {"image": [size, *self.image_shape], "label": [size], "weight": [size]}
         return {name: tf.ensure_shape(batch[name], shape) for name, shape in shapes.items()}
 
@@ -190,7 +195,7 @@ class Data:
         return [
             {"split": name, "name": bad.name, "reason": bad.reason}
             for name, split in self.whole_splits.items()
-            for bad in split.skipped
+            for bad in split.skipped.values()
         ]
 
     @property

@@ -1,4 +1,4 @@
-"""job=check: reads a whole data set once and says what is in it, what is bad, and what is in both splits."""
+"""job=check: reads a whole data set once and says what is in it, what is bad, and what is in two splits or classes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from accumtrain.config.schema import Config
-from accumtrain.console import say, table
+from accumtrain.console import say, table, warn
 from accumtrain.data.census import Census, take_census
 from accumtrain.data.open_data import open_data
 from accumtrain.data.source import SPLIT_WORDS
@@ -39,6 +39,7 @@ def run(config: Config) -> dict[str, Any]:
         **{name: _summary(census, classes) for name, census in censuses.items()},
         "bad": _counted(bad),
         "duplicates": _counted(_duplicates(censuses)),
+        "two_classes": _counted(_of_two_classes(censuses, classes)),
     }
     _show(config, result, classes)
     for note in data.notes:
@@ -46,7 +47,7 @@ def run(config: Config) -> dict[str, Any]:
     if bad:
         total = sum(split.size for split in splits.values())
         raise DataError(
-            f"{len(bad)} of {total} examples can't be used, {result_file(config)} names them: "
+            f"{len(bad)} of {total} examples are bad, {result_file(config)} names them: "
             "replace them, or train with data.on_error=skip to go on without those that can't be read",
             result,
         )
@@ -85,13 +86,23 @@ def _duplicates(censuses: dict[str, Census]) -> list[dict[str, str]]:
     """The other examples whose image is in the training split, too."""
     train = censuses["train"].contents
     return [
-        {"train": train[content][0], split: name}
+        {"train": train[content][0][0], split: name}
         for split, census in censuses.items()
         if split != "train"
-        for content, names in census.contents.items()
+        for content, examples in census.contents.items()
         if content in train
-        for name in names
+        for name, _ in examples
     ]
+
+
+def _of_two_classes(censuses: dict[str, Census], classes: list[str]) -> list[dict[str, str]]:
+    """The images that have several labels, in all splits together: the name of an example of each of their classes."""
+    named: dict[bytes, dict[str, str]] = {}
+    for census in censuses.values():
+        for content, examples in census.contents.items():
+            for name, label in examples:
+                named.setdefault(content, {}).setdefault(classes[label], name)
+    return [by_class for by_class in named.values() if len(by_class) > 1]
 
 
 def _show(config: Config, result: dict[str, Any], classes: list[str]) -> None:
@@ -106,15 +117,22 @@ def _show(config: Config, result: dict[str, Any], classes: list[str]) -> None:
     )
     bad, duplicates = result["bad"], result["duplicates"]
     if bad["count"]:
-        say(f"{bad['count']} can't be used")
+        say(f"{bad['count']} are bad")
         for each in bad["examples"][:SHOWN]:
             say(f"  {each['name']} {each['reason']}")
         _more(bad["count"])
     others = " and ".join(splits[1:])
-    say(f"{duplicates['count']} {others} images are also in the training split, byte for byte")
+    tell = warn if duplicates["count"] else say
+    tell(f"{duplicates['count']} {others} images are also in the training split, byte for byte")
     for each in duplicates["examples"][:SHOWN]:
         say(f"  {each.get('test', each.get('val'))} is {each['train']}")
     _more(duplicates["count"])
+    twice = result["two_classes"]
+    if twice["count"]:
+        warn(f"{twice['count']} images are in two classes, byte for byte")
+    for by_class in twice["examples"][:SHOWN]:
+        say("  " + " is ".join(by_class.values()))
+    _more(twice["count"])
 
 
 def _row(split: str, summary: dict[str, Any]) -> tuple[str, ...]:

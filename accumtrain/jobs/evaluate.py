@@ -1,4 +1,7 @@
-"""job=evaluate: loss and metrics of a trained run on its test split, or on its validation split if it has no other."""
+"""job=evaluate: loss and metrics of a trained run on its test split, or on all of other data with labels.
+
+Without a test split it is the validation split.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,6 @@ from typing import Any
 from accumtrain.config.arithmetic import micro_batch_size
 from accumtrain.config.schema import Config
 from accumtrain.console import say, table, warn
-from accumtrain.data.open_data import open_data
 from accumtrain.devices.resolve import resolve
 from accumtrain.engine.build_window import model_for, moving_average
 from accumtrain.engine.checkpoint import restore_model
@@ -17,7 +19,7 @@ from accumtrain.engine.loss import build_means, build_split_metrics, top5
 from accumtrain.errors import Preempted
 from accumtrain.jobs.class_report import class_answers, report_classes
 from accumtrain.jobs.place import epochs_of
-from accumtrain.jobs.trained import check_evaluates, trained_names
+from accumtrain.jobs.trained import check_evaluates, images_of, open_measured
 from accumtrain.kinds.losses import tells_classes
 from accumtrain.planning.auto_steps import with_trained_accum_steps
 from accumtrain.planning.tensorflow_errors import in_user_words
@@ -31,8 +33,9 @@ def run(config: Config) -> dict[str, Any] | None:
     """Evaluates the best state of a run, or the last state if there was no evaluation yet. Draws its pictures.
 
     Returns:
-        status, step, epoch, checkpoint, test or val (loss and metrics), examples_per_second, seconds, skipped (examples
-        that can't be read), and what `report_classes` returns; None on a worker that is not the chief.
+        status, step, epoch, checkpoint, test or val (loss and metrics), examples_per_second, seconds, own_data (whether
+        it is what the run was trained on), skipped (examples that can't be read), and what `report_classes` returns;
+        None on a worker that is not the chief.
 
     Raises:
         CheckpointError: there is no trained run, its checkpoint can't be used, or a picture can't be written.
@@ -40,8 +43,12 @@ def run(config: Config) -> dict[str, Any] | None:
     config = with_trained_accum_steps(config)
     devices = resolve(config.device)
     micro_batch = micro_batch_size(config.batch_size, config.accum.count, devices.replicas)
-    data = open_data(config.data, config.run.seed)
-    split, names = "val" if data.test is None else "test", trained_names(config, data)
+    data, own = open_measured(config)
+    split, names = "val" if data.test is None else "test", images_of(data).class_names
+    if not own:
+        say(f"{config.data.label} is not what the run was trained on: all its {data.train.size:,} images are measured")
+        for note in data.notes:
+            say(note)
     in_words = partial(in_user_words, config, data, devices.replicas, devices.workers)
     with in_words(), devices.strategy.scope():
         model = model_for(config, data, draws=False)
@@ -85,6 +92,7 @@ def run(config: Config) -> dict[str, Any] | None:
         split: means,
         "examples_per_second": result["examples"] / result["seconds"],
         "seconds": result["seconds"],
-        "skipped": data.skipped,
+        "own_data": own,
+        "skipped": data.skipped if own else [{**each, "split": split} for each in data.skipped],
         **by_class,
     }

@@ -73,7 +73,7 @@ def run(config: Config) -> dict[str, Any]:
     _show(f"{len(answers)} of {len(files)} images by {saved.path}", answers)
     say(f"all of them in {' and '.join(map(str, written))}")
 
-    bad = [{"name": each.name, "reason": each.reason} for each in data.splits["test"].skipped]
+    bad = [{"name": each.name, "reason": each.reason} for each in data.splits["test"].skipped.values()]
     result = {
         "status": "completed" if done == len(files) else "preempted",
         "step": saved.step,

@@ -13,6 +13,7 @@ from accumtrain.config.convert import flat, to_mapping
 from accumtrain.config.schema import Config
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import Share, distributed, train_batches
+from accumtrain.data.repeats import find_repeats
 from accumtrain.data.source import Data
 from accumtrain.devices.cluster import find_cluster
 from accumtrain.devices.found import Devices
@@ -34,6 +35,7 @@ from accumtrain.jobs.first_images import first_images
 from accumtrain.jobs.place import Place, epochs_of
 from accumtrain.jobs.recovery import Recovery, warn_of_rate_jump
 from accumtrain.jobs.reversal import Reversal
+from accumtrain.jobs.skipped import SkippedExamples
 from accumtrain.jobs.starting import digest, window_with_weights
 from accumtrain.jobs.summary import batch_sizes, results, speed_and_memory
 from accumtrain.models.start import Started
@@ -50,8 +52,6 @@ from accumtrain.process.watchdog import Watchdog
 from accumtrain.runs.checkpoint_store import best_first, newest_manifest
 from accumtrain.runs.due import Due
 from accumtrain.runs.events import Events
-from accumtrain.runs.files import read_json, write_json
-from accumtrain.runs.form import is_anything
 from accumtrain.runs.identity import learned_values
 from accumtrain.runs.logbook import Logbook
 from accumtrain.runs.provenance import provenance
@@ -61,8 +61,6 @@ from accumtrain.runs.tracker import open_service
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-SKIPPED = "skipped.json"  # file of the examples that data.on_error=skip has left out
 
 
 class Session:
@@ -151,6 +149,8 @@ class Session:
         # now, as files of the repository may change while it trains
         self._provenance = provenance(devices.description) if devices.chief else {}
         self.reversal = Reversal(config.model.policy)
+        self.repeats = find_repeats(data)
+        self.skipped = SkippedExamples(run.path, data, writes=devices.chief)
 
     def _graph_cache(self) -> GraphCache | None:
         folder = user_cache()
@@ -252,15 +252,6 @@ class Session:
             self.meter.measure_workspace(lambda: self.step.accumulate(batches, 1))
             self.step.drop()
 
-    def note_skipped(self) -> None:
-        """Adds the examples that data.on_error=skip has left out to SKIPPED."""
-        if not (self.devices.chief and self.data.skipped):
-            return
-        file = self.run_folder.path / SKIPPED
-        known = read_json(file, {"examples": [is_anything]}).get("examples", []) if file.exists() else []
-        examples = known + [each for each in self.data.skipped if each not in known]
-        write_json(file, {"count": len(examples), "examples": examples})
-
     def result(self, status: str) -> dict[str, Any] | None:
         """The summary; None on a worker that is not the chief."""
         if not self.devices.chief:
@@ -275,8 +266,9 @@ class Session:
             "recovery": self.recovery.counts,
             "skipped_windows": self.recovery.windows_without_update,
             "reversal": self.reversal.known,
-            "skipped_examples": len(self.data.skipped),
+            "skipped_examples": self.skipped.count,
             "data": dict(self.data.fingerprint),
+            "repeated_examples": self.repeats.counts,
             "provenance": self._provenance,
         }
         self.logbook.finish(summary)

@@ -18,6 +18,7 @@ from accumtrain.engine.checkpoint import Checkpoints
 from accumtrain.engine.memory_meter import Meter, activation_bytes, at_peak, state_bytes, tensor_bytes
 from accumtrain.engine.training_loss import training_loss
 from accumtrain.engine.window import Window
+from accumtrain.jobs.skipped import SKIPPED
 from accumtrain.kinds.losses import CrossEntropyConfig
 from accumtrain.kinds.resnets import NORM_MOMENTUM
 from accumtrain.runs.logbook import Logbook
@@ -125,6 +126,8 @@ def show_closing(
         + (f", {speed:.0f} examples/s" if speed else "")
         + f"; results in {run.path}"
     )
+    if skipped := summary["skipped_examples"]:
+        warn(f"left out, as they can't be read: {skipped:,} examples, which {SKIPPED} names")
     if guesses and summary["epoch"] >= 1:
         warn_if_no_better_than(guesses, summary, norms)
 

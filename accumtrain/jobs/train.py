@@ -18,7 +18,7 @@ from accumtrain.jobs.opening import show_opening
 from accumtrain.jobs.patience import evaluations_since_best
 from accumtrain.jobs.place import epochs_of
 from accumtrain.jobs.recovery import out_of_range, remedy
-from accumtrain.jobs.session import SKIPPED, Session
+from accumtrain.jobs.session import Session
 from accumtrain.jobs.starting import show_start
 from accumtrain.jobs.summary import losses_of_a_guess, show_closing, summary_of_the_end
 from accumtrain.jobs.trained import images_of
@@ -46,15 +46,16 @@ class Training(Session):
 
     def run(self) -> dict[str, Any] | None:
         show_opening(self.config, self.run_folder, self.data, self.devices, self.window, self.total, self.epochs)
+        self.repeats.tell()
         if self.started is not None:
             show_start(self.config, self.started, self.window, self.run_folder.path, writes=self.devices.chief)
+        if self.data.num_classes:  # examples that reach the model as they are given have none that is known here
+            self.run_folder.save_images(images_of(self.data))
         if self._nothing_left() and (summary := summary_of_the_end(self.run_folder, self.done)):
             say(self._why_finished())
             self._show_closing(summary)
             return summary if self.devices.chief else None
         self.run_folder.save_config(self.config)
-        if self.data.num_classes:  # examples that reach the model as they are given have none that is known here
-            self.run_folder.save_images(images_of(self.data))
         if self.devices.chief:
             self.open_trackers()
         if self.resumed:
@@ -94,9 +95,8 @@ class Training(Session):
             self.measure_workspace(batches)
 
         # ---- close -----------------------------------------------------------------------------------------------
-        self.note_skipped()
-        summary = self.result("completed")
-        if summary is None:
+        self.skipped.note(say)
+        if (summary := self.result("completed")) is None:
             return None
         draw_curves({self.run_folder.path.name: self.logbook.records}, self.run_folder.path / "results.png")
         self._show_closing(summary)
@@ -210,7 +210,7 @@ class Training(Session):
         result = evaluator(stop=lambda: self._asked_to_stop() and self.alone, report=self._evaluating)
         if result is None:
             self._stop()
-        self.note_skipped()
+        self.skipped.note(self.progress.event)
         return result
 
     def _means(self, split: str, result: dict[str, float]) -> str:
@@ -232,7 +232,7 @@ class Training(Session):
 
     def _stop(self) -> NoReturn:
         self.checkpoints.save()
-        self.note_skipped()
+        self.skipped.note(self.progress.event)
         raise Preempted(
             f"stopped after update {self.done} of {self.total}, epoch {self.epoch}; its state is saved in "
             f"{self.run_folder.path}: run the same command again to continue",
@@ -250,7 +250,7 @@ class Training(Session):
         if not update["examples"]:
             self.place.pass_over()
             self.recovery.skip_empty(self.window)
-            self.progress.event(f"update {self.done + 1}: all of its examples are bad (see {SKIPPED}), it is skipped")
+            self.progress.event(f"update {self.done + 1} is skipped, its examples are bad (see {self.skipped.file})")
             return batches
         if update.get("loss_scale", SMALLEST) > SMALLEST and update["state_finite"]:
             self.place.pass_over()

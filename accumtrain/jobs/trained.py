@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from accumtrain.backprop.model import Model
 from accumtrain.config.schema import Config
+from accumtrain.data.labelled import open_labelled
 from accumtrain.data.open_data import open_data
 from accumtrain.data.source import Data
 from accumtrain.engine.build_window import moving_average
 from accumtrain.engine.checkpoint import restore_model
-from accumtrain.errors import CheckpointError
+from accumtrain.engine.checkpoint_files import again_if_changed, find_whole
+from accumtrain.errors import CheckpointError, DataError
+from accumtrain.kinds.sources import FolderConfig, TableConfig
 from accumtrain.models.build_model import build_model
 from accumtrain.models.spec import ModelSpec
-from accumtrain.runs.checkpoint_store import Saved
+from accumtrain.runs.checkpoint_store import Saved, best_first
 from accumtrain.runs.folder import CHECKPOINTS, folder_of
 from accumtrain.runs.identity import differences, learned_values
-from accumtrain.runs.trained_on import IMAGES, Images, read_images
+from accumtrain.runs.trained_on import IMAGES, REMEDY, Images, read_images
 
-MEASURED = ("model.", "loss.", "ema.", "precision", "data.kind", "data.mean", "data.std", "data.image_size")
+MEASURED = ("model.", "loss.", "ema.", "precision", "data.augment", "data.mean", "data.std", "data.image_size")
 CLASSES = "data.classes"
 
 
@@ -44,19 +48,46 @@ def trained_images(config: Config) -> tuple[Images, Mapping[str, Any]]:
     return images_of(data), data.fingerprint
 
 
-def trained_names(config: Config, data: Data) -> list[str]:
-    """The names of the classes that the run was trained on; those of `data` for a run that has not noted them.
+def open_measured(config: Config) -> tuple[Data, bool]:
+    """The run's own data, or new labelled data, of which all is measured: it is the test split then.
+
+    Returns:
+        The data, whose classes have the names of the run's, and whether it is what the run was trained on.
 
     Raises:
-        CheckpointError: images.json is damaged, or holds another number of names than `data` has classes.
+        AccumtrainError: there is no checkpoint, images.json is damaged, or the data can't be opened.
     """
-    images = read_images(folder_of(config)) or images_of(data)
+    trained = _trained_data(config)
+    images = read_images(folder_of(config))
+    try:
+        data = open_data(config.data, config.run.seed)
+    except DataError:
+        if images is None or not isinstance(config.data, FolderConfig | TableConfig):
+            raise
+        data = None  # a class may have too few images to train on, and enough to be measured
+    if data is not None and (images is None or data.fingerprint == trained):
+        images = images or images_of(data)
+        _check_names(config, images, data)
+        return replace(data, class_names=images.class_names), True
+    assert images is not None
+    return open_labelled(config.data, images, trained, config.run.seed), False
+
+
+def _trained_data(config: Config) -> dict[str, Any]:
+    """The fingerprint of the data that the run was trained on."""
+    folder = folder_of(config) / CHECKPOINTS
+    if not best_first(folder):
+        raise CheckpointError(f"no checkpoint in {folder}: train first, with the same run.name")
+    _, manifest = again_if_changed(lambda: find_whole(best_first(folder)))
+    return dict(manifest["data"])
+
+
+def _check_names(config: Config, images: Images, data: Data) -> None:
     if len(images.class_names) != data.num_classes:
         raise CheckpointError(
             f"{folder_of(config) / IMAGES} has the names of {len(images.class_names)} classes, the data has "
-            f"{data.num_classes} classes; delete the file, the data has them"
+            f"{data.num_classes} classes: it is damaged; {REMEDY}"
         )
-    return images.class_names
 
 
 def trained_model(config: Config, images: Images, fingerprint: Mapping[str, Any]) -> tuple[Model, Saved]:

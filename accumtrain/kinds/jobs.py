@@ -33,6 +33,7 @@ class Job:
         compares_runs: the job looks at runs from outside, so it writes into run.dir instead of the folder of one run.
         needs_a_run: the folder must hold a trained run.
         continues_run_config: its configuration is that of the run, changed by the overrides of its command only.
+        measures_other_data: its command may choose other data than the run's.
         probed: a probe may check before the job starts that it fits into the memory.
         trains: it begins or continues the run in its folder.
         measures_graphs: it measures or checks compiled micro-steps alone, so it can't go with debug.eager.
@@ -55,6 +56,7 @@ class Job:
     compares_runs: bool = False
     needs_a_run: bool = False
     continues_run_config: bool = False
+    measures_other_data: bool = False
     probed: bool = False
     trains: bool = False
     measures_graphs: bool = False
@@ -135,9 +137,10 @@ JOBS.add(
         "evaluate",
         "accumtrain.jobs.evaluate:run",
         "evaluation.json",
-        "Evaluates what a run has learned on the test split.",
+        "Evaluates what a run has learned, on its test split or on all of other data with labels.",
         needs_a_run=True,
         continues_run_config=True,
+        measures_other_data=True,
         shared_by_workers=True,
         preemptible=True,
         without_effect=("model.memory", "optim"),

@@ -38,8 +38,9 @@ class DataConfig(Choice):
     `mean`: what is subtracted from the pixels: one number, or one per channel.
     `std`: what the pixels are divided by: one number, or one per channel.
     `on_error`: what follows an example that can't be read or decoded: the run ends, or the example is left out.
-    `val_fraction`: share of the training examples that is held out to validate on. null: 0.1 of data=folder and
-    data=npz, if they have no validation split of their own; none of all others, which validate on their test split.
+    `val_fraction`: share of the training examples that is held out to validate on. null: 0.1 of data=folder,
+    data=table and data=npz, if they have no validation split of their own; none of all others, which validate on their
+    test split.
     """
 
     augment: Annotated[str, OneOf(("none", "shift", "crop_flip", "inception"))] = "none"
@@ -191,6 +192,30 @@ class FolderConfig(DataConfig):
 
 
 @dataclass(kw_only=True)
+class TableConfig(DataConfig):
+    """Image files of one's own, whose classes stand in a table: a CSV file with a row for each image.
+
+    `path`: the table. Images are named by paths relative to its folder, or by their names, with or without ending.
+    `image_column`: the column of the images, by its name or its place from 1 on; null: the other of two columns, the
+    first one if neither is given.
+    `label_column`: the column of the labels, by its name or its place from 1 on; null: the other of two columns.
+    `test_fraction`: share of the images that is held out to test on.
+    """
+
+    VAL_SHARE: ClassVar[float] = 0.1
+
+    kind: str = "table"
+    path: Annotated[str, PATH, LOCAL_PATH] = required("labels.csv")
+    image_column: Annotated[str | int | None, COUNT] = None
+    label_column: Annotated[str | int | None, COUNT] = None
+    test_fraction: Annotated[float, Range(0, 1, above=True)] = 0.2
+
+    @property
+    def label(self) -> str:
+        return PurePath(self.path).stem or self.kind
+
+
+@dataclass(kw_only=True)
 class NpzConfig(DataConfig):
     """Arrays of one's own in a NumPy file.
 
@@ -271,6 +296,7 @@ SOURCES.add(
     Kind(SyntheticConfig, "accumtrain.data.synthetic:open_synthetic"),
     Kind(TfdsConfig, "accumtrain.data.tfds:open_tfds"),
     Kind(FolderConfig, "accumtrain.data.image_folder:open_folder"),
+    Kind(TableConfig, "accumtrain.data.image_table:open_table"),
     Kind(NpzConfig, "accumtrain.data.npz:open_npz"),
     Kind(CifarBinaryConfig, "accumtrain.data.cifar_binary:open_cifar_binary"),
     Kind(TfrecordConfig, "accumtrain.data.tfrecord:open_tfrecord"),

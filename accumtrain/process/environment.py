@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import BinaryIO
 
 from accumtrain.errors import ConfigError
 from accumtrain.kinds.devices import DEVICES, DeviceConfig
@@ -224,16 +225,27 @@ def held_back_stderr() -> Iterator[int]:
     if os.environ.get(SHOW_LOGS) == "1":
         yield 2
         return
-    sys.stderr.flush()
-    saved = os.dup(2)
-    with os.fdopen(os.memfd_create("stderr"), "w+b") as kept:  # no disk need have room for it
-        os.dup2(kept.fileno(), 2)
+    with caught_stderr() as (kept, saved):
         try:
             yield saved
         except Exception:  # not Ctrl-C
             kept.seek(0)
             os.write(saved, kept.read())
             raise
+
+
+@contextmanager
+def caught_stderr() -> Iterator[tuple[BinaryIO, int]]:
+    """Within this context all that is written to stderr, by C++ code too, goes into a file in memory.
+
+    Yields the file, and a file descriptor of the real stderr.
+    """
+    sys.stderr.flush()
+    saved = os.dup(2)
+    with os.fdopen(os.memfd_create("stderr"), "w+b") as kept:  # no disk need have room for it
+        os.dup2(kept.fileno(), 2)
+        try:
+            yield kept, saved
         finally:
             os.dup2(saved, 2)
             os.close(saved)

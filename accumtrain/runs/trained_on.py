@@ -10,6 +10,7 @@ from accumtrain.errors import CheckpointError
 from accumtrain.runs.files import read_json, write_json
 
 IMAGES = "images.json"  # in the run's folder
+REMEDY = "run its training command again, which writes it anew"
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ def read_images(folder: Path) -> Images | None:
     content = read_json(file)
     shape, names = content.get("shape", []), content.get("class_names", [])
     if not (_all(int, shape) and len(shape) == 3 and min(shape) > 0 and _all(str, names) and len(names) > 1):
-        raise CheckpointError(f"{file} is damaged: it holds no shape and class names; delete it, the data has them")
+        raise CheckpointError(f"{file} is damaged: it holds no shape and class names; {REMEDY}")
     return Images(tuple(shape), names)
 
 

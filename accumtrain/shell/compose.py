@@ -32,7 +32,7 @@ from accumtrain.shell.file_values import check_files
 from accumtrain.shell.hydra_errors import explain_plugin
 from accumtrain.shell.hydra_limits import Loader, check_overrides
 from accumtrain.shell.overrides import for_hydra
-from accumtrain.shell.run_values import with_values_of_run
+from accumtrain.shell.run_values import with_data_chosen, with_values_of_run
 
 
 def read_options() -> Namespace:
@@ -63,7 +63,7 @@ def read_options() -> Namespace:
     if not options.shell_completion:
         check_overrides(options.overrides)
     if not options.help:  # whose words are names
-        options.overrides = for_hydra(options.overrides)
+        options.overrides = with_data_chosen(for_hydra(options.overrides))
     return options
 
 

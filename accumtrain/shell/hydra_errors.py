@@ -7,6 +7,7 @@ import re
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf.errors import OmegaConfBaseException
@@ -26,7 +27,10 @@ def explain(error: Exception) -> ConfigError:
     """The ConfigError that explains `error`, one of USAGE_ERRORS, to the user."""
     text = str(error)
     if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
-        group, _, choice = error.missing_cfg_file.rpartition("/")
+        group, _, place = error.missing_cfg_file.partition("/")
+        if group == "data" and Path(place).exists():
+            return ConfigError(f"data={place}: no such choice; {_read_by(place)} reads it")
+        group, _, choice = error.missing_cfg_file.rstrip("/").rpartition("/")
         if group == "hydra/launcher" and choice in EXTRAS:
             return ConfigError(f"{group}={choice}: is not installed; pip install 'accumtrain[{EXTRAS[choice]}]'")
         key = f"; a number is {group}.steps={choice}" if choice.isdecimal() and f"{group}.steps" in known_keys() else ""
@@ -34,6 +38,10 @@ def explain(error: Exception) -> ConfigError:
     if isinstance(error, OverrideParseException):
         return ConfigError(_unreadable(error.override))
     if unknown := re.match(r"Could not override '([^']+)'", text):
+        given = re.search(rf"use \+{re.escape(unknown[1])}=(.*)", text)
+        if unknown[1] == "data.path" and given:
+            said = of_another_kind("data", "path")
+            return ConfigError(f"data.path={given[1]}: {said}; choose one, as in {_read_by(given[1])}")
         return ConfigError(_unknown_key(unknown[1]))
     if several := re.match(r"(?:Ambiguous value for argument|Sweep parameters) '(.*)'", text):
         return ConfigError(
@@ -79,6 +87,12 @@ def _unknown_key(key: str) -> str:
     close = list(dict.fromkeys([*same_end, *difflib.get_close_matches(key, known)]))[:3]
     remedy = f"did you mean {' or '.join(close)}?" if close else "accumtrain --cfg job lists all keys"
     return f"{key}: no such key; {remedy}"
+
+
+def _read_by(place: str) -> str:
+    """The choice of data that reads a folder or file of the user's, by its ending."""
+    kinds = {".npz": "npz", ".csv": "table", ".tsv": "table", ".tfrecord": "tfrecord"}
+    return f"data={kinds.get(Path(place).suffix.lower(), 'folder')} data.path={Path(place)}"
 
 
 def _meant(word: str) -> str:

@@ -12,14 +12,16 @@ from accumtrain.config.interpolation import resolved
 from accumtrain.errors import ConfigError
 from accumtrain.kinds.groups import GROUPS
 from accumtrain.kinds.jobs import JOBS
+from accumtrain.kinds.sources import SOURCES
 from accumtrain.kinds.values import show
 from accumtrain.runs.contents import read_config
 from accumtrain.runs.identity import learned_values
 from accumtrain.runs.names import run_name
-from accumtrain.shell.overrides import key_of, sets_any_key
+from accumtrain.shell.overrides import given_value, key_of, sets_any_key
 
 OF_THIS_COMMAND = ("job", "device", "run", "log")  # never those of the run, unless they decide what is learned
 OF_VALUE = {"model.memory": ("model.kept_convs", "model.kept_share")}  # a key, and those that belong to its value
+PREPARED = ("augment", "image_size", "mean", "std")  # keys of data that say what a model sees of an image
 BEGUN_WITH = "model.weights"  # a run notes their content as what was learned, a command gives their place
 
 
@@ -41,10 +43,16 @@ def with_values_of_run(values: Mapping[str, Any], overrides: Sequence[str]) -> M
     file = Path(in_home(str(run.get("dir")))) / str(name) / "config.yaml"
     if not file.exists():
         return values
-    before = read_config(file)
+    before, prepared = read_config(file), {f"data.{key}" for key in PREPARED}
     _check_known(before, file.parent)
     given = _given(values, overrides)
-    _check_given(_fixed(before), _given_fixed(values), given, file.parent)
+    fixed, now = _fixed(before), _given_fixed(values)
+    if given.get("data") == "data":  # a choice, which says where the data is
+        same = given_value(overrides, "data", "") == before["data"]["kind"]
+        given = {key: by for key, by in given.items() if by != "data" or not (same or key in prepared)}
+    if job.measures_other_data:
+        fixed = {key: value for key, value in fixed.items() if not key.startswith("data.") or key in prepared}
+    _check_given(fixed, now, given, file.parent)
     outdated = {each for key in given for each in OF_VALUE.get(key, ())}
     merged = dict(before)
     for group, new in values.items():
@@ -53,11 +61,33 @@ def with_values_of_run(values: Mapping[str, Any], overrides: Sequence[str]) -> M
             merged[group] = new if group in given or group in OF_THIS_COMMAND or group not in before else old
         elif group in OF_THIS_COMMAND:
             merged[group] = dict(new)
+        elif group == "data" and new.get("kind") != old.get("kind") and "data.kind" in given:
+            merged[group] = {**new, **{key: old[key] for key in PREPARED}}
         else:
             kept = {key: item for key, item in old.items() if f"{group}.{key}" not in outdated}
             merged[group] = {**kept, **{key: item for key, item in new.items() if f"{group}.{key}" in given}}
     merged["run"] = {**merged["run"], "seed": before["run"]["seed"]}
     return merged
+
+
+def with_data_chosen(overrides: list[str]) -> list[str]:
+    """Adds the choice of data of the run that a job goes on with, if a command gives keys of its data without one.
+
+    Hydra knows a key such as data.path only where a kind that has it is chosen.
+
+    Raises:
+        CheckpointError: the run's config.yaml can't be read.
+    """
+    job = next((each for each in JOBS if each.name == given_value(overrides, "job", "")), None)
+    keys = {key_of(each) for each in overrides}
+    of_data = any(key.startswith("data.") for key in keys) and "data" not in keys
+    file = Path(
+        in_home(given_value(overrides, "run.dir", "runs")), given_value(overrides, "run.name", ""), "config.yaml"
+    )
+    if job is None or not (job.continues_run_config and of_data and "run.name" in keys and file.exists()):
+        return overrides
+    kind = read_config(file)["data"].get("kind")
+    return [f"data={kind}", *overrides] if kind in SOURCES.names else overrides
 
 
 def _check_known(before: Mapping[str, Any], folder: Path) -> None:
@@ -94,7 +124,7 @@ def _given(values: Mapping[str, Any], overrides: Collection[str]) -> dict[str, s
     for group, value in values.items():
         names = [f"{group}.{key}" for key in value] if isinstance(value, Mapping) else []
         for key in (group, *names):
-            by = [each for each in (*of_any_key, group, key) if each in written]
+            by = [each for each in (*of_any_key, key, group) if each in written]
             by += [each for each in written if key in names and each.startswith(f"{key}.")]
             if by:
                 given[key] = by[0]

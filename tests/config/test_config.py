@@ -26,6 +26,7 @@ REQUIRED = {  # what a choice leaves to the user
     "data=folder": ["data.path=photos"],
     "data=tfrecord": ["data.path=a", "data.test_path=b", "data.num_classes=3"],
     "data=npz": ["data.path=mine.npz"],
+    "data=table": ["data.path=labels.csv"],
     "data=cifar_binary": ["data.path=cifar-10-batches-bin"],
 }
 CHOICES = sorted(f"{file.parent.name}={file.stem}" for file in CONF_DIR.glob("*/*.yaml"))
@@ -164,6 +165,12 @@ MISTAKES = [
     ("accum=4", "accum=4: no such choice; choose from auto, fixed; a number is accum.steps=4"),
     ("-m accum=4,8", "accum=4: no such choice; choose from auto, fixed; a number is accum.steps=4"),
     ("model=50", "model=50: no such choice; choose from"),
+    ("data=photos", "data=photos: no such choice; choose from"),
+    ("data=photos/", "data=photos: no such choice; choose from"),
+    ("data.path=photos", "tfrecord; choose one, as in data=folder data.path=photos\n"),
+    ("data.path=mine.npz", "tfrecord; choose one, as in data=npz data.path=mine.npz\n"),
+    ("data.path=a/labels.csv", "tfrecord; choose one, as in data=table data.path=a/labels.csv\n"),
+    (f"data={Path(__file__).parent}/", f"no such choice; data=folder data.path={Path(__file__).parent} reads it\n"),
     ("train=4", "train=4: train is a group of keys; set one of them, train.<key>=<value>"),
     ("precision=fp32", "precision=fp32: no such choice; choose from float32, bfloat16, float16, float64"),
     ("model=resnet20 model.memory=reverse", "resnet20 is not reversible; use model.memory=recompute"),

@@ -33,6 +33,7 @@ from accumtrain.kinds.sources import (
     FolderConfig,
     NpzConfig,
     SyntheticConfig,
+    TableConfig,
     TfdsConfig,
     TfrecordConfig,
 )
@@ -68,6 +69,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "synthetic": SyntheticConfig(image_size=6, num_classes=3, train_examples=17, test_examples=5, **PLAIN),
         "tfds": TfdsConfig(name="contract_pictures", dir="prepared", **PLAIN),
         "folder": FolderConfig(path="photos", **PLAIN),
+        "table": TableConfig(path="labelled/labels.csv", **PLAIN),
         "npz": NpzConfig(path="mine.npz", **PLAIN),
         "cifar_binary": CifarBinaryConfig(path="cifar", augment="none", **PLAIN),
         "tfrecord": TfrecordConfig(

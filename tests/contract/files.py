@@ -35,6 +35,16 @@ def write_folder() -> None:
             file.write_bytes(png(number))
 
 
+def write_table() -> None:
+    """Labels go round the classes; the images are named without their ending, and lie in a folder beside the table."""
+    Path("labelled", "images").mkdir(parents=True, exist_ok=True)
+    rows = ["id,label"]
+    for number in range(22):
+        Path("labelled", "images", f"{number:03}.png").write_bytes(png(number))
+        rows.append(f"{number:03},class{number % CLASSES}")
+    Path("labelled", "labels.csv").write_text("\n".join(rows))
+
+
 def write_npz() -> None:
     arrays: dict[str, Any] = {}
     for prefix, numbers in (("", SPLITS["train"]), ("test_", SPLITS["test"])):
@@ -85,6 +95,7 @@ WRITERS: dict[str, Callable[[], None]] = {
     "synthetic": nothing,
     "tfds": write_tfds,
     "folder": write_folder,
+    "table": write_table,
     "npz": write_npz,
     "cifar_binary": write_cifar_binary,
     "tfrecord": write_tfrecord,
@@ -114,6 +125,7 @@ BAD = {
     "tfds": Bad({}, "prepared/**/*train*", DataError, "contract_pictures-train"),
     "folder": Bad({}, "photos/train/class0/000.png", DataError, r"class0/000\.png"),
     "cifar_binary": Bad({}, "cifar/data_batch_2.bin", DataError, r"data_batch_2\.bin has 16389 bytes"),
+    "table": Bad({}, "labelled/images/003.png", DataError, r"images/003\.png"),
     "npz": Bad({}, "mine.npz", DataError, r"data\.path=mine\.npz"),
     "tfrecord": Bad({}, "test-1", DataError, "test-1"),
 }

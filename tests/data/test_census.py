@@ -22,5 +22,7 @@ def test_arrays_are_looked_at_one_by_one() -> None:
     ]
     assert census.labels == {0: 33, 1: 35}
     assert census.sizes == Counter({(2, 2): 68})
-    assert [names for names in census.contents.values() if len(names) > 1] == [["train example 3", "train example 50"]]
+    assert [found for found in census.contents.values() if len(found) > 1] == [
+        [("train example 3", 1), ("train example 50", 0)]
+    ]
     assert sum(reported) == 70

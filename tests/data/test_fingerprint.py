@@ -53,11 +53,11 @@ def rename(root: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "keys"),
     [
-        (rename_a_class, {"data.classes", "data.train.names", "data.test.names"}),
-        (delete, {"data.train.examples", "data.train.names"}),
-        (add, {"data.train.examples", "data.train.names"}),
-        (move, {"data.train.names"}),
-        (rename, {"data.train.names"}),
+        (rename_a_class, {"data.classes", "data.train.files", "data.test.files"}),
+        (delete, {"data.train.examples", "data.train.files"}),
+        (add, {"data.train.examples", "data.train.files"}),
+        (move, {"data.train.files"}),
+        (rename, {"data.train.files"}),
     ],
 )
 def test_a_changed_folder(

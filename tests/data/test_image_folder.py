@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from accumtrain.data.class_folders import list_all
 from accumtrain.data.input_errors import explain_input_error
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import eval_batches, train_batches
@@ -45,6 +47,131 @@ def test_folders_of_splits(make_folder: MakeFolder, folder_config: MakeConfig, s
     assert data.splits.keys() == {"train", split}
     assert numbers(data, "train") == {number: number // 5 for number in range(10)}
     assert numbers(data, split) == {number: number // 2 for number in range(4)}
+
+
+@pytest.mark.parametrize(
+    ("train", "second", "split"),
+    [
+        ("Training", "Testing", "test"),
+        ("Train", "Test", "test"),
+        ("TRAIN", "VAL", "val"),
+        ("seg_train/seg_train", "seg_test/seg_test", "test"),
+        ("training_set", "test_set", "test"),
+        ("TrainSet", "DevSet", "val"),
+        ("images/train", "images/dev", "val"),
+        ("train1", "test images", "test"),
+        ("training", "evaluation", "test"),
+        ("trainset", "validation-data", "val"),
+    ],
+)
+def test_the_names_of_splits_are_no_classes(
+    make_folder: MakeFolder, folder_config: MakeConfig, train: str, second: str, split: str
+) -> None:
+    root = make_folder(f"photos/{train}")
+    make_folder(f"photos/{second}", count=2)
+    data = open_data(folder_config(root.parent if train.startswith("images") else root.parents[train.count("/")]), 0)
+    assert (data.class_names, data.splits.keys()) == (["ant", "bee"], {"train", split})
+    assert numbers(data, "train") == {number: number // 5 for number in range(10)}
+    assert numbers(data, split) == {number: number // 2 for number in range(4)}
+
+
+@pytest.mark.parametrize(
+    "classes", [("train", "plane"), ("valid", "invalid"), ("test", "dev set"), ("trains", "tests")]
+)
+def test_a_class_may_be_named_as_a_split(
+    make_folder: MakeFolder, folder_config: MakeConfig, classes: tuple[str, str]
+) -> None:
+    root = make_folder(classes=(*classes, "boat"), count=3)
+    assert open_data(folder_config(root), seed=0).class_names == sorted([*classes, "boat"])
+
+
+@pytest.mark.parametrize(
+    ("folders", "message"),
+    [
+        (
+            ("first/ant", "first/bee", "second/ant", "second/bee"),
+            "If first, second are splits and ant, bee the classes",
+        ),
+        (
+            ("first/ant", "first/bee", "first/cat", "second/ant", "second/bee"),
+            "the classes, move the images in folders",
+        ),
+        (("test/ant", "test/bee", "rest/ant", "rest/bee"), "name the splits train, val and test"),
+        (("test/ant", "val/ant"), "test, val, named after splits, and no train"),
+        (("ant/train", "ant/test", "bee/train", "bee/test"), "make it the other way round, as test/ant/"),
+    ],
+)
+def test_what_can_be_read_in_two_ways_is_refused(
+    make_folder: MakeFolder, folder_config: MakeConfig, folders: tuple[str, ...], message: str
+) -> None:
+    root = make_folder(classes=folders, count=2)
+    with pytest.raises(DataError, match=message):
+        open_data(folder_config(root), seed=0)
+
+
+def test_both_readings_work_as_the_refusal_says(make_folder: MakeFolder, folder_config: MakeConfig) -> None:
+    folders = ("first/ant", "first/bee", "second/ant", "second/bee")
+    root = make_folder("splits", folders, count=3)
+    (root / "first").rename(root / "train")
+    (root / "second").rename(root / "test")
+    assert open_data(folder_config(root), seed=0).class_names == ["ant", "bee"]
+    root = make_folder("classes", folders, count=3)
+    for inner in folders:
+        for file in (root / inner).iterdir():
+            file.rename(root / inner.split("/")[0] / f"{inner[-3:]}{file.name}")
+    assert open_data(folder_config(root), seed=0).class_names == ["first", "second"]
+
+
+def test_a_test_folder_without_labels(make_folder: MakeFolder, folder_config: MakeConfig) -> None:
+    root = make_folder("photos/train").parent
+    make_folder("photos", classes=("test",), count=3)
+    data, alone = (open_data(folder_config(each), seed=0) for each in (root, root / "train"))
+    assert numbers(data, "test") == numbers(alone, "test")
+    assert data.notes == [
+        f"{root}/test/ has no labels, as its images are in no class folders, and is not read: "
+        f"job=predict predict.input={root}/test is for it"
+    ]
+    make_folder("photos/dev", count=2)
+    assert open_data(folder_config(root), seed=0).splits.keys() == {"train", "val"}
+
+
+def test_all_images_whatever_split_they_are_in(make_folder: MakeFolder, folder_config: MakeConfig) -> None:
+    root = make_folder("photos/test", classes=("bee",), count=1).parent
+    listing, _ = list_all(folder_config(root))
+    assert {kind: len(images) for kind, images in listing.items()} == {"bee": 1}
+    make_folder("photos/Training", count=2)
+    listing, _ = list_all(folder_config(root))
+    assert {kind: len(images) for kind, images in listing.items()} == {"ant": 2, "bee": 3}
+
+
+def test_other_folders_beside_the_splits_are_named(make_folder: MakeFolder, folder_config: MakeConfig) -> None:
+    root = make_folder("photos/train").parent
+    make_folder("photos/test")
+    make_folder("photos", classes=("seg_pred",))
+    assert open_data(folder_config(root), seed=0).notes == ["not read, as their names say no split: seg_pred"]
+
+
+def test_a_class_without_test_images(make_folder: MakeFolder, folder_config: MakeConfig) -> None:
+    root = make_folder("photos/train", classes=("ant", "bee", "cat")).parent
+    make_folder("photos/test", classes=("bee", "cat"))
+    data = open_data(folder_config(root), seed=0)
+    assert np.unique(list(numbers(data, "test").values())).tolist() == [1, 2]
+    assert data.notes == ["test/ has no images of ant"]
+
+
+def test_two_spellings_of_a_name_are_one_class(make_folder: MakeFolder, folder_config: MakeConfig) -> None:
+    composed, decomposed = "caf\u00e9", "cafe\u0301"
+    root = make_folder("photos/train", classes=(composed, "cafz")).parent
+    make_folder("photos/test", classes=(decomposed, "cafz"))
+    data = open_data(folder_config(root), seed=0)
+    assert (data.class_names, np.bincount(list(numbers(data, "test").values())).tolist()) == (
+        ["cafz", composed],
+        [5, 5],
+    )
+    (root / "train" / composed).rename(root / "train" / decomposed)
+    assert open_data(folder_config(root), seed=0).fingerprint == data.fingerprint
+    make_folder("photos/train", classes=(composed,), count=3)  # beside the other spelling
+    assert np.bincount(open_data(folder_config(root), seed=0).train.known_labels).tolist() == [5, 8]
 
 
 def test_two_folders_of_one_split_are_refused(make_folder: MakeFolder, folder_config: MakeConfig) -> None:
@@ -117,7 +244,9 @@ def break_text_inside(root: Path) -> None:
 
 
 def break_train_alone(root: Path) -> None:
-    (root / "train").mkdir()
+    for kind in ("steam", "diesel"):
+        (root / "train" / kind).mkdir(parents=True)
+        shutil.copy(root / "ant" / "00.png", root / "train" / kind)
 
 
 @pytest.mark.parametrize(
@@ -144,10 +273,10 @@ def test_refused(
         open_data(folder_config(root), seed=0)
 
 
-def test_different_classes_in_train_and_test(make_folder: MakeFolder, folder_config: MakeConfig) -> None:
+def test_a_class_that_train_lacks_is_named(make_folder: MakeFolder, folder_config: MakeConfig) -> None:
     root = make_folder("photos/train").parent
     make_folder("photos/test", classes=("ant", "cat"))
-    with pytest.raises(DataError, match=r"only one has \['bee', 'cat'\]"):
+    with pytest.raises(DataError, match=r"photos/test has the class cat, which train/ lacks \(it has ant, bee\)"):
         open_data(folder_config(root), seed=0)
 
 

@@ -249,6 +249,16 @@ def test_bad_ones_are_named_or_left_out(photos: Path, folder_config: MakeConfig)
     assert {Path(each["name"]).name: each["reason"] for each in data.skipped} == reasons
 
 
+def test_a_header_of_more_pixels_than_pillow_likes(photos: Path, folder_config: MakeConfig) -> None:
+    header = bytearray(encoded(photo(), "WEBP", lossless=True))
+    header[21:25] = (13_999 | 13_999 << 14).to_bytes(4, "little")  # 14,000 x 14,000
+    file = photos / "class1" / "large.webp"
+    file.write_bytes(header)
+    data = open_data(folder_config(photos), seed=0)
+    with pytest.raises(DataError, match=r"large\.webp is 14000 x 14000 pixels, more than data\.max_pixels"):
+        [each for split in ("train", "test") for each in eval_batches(data, batch=8, split=split)]
+
+
 # --- folders within folders -------------------------------------------------------------------------------------------
 
 
@@ -262,7 +272,7 @@ def test_the_class_is_the_folder_at_the_top(photos: Path, folder_config: MakeCon
     assert (data.class_names, data.train.size + data.test.size) == (["class0", "class1"], 12 + len(GOOD) + 1)
     note = next(each for each in data.notes if "within" in each)
     assert note.startswith("in folders within a class's folder, and of that class: 6 files: ")
-    assert flat.fingerprint["data.train.names"] != data.fingerprint["data.train.names"]
+    assert flat.fingerprint["data.train.files"] != data.fingerprint["data.train.files"]
 
 
 def test_files_of_one_name_in_two_folders_are_two(photos: Path, folder_config: MakeConfig) -> None:
@@ -281,9 +291,8 @@ def test_a_link_to_a_folder_within_a_class_is_no_loop(photos: Path, folder_confi
 
 def test_classes_one_level_too_deep_are_explained(photos: Path, folder_config: MakeConfig) -> None:
     photos.rename(photos.with_name("animals"))
-    (photos / "train").mkdir(parents=True)
-    (photos / "test").mkdir()
-    photos.with_name("animals").rename(photos / "train" / "animals")
+    photos.mkdir()
+    photos.with_name("animals").rename(photos / "animals")
     with pytest.raises(
         DataError, match=r"1 class folder.*if the classes are class0, class1, move them up from animals/"
     ):

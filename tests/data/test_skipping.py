@@ -99,6 +99,7 @@ def test_bad_examples_have_no_weight_and_others_stay(spoiled, changes, resident_
     before = open_data(config, seed=0)
     expected = {"train": first_batches(before), "test": taken(eval_batches(before, batch=4))}
     assert before.skipped == []
+    assert "left out" not in before.facts
 
     names = damage()
     data = open_data(config, seed=0)
@@ -148,6 +149,17 @@ def test_a_whole_batch_of_bad_images(
     assert not first["image"].numpy().any()
     assert second["weight"].numpy().tolist() == [1] * 4
     assert len(data.skipped) == 4
+    assert data.facts == "10 training and 4 test images, 6 x 6 x 3, 2 classes, 4 more left out"
+
+
+def test_files_that_are_no_images_are_not_counted(make_folder: FolderOf, folder_config: FolderOf) -> None:
+    root = make_folder(count=10)
+    for file in sorted(root.glob("*/*.png"))[:12:2]:
+        file.write_bytes(b"no image")
+    data = open_data(folder_config(root, on_error="skip", val_fraction=0.2), seed=0)
+    left = {name: split.size - len(split.skipped) for name, split in data.splits.items()}
+    assert (sum(left.values()), len(data.skipped)) == (14, 6)
+    assert data.sizes == f"{left['train']} training, {left['val']} validation and {left['test']} test"
 
 
 @pytest.mark.parametrize("resident_bytes", [0, 2**20])

@@ -63,7 +63,7 @@ def test_everything_bad_is_named(photos: Path, command: Callable[..., Any], tmp_
     (photos / "test/bee/1.png").write_bytes(b"a text, and no image at all")
     answer = command(*ARGUMENTS)
     assert answer.code == DataError.exit_code
-    assert "4 of 14 examples can't be used, runs/one/check.json names them" in answer.err
+    assert "4 of 14 examples are bad, runs/one/check.json names them" in answer.err
     found = result(tmp_path)
     assert found["status"] == "bad"
     assert found["train"]["classes"] == {"ant": 3, "bee": 4}
@@ -98,6 +98,39 @@ def test_the_same_image_in_both_splits(photos: Path, command: Callable[..., Any]
         "examples": [{"train": "photos/train/bee/3.png", "test": "photos/test/ant/1.png"}],
     }
     assert "photos/test/ant/1.png is photos/train/bee/3.png" in answer.out
+
+
+def test_one_image_in_two_classes(photos: Path, command: Callable[..., Any], tmp_path: Path) -> None:
+    (photos / "train/ant/copy.png").write_bytes((photos / "train/bee/3.png").read_bytes())
+    (photos / "test/bee/copy.png").write_bytes((photos / "train/ant/1.png").read_bytes())
+    answer = command(*ARGUMENTS)
+    assert answer.code == 0
+    assert result(tmp_path)["two_classes"] == {
+        "count": 2,
+        "examples": [
+            {"ant": "photos/train/ant/1.png", "bee": "photos/test/bee/copy.png"},
+            {"ant": "photos/train/ant/copy.png", "bee": "photos/train/bee/3.png"},
+        ],
+    }
+    assert "warning: 2 images are in two classes, byte for byte" in answer.err
+    assert "photos/train/ant/copy.png is photos/train/bee/3.png" in answer.out
+    assert "warning: 1 test images are also in the training split" in answer.err
+
+
+def test_a_jpeg_that_decodes_though_it_is_damaged(photos: Path, command: Callable[..., Any], tmp_path: Path) -> None:
+    for name, damaged in (("good", False), ("damaged", True)):
+        pixels = np.random.default_rng(3).integers(60, 120, [48, 48, 3], np.uint8)
+        content = bytearray(tf.io.encode_jpeg(pixels, quality=95).numpy())
+        if damaged:
+            content[len(content) // 2 : len(content) // 2 + 40] = bytes(40)
+        (photos / f"train/ant/{name}.jpg").write_bytes(content)
+    answer = command(*ARGUMENTS, "data.image_size=6")
+    assert answer.code == DataError.exit_code
+    (bad,) = result(tmp_path)["bad"]["examples"]
+    assert bad["name"] == "photos/train/ant/damaged.jpg"
+    assert bad["reason"].startswith("is damaged, though it can be decoded: Corrupt JPEG data: ")
+    assert "1 of 16 examples are bad" in answer.err
+    assert result(tmp_path)["train"]["classes"]["ant"] == 6
 
 
 def test_the_same_array_in_both_splits(command: Callable[..., Any], tmp_path: Path) -> None:

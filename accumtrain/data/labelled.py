@@ -1,0 +1,124 @@
+"""All examples of a data set that was not trained on, as one split, labelled with the classes of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from accumtrain.data.class_folders import list_all
+from accumtrain.data.encoded import EncodedSplit
+from accumtrain.data.image_folder import split_of_all
+from accumtrain.data.image_table import list_table
+from accumtrain.data.listing import first_of, normal_form, readable
+from accumtrain.data.preprocess import make_preprocess
+from accumtrain.data.records import RecordSplit
+from accumtrain.data.shards import ShardRange
+from accumtrain.data.source import ArraySplit, Data, Source, Split
+from accumtrain.errors import DataError
+from accumtrain.kinds.sources import SOURCES, DataConfig, FolderConfig, TableConfig
+from accumtrain.kinds.table import load
+from accumtrain.runs.trained_on import Images
+
+
+def open_labelled(config: DataConfig, images: Images, trained: Mapping[str, Any], seed: int) -> Data:
+    """The examples of all splits but those that are the run's own, as the test split of what is returned.
+
+    Images are resized to those of the run.
+
+    Args:
+        config: the data to measure, with the preprocessing of the run.
+        images: what the run was trained on. Its classes may be without an example.
+        trained: the fingerprint of the run's data.
+
+    Raises:
+        DataError: the data can't be opened, or has a class that the run was not trained on.
+    """
+    height, width, channels = images.shape
+    config = replace(config, image_size=[height, width])
+    if isinstance(config, FolderConfig | TableConfig):
+        with readable():
+            listing, notes = list_all(config) if isinstance(config, FolderConfig) else list_table(config)
+        source = split_of_all(listing, notes, config)
+    else:
+        source = load(SOURCES[config.kind].build)(config, seed)
+    split = _joined(_others(source, trained), config, source.num_classes)
+    if isinstance(split, EncodedSplit):
+        split.channels = channels
+    elif split.channels != channels:
+        raise DataError(
+            f"data={config.kind}: its images have {split.channels} channel(s), the run was trained on {channels}; give "
+            f"images with {channels}"
+        )
+    labels = _labels(config, source, images.class_names)
+    return Data(
+        train=split,
+        test=split,
+        num_classes=len(images.class_names),
+        image_shape=images.shape,
+        preprocess=make_preprocess(config, channels=channels, white=split.white),
+        notes=source.notes,
+        class_names=images.class_names,
+        labels=labels,
+    )
+
+
+def _others(source: Source, trained: Mapping[str, Any]) -> list[Split]:
+    """The splits of which something but their number of examples is not that of the run's own."""
+    own = set()
+    for name in source.splits:
+        facts = {key: value for key, value in source.fingerprint.items() if key.startswith(f"data.{name}.")}
+        if facts and facts.items() <= trained.items():
+            own.add(name)
+    others = [split for name, split in source.splits.items() if name not in own]
+    return others or list(source.splits.values())
+
+
+def _joined(splits: list[Split], config: DataConfig, num_classes: int) -> Split:
+    """All examples of the splits, in their order."""
+    first = splits[0]
+    if len(splits) == 1:
+        return first
+    if isinstance(first, RecordSplit):
+        ranges = [each for split in splits if isinstance(split, RecordSplit) for each in split.shards.ranges]
+        pieces = [ShardRange(path, begin, end - begin) for path, begin, end in ranges]
+        return RecordSplit(
+            type(first.shards)(pieces),
+            config,  # type: ignore[arg-type]
+            num_classes=num_classes,
+            image_shape=None,
+            channels=first.channels,
+        )
+    if isinstance(first, EncodedSplit):
+        raise DataError(
+            f"data={config.kind} has {len(splits)} splits of images that can't be put together: give data with one"
+        )
+    images, labels = zip(*(split.read(tf.range(split.size, dtype=tf.int64)) for split in splits), strict=True)
+    return ArraySplit(np.concatenate(images), np.concatenate(labels), first.white)
+
+
+def _labels(config: DataConfig, source: Source, names: list[str]) -> list[int]:
+    """The run's label of each label of the source: of the class of the same name, or number if the source has none.
+
+    Raises:
+        DataError: the run was not trained on a class of the source.
+    """
+    own = source.class_names or [str(number) for number in range(source.num_classes)]
+    known = {normal_form(name): label for label, name in enumerate(names)}
+    if not source.class_names and not known.keys() >= set(own):
+        if source.num_classes > len(names):
+            raise DataError(
+                f"data={config.kind}: its labels are 0..{source.num_classes - 1}, those of the run 0..{len(names) - 1} "
+                f"({first_of(names)}); leave out the examples of other classes"
+            )
+        source.notes.append(f"its labels are numbers, in the order of the run's classes: {first_of(names)}")
+        return list(range(source.num_classes))
+    if unknown := [name for name in own if normal_form(name) not in known]:
+        raise DataError(
+            f"data={config.kind} has the class {first_of(unknown)}, on which the run was not trained (it knows "
+            f"{first_of(names)}); leave out its examples, or name it as the run does"
+        )
+    return [known[normal_form(name)] for name in own]

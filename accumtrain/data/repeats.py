@@ -1,0 +1,138 @@
+"""Examples that are in the training split and in another one, or in two classes, as far as a look at the start tells.
+
+job=check compares all contents of all sources; here it is done where it is cheap.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from accumtrain.console import say, warn
+from accumtrain.data.image_folder import FolderSplit
+from accumtrain.data.records import RecordSplit
+from accumtrain.data.source import SPLIT_WORDS, Data, Split
+
+SECONDS = 1.0  # at most
+
+
+class _File(NamedTuple):
+    split: str
+    label: int
+    path: str
+
+
+@dataclass
+class Repeats:
+    """What was found.
+
+    Attributes:
+        counts: for val and test the number of examples that are training examples, too; `classes` is that of the images
+            that are in two classes.
+        warnings: what to tell the user of them.
+        note: what was not compared, empty if all was.
+    """
+
+    counts: dict[str, int] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    note: str = ""
+
+    def tell(self) -> None:
+        for warning in self.warnings:
+            warn(warning)
+        if self.note:
+            say(self.note)
+
+    def add(self, key: str, count: int, warning: str) -> None:
+        if count:
+            self.counts[key] = count
+            self.warnings.append(f"{warning}; job=check names all")
+
+
+def find_repeats(data: Data, seconds: float = SECONDS) -> Repeats:
+    """Compares files of the same size by their contents, and shards by their records."""
+    splits, repeats = data.whole_splits, Repeats()
+    files = {name: split for name, split in splits.items() if isinstance(split, FolderSplit)}
+    records = {name: split for name, split in splits.items() if isinstance(split, RecordSplit)}
+    if len(files) == len(splits):
+        _compare_files(files, time.monotonic() + seconds, repeats)
+    elif len(records) == len(splits):
+        _compare_records(records, repeats)
+    return repeats
+
+
+def _compare_files(splits: dict[str, FolderSplit], deadline: float, repeats: Repeats) -> None:
+    groups = _of_one_size(splits)
+    contents: dict[bytes, list[_File]] = {}
+    for number, group in enumerate(groups):
+        if time.monotonic() > deadline:
+            left = sum(map(len, groups[number:]))
+            repeats.note = (
+                f"{left:,} files have the size of another one, and no time was left to compare them: job=check does, "
+                "and finds test images that are training images"
+            )
+            break
+        for file in group:
+            if content := _hash(file.path):
+                contents.setdefault(content, []).append(file)
+    trained = {content: files[0] for content, files in contents.items() if files[0].split == "train"}
+    for name in list(splits)[1:]:
+        pairs = [(file, trained[content]) for content in trained for file in contents[content] if file.split == name]
+        _add_trained(repeats, name, len(pairs), splits[name], *(f"{a.path} is {b.path}" for a, b in pairs[:1]))
+    twice = [files for files in contents.values() if len({file.label for file in files}) > 1]
+    for first, *others in twice[:1]:
+        other = next(each for each in others if each.label != first.label)
+        images = "1 image is" if len(twice) == 1 else f"{len(twice):,} images are"
+        repeats.add("classes", len(twice), f"{images} in two classes, byte for byte: {first.path} is {other.path}")
+
+
+def _of_one_size(splits: dict[str, FolderSplit]) -> list[list[_File]]:
+    """The files that have the size of one in another split or class, grouped by size, smallest first."""
+    sizes = np.concatenate([split.sizes for split in splits.values()])
+    split_of = np.repeat(np.arange(len(splits)), [split.size for split in splits.values()])
+    labels = np.concatenate([split.labels for split in splits.values()])
+    places = np.concatenate([np.arange(split.size) for split in splits.values()])
+    names, files = list(splits), [split.files for split in splits.values()]
+    order = np.argsort(sizes, kind="stable")
+    ends = np.flatnonzero(np.diff(sizes[order])) + 1
+    groups = []
+    for group in np.split(order, ends):
+        if sizes[group[0]] > 0 and len(group) > 1 and (np.ptp(split_of[group]) or np.ptp(labels[group])):
+            groups.append(
+                [_File(names[split_of[at]], int(labels[at]), str(files[split_of[at]][places[at]])) for at in group]
+            )
+    return groups
+
+
+def _hash(path: str) -> bytes | None:
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123
+            return hashlib.sha256(file.read()).digest()
+    except OSError:  # it is named where it is used
+        return None
+
+
+def _compare_records(splits: dict[str, RecordSplit], repeats: Repeats) -> None:
+    trained = splits["train"].shards.ranges
+    for name in list(splits)[1:]:
+        both = [
+            (path, max(first, first_trained), min(end, end_trained))
+            for path, first, end in splits[name].shards.ranges
+            for other, first_trained, end_trained in trained
+            if path == other and max(first, first_trained) < min(end, end_trained)
+        ]
+        count = sum(end - first for _, first, end in both)
+        _add_trained(repeats, name, count, splits[name], *(f"record {first} of {path}" for path, first, _ in both[:1]))
+
+
+def _add_trained(repeats: Repeats, name: str, count: int, split: Split, *example: str) -> None:
+    repeats.add(
+        name,
+        count,
+        f"{count:,} of {split.size:,} {SPLIT_WORDS[name]} images are training images, too ({''.join(example)}), so its "
+        "figures are better than those of new images",
+    )

@@ -1,0 +1,160 @@
+"""What a table of labels may look like, and what is refused of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from accumtrain.data.open_data import open_data
+from accumtrain.data.pipeline import eval_batches
+from accumtrain.data.source import Data
+from accumtrain.errors import DataError
+from accumtrain.kinds.sources import FolderConfig, TableConfig
+from tests.data.conftest import PLAIN, picture
+
+COUNT = 12
+LABELS = ("ant", "bee", "caf\u00e9")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Numbered pictures 000.png to 011.png in images/."""
+    (tmp_path / "images").mkdir()
+    for number in range(COUNT):
+        (tmp_path / f"images/{number:03}.png").write_bytes(tf.io.encode_png(picture(number)).numpy())
+    return tmp_path
+
+
+def label(number: int) -> str:
+    return LABELS[number % 3]
+
+
+def opened(folder: Path, text: str, *, name: str = "labels.csv", encoding: str = "utf-8", **keys: object) -> Data:
+    (folder / name).write_bytes(text.encode(encoding))
+    return open_data(TableConfig(path=str(folder / name), **{**PLAIN, "val_fraction": 0.0, **keys}), seed=0)  # type: ignore[arg-type]
+
+
+def numbers(data: Data) -> dict[int, str]:
+    """From the number in each picture's first pixel to the name of its class."""
+    found = {}
+    for split in data.splits:
+        (batch,) = eval_batches(data, batch=data.splits[split].size, split=split)
+        pictured = np.rint(batch["image"][:, 0, 0, 0] * 255).astype(int).tolist()
+        found |= {number: data.class_names[each] for number, each in zip(pictured, batch["label"].numpy(), strict=True)}
+    return found
+
+
+def table(row: Callable[[int], str], header: str = "") -> str:
+    return "\n".join([*([header] if header else []), *map(row, range(COUNT))])
+
+
+@pytest.mark.parametrize(
+    ("text", "keys"),
+    [
+        (table(lambda n: f"{n:03},{label(n)}", "id,label"), {}),
+        (table(lambda n: f"images/{n:03}.png,{label(n)}"), {}),
+        (table(lambda n: f"{n:03}.png;{label(n)}\r", "file;class\r"), {}),
+        (table(lambda n: f"images/{n:03}\t{label(n)}"), {}),
+        (table(lambda n: f"{n:03}.png {label(n)}"), {}),
+        (table(lambda n: f'{n},"{label(n)}",{n:03}', ",what,id"), {"image_column": "id", "label_column": "what"}),
+        (table(lambda n: f"{n},{label(n)}, {n:03} ", ",what,id"), {"image_column": 3, "label_column": 2}),
+        (table(lambda n: f"{label(n)},{n:03}"), {"image_column": 2}),
+        (table(lambda n: f"{label(n)},{n:03}", "x,y"), {"label_column": "x"}),
+        (table(lambda n: f"{n:03},{label(n)}".replace("\u00e9", "e\u0301"), "id,label"), {}),
+        ("\ufeff" + table(lambda n: f"{n:03},{label(n)}\n", "id,label"), {}),
+    ],
+)
+def test_tables_that_people_have(folder: Path, text: str, keys: dict[str, object]) -> None:
+    data = opened(folder, text, **keys)
+    assert numbers(data) == {number: label(number) for number in range(COUNT)}
+    assert data.class_names == list(LABELS)
+    assert data.test is not None
+    assert np.bincount(data.test.known_labels).tolist() == [1, 1, 1]
+
+
+def test_the_split_and_the_fingerprint_do_not_depend_on_the_place(folder: Path) -> None:
+    text = table(lambda n: f"{n:03},{label(n)}", "id,label")
+    before = opened(folder, text)
+    elsewhere = folder / "elsewhere"
+    elsewhere.mkdir()
+    (folder / "images").rename(elsewhere / "images")
+    after = opened(elsewhere, text)
+    assert after.fingerprint == before.fingerprint
+    assert after.test is not None
+    assert before.test is not None
+    np.testing.assert_array_equal(after.test.known_labels, before.test.known_labels)
+
+
+def test_what_is_left_out_is_told(folder: Path) -> None:
+    rows = [f"{number:03},{label(number)}" for number in range(COUNT - 3)]
+    data = opened(folder, "\n".join(["id,label", *rows, rows[0], "009,", "010, "]))
+    assert data.notes == [
+        "the first row is taken as names of columns: id, label",
+        "2 rows without a label are left out: 009, 010",
+        "1 images stand in the table more than once, and are taken once: 000",
+        f"3 images are not in the table, and are left out: {folder}/images/009.png, {folder}/images/010.png, "
+        f"{folder}/images/011.png",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "keys", "message"),
+    [
+        ("", {}, "is empty: give the table"),
+        ("\n\n", {}, "has no row"),
+        ("id,label,x\n000,ant,1", {}, r"has the columns id, label, x: say which of them .* data.label_column="),
+        ("id,label\n000,ant", {"label_column": "breed"}, r"data.label_column=breed: .* has the columns id, label"),
+        ("id,label\n000,ant", {"label_column": 3}, r"data.label_column=3: .*give a name, or a place from 1 on"),
+        ("id,label\n000,ant", {"label_column": 1, "image_column": "id"}, r"both in column 1 \(id\); give two columns"),
+        ("id,label\n000,ant\n001,bee\n000,bee", {}, "row 4 gives 000 the label bee, another row ant"),
+        ("id,label\n000,ant\n001", {}, "row 3 has 1 columns, row 1 has 2: complete the row"),
+        ("id,label\n000,ant\n001,ant", {}, "has the single class ant"),
+        ("id,label\nx,ant\ny,bee", {}, r"none of the images that its column 1 \(id\) names is there, such as x, y: "),
+        ("id,label\n000,ant\n001,bee\n002,bee", {}, r"class ant has a single image, .*000.png"),
+        (
+            "id,label\n000,ant\n001,ant\n002,bee\nx,bee",
+            {},
+            r"1 file named as an image can't be used: .*/x can't be read",
+        ),
+        ("id,label\n000,ant\n001,ant\n002,bee\nx\0.png,bee", {}, "has no name that a file can have|can't be read as"),
+    ],
+)
+def test_refused(folder: Path, text: str, keys: dict[str, object], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        opened(folder, text, **keys)
+
+
+def test_two_files_of_a_name_are_told_apart_by_paths(folder: Path) -> None:
+    (folder / "more").mkdir()
+    (folder / "more/000.png").write_bytes(tf.io.encode_png(picture(99)).numpy())
+    with pytest.raises(
+        DataError, match=r"000 can be .*images/000.png or .*more/000.png: write its path into the table"
+    ):
+        opened(folder, table(lambda n: f"{n:03},{label(n)}", "id,label"))
+    data = opened(folder, table(lambda n: f"images/{n:03},{label(n)}", "id,label"))
+    assert numbers(data) == {number: label(number) for number in range(COUNT)}
+
+
+def test_another_encoding_is_named(folder: Path) -> None:
+    with pytest.raises(DataError, match="is no text in UTF-8: save the table as CSV in UTF-8"):
+        opened(folder, table(lambda n: f"{n:03},{label(n)}"), encoding="latin-1")
+
+
+def test_images_that_are_not_there_can_be_left_out(folder: Path) -> None:
+    (folder / "images/004.png").unlink()
+    data = opened(folder, table(lambda n: f"{n:03},{label(n)}", "id,label"), on_error="skip")
+    assert [each["name"] for each in data.skipped] == [str(folder / "004")]
+
+
+def test_a_folder_points_to_its_table(folder: Path) -> None:
+    text = table(lambda n: f"{n:03},{label(n)}", "id,label")
+    (folder / "labels.csv").write_text(text)
+    for path in (folder, folder / "images"):
+        with pytest.raises(DataError) as refused:
+            open_data(FolderConfig(path=str(path), **PLAIN), seed=0)
+        assert f"data=table data.path={folder / 'labels.csv'}" in str(refused.value)
+    assert opened(folder, text).class_names == list(LABELS)

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from accumtrain.data.open_data import open_data
+from accumtrain.data.repeats import find_repeats
+from accumtrain.kinds.sources import FolderConfig, TfdsConfig, TfrecordConfig
+
+MakeFolder = Callable[..., Path]
+MakeConfig = Callable[..., FolderConfig]
+
+
+@pytest.fixture
+def root(make_folder: MakeFolder) -> Path:
+    make_folder("photos/train", count=4)
+    make_folder("photos/test", count=4, height=5)
+    return make_folder("photos/val", count=3, height=4).parent
+
+
+def copy(source: Path, target: Path) -> None:
+    target.write_bytes(source.read_bytes())
+
+
+def test_nothing_is_repeated(root: Path, folder_config: MakeConfig) -> None:
+    found = find_repeats(open_data(folder_config(root, image_size=6), seed=0))
+    assert (found.counts, found.warnings, found.note) == ({}, [], "")
+
+
+def test_files_in_two_splits(root: Path, folder_config: MakeConfig) -> None:
+    copy(root / "train/ant/01.png", root / "test/ant/other.png")
+    (root / "test/bee/link.png").symlink_to(root / "train/bee/02.png")
+    copy(root / "train/bee/00.png", root / "val/bee/other.png")
+    copy(root / "test/bee/03.png", root / "val/bee/no training image.png")
+    found = find_repeats(open_data(folder_config(root, image_size=6), seed=0))
+    assert found.counts == {"val": 1, "test": 2}
+    assert found.warnings[1].startswith(
+        f"2 of 10 test images are training images, too ({root}/test/ant/other.png is {root}/train/ant/01.png)"
+    )
+
+
+def test_files_in_two_classes(root: Path, folder_config: MakeConfig) -> None:
+    copy(root / "train/ant/01.png", root / "train/bee/other.png")
+    copy(root / "train/ant/02.png", root / "train/ant/other.png")  # of one class: no contradiction
+    copy(root / "test/ant/02.png", root / "val/bee/other.png")
+    found = find_repeats(open_data(folder_config(root, image_size=6), seed=0))
+    assert found.counts == {"classes": 2}
+    assert found.warnings[0].startswith("2 images are in two classes, byte for byte: ")
+
+
+def test_files_of_one_size_with_other_contents(root: Path, folder_config: MakeConfig) -> None:
+    size = (root / "train/ant/01.png").stat().st_size
+    other = root / "test/ant/00.png"
+    other.write_bytes(other.read_bytes() + bytes(size - other.stat().st_size))
+    assert not find_repeats(open_data(folder_config(root, image_size=6), seed=0)).counts
+
+
+def test_it_is_told(root: Path, folder_config: MakeConfig, capsys: pytest.CaptureFixture[str]) -> None:
+    copy(root / "train/ant/01.png", root / "test/ant/other.png")
+    data = open_data(folder_config(root, image_size=6), seed=0)
+    find_repeats(data).tell()
+    find_repeats(data, seconds=-1).tell()
+    told = capsys.readouterr()
+    assert "warning: 1 of 9 test images are training images, too" in told.err
+    assert "no time was left to compare them" in told.out
+
+
+def test_no_time_is_left(root: Path, folder_config: MakeConfig) -> None:
+    copy(root / "train/ant/01.png", root / "test/ant/other.png")
+    found = find_repeats(open_data(folder_config(root, image_size=6), seed=0), seconds=-1)
+    assert not found.counts
+    assert "no time was left to compare them: job=check does" in found.note
+
+
+def test_records_that_two_globs_name(
+    make_shards: Callable[..., list[Path]], tfrecord_config: Callable[..., TfrecordConfig], tmp_path: Path
+) -> None:
+    make_shards("train", (4, 3))
+    make_shards("test", (5,))
+    (tmp_path / "test-linked").symlink_to(tmp_path / "train-0")
+    found = find_repeats(open_data(tfrecord_config(), seed=0))
+    assert found.counts == {"test": 4}
+    assert found.warnings[0].startswith(
+        f"4 of 9 test images are training images, too (record 0 of {tmp_path.resolve()}/train-0)"
+    )
+    assert not find_repeats(open_data(tfrecord_config(test_path=str(tmp_path / "test-0")), seed=0)).counts
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "count"), [("train[:20]", "train[15:]", 5), ("train[:15]", "train[15:]", 0), ("all", "test", 7)]
+)
+def test_slices_of_one_data_set(prepare_tfds: Callable[..., TfdsConfig], train: str, test: str, count: int) -> None:
+    found = find_repeats(open_data(prepare_tfds("tfrecord", train_split=train, test_split=test), seed=0))
+    assert found.counts == ({"test": count} if count else {})
