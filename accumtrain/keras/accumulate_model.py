@@ -8,6 +8,7 @@ import keras
 
 from accumtrain.keras.accumulate_arguments import is_count
 from accumtrain.keras.choose_steps import choose_steps
+from accumtrain.keras.split_train_function import split_training
 from accumtrain.keras.split_train_step import SplitTrainStep
 
 
@@ -48,8 +49,7 @@ def accumulate(
     """
     _check(model, steps, data, batch_size, memory_limit_mb)
     number = choose_steps(model, data, batch_size, memory_limit_mb) if isinstance(steps, str) else steps
-    model.train_step = SplitTrainStep(model, int(number))
-    model.train_function = None  # made anew by the next fit
+    split_training(model, SplitTrainStep(model, int(number)))
     return model
 
 

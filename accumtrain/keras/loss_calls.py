@@ -69,7 +69,7 @@ def _watched(loss: keras.losses.Loss, call: Callable[..., Any], calls: LossCalls
         one_number = len(values.shape) == 0
         if one_number:
             calls.one_number.append(loss.name)
-        if one_number or _may_join_examples(loss):
+        if one_number or may_join_examples(loss):
             given = tuple((tuple(each.shape[1:]), each.dtype) for each in keras.tree.flatten((y_true, y_pred)))
             if (id(loss), given) not in tried:
                 tried[id(loss), given] = loss, _is_mean(loss, call, y_true, y_pred, one_number)
@@ -80,7 +80,8 @@ def _watched(loss: keras.losses.Loss, call: Callable[..., Any], calls: LossCalls
     return watched_call
 
 
-def _may_join_examples(loss: keras.losses.Loss) -> bool:
+def may_join_examples(loss: keras.losses.Loss) -> bool:
+    """Whether a loss is the user's own, or one of Keras's that may have one number for all examples."""
     function = getattr(loss, "fn", type(loss))
     return isinstance(loss, OVER_BATCHES) or not str(getattr(function, "__module__", "")).startswith("keras.")
 

@@ -12,18 +12,37 @@ from accumtrain.keras.accumulate import accumulates
 from accumtrain.keras.accumulate_arguments import check_summable
 from accumtrain.keras.batch_statistics import BatchStatistics
 from accumtrain.keras.loss_calls import Tried
-from accumtrain.keras.loss_share import LossShare
+from accumtrain.keras.loss_share import LossShare, LossTerms
+from accumtrain.keras.loss_trial import LossTrial
 from accumtrain.keras.replicas import apply_reduced
 from accumtrain.keras.split_batch import Split, batch_size, splits, take, tensors_of
 from accumtrain.models.counting_scope import CountingScope
 
 
 class SplitTrainStep:
-    """Takes the place of `keras.Model.train_step`: a loop over micro-batches, then one update."""
+    """Takes the place of `keras.Model.train_step`: a loop over micro-batches, then one update.
+
+    Attributes:
+        terms: of the loss; None before it was tried on real examples.
+    """
 
     def __init__(self, model: keras.Model, steps: int) -> None:
         self._model, self._steps = model, steps
         self._tried: Tried = {}
+        self.terms: LossTerms | None = None
+
+    def try_loss(self, data: Any) -> None:
+        """Finds the terms of the loss with examples of a batch, (x, y, sample_weight); of replicas with those of one.
+
+        Raises:
+            ValueError: see `LossTrial.terms`.
+        """
+        results = self._model.distribute_strategy.experimental_local_results
+        data = keras.tree.map_structure(lambda value: results(value)[0], data)
+        self._model._symbolic_build(data_batch=data)
+        batch = keras.utils.unpack_x_y_sample_weight(tensors_of(data))
+        micro_batch = -(-int(batch_size(batch)) // self._steps)
+        self.terms = LossTrial(self._model, batch, micro_batch, LossShare(self._model, self._tried)).terms()
 
     @tf.autograph.experimental.do_not_convert
     def __call__(self, data: Any) -> dict[str, tf.Tensor]:
@@ -42,7 +61,7 @@ class SplitTrainStep:
             self._model._symbolic_build(data_batch=data)
         batch = keras.utils.unpack_x_y_sample_weight(tensors_of(data))
         examples = batch_size(batch)
-        sums = BatchSums(self._model, examples, self._tried)
+        sums = BatchSums(self._model, examples, LossShare(self._model, self._tried, self.terms))
         totals = sums.zeros()
         for split in self.splits(examples):
 
@@ -67,12 +86,12 @@ class BatchSums:
     Args:
         model: a compiled and built model.
         examples: number of examples of the batch.
-        tried: see `loss_calls.watched`.
+        share: of the losses that the model is compiled with.
     """
 
-    def __init__(self, model: keras.Model, examples: int | tf.Tensor, tried: Tried) -> None:
+    def __init__(self, model: keras.Model, examples: int | tf.Tensor, share: LossShare) -> None:
         self._model, self._examples = model, examples
-        self._share, self._statistics = LossShare(model, tried), BatchStatistics(model)
+        self._share, self._statistics = share, BatchStatistics(model)
         # what a forward pass and the metrics change; the next micro-batch goes on from there
         variables = [*model.non_trainable_variables, *model.metrics_variables]
         self._trackers = (

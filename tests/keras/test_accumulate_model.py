@@ -238,7 +238,7 @@ def test_steps_are_a_whole_number(steps):
 
 @pytest.mark.filterwarnings("ignore:`model.predict`")
 def test_eager_steps_are_the_same_and_try_a_loss_once():
-    calls = []
+    calls: list[int] = []
 
     def own(y_true: Any, y_pred: Any) -> Any:
         calls.append(y_pred.shape[0])
@@ -250,9 +250,10 @@ def test_eager_steps_are_the_same_and_try_a_loss_once():
         split, whole = (model.train_on_batch(X[:16], Y[:16]) for model in models)
         np.testing.assert_allclose(split, whole, rtol=1e-5)
         tried.append(calls.count(EXAMPLES))
+        calls.append(0)
     assert_same(*models)
     assert tried[0] == tried[1] > 0
-    assert calls.count(4) == 2 * 4
+    assert calls[calls.index(0) :].count(4) == 4  # of the second step, which tries nothing
 
 
 def test_a_loss_that_can_not_be_hashed():
@@ -399,17 +400,6 @@ def test_one_number_for_a_batch_beside_weights_is_refused() -> None:
     split, _ = pair(loss=Squares())
     with pytest.raises(ValueError, match="gives one number for a batch, so that weights"):
         split.fit(X, np.eye(3, dtype=np.float32)[Y], sample_weight=WEIGHTS, verbose=0)
-
-
-def test_a_loss_of_a_layer_with_a_value_for_each_example_is_refused() -> None:
-    class Penalty(keras.layers.Layer):
-        def call(self, inputs: Any) -> Any:
-            self.add_loss(keras.ops.sum(keras.ops.square(inputs), axis=-1))
-            return inputs
-
-    split, _ = pair(lambda: model_of(Penalty()))
-    with pytest.raises(ValueError, match="give it their mean over the examples"):
-        split.fit(X, Y, verbose=0)
 
 
 def two_outputs(*names: str) -> keras.Model:
