@@ -12,9 +12,12 @@ from accumtrain.engine.loss import PerExample, SplitMetrics
 from accumtrain.errors import ConfigError
 from accumtrain.keras.compiled import EXAMPLES_TRACED, Compiled
 from accumtrain.keras.loss_calls import watched
+from accumtrain.keras.loss_share import LossShare, has_own_loss
+from accumtrain.keras.loss_trial import LossTrial
 from accumtrain.kinds.losses import LossConfig
 
 MEANS = ("mean", "sum_over_batch_size")
+EXAMPLES_TRIED = 8
 RESERVED = (  # names in records and results
     *("loss", "examples", "seconds", "learning_rate", "grad_norm", "loss_scale", "skipped", "step", "epoch", "split"),
     *("finite", "state_finite", "stop", "exact", "in_range", "examples_per_second"),
@@ -130,6 +133,26 @@ def check_losses(compiled: Compiled) -> None:
         raise ConfigError(
             f"the loss {calls.unlike_means[0]} of a batch is not the mean of the losses of its examples: return one "
             "value for each example, as Dice(axis=(1, 2, 3)) does"
+        )
+    if compiled.traced.penalised or has_own_loss(compiled.model):
+        _check_terms(compiled)
+
+
+def _check_terms(compiled: Compiled) -> None:
+    """Raises ConfigError if the loss of real examples has a term that is no mean over them."""
+    model, split = compiled.model, compiled.data.train
+    count = min(split.size, EXAMPLES_TRIED)
+    inputs, (targets, *weights) = split.read(tf.cast(tf.linspace(0, split.size - 1, count), tf.int64))
+    batch = (inputs, targets, weights[0] if weights else None)
+    try:
+        terms = LossTrial(model, batch, count, LossShare(model, {})).terms()
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    if True in terms.sums_of_layers:
+        raise ConfigError(
+            f"add_loss, call {terms.sums_of_layers.index(True) + 1} in {model.name}, is a sum over the examples of a "
+            "batch, as an activity_regularizer is before Keras 3.14: give it their mean, or use "
+            "accumtrain.keras.accumulate and model.fit, where a sum is exact"
         )
 
 

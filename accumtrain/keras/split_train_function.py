@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import chain
+from itertools import chain, tee
 from typing import Any
 
 import keras
@@ -12,7 +12,7 @@ import tensorflow as tf
 from accumtrain.keras.loss_share import UntriedLossError
 from accumtrain.keras.split_train_step import SplitTrainStep
 
-OF_TENSORFLOW = (tf.data.Iterator, tf.distribute.DistributedIterator)  # Keras takes their batches within the graph
+IN_THE_GRAPH = (tf.data.Iterator, tf.distribute.DistributedIterator)  # takes the batches of these, after the tracing
 
 
 def split_training(model: keras.Model, step: SplitTrainStep) -> None:
@@ -51,10 +51,13 @@ class SplitTrainFunction:
         terms = self._step.terms
         if terms is not None and terms.settled:
             return self._of_keras(batches)
-        if terms is None and isinstance(batches, OF_TENSORFLOW) and not self._model.run_eagerly:
+        if terms is None and not self._model.run_eagerly:
+            traced = batches
+            if not isinstance(batches, IN_THE_GRAPH):
+                traced, batches = tee(batches)
             try:
-                return self._of_keras(batches)
-            except UntriedLossError:  # while the step is traced, so no batch was taken
+                return self._of_keras(traced)
+            except UntriedLossError:  # while the step is traced, so nothing has changed
                 pass
         first = next(batches)
         self._step.try_loss(first)
