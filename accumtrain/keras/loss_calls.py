@@ -92,8 +92,7 @@ def _is_mean(loss: keras.losses.Loss, call: Callable[..., Any], y_true: Any, y_p
         return False
     random = np.random.default_rng(0)
     with tf.init_scope():
-        outputs = keras.tree.map_structure(lambda like: _filled(like, random.uniform(0.1, 0.9, _shape(like))), y_pred)
-        targets = keras.tree.map_structure(lambda like: _filled(like, random.integers(0, 2, _shape(like))), y_true)
+        outputs, targets = made_up_outputs(y_pred, random), made_up_targets(y_true, random)
         try:
             same = _keeps_mean(call, targets, outputs)
         except CALL_ERRORS as error:
@@ -127,6 +126,16 @@ def _keeps_mean(call: Callable[..., Any], targets: Any, outputs: Any) -> bool:
     if not np.isfinite([whole, mean]).any():
         raise ValueError(f"its value is {whole}")
     return abs(whole - mean) <= TOLERANCE * max(abs(whole), abs(mean), 1e-3)
+
+
+def made_up_outputs(like: Any, random: np.random.Generator) -> Any:
+    """Probabilities for `EXAMPLES` examples, in the structure, shapes and dtypes of outputs."""
+    return keras.tree.map_structure(lambda each: _filled(each, random.uniform(0.1, 0.9, _shape(each))), like)
+
+
+def made_up_targets(like: Any, random: np.random.Generator) -> Any:
+    """Targets of 0 and 1 for `EXAMPLES` examples, in the structure, shapes and dtypes of others."""
+    return keras.tree.map_structure(lambda each: _filled(each, random.integers(0, 2, _shape(each))), like)
 
 
 def _shape(like: tf.Tensor) -> list[int]:

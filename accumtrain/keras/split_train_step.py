@@ -16,6 +16,7 @@ from accumtrain.keras.loss_share import LossShare, LossTerms
 from accumtrain.keras.loss_trial import LossTrial
 from accumtrain.keras.replicas import apply_reduced
 from accumtrain.keras.split_batch import Split, batch_size, splits, take, tensors_of
+from accumtrain.keras.whole_batch_metrics import WholeBatchMetrics
 from accumtrain.models.counting_scope import CountingScope
 
 
@@ -61,12 +62,14 @@ class SplitTrainStep:
             self._model._symbolic_build(data_batch=data)
         batch = keras.utils.unpack_x_y_sample_weight(tensors_of(data))
         examples = batch_size(batch)
-        sums = BatchSums(self._model, examples, LossShare(self._model, self._tried, self.terms))
+        share = LossShare(self._model, self._tried, self.terms)
+        sums = BatchSums(self._model, examples, share, WholeBatchMetrics(self._model, batch, self._tried))
         totals = sums.zeros()
         for split in self.splits(examples):
 
             def body(number: tf.Tensor, totals: Any, split: Split = split) -> tuple[tf.Tensor, Any]:
-                return number + 1, sums.add(totals, *take(batch, split, number), size=split.size)
+                start = split.start + number * split.size
+                return number + 1, sums.add(totals, *take(batch, split, number), start=start, size=split.size)
 
             count = tf.convert_to_tensor(split.count)
             with tf.control_dependencies(keras.tree.flatten(totals)):  # the second loop would begin beside the first
@@ -87,17 +90,20 @@ class BatchSums:
         model: a compiled and built model.
         examples: number of examples of the batch.
         share: of the losses that the model is compiled with.
+        metrics: those that are updated with the whole batch.
     """
 
-    def __init__(self, model: keras.Model, examples: int | tf.Tensor, share: LossShare) -> None:
-        self._model, self._examples = model, examples
+    def __init__(
+        self, model: keras.Model, examples: int | tf.Tensor, share: LossShare, metrics: WholeBatchMetrics
+    ) -> None:
+        self._model, self._examples, self._metrics = model, examples, metrics
         self._share, self._statistics = share, BatchStatistics(model)
         # what a forward pass and the metrics change; the next micro-batch goes on from there
         variables = [*model.non_trainable_variables, *model.metrics_variables]
         self._trackers = (
             [] if model._compile_loss is None else model._compile_loss.metrics
         )  # if there are several losses
-        self._tracked = [variable for tracker in self._trackers for variable in tracker.variables]
+        self._tracked = [variable for tracker in self._trackers for variable in tracker.variables] + metrics.variables
         others = {id(variable) for variable in (*self._tracked, *(each for each, _ in self._statistics.before))}
         self._state = [variable for variable in variables if id(variable) not in others]
         self._missing: set[int] = set()  # places of weights without a gradient
@@ -110,15 +116,16 @@ class BatchSums:
             "gradients": [tf.zeros(weight.shape, _at_least_float32(weight.dtype)) for weight in weights],
             "loss": tf.zeros((), dtype),
             "losses": [tf.zeros((), dtype) for _ in self._trackers],
+            "outputs": self._metrics.zeros(self._examples),
             "share": tf.zeros((), dtype),
             "state": [tf.convert_to_tensor(variable.value) for variable in self._state],
             "statistics": self._statistics.zeros(),
         }
 
     def add(
-        self, totals: dict[str, Any], x: Any, y: Any, sample_weight: Any, *, size: int | tf.Tensor
+        self, totals: dict[str, Any], x: Any, y: Any, sample_weight: Any, *, start: tf.Tensor, size: int | tf.Tensor
     ) -> dict[str, Any]:
-        """Runs forward and backward pass of a micro-batch. Returns the new totals."""
+        """Runs forward and backward pass of a micro-batch that begins with example `start`. Returns the new totals."""
         model, dtype = self._model, totals["loss"].dtype
         part = tf.cast(size, dtype) / tf.cast(self._examples, dtype)
         weights = [tf.convert_to_tensor(variable.value) for variable in model.trainable_variables]
@@ -147,6 +154,7 @@ class BatchSums:
             "losses": [
                 total + self._share.counted(value, share) for total, value in zip(totals["losses"], losses, strict=True)
             ],
+            "outputs": self._metrics.add(totals["outputs"], y_pred, start),
             "share": totals["share"] + share,
             "state": [scope.get_current_value(variable) for variable in self._state],
             "statistics": self._statistics.add(totals["statistics"], part, scope),
@@ -161,6 +169,7 @@ class BatchSums:
         for variable, value in zip(self._state, totals["state"], strict=True):
             variable.assign(value)
         self._statistics.write(totals["statistics"])
+        self._metrics.update(totals["outputs"])
         replicas = tf.cast(tf.distribute.get_strategy().num_replicas_in_sync, share.dtype)
         model._loss_tracker.update_state(_mean(totals["loss"], share) * replicas, sample_weight=self._examples)
         known = self._examples if isinstance(self._examples, int) else None  # else each batch counts alike, as in Keras
