@@ -13,6 +13,7 @@ from accumtrain.engine.all_reduce import all_reduce_sum
 from accumtrain.keras.accumulate_arguments import check_arguments, check_summable
 from accumtrain.keras.buffers import add_to, clear, new_sum
 from accumtrain.keras.float16 import computed_in_float16, needs_loss_scale
+from accumtrain.keras.loss_divisor import is_divided_by_values
 from accumtrain.keras.replicas import already_reduced, meet
 from accumtrain.optim.adaptive_clip import clip_by_weight
 
@@ -22,10 +23,20 @@ OF_THE_INNER = (
     *("use_ema", "ema_momentum", "ema_overwrite_frequency", "gradient_accumulation_steps"),
 )
 
+UNEQUAL = (
+    "the loss is divided by a number that depends on the examples, as masks and the reduction mean_with_sample_weight "
+    "do, and Accumulate counts each micro-batch alike: use accumtrain.keras.accumulate(model, steps), which weighs "
+    "them, and fit with the whole batch"
+)
+
 
 @keras.saving.register_keras_serializable(package="accumtrain")
 class Accumulate(keras.optimizers.LossScaleOptimizer):
     """Wraps a Keras optimizer so that every `steps` micro-batches make one update.
+
+    Each micro-batch counts alike. Where masks or weights leave them different numbers of values, that is another
+    gradient than that of the whole batch: take `accumulate(model, steps)`, which weighs them. A warning says so, where
+    the graph of the loss shows it.
 
     A micro-batch only adds its gradients to buffers. With the last one of a window the wrapped optimizer makes its
     update, so schedules, averages, weight decay, clipping and constraints act once per update, and `iterations` counts
@@ -129,9 +140,13 @@ class Accumulate(keras.optimizers.LossScaleOptimizer):
     def scale_loss(self, loss: tf.Tensor) -> tf.Tensor:
         """The loss whose gradient is computed: times the loss scale, if there is one.
 
+        Warns where masks or weights divide the loss.
+
         Raises:
             ValueError: the model computes in float16, and there is none.
         """
+        if self.reduction == "mean" and is_divided_by_values(loss):
+            warnings.warn(UNEQUAL, stacklevel=2)
         if self._scaled:
             return super().scale_loss(loss)
         if self.loss_scale_factor is None and computed_in_float16(loss):
@@ -189,21 +204,37 @@ class Accumulate(keras.optimizers.LossScaleOptimizer):
         Returns:
             The number of its micro-batches; without any, nothing is done.
         """
-        taken = int(self.micro_step.numpy()) if self.built else 0
-        if taken:
+        if taken := self._taken():
             strategy = self._distribution_strategy
             with strategy.scope():
                 self._commit(strategy.extended.call_for_each_replica)
         return taken
 
+    def drop(self) -> int:
+        """Leaves a window that is not full out, so that the next micro-batch begins one. Call it where `flush` may be.
+
+        Returns:
+            The number of its micro-batches.
+        """
+        if taken := self._taken():
+            strategy = self._distribution_strategy
+            with strategy.scope():
+                strategy.extended.call_for_each_replica(self._clear)
+        return taken
+
+    def _taken(self) -> int:
+        """The number of micro-batches in the window."""
+        return int(self.micro_step.numpy()) if self.built else 0
+
     def finalize_variable_values(self, var_list: Sequence[keras.Variable]) -> None:
         """Keras calls it at the end of `fit`."""
         if self.at_end == "flush":
             self.flush()
-        elif self.built and (taken := int(self.micro_step.numpy())):
+        elif taken := self._taken():
             warnings.warn(
                 f"{taken} of the {self.steps} micro-batches of a window wait for the next fit. "
-                'flush() makes the update with them, Accumulate(..., at_end="flush") does so at the end of each fit.',
+                'flush() makes the update with them, Accumulate(..., at_end="flush") does so at the end of each fit, '
+                "and drop() leaves them out.",
                 stacklevel=2,
             )
         super().finalize_variable_values(var_list)
@@ -268,20 +299,22 @@ class Accumulate(keras.optimizers.LossScaleOptimizer):
 
     def save_own_variables(self, store: Any) -> None:
         """Keras calls it to write a file. Nothing before `build`; buffers only while a window is open."""
-        for name, variable in self._saved(bool(self.micro_step.numpy())) if self.built else ():
+        for name, variable in self._saved(self._taken() > 0) if self.built else ():
             store[name] = variable.numpy()
 
     def load_own_variables(self, store: Any) -> None:
-        """Keras calls it to read a file.
-
-        Raises:
-            ValueError: the file is of another optimizer, or of other variables.
-        """
-        if not store.keys():  # it was not built
+        """Keras calls it to read a file. State of another optimizer, or before `build`, is left out with a warning."""
+        if not store.keys():  # the saved optimizer was not built
             return
-        expected = dict(self._saved("sum_0" in store))
+        expected = dict(self._saved("sum_0" in store)) if self.built else {}
         if set(store.keys()) != set(expected):
-            raise ValueError(f"{self.name}: the file has {sorted(store.keys())}, this optimizer {sorted(expected)}")
+            warnings.warn(
+                f"Skipping variable loading for optimizer '{self.name}': the file has {len(store.keys())} variables of "
+                f"another optimizer, of other weights or of a loss scale, where it has {len(expected)}. The weights of "
+                "the model are loaded.",
+                stacklevel=2,
+            )
+            return
         for name, variable in expected.items():
             variable.assign(store[name])
 
