@@ -145,12 +145,12 @@ def _check_terms(compiled: Compiled) -> None:
     inputs, (targets, *weights) = split.read(tf.cast(tf.linspace(0, split.size - 1, count), tf.int64))
     batch = (inputs, targets, weights[0] if weights else None)
     try:
-        terms = LossTrial(model, batch, count, LossShare(model, {})).terms()
+        terms = LossTrial(model, batch, count, LossShare(model, {})).terms(None)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    if True in terms.sums_of_layers:
+    if "sum" in terms.of_layers:
         raise ConfigError(
-            f"add_loss, call {terms.sums_of_layers.index(True) + 1} in {model.name}, is a sum over the examples of a "
+            f"add_loss, call {terms.of_layers.index('sum') + 1} in {model.name}, is a sum over the examples of a "
             "batch, as an activity_regularizer is before Keras 3.14: give it their mean, or use "
             "accumtrain.keras.accumulate and model.fit, where a sum is exact"
         )

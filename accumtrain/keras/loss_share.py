@@ -25,17 +25,20 @@ class UntriedLossError(ValueError):
 
 @dataclass(frozen=True)
 class LossTerms:
-    """What the terms of a loss do over a batch: a term is a mean over the examples, or a sum.
+    """What the terms of a loss are over the examples of a batch: `mean`, `sum`, or None for one that was 0 so far.
 
     Attributes:
-        total_is_sum: a `compute_loss` of the model's own returns a sum.
-        sums_of_layers: for each loss that layers add, whether it is a sum.
-        settled: each term was seen; one that was 0 so far may be either.
+        total: the loss without that of layers, or what a `compute_loss` of the model's own returns.
+        of_layers: each loss that layers add, in their order.
     """
 
-    total_is_sum: bool = False
-    sums_of_layers: tuple[bool, ...] = ()
-    settled: bool = True
+    total: str | None = "mean"
+    of_layers: tuple[str | None, ...] = ()
+
+    @property
+    def settled(self) -> bool:
+        """All are known."""
+        return None not in (self.total, *self.of_layers)
 
 
 def losses_of_layers(model: keras.Model) -> list[tf.Tensor]:
@@ -69,6 +72,7 @@ class LossShare:
     def __init__(self, model: keras.Model, tried: Tried, terms: LossTerms | None = None) -> None:
         self._model, self._tried, self._terms = model, tried, terms
         self.is_own = _computes_loss(model)
+        self._is_own_sum = self.is_own and terms is not None and terms.total == "sum"
         self._losses = [] if model._compile_loss is None else model._compile_loss._flat_losses
         reductions = {each.loss.reduction for each in self._losses}
         reductions = {"mean" if each == "sum_over_batch_size" else each for each in reductions} or {"mean"}
@@ -120,7 +124,7 @@ class LossShare:
             )
         weights = keras.tree.flatten(sample_weight) if self._reduction == "mean_with_sample_weight" else []
         divisors = [each for each in (*masks, *weights) if each is not None]
-        if self._reduction == "sum" or not divisors or (self.is_own and self._terms and self._terms.total_is_sum):
+        if self._reduction == "sum" or not divisors or self._is_own_sum:
             return part
         if len(self._losses) > 1 or len(divisors) > 1:
             raise ValueError(
@@ -172,14 +176,14 @@ class LossShare:
                 )
             sums = []
         elif self.is_own:
-            return loss if self._terms.total_is_sum else share * loss
-        elif len(of_layers) != len(self._terms.sums_of_layers):
+            return loss if self._is_own_sum else share * loss
+        elif len(of_layers) != len(self._terms.of_layers):
             raise ValueError(
-                f"layers of {self._model.name} add {len(of_layers)} losses, and {len(self._terms.sums_of_layers)} with "
-                "the examples before: let them add the same in each pass"
+                f"layers of {self._model.name} add {len(of_layers)} losses, and {len(self._terms.of_layers)} with the "
+                "examples before: let them add the same in each pass"
             )
         else:
-            sums = [each for each, is_sum in zip(of_layers, self._terms.sums_of_layers, strict=True) if is_sum]
+            sums = [each for each, kind in zip(of_layers, self._terms.of_layers, strict=True) if kind == "sum"]
         if self._reduction == "sum":
             # as Keras has added them: on replicas each takes its share
             added = [self._model._aggregate_additional_loss(each) for each in self._model.losses]

@@ -16,7 +16,10 @@ from accumtrain.models.counting_scope import CountingScope
 
 TOLERANCE, TOLERANCE_OF_16_BITS, ROUNDING = 1e-4, 3e-2, 1e-6
 HALF = {"float16", "bfloat16"}
-REMEDY = "make it a mean over the examples, such as keras.ops.mean of one value for each of them"
+REMEDY = (
+    "make it a mean over the examples, such as keras.ops.mean of one value for each of them, and draw random numbers "
+    "from a keras.random.SeedGenerator alone"
+)
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,11 @@ class Pass:
     share: float
     of_layers: list[float]
     changed: bool
+
+    def open_values(self, known: LossTerms) -> list[float]:
+        """The values of the terms that are not known yet."""
+        pairs = zip((self.total, *self.of_layers), (known.total, *known.of_layers), strict=True)
+        return [value for value, kind in pairs if kind is None]
 
 
 class LossTrial:
@@ -54,12 +62,15 @@ class LossTrial:
         self._model, self._batch, self._share = model, batch, share
         examples, half = int(batch_size(batch)), max(1, most // 2)
         self._first, self._second = [0] * half, [place % examples for place in range(half, 2 * half)]
-        self._alone = examples == 1
+        self._alone = examples == 1  # which is all of its batch, so that each rule is right
         own_dtypes = {layer.compute_dtype for layer in model._flatten_layers()}
         self._tolerance = TOLERANCE_OF_16_BITS if own_dtypes & HALF else TOLERANCE
 
-    def terms(self) -> LossTerms:
+    def terms(self, known: LossTerms | None) -> LossTerms:
         """The terms of the loss.
+
+        Args:
+            known: of an earlier trial, some of whose terms were 0.
 
         Raises:
             ValueError: one is neither a mean nor a sum over the examples.
@@ -68,7 +79,9 @@ class LossTrial:
         trained = self._pass([*first, *second], training=True)
         if not (trained.of_layers or has_own_loss(self._model)):
             return LossTerms()
-        training = not trained.changed
+        if known and not any(trained.open_values(known)):
+            return known
+        training = not trained.changed and self._pass([*first, *second], training=True) == trained
         batches = ([*first, *second], [*second, *first], [*first, *first], [*second, *second], first, second)
         passes = [self._pass(examples, training) for examples in batches]
         if len(passes[0].of_layers) != len(trained.of_layers):
@@ -81,14 +94,12 @@ class LossTrial:
             self._kind(f"add_loss, call {place + 1} in {self._model.name},", np.array(values), loosely)
             for place, values in enumerate(zip(*(each.of_layers for each in passes), strict=True))
         ]
+        if not has_own_loss(self._model):  # Keras's own are what their reduction says
+            return LossTerms(self._share.kinds()[0], tuple(kinds))
         name = f"compute_loss of {self._model.name}" if self._share.is_own else f"the loss of {self._model.name}"
         totals, shares = np.array([(each.total, each.share) for each in passes]).T
         total = self._kind(name, totals, loosely, shares, self._share.kinds())
-        return LossTerms(
-            total_is_sum=total == "sum",
-            sums_of_layers=tuple(kind == "sum" for kind in kinds),
-            settled=None not in (*kinds, total) and not self._alone,
-        )
+        return LossTerms(total, tuple(kinds))
 
     def _pass(self, examples: Sequence[int], training: bool) -> Pass:
         model = self._model
@@ -96,7 +107,8 @@ class LossTrial:
             lambda tensor: None if tensor is None else tf.gather(tensor, examples), self._batch
         )
         weights = [(variable, tf.convert_to_tensor(variable.value)) for variable in model.trainable_variables]
-        with CountingScope(weights, collect_losses=True) as scope:
+        metrics = [(variable, tf.zeros(variable.shape, variable.dtype)) for variable in model.metrics_variables]
+        with CountingScope([*weights, *metrics], collect_losses=True) as scope:
             y_pred = model(x, training=training) if model._call_has_training_arg else model(x)
             with self._share.watched() as calls:
                 total = self._share.without_layers(x, y, y_pred, sample_weight)
@@ -113,13 +125,13 @@ class LossTrial:
         shares: np.ndarray | float = 1.0,
         kinds: Sequence[str] = ("mean", "sum"),
     ) -> str | None:
-        """One of `kinds`; None if the values don't tell, as they are 0 or not finite.
+        """One of `kinds`; None if the values don't tell, as they are 0, not finite or of one example.
 
         Args:
             loosely: a group alone may differ by a quarter.
             kinds: what is allowed.
         """
-        if not np.any(values) or not np.all(np.isfinite(values)):
+        if self._alone or not np.any(values) or not np.all(np.isfinite(values)):
             return None
         largest = float(np.max(np.abs(values)))
         for kind, weights, factor in (("mean", shares, 1.0), ("sum", 1.0, 2.0)):

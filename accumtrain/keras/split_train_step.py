@@ -43,7 +43,7 @@ class SplitTrainStep:
         self._model._symbolic_build(data_batch=data)
         batch = keras.utils.unpack_x_y_sample_weight(tensors_of(data))
         micro_batch = -(-int(batch_size(batch)) // self._steps)
-        self.terms = LossTrial(self._model, batch, micro_batch, LossShare(self._model, self._tried)).terms()
+        self.terms = LossTrial(self._model, batch, micro_batch, LossShare(self._model, self._tried)).terms(self.terms)
 
     @tf.autograph.experimental.do_not_convert
     def __call__(self, data: Any) -> dict[str, tf.Tensor]:

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras import ops
 
 from accumtrain.keras import accumulate
@@ -77,7 +78,7 @@ def terms_of(make: Callable[[], keras.Model], x: np.ndarray = X, y: np.ndarray =
     model = compiled(make, loss)
     model._symbolic_build(data_batch=(x, y))
     before = [variable.numpy() for variable in model.variables]
-    found = LossTrial(model, (ops.array(x), ops.array(y), None), 8, LossShare(model, {})).terms()
+    found = LossTrial(model, (ops.array(x), ops.array(y), None), 8, LossShare(model, {})).terms(None)
     for variable, value in zip(model.variables, before, strict=True):
         np.testing.assert_array_equal(variable.numpy(), value)
     return found
@@ -114,7 +115,7 @@ NEITHER = {
 @pytest.mark.parametrize("name", TERMS)
 def test_losses_of_layers_are_told_apart_and_nothing_changes(name):
     make, is_sum = TERMS[name]
-    assert terms_of(make) == LossTerms(sums_of_layers=(is_sum,))
+    assert terms_of(make) == LossTerms("mean", ("sum" if is_sum else "mean",))
 
 
 @pytest.mark.parametrize("name", NEITHER)
@@ -127,7 +128,7 @@ def test_what_is_neither_is_refused_with_the_remedy(name):
 def test_a_compute_loss_of_the_models_own(is_sum):
     reduce = ops.sum if is_sum else ops.mean
     found = terms_of(own(lambda model, y, p: reduce((y - p) ** 2)))
-    assert found.total_is_sum is is_sum
+    assert found == LossTerms("sum" if is_sum else "mean", ("mean",))
 
 
 def test_targets_that_only_real_examples_show():
@@ -141,8 +142,21 @@ def test_targets_that_only_real_examples_show():
 
 def test_a_loss_of_zero_and_a_single_example_leave_it_open():
     zero = of_layer(lambda z, _: 0.0 * ops.sum(z))
-    assert terms_of(zero) == LossTerms(sums_of_layers=(False,), settled=False)
-    assert terms_of(TERMS["a sum"][0], X[:1], X[:1]) == LossTerms(sums_of_layers=(True,), settled=False)
+    assert terms_of(zero) == LossTerms("mean", (None,))
+    assert terms_of(TERMS["a sum"][0], X[:1], X[:1]) == LossTerms("mean", (None,))
+
+
+def test_draws_of_tensorflow_in_training_only_do_not_matter():
+    class Noise(keras.layers.Layer):
+        def call(self, z: Any, training: bool = False) -> Any:
+            return z + tf.random.normal(tf.shape(z)) if training else z
+
+    def make() -> keras.Model:
+        return keras.Sequential(
+            [keras.Input((6,)), Noise(), AddLoss(lambda z, _: ops.sum(z * z)), keras.layers.Dense(6)]
+        )
+
+    assert terms_of(make, loss=lambda y, p: ops.mean((y - p) ** 2, axis=-1)) == LossTerms("mean", ("sum",))
 
 
 def test_a_loss_in_training_only_beside_batch_statistics_is_refused():
@@ -155,7 +169,7 @@ def test_a_loss_in_training_only_beside_batch_statistics_is_refused():
     layers = [keras.layers.Dense(6), InTraining(), keras.layers.Dropout(0.5)]
     with pytest.raises(ValueError, match=r"adds a loss in training only.*call add_loss whatever `training` is"):
         terms_of(lambda: keras.Sequential(layers))
-    assert terms_of(lambda: keras.Sequential(layers[:2])) == LossTerms(sums_of_layers=(False,))
+    assert terms_of(lambda: keras.Sequential(layers[:2])) == LossTerms("mean", ("mean",))
 
 
 # --- in fit -------------------------------------------------------------------------------------------------------
@@ -205,6 +219,12 @@ def test_means_and_sums_beside_a_loss_that_is_a_sum():
 @pytest.mark.parametrize("reduce", [ops.mean, ops.sum])
 def test_own_losses_are_exact_in_fit(reduce):
     assert_same_fit(own(lambda model, y, p: reduce((y - p) ** 2, axis=None)))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Gradients do not exist")  # as Keras itself says
+def test_losses_of_layers_alone():
+    assert_same_fit(both_terms, loss=None, jit_compile=False)
 
 
 def test_a_sum_that_begins_with_the_factor_zero_is_exact():
