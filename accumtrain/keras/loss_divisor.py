@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable
 
 import tensorflow as tf
@@ -10,13 +11,18 @@ DIVISIONS = ("RealDiv", "DivNoNan", "Div")
 OF_NO_VALUE = ("Shape", "ShapeN", "Size", "Rank", "ReadVariableOp")  # their results depend on no value of an example
 
 
-def is_divided_by_values(loss: tf.Tensor) -> bool:
-    """Whether a number that depends on values of the examples divides a loss, as the number of unmasked values does.
+def warn_of_unequal_micro_batches(loss: tf.Tensor) -> None:
+    """Warns if a number that depends on values of the examples divides a loss; an eager one has no graph to look at."""
+    if not tf.executing_eagerly() and _is_divided_by_values(loss):
+        warnings.warn(
+            "the loss is divided by a number that depends on the examples, as masks and the reduction "
+            "mean_with_sample_weight do, and Accumulate counts each micro-batch alike: use "
+            "accumtrain.keras.accumulate(model, steps), which weighs them, and fit with the whole batch",
+            stacklevel=3,
+        )
 
-    An eager loss has no graph to look at, and is taken for one that is not.
-    """
-    if tf.executing_eagerly():
-        return False
+
+def _is_divided_by_values(loss: tf.Tensor) -> bool:
     divisors = [op.inputs[1] for op in _before([loss.op]) if op.type in DIVISIONS and op.inputs[1].shape.rank == 0]
     return any(_is_value(op) for op in _before((each.op for each in divisors), _has_inputs_of_values))
 

@@ -298,7 +298,7 @@ def test_losses_of_layers_beside_masks_or_weights_that_divide_are_refused(divide
     split, _ = pair(build, loss=LOSS(from_logits=True, reduction=reduction))
     weights = {} if divides == "mask" else {"sample_weight": WEIGHTS.reshape(8, 5)}
     x, y = DRAW.normal(size=(8, 5, 2)).astype(np.float32), DRAW.integers(0, 3, (8, 5))
-    with pytest.raises(ValueError, match="count by examples.* give the loss the reduction 'sum'"):
+    with pytest.raises(ValueError, match=r"count by examples.* give the loss the reduction 'sum'"):
         split.train_on_batch(x, y, **weights)
     models = pair(build, rate=0.01, loss=LOSS(from_logits=True, reduction="sum"), jit_compile=False)
     assert_same_fit(models, x, y, batch=8, **weights)
@@ -308,12 +308,12 @@ def test_several_losses_with_masks_are_refused_and_their_sums_are_exact():
     def build() -> keras.Model:
         words = keras.Input((5,), dtype="int32")
         embedded = keras.layers.Embedding(9, 4, mask_zero=True)(words)
-        return keras.Model(words, [keras.layers.Dense(3)(embedded), keras.layers.Dense(3)(embedded)])
+        return keras.Model(words, [keras.layers.Dense(3, name=name)(embedded) for name in ("left", "right")])
 
     words = DRAW.integers(1, 9, (16, 5)) * (np.arange(5) < DRAW.integers(1, 6, (16, 1)))
     targets = [DRAW.integers(0, 3, (16, 5)) for _ in range(2)]
     split, _ = pair(build, loss=[LOSS(from_logits=True)] * 2)
-    with pytest.raises(ValueError, match="several losses with masks.*give them the reduction 'sum'"):
+    with pytest.raises(ValueError, match=r"several losses with masks.*give them the reduction 'sum'"):
         split.train_on_batch(words, targets)
     models = pair(build, rate=0.01, loss=[LOSS(from_logits=True, reduction="sum")] * 2, jit_compile=False)
     assert_same_fit(models, words, targets)
