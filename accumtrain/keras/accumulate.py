@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from accumtrain.engine.all_reduce import all_reduce_sum
-from accumtrain.keras.accumulate_arguments import check_arguments, check_summable
+from accumtrain.keras.accumulate_arguments import check_arguments, check_places, check_summable
 from accumtrain.keras.buffers import add_to, clear, new_sum
-from accumtrain.keras.float16 import computed_in_float16, needs_loss_scale
+from accumtrain.keras.float16 import check_no_float16, needs_loss_scale
+from accumtrain.keras.loss_divisor import warn_of_unequal_micro_batches
+from accumtrain.keras.optimizer_file import read_state
 from accumtrain.keras.replicas import already_reduced, meet
 from accumtrain.optim.adaptive_clip import clip_by_weight
 
@@ -26,6 +28,9 @@ OF_THE_INNER = (
 @keras.saving.register_keras_serializable(package="accumtrain")
 class Accumulate(keras.optimizers.LossScaleOptimizer):
     """Wraps a Keras optimizer so that every `steps` micro-batches make one update.
+
+    Each micro-batch counts alike. Where masks or weights leave them different numbers of values, that is not the
+    gradient of the whole batch, and a warning says so: take `accumulate(model, steps)`, which weighs them.
 
     A micro-batch only adds its gradients to buffers. With the last one of a window the wrapped optimizer makes its
     update, so schedules, averages, weight decay, clipping and constraints act once per update, and `iterations` counts
@@ -112,8 +117,7 @@ class Accumulate(keras.optimizers.LossScaleOptimizer):
         self.built = True
 
     def _new_scalar(self, dtype: str, value: float, name: str, aggregation: str = "none") -> keras.Variable:
-        initializer = keras.initializers.Constant(value)
-        return self.add_variable((), initializer, dtype=dtype, aggregation=aggregation, name=name)
+        return self.add_variable((), keras.initializers.Constant(value), dtype, aggregation, name=name)
 
     def exclude_from_weight_decay(self, var_list: Any = None, var_names: Any = None) -> None:
         """As Keras's, for the wrapped optimizer: call it before `build`."""
@@ -127,18 +131,17 @@ class Accumulate(keras.optimizers.LossScaleOptimizer):
     # --- micro-batch --------------------------------------------------------------------------------------------------
 
     def scale_loss(self, loss: tf.Tensor) -> tf.Tensor:
-        """The loss whose gradient is computed: times the loss scale, if there is one.
+        """The loss whose gradient is computed: times the loss scale, if there is one. Warns where masks divide it.
 
         Raises:
             ValueError: the model computes in float16, and there is none.
         """
+        if self.reduction == "mean":
+            warn_of_unequal_micro_batches(loss)
         if self._scaled:
             return super().scale_loss(loss)
-        if self.loss_scale_factor is None and computed_in_float16(loss):
-            raise ValueError(
-                "the model computes in float16, but the dtype policy was another when Accumulate was made: "
-                "wrap a loss scale, Accumulate(keras.optimizers.LossScaleOptimizer(optimizer), steps)"
-            )
+        if self.loss_scale_factor is None:
+            check_no_float16(loss)
         return self.inner_optimizer.scale_loss(loss)
 
     def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, keras.Variable]]) -> keras.Variable:
@@ -170,10 +173,7 @@ class Accumulate(keras.optimizers.LossScaleOptimizer):
             if gradient is not None
         ]
         places = tuple(place for place, _ in given)
-        if not places:
-            raise ValueError("no variable has a gradient: the loss does not depend on the trainable variables")
-        if self._places not in (None, places):
-            raise ValueError("other variables have gradients than before: take an Accumulate for each group of them")
+        check_places(places, self._places)
         self._places = places
         for place, gradient in given:
             add_to(self.buffers[place], gradient)
@@ -189,21 +189,31 @@ class Accumulate(keras.optimizers.LossScaleOptimizer):
         Returns:
             The number of its micro-batches; without any, nothing is done.
         """
-        taken = int(self.micro_step.numpy()) if self.built else 0
-        if taken:
+        return self._end_window(self._commit)
+
+    def drop(self) -> int:
+        """Leaves out the micro-batches of a window that is not full, and returns their number. Call it as `flush`."""
+        return self._end_window(lambda run: run(self._clear))
+
+    def _end_window(self, end: Callable[[Callable[..., Any]], None]) -> int:
+        if taken := self._taken():
             strategy = self._distribution_strategy
             with strategy.scope():
-                self._commit(strategy.extended.call_for_each_replica)
+                end(strategy.extended.call_for_each_replica)
         return taken
+
+    def _taken(self) -> int:
+        """The number of micro-batches in the window."""
+        return int(self.micro_step.numpy()) if self.built else 0
 
     def finalize_variable_values(self, var_list: Sequence[keras.Variable]) -> None:
         """Keras calls it at the end of `fit`."""
         if self.at_end == "flush":
             self.flush()
-        elif self.built and (taken := int(self.micro_step.numpy())):
+        elif taken := self._taken():
             warnings.warn(
                 f"{taken} of the {self.steps} micro-batches of a window wait for the next fit. "
-                'flush() makes the update with them, Accumulate(..., at_end="flush") does so at the end of each fit.',
+                'flush() makes the update with them, at_end="flush" at the end of each fit; drop() leaves them out.',
                 stacklevel=2,
             )
         super().finalize_variable_values(var_list)
@@ -268,28 +278,19 @@ class Accumulate(keras.optimizers.LossScaleOptimizer):
 
     def save_own_variables(self, store: Any) -> None:
         """Keras calls it to write a file. Nothing before `build`; buffers only while a window is open."""
-        for name, variable in self._saved(bool(self.micro_step.numpy())) if self.built else ():
+        for name, variable in self._state(self._taken() > 0).items():
             store[name] = variable.numpy()
 
     def load_own_variables(self, store: Any) -> None:
-        """Keras calls it to read a file.
+        """Keras calls it to read a file. It warns where the state is not of this optimizer, or comes before `build`."""
+        read_state(self._state("sum_0" in store), store, self.name)
 
-        Raises:
-            ValueError: the file is of another optimizer, or of other variables.
-        """
-        if not store.keys():  # it was not built
-            return
-        expected = dict(self._saved("sum_0" in store))
-        if set(store.keys()) != set(expected):
-            raise ValueError(f"{self.name}: the file has {sorted(store.keys())}, this optimizer {sorted(expected)}")
-        for name, variable in expected.items():
-            variable.assign(store[name])
-
-    def _saved(self, window_is_open: bool) -> Iterator[tuple[str, keras.Variable]]:
-        for name in ("micro_step", "step_counter", "dynamic_scale") if self._scaled else ("micro_step",):
-            yield name, getattr(self, name)
-        for place, buffer in enumerate(self.buffers if window_is_open else ()):
-            yield f"sum_{place}", buffer
+    def _state(self, window_is_open: bool) -> dict[str, keras.Variable]:
+        """The variables that a file has; none before `build`."""
+        scalars = ("micro_step", "step_counter", "dynamic_scale") if self._scaled else ("micro_step",)
+        buffers = self.buffers if self.built and window_is_open else ()
+        state = {name: getattr(self, name) for name in scalars if self.built}
+        return state | {f"sum_{place}": buffer for place, buffer in enumerate(buffers)}
 
 
 def accumulates(optimizer: keras.optimizers.Optimizer) -> bool:

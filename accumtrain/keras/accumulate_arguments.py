@@ -30,3 +30,11 @@ def check_summable(variables: Sequence[keras.Variable]) -> None:
     for variable in variables:
         if getattr(variable, "overwrite_with_gradient", False):
             raise ValueError(f"{variable.path} is replaced by its gradient (float8), which can't be accumulated")
+
+
+def check_places(places: Sequence[int], before: Sequence[int] | None) -> None:
+    """Raises ValueError if no variable has a gradient, or others than in the micro-batches before."""
+    if not places:
+        raise ValueError("no variable has a gradient: the loss does not depend on the trainable variables")
+    if before not in (None, places):
+        raise ValueError("other variables have gradients than before: take an Accumulate for each group of them")

@@ -8,6 +8,7 @@ import keras
 
 from accumtrain.keras.accumulate_arguments import is_count
 from accumtrain.keras.choose_steps import choose_steps
+from accumtrain.keras.split_train_function import split_training
 from accumtrain.keras.split_train_step import SplitTrainStep
 
 
@@ -22,14 +23,16 @@ def accumulate(
     """Has `model.fit` compute each batch in `steps` micro-batches, in the memory of one of them.
 
     The update is that of the whole batch: gradients, losses, metrics and example weights, also of a batch that `steps`
-    does not divide. Batch norm normalises each micro-batch by itself, and its moving statistics become those of the
-    whole batch. Dropout is drawn for each micro-batch, and other state that layers change in a call, such as a counter,
-    changes with each. The optimizer, and all there is around the step, stay as they
-    are.
+    does not divide. Losses of your own are tried with examples of the first batch: means and sums over the examples are
+    exact, all else is refused. Metrics that need the whole batch see all of its outputs at once.
+
+    Batch norm normalises each micro-batch by itself, and its moving statistics become those of the whole batch. Dropout
+    is drawn for each micro-batch, and other state that layers change in a call, such as a counter, changes with each.
+    The optimizer, and all there is around the step, stay as they are.
 
     Args:
-        model: compiled or not. A `compute_loss` of its own must be a mean over examples. What is saved or cloned is the
-            model without this change: call `accumulate` again.
+        model: compiled or not. A `compute_loss` of its own must be a mean or a sum over examples. What is saved or
+            cloned is the model without this change: call `accumulate` again.
         steps: number of micro-batches; a batch with fewer examples has as many. `auto` takes the smallest number with
             which a step fits into memory on this CPU: processes with a copy of the model, which must be compiled, try.
         data: for `auto`, what `fit` will get: (x, y), (x, y, sample_weight) or a data set. Some of it is used.
@@ -48,8 +51,7 @@ def accumulate(
     """
     _check(model, steps, data, batch_size, memory_limit_mb)
     number = choose_steps(model, data, batch_size, memory_limit_mb) if isinstance(steps, str) else steps
-    model.train_step = SplitTrainStep(model, int(number))
-    model.train_function = None  # made anew by the next fit
+    split_training(model, SplitTrainStep(model, int(number)))
     return model
 
 

@@ -6,16 +6,22 @@ import keras
 import tensorflow as tf
 
 
-def new_sum(variable: keras.Variable) -> keras.Variable:
+def name_of(variable: keras.Variable | tf.Variable) -> str:
+    """A name for variables that belong to a variable of a model, or to one of TensorFlow's own."""
+    return getattr(variable, "path", variable.name).replace("/", "_").replace(":", "_")
+
+
+def new_sum(variable: keras.Variable | tf.Variable) -> keras.Variable:
     """A buffer for the gradients of a variable, in at least float32. A file holds the sum over all replicas."""
+    dtype = tf.as_dtype(variable.dtype)
     return keras.Variable(
         "zeros",
         shape=variable.shape,
-        dtype=variable.dtype if tf.as_dtype(variable.dtype).size >= 4 else "float32",
+        dtype=dtype.name if dtype.size >= 4 else "float32",
         trainable=False,
         aggregation="sum",
         synchronization="on_read",
-        name=f"{variable.path.replace('/', '_')}_sum",
+        name=f"{name_of(variable)}_sum",
     )
 
 

@@ -12,9 +12,13 @@ from accumtrain.engine.loss import PerExample, SplitMetrics
 from accumtrain.errors import ConfigError
 from accumtrain.keras.compiled import EXAMPLES_TRACED, Compiled
 from accumtrain.keras.loss_calls import watched
+from accumtrain.keras.loss_share import LossShare, has_own_loss
+from accumtrain.keras.loss_trial import LossTrial
+from accumtrain.keras.whole_batch_metrics import CompiledMetric, compiled_metrics
 from accumtrain.kinds.losses import LossConfig
 
 MEANS = ("mean", "sum_over_batch_size")
+EXAMPLES_TRIED = 8
 RESERVED = (  # names in records and results
     *("loss", "examples", "seconds", "learning_rate", "grad_norm", "loss_scale", "skipped", "step", "epoch", "split"),
     *("finite", "state_finite", "stop", "exact", "compared", "in_range", "examples_per_second"),
@@ -36,10 +40,10 @@ def build_loss(compiled: Compiled, config: LossConfig) -> PerExample:
 
 def metric(compiled: Compiled, name: str, targets: Any, outputs: Any) -> tf.Tensor:
     """A metric that is a mean over examples: its value for each of them, float [N]."""
-    place, each = _means(compiled.model)[name]
-    metrics = compiled.model._compile_metrics
+    found, metrics = _means(compiled.model)[name], compiled.model._compile_metrics
+    each = found.metric
     y_pred, _ = _split(compiled, outputs)
-    of_output = (metrics._flatten_y(tensors)[place] for tensors in (targets[0], y_pred))
+    of_output = (metrics._flatten_y(tensors)[found.place] for tensors in (targets[0], y_pred))
     values = tf.convert_to_tensor(each._fn(*of_output, **each._fn_kwargs))
     return tf.reduce_mean(tf.reshape(tf.cast(values, each.dtype), [tf.shape(values)[0], -1]), axis=1)
 
@@ -62,12 +66,11 @@ def metric_names(compiled: Compiled) -> list[str]:
 
 def _has_one_for_each(compiled: Compiled, name: str) -> bool:
     """Whether the function of a metric has a value for each example, not one for all."""
-    place, each = _means(compiled.model)[name]
-    metrics = compiled.model._compile_metrics
+    found, metrics = _means(compiled.model)[name], compiled.model._compile_metrics
 
     def values(y: Any, y_pred: Any) -> Any:
-        of_output = (metrics._flatten_y(tensors)[place] for tensors in (y, y_pred))
-        return tf.convert_to_tensor(each._fn(*of_output, **each._fn_kwargs))
+        of_output = (metrics._flatten_y(tensors)[found.place] for tensors in (y, y_pred))
+        return tf.convert_to_tensor(found.metric._fn(*of_output, **found.metric._fn_kwargs))
 
     traced = tf.function(values, autograph=False).get_concrete_function(compiled.targets[0], compiled.traced.outputs)
     shape = traced.structured_outputs.shape
@@ -131,6 +134,26 @@ def check_losses(compiled: Compiled) -> None:
             f"the loss {calls.unlike_means[0]} of a batch is not the mean of the losses of its examples: return one "
             "value for each example, as Dice(axis=(1, 2, 3)) does"
         )
+    if compiled.traced.penalised or has_own_loss(compiled.model):
+        _check_terms(compiled)
+
+
+def _check_terms(compiled: Compiled) -> None:
+    """Raises ConfigError if the loss of real examples has a term that is no mean over them."""
+    model, split = compiled.model, compiled.data.train
+    count = min(split.size, EXAMPLES_TRIED)
+    inputs, (targets, *weights) = split.read(tf.cast(tf.linspace(0, split.size - 1, count), tf.int64))
+    batch = (inputs, targets, weights[0] if weights else None)
+    try:
+        terms = LossTrial(model, batch, count, LossShare(model, {})).terms(None)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    if "sum" in terms.of_layers:
+        raise ConfigError(
+            f"add_loss, call {terms.of_layers.index('sum') + 1} in {model.name}, is a sum over the examples of a "
+            "batch, as an activity_regularizer is before Keras 3.14: give it their mean, or use "
+            "accumtrain.keras.accumulate and model.fit, where a sum is exact"
+        )
 
 
 def _split(compiled: Compiled, outputs: Any) -> tuple[Any, tf.Tensor]:
@@ -138,24 +161,14 @@ def _split(compiled: Compiled, outputs: Any) -> tuple[Any, tf.Tensor]:
     return outputs if compiled.traced.penalised else (outputs, tf.zeros((), keras.config.floatx()))
 
 
-def _all(model: keras.Model) -> dict[str, tuple[int, keras.metrics.Metric, bool]]:
-    """Place of the output, metric, and whether it is weighted, by the name that Keras shows."""
+def _all(model: keras.Model) -> dict[str, CompiledMetric]:
+    """The compiled metrics by the names that Keras shows."""
     metrics = model._compile_metrics
-    if metrics is None:
-        return {}
-    lists = [
-        (place, each, weighted)
-        for weighted, found in ((False, metrics._flat_metrics), (True, metrics._flat_weighted_metrics))
-        for place, each in enumerate(found)
-    ]
-    flat = [(place, each, weighted) for place, of, weighted in lists if of for each in of.metrics]
-    return dict(zip(metrics.result(), flat, strict=True))
+    return {} if metrics is None else dict(zip(metrics.result(), compiled_metrics(model), strict=True))
 
 
-def _means(model: keras.Model) -> dict[str, tuple[int, keras.metrics.Metric]]:
-    return {
-        name: (place, each) for name, (place, each, weighted) in _all(model).items() if not weighted and _wraps(each)
-    }
+def _means(model: keras.Model) -> dict[str, CompiledMetric]:
+    return {name: each for name, each in _all(model).items() if not each.weighted and _wraps(each.metric)}
 
 
 def _wraps(metric: keras.metrics.Metric) -> bool:

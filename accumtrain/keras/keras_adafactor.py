@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from accumtrain.keras.buffers import name_of
 from accumtrain.kinds.adafactor_presets import ADAFACTOR_PRESETS
 from accumtrain.kinds.optimizers import AdafactorConfig
 from accumtrain.optim.adafactor_rule import AdafactorRule, AdafactorScalars
@@ -109,7 +110,7 @@ class Adafactor(keras.optimizers.Optimizer):
             )
         keras.optimizers.Optimizer.learning_rate.fset(self, rate)
 
-    def build(self, variables: Sequence[keras.Variable]) -> None:
+    def build(self, variables: Sequence[keras.Variable | tf.Variable]) -> None:
         """Creates the slots, in the dtype of their variable.
 
         Raises:
@@ -120,16 +121,16 @@ class Adafactor(keras.optimizers.Optimizer):
         super().build(variables)
         self._slots = [self._new_slots(variable) for variable in variables]
 
-    def _new_slots(self, variable: keras.Variable) -> dict[str, keras.Variable]:
+    def _new_slots(self, variable: keras.Variable | tf.Variable) -> dict[str, keras.Variable]:
         if self._overwrite_variable_with_gradient(variable):  # those of float8 layers, which Keras itself updates
             return {}
         dtype = tf.as_dtype(variable.dtype).name
         if dtype not in ("float32", "float64"):
             raise ValueError(f"{variable.name} is {dtype}; keep float32 weights, as the dtype policies mixed_* do")
-        path = getattr(variable, "path", variable.name).replace("/", "_").replace(":", "_")
-        with self._distribution_strategy.extended.colocate_vars_with(getattr(variable, "value", variable)):
+        of_tensorflow = variable.value if isinstance(variable, keras.Variable) else variable
+        with self._distribution_strategy.extended.colocate_vars_with(of_tensorflow):
             return {
-                name: self.add_variable(tuple(shape), dtype=dtype, name=f"{path}_{name}")
+                name: self.add_variable(tuple(shape), dtype=dtype, name=f"{name_of(variable)}_{name}")
                 for name, shape in self._rule.slot_shapes(tuple(variable.shape)).items()
             }
 

@@ -69,7 +69,7 @@ def _watched(loss: keras.losses.Loss, call: Callable[..., Any], calls: LossCalls
         one_number = len(values.shape) == 0
         if one_number:
             calls.one_number.append(loss.name)
-        if one_number or _may_join_examples(loss):
+        if one_number or may_join_examples(loss):
             given = tuple((tuple(each.shape[1:]), each.dtype) for each in keras.tree.flatten((y_true, y_pred)))
             if (id(loss), given) not in tried:
                 tried[id(loss), given] = loss, _is_mean(loss, call, y_true, y_pred, one_number)
@@ -80,7 +80,8 @@ def _watched(loss: keras.losses.Loss, call: Callable[..., Any], calls: LossCalls
     return watched_call
 
 
-def _may_join_examples(loss: keras.losses.Loss) -> bool:
+def may_join_examples(loss: keras.losses.Loss) -> bool:
+    """Whether a loss is the user's own, or one of Keras's that may have one number for all examples."""
     function = getattr(loss, "fn", type(loss))
     return isinstance(loss, OVER_BATCHES) or not str(getattr(function, "__module__", "")).startswith("keras.")
 
@@ -91,8 +92,7 @@ def _is_mean(loss: keras.losses.Loss, call: Callable[..., Any], y_true: Any, y_p
         return False
     random = np.random.default_rng(0)
     with tf.init_scope():
-        outputs = keras.tree.map_structure(lambda like: _filled(like, random.uniform(0.1, 0.9, _shape(like))), y_pred)
-        targets = keras.tree.map_structure(lambda like: _filled(like, random.integers(0, 2, _shape(like))), y_true)
+        outputs, targets = made_up_outputs(y_pred, random), made_up_targets(y_true, random)
         try:
             same = _keeps_mean(call, targets, outputs)
         except CALL_ERRORS as error:
@@ -126,6 +126,16 @@ def _keeps_mean(call: Callable[..., Any], targets: Any, outputs: Any) -> bool:
     if not np.isfinite([whole, mean]).any():
         raise ValueError(f"its value is {whole}")
     return abs(whole - mean) <= TOLERANCE * max(abs(whole), abs(mean), 1e-3)
+
+
+def made_up_outputs(like: Any, random: np.random.Generator) -> Any:
+    """Probabilities for `EXAMPLES` examples, in the structure, shapes and dtypes of outputs."""
+    return keras.tree.map_structure(lambda each: _filled(each, random.uniform(0.1, 0.9, _shape(each))), like)
+
+
+def made_up_targets(like: Any, random: np.random.Generator) -> Any:
+    """Targets of 0 and 1 for `EXAMPLES` examples, in the structure, shapes and dtypes of others."""
+    return keras.tree.map_structure(lambda each: _filled(each, random.integers(0, 2, _shape(each))), like)
 
 
 def _shape(like: tf.Tensor) -> list[int]:

@@ -7,14 +7,55 @@ weighted by its own divisor.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from accumtrain.keras.loss_calls import LossCalls, Tried, watched
+from accumtrain.keras.loss_calls import LossCalls, Tried, may_join_examples, watched
+
+
+class UntriedLossError(ValueError):
+    """A loss has terms of the user's own, and none of its examples was seen yet."""
+
+
+@dataclass(frozen=True)
+class LossTerms:
+    """What the terms of a loss are over the examples of a batch: `mean`, `sum`, or None for one that was 0 so far.
+
+    Attributes:
+        total: the loss without that of layers, or what a `compute_loss` of the model's own returns.
+        of_layers: each loss that layers add, in their order.
+    """
+
+    total: str | None = "mean"
+    of_layers: tuple[str | None, ...] = ()
+
+    @property
+    def settled(self) -> bool:
+        """All are known."""
+        return None not in (self.total, *self.of_layers)
+
+
+def losses_of_layers(model: keras.Model) -> list[tf.Tensor]:
+    """The losses that layers have added in the pass that was made last, scalars; those of weights are left out."""
+    of_weights = sum(variable.regularizer is not None for variable in model.trainable_variables)
+    losses = model.losses  # those of weights come last
+    return [model._aggregate_additional_loss(each) for each in losses[: len(losses) - of_weights]]
+
+
+def has_own_loss(model: keras.Model) -> bool:
+    """Whether code of the user's own computes the loss of a compiled and built model, beside that of layers."""
+    losses = [] if model._compile_loss is None else model._compile_loss._flat_losses
+    return _computes_loss(model) or any(may_join_examples(each.loss) for each in losses)
+
+
+def _computes_loss(model: keras.Model) -> bool:
+    return type(model).compute_loss is not keras.Model.compute_loss
 
 
 class LossShare:
@@ -22,13 +63,16 @@ class LossShare:
 
     Args:
         tried: see `watched`.
+        terms: of the loss; None if it was not tried on examples.
 
     Raises:
         ValueError: several losses have different reductions, or a loss has reduction=None.
     """
 
-    def __init__(self, model: keras.Model, tried: Tried) -> None:
-        self._model, self._tried = model, tried
+    def __init__(self, model: keras.Model, tried: Tried, terms: LossTerms | None = None) -> None:
+        self._model, self._tried, self._terms = model, tried, terms
+        self.is_own = _computes_loss(model)
+        self._is_own_sum = self.is_own and terms is not None and terms.total == "sum"
         self._losses = [] if model._compile_loss is None else model._compile_loss._flat_losses
         reductions = {each.loss.reduction for each in self._losses}
         reductions = {"mean" if each == "sum_over_batch_size" else each for each in reductions} or {"mean"}
@@ -40,6 +84,10 @@ class LossShare:
         (self._reduction,) = reductions
         if self._reduction in (None, "none"):
             raise ValueError("a loss has reduction=None, and so no single number to minimise: choose one")
+
+    def kinds(self) -> Sequence[str]:
+        """What the loss may be over the examples of a batch."""
+        return ("mean", "sum") if self.is_own else ("sum" if self._reduction == "sum" else "mean",)
 
     def watched(self) -> AbstractContextManager[LossCalls]:
         """In this context the loss of a micro-batch is computed."""
@@ -76,18 +124,18 @@ class LossShare:
             )
         weights = keras.tree.flatten(sample_weight) if self._reduction == "mean_with_sample_weight" else []
         divisors = [each for each in (*masks, *weights) if each is not None]
-        if self._reduction == "sum" or not divisors:
+        if self._reduction == "sum" or not divisors or self._is_own_sum:
             return part
         if len(self._losses) > 1 or len(divisors) > 1:
             raise ValueError(
                 "several losses with masks, or with weights that divide them, can't be joined over micro-batches: "
-                "fit with the micro-batch and compile(optimizer=Accumulate(optimizer, steps))"
+                "give them the reduction 'sum', or leave all masks or losses out but one"
             )
-        if len(self._model.losses) > sum(each.regularizer is not None for each in self._model.trainable_variables):
+        if losses_of_layers(self._model):
             raise ValueError(
                 "add_loss and activity regularizers count by examples, and masks or weights divide the compiled loss, "
-                "so the two can't be joined over micro-batches: leave the one or the other out, or fit "
-                "with the micro-batch and compile(optimizer=Accumulate(optimizer, steps))"
+                "so the two can't be joined over micro-batches: leave the one or the other out, or give the loss the "
+                "reduction 'sum'"
             )
         return part * tf.reduce_mean(tf.cast(divisors[0], part.dtype))
 
@@ -103,24 +151,49 @@ class LossShare:
         outputs = keras.tree.pack_sequence_as(structure, keras.tree.flatten(y_pred))
         return [reduce(lambda inner, key: inner[key], each.path, outputs) for each in self._losses]
 
+    def without_layers(self, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> tf.Tensor:
+        """The loss of a batch without that of layers and weights; a `compute_loss` of the model's own as it is."""
+        if self.is_own:
+            return self._model._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True)
+        return self._model._compile_loss(y, y_pred, sample_weight) if self._losses else tf.zeros(())
+
     def joined(self, loss: tf.Tensor, part: tf.Tensor, share: tf.Tensor) -> tf.Tensor:
         """What a micro-batch adds to the total loss of the batch.
 
-        Losses of weights and of `add_loss` are part of `loss`, and a sum counts them once for the batch.
+        Losses of weights and of `add_loss` are part of `loss`, and a compiled loss that is a sum counts them once for
+        the batch.
 
         Raises:
-            ValueError: `add_loss` was given more than one number.
+            UntriedLossError: there are terms that have to be tried, and were not.
+            ValueError: layers add another number of losses than when they were tried.
         """
-        if any(len(each.shape) for each in self._model.losses):
+        of_layers = losses_of_layers(self._model)
+        if self._terms is None:
+            if of_layers or has_own_loss(self._model):
+                raise UntriedLossError(
+                    f"the loss of {self._model.name} has terms of your own, which have to be seen with real examples "
+                    "first: train with fit or train_on_batch"
+                )
+            sums = []
+        elif self.is_own:
+            return loss if self._is_own_sum else share * loss
+        elif len(of_layers) != len(self._terms.of_layers):
             raise ValueError(
-                "add_loss was given a loss with several values, of which Keras takes the sum: give it their mean over "
-                "the examples"
+                f"layers of {self._model.name} add {len(of_layers)} losses, and {len(self._terms.of_layers)} with the "
+                "examples before: let them add the same in each pass"
             )
-        if self._reduction != "sum":
-            return self.counted(loss, share)
-        # as Keras has added them: on replicas each takes its share
-        others = [tf.cast(self._model._aggregate_additional_loss(each), loss.dtype) for each in self._model.losses]
-        return loss - (1.0 - part) * tf.add_n(others) if others else loss
+        else:
+            sums = [each for each, kind in zip(of_layers, self._terms.of_layers, strict=True) if kind == "sum"]
+        if self._reduction == "sum":
+            # as Keras has added them: on replicas each takes its share
+            added = [self._model._aggregate_additional_loss(each) for each in self._model.losses]
+            return loss - (1.0 - part) * (_total(added, loss) - _total(sums, loss))
+        return self.counted(loss, share) + (1.0 - share) * _total(sums, loss)
+
+
+def _total(losses: list[tf.Tensor], like: tf.Tensor) -> tf.Tensor:
+    """The sum of scalars, in the dtype of `like`."""
+    return tf.add_n([tf.cast(each, like.dtype) for each in losses]) if losses else tf.zeros_like(like)
 
 
 def _mask(tensor: tf.Tensor) -> tf.Tensor | None:

@@ -12,18 +12,38 @@ from accumtrain.keras.accumulate import accumulates
 from accumtrain.keras.accumulate_arguments import check_summable
 from accumtrain.keras.batch_statistics import BatchStatistics
 from accumtrain.keras.loss_calls import Tried
-from accumtrain.keras.loss_share import LossShare
+from accumtrain.keras.loss_share import LossShare, LossTerms
+from accumtrain.keras.loss_trial import LossTrial
 from accumtrain.keras.replicas import apply_reduced
 from accumtrain.keras.split_batch import Split, batch_size, splits, take, tensors_of
+from accumtrain.keras.whole_batch_metrics import WholeBatchMetrics
 from accumtrain.models.counting_scope import CountingScope
 
 
 class SplitTrainStep:
-    """Takes the place of `keras.Model.train_step`: a loop over micro-batches, then one update."""
+    """Takes the place of `keras.Model.train_step`: a loop over micro-batches, then one update.
+
+    Attributes:
+        terms: of the loss; None before it was tried on real examples.
+    """
 
     def __init__(self, model: keras.Model, steps: int) -> None:
         self._model, self._steps = model, steps
         self._tried: Tried = {}
+        self.terms: LossTerms | None = None
+
+    def try_loss(self, data: Any) -> None:
+        """Finds the terms of the loss with examples of a batch, (x, y, sample_weight); of replicas with those of one.
+
+        Raises:
+            ValueError: see `LossTrial.terms`.
+        """
+        results = self._model.distribute_strategy.experimental_local_results
+        data = keras.tree.map_structure(lambda value: results(value)[0], data)
+        self._model._symbolic_build(data_batch=data)
+        batch = keras.utils.unpack_x_y_sample_weight(tensors_of(data))
+        micro_batch = -(-int(batch_size(batch)) // self._steps)
+        self.terms = LossTrial(self._model, batch, micro_batch, LossShare(self._model, self._tried)).terms(self.terms)
 
     @tf.autograph.experimental.do_not_convert
     def __call__(self, data: Any) -> dict[str, tf.Tensor]:
@@ -42,12 +62,14 @@ class SplitTrainStep:
             self._model._symbolic_build(data_batch=data)
         batch = keras.utils.unpack_x_y_sample_weight(tensors_of(data))
         examples = batch_size(batch)
-        sums = BatchSums(self._model, examples, self._tried)
+        share = LossShare(self._model, self._tried, self.terms)
+        sums = BatchSums(self._model, examples, share, WholeBatchMetrics(self._model, batch, self._tried))
         totals = sums.zeros()
         for split in self.splits(examples):
 
             def body(number: tf.Tensor, totals: Any, split: Split = split) -> tuple[tf.Tensor, Any]:
-                return number + 1, sums.add(totals, *take(batch, split, number), size=split.size)
+                start = split.start + number * split.size
+                return number + 1, sums.add(totals, *take(batch, split, number), start=start, size=split.size)
 
             count = tf.convert_to_tensor(split.count)
             with tf.control_dependencies(keras.tree.flatten(totals)):  # the second loop would begin beside the first
@@ -67,18 +89,21 @@ class BatchSums:
     Args:
         model: a compiled and built model.
         examples: number of examples of the batch.
-        tried: see `loss_calls.watched`.
+        share: of the losses that the model is compiled with.
+        metrics: those that are updated with the whole batch.
     """
 
-    def __init__(self, model: keras.Model, examples: int | tf.Tensor, tried: Tried) -> None:
-        self._model, self._examples = model, examples
-        self._share, self._statistics = LossShare(model, tried), BatchStatistics(model)
+    def __init__(
+        self, model: keras.Model, examples: int | tf.Tensor, share: LossShare, metrics: WholeBatchMetrics
+    ) -> None:
+        self._model, self._examples, self._metrics = model, examples, metrics
+        self._share, self._statistics = share, BatchStatistics(model)
         # what a forward pass and the metrics change; the next micro-batch goes on from there
         variables = [*model.non_trainable_variables, *model.metrics_variables]
         self._trackers = (
             [] if model._compile_loss is None else model._compile_loss.metrics
         )  # if there are several losses
-        self._tracked = [variable for tracker in self._trackers for variable in tracker.variables]
+        self._tracked = [variable for tracker in self._trackers for variable in tracker.variables] + metrics.variables
         others = {id(variable) for variable in (*self._tracked, *(each for each, _ in self._statistics.before))}
         self._state = [variable for variable in variables if id(variable) not in others]
         self._missing: set[int] = set()  # places of weights without a gradient
@@ -91,15 +116,16 @@ class BatchSums:
             "gradients": [tf.zeros(weight.shape, _at_least_float32(weight.dtype)) for weight in weights],
             "loss": tf.zeros((), dtype),
             "losses": [tf.zeros((), dtype) for _ in self._trackers],
+            "outputs": self._metrics.zeros(self._examples),
             "share": tf.zeros((), dtype),
             "state": [tf.convert_to_tensor(variable.value) for variable in self._state],
             "statistics": self._statistics.zeros(),
         }
 
     def add(
-        self, totals: dict[str, Any], x: Any, y: Any, sample_weight: Any, *, size: int | tf.Tensor
+        self, totals: dict[str, Any], x: Any, y: Any, sample_weight: Any, *, start: tf.Tensor, size: int | tf.Tensor
     ) -> dict[str, Any]:
-        """Runs forward and backward pass of a micro-batch. Returns the new totals."""
+        """Runs forward and backward pass of a micro-batch that begins with example `start`. Returns the new totals."""
         model, dtype = self._model, totals["loss"].dtype
         part = tf.cast(size, dtype) / tf.cast(self._examples, dtype)
         weights = [tf.convert_to_tensor(variable.value) for variable in model.trainable_variables]
@@ -128,6 +154,7 @@ class BatchSums:
             "losses": [
                 total + self._share.counted(value, share) for total, value in zip(totals["losses"], losses, strict=True)
             ],
+            "outputs": self._metrics.add(totals["outputs"], y_pred, start),
             "share": totals["share"] + share,
             "state": [scope.get_current_value(variable) for variable in self._state],
             "statistics": self._statistics.add(totals["statistics"], part, scope),
@@ -142,6 +169,7 @@ class BatchSums:
         for variable, value in zip(self._state, totals["state"], strict=True):
             variable.assign(value)
         self._statistics.write(totals["statistics"])
+        self._metrics.update(totals["outputs"])
         replicas = tf.cast(tf.distribute.get_strategy().num_replicas_in_sync, share.dtype)
         model._loss_tracker.update_state(_mean(totals["loss"], share) * replicas, sample_weight=self._examples)
         known = self._examples if isinstance(self._examples, int) else None  # else each batch counts alike, as in Keras

@@ -20,6 +20,7 @@ from accumtrain.engine.memory_meter import Meter
 from accumtrain.errors import ConfigError, OutOfMemoryError
 from accumtrain.keras.model_copy import read_model, write_model
 from accumtrain.keras.split_batch import Split
+from accumtrain.keras.split_train_function import split_training
 from accumtrain.keras.split_train_step import SplitTrainStep
 from accumtrain.planning.probe import SHARE, measure_in_child
 from accumtrain.process import child, environment
@@ -113,7 +114,7 @@ def answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     try:
         doing.write_text("reading the model", encoding="utf-8")
         model = _model(folder)
-        model.train_step = FewMicroBatches(model, request["steps"])
+        split_training(model, FewMicroBatches(model, request["steps"]))
         batch = tf.data.Dataset.from_tensor_slices(pickle.loads((folder / BATCH).read_bytes()))
         meter, process = Meter(), psutil.Process()
         before = process.memory_info().rss

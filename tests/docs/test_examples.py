@@ -17,6 +17,7 @@ SLOW = {
     "mnist_convnet",
     "own_cnn",
     "fine_tuning",
+    "gradient_tape",
     "mirrored",
     "plan_train_compare",
     "reversible",

@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 import accumtrain
-from accumtrain.keras import Accumulate
+from accumtrain.keras import Accumulate, Adafactor
 
 ROOT = Path(accumtrain.__file__).parents[1]
 LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -277,3 +277,84 @@ def test_a_model_is_saved_before_its_first_step(tmp_path):
     with pytest.warns(UserWarning, match="Skipping variable loading for optimizer 'adam"):  # as without Accumulate
         loaded = keras.saving.load_model(tmp_path / "model.keras")
     assert (loaded.optimizer.steps, int(loaded.optimizer.micro_step.numpy())) == (4, 0)
+
+
+def test_a_window_can_be_dropped():
+    model = model_with(Accumulate(keras.optimizers.Adam(1e-2), 4), jit_compile=False)
+    optimizer, start = model.optimizer, model.get_weights()
+    assert optimizer.drop() == 0
+    for number in range(3):
+        model.train_on_batch(X[number : number + 4], Y[number : number + 4])
+    assert (optimizer.drop(), optimizer.drop(), int(optimizer.iterations)) == (3, 0, 0)
+    assert_equal(start, model.get_weights(), rtol=0)
+    fresh = model_with(Accumulate(keras.optimizers.Adam(1e-2), 4), jit_compile=False)
+    for each in (model, fresh):
+        fit(each, 16)
+    assert_equal(model.get_weights(), fresh.get_weights(), rtol=0)
+
+
+SAVED_UNDER = {
+    "adam": lambda: keras.optimizers.Adam(),
+    "sgd": lambda: keras.optimizers.SGD(momentum=0.9),
+    "loss scale": lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam()),
+    "accumulate": lambda: Accumulate("adam", 4),
+    "accumulate with a loss scale": lambda: Accumulate(keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam()), 4),
+}
+
+
+@pytest.mark.parametrize("built", [True, False])
+@pytest.mark.parametrize(
+    "name", [name if "loss" not in name else pytest.param(name, marks=pytest.mark.slow) for name in SAVED_UNDER]
+)
+def test_weights_of_any_optimizer_are_loaded(name, built, tmp_path):
+    model = model_with(SAVED_UNDER[name](), jit_compile=False)
+    model.train_on_batch(X[:4], Y[:4])
+    model.save_weights(tmp_path / "saved.weights.h5")
+    other = model_with(Accumulate("adam", 4), jit_compile=False)
+    if built:
+        other.optimizer.build(other.trainable_variables)
+    same = name == "accumulate" and built
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        other.load_weights(tmp_path / "saved.weights.h5")
+    assert (
+        any("Skipping variable loading for optimizer 'accumulate" in str(each.message) for each in caught) is not same
+    )
+    assert_equal(model.get_weights(), other.get_weights(), rtol=0)
+    assert int(other.optimizer.micro_step.numpy()) == same if built else not other.optimizer.built
+
+
+@pytest.mark.parametrize(
+    "wrapped", [pytest.param(tf.function, marks=pytest.mark.slow), lambda step: step], ids=["graph", "eager"]
+)
+@pytest.mark.parametrize("inner", [keras.optimizers.Adam, Adafactor], ids=lambda kind: kind.__name__)
+def test_plain_variables_in_a_loop_of_ones_own(inner, wrapped):
+    def trained(optimizer: keras.optimizers.Optimizer, batch: int) -> list[np.ndarray]:
+        draw = np.random.default_rng(1)
+        variables = [tf.Variable(draw.normal(size=shape)) for shape in ((6, 8), (8, 3), (3,))]
+
+        @wrapped
+        def step(x: tf.Tensor, y: tf.Tensor) -> None:
+            with tf.GradientTape() as tape:
+                outputs = tf.tanh(x @ variables[0]) @ variables[1] + variables[2]
+                loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, outputs))
+            optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+
+        for start in range(0, 48, batch):
+            step(tf.constant(X[start : start + batch], tf.float64), tf.constant(Y[start : start + batch]))
+        return [variable.numpy() for variable in variables]
+
+    options = {"learning_rate": 0.1, "clipnorm": 0.5, "weight_decay": 0.01}
+    assert_equal(trained(Accumulate(inner(**options), 4), 4), trained(inner(**options), 16), rtol=1e-10)
+
+
+def test_adafactor_of_plain_variables_is_that_of_keras_variables():
+    def trained(kind: type) -> list[np.ndarray]:
+        optimizer, draw = Adafactor(), np.random.default_rng(1)
+        variables = [kind(draw.normal(size=shape).astype(np.float32)) for shape in ((6, 8), (8,))]
+        for _ in range(3):
+            gradients = [tf.constant(draw.normal(size=each.shape), tf.float32) for each in variables]
+            optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        return [variable.numpy() for variable in variables]
+
+    assert_equal(trained(tf.Variable), trained(keras.Variable), rtol=0)

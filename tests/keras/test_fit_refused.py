@@ -81,6 +81,25 @@ def frozen() -> keras.Model:
     return compiled(lambda: model)
 
 
+class AddLoss(keras.layers.Layer):
+    def __init__(self, root: bool) -> None:
+        super().__init__()
+        self.root = root
+
+    def call(self, inputs: Any) -> Any:
+        total = keras.ops.sum(keras.ops.square(inputs))
+        self.add_loss(keras.ops.sqrt(total) if self.root else total)
+        return inputs
+
+
+def summing() -> keras.Model:
+    return keras.Sequential([keras.Input((6,)), AddLoss(root=False), keras.layers.Dense(4)])
+
+
+def normed() -> keras.Model:
+    return keras.Sequential([keras.Input((6,)), AddLoss(root=True), keras.layers.Dense(4)])
+
+
 IGNORING = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0)
 
 
@@ -110,6 +129,8 @@ def masked() -> keras.Model:
         (lambda: compiled(loss=sum_of_squares), {"targets": 4}, "not the mean of the losses of its examples"),
         (lambda: compiled(loss=keras.losses.Dice()), {"targets": 4}, "not the mean of the losses of its examples"),
         (lambda: compiled(loss=only_for_many), {"targets": 4}, "one number for a batch, and whether that is a mean"),
+        (lambda: compiled(summing), {}, "add_loss, call 1 in .*, is a sum over the examples of a batch"),
+        (lambda: compiled(normed), {}, "add_loss, call 1 in .*, is neither the mean nor the sum"),
         (lambda: compiled(loss=None), {}, "is compiled without a loss"),
         (lambda: compiled(optimizer=Accumulate("adam", 4)), {}, "accumulates by itself"),
         (lambda: compiled(optimizer=keras.optimizers.Adam(gradient_accumulation_steps=2)), {}, "accumulates by itself"),

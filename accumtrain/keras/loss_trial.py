@@ -1,0 +1,147 @@
+"""The loss of real examples, tried before they are trained on: each of its terms is a mean or a sum over a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from accumtrain.keras.loss_share import LossShare, LossTerms, has_own_loss, losses_of_layers
+from accumtrain.keras.split_batch import batch_size
+from accumtrain.models.counting_scope import CountingScope
+
+TOLERANCE, TOLERANCE_OF_16_BITS, ROUNDING = 1e-4, 3e-2, 1e-6
+HALF = {"float16", "bfloat16"}
+REMEDY = (
+    "make it a mean over the examples, such as keras.ops.mean of one value for each of them, and draw random numbers "
+    "from a keras.random.SeedGenerator alone"
+)
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A forward pass of some examples.
+
+    Attributes:
+        total: the loss without that of layers, or what a `compute_loss` of the model's own returns.
+        share: what divides `total`, as a share of the examples: below 1 with masks and weights.
+        of_layers: the losses that layers add.
+        changed: it changes state of the model, as batch statistics and random draws do.
+    """
+
+    total: float
+    share: float
+    of_layers: list[float]
+    changed: bool
+
+    def open_values(self, known: LossTerms) -> list[float]:
+        """The values of the terms that are not known yet."""
+        pairs = zip((self.total, *self.of_layers), (known.total, *known.of_layers), strict=True)
+        return [value for value, kind in pairs if kind is None]
+
+
+class LossTrial:
+    """Passes of two groups of examples, A and B, in six batches: AB, BA, AA, BB, and each of them alone.
+
+    A mean and a sum are additive: the losses of AB and BA are together those of AA and BB. That holds with random draws
+    as well, since the four batches have the same size and so the same draws. The loss of AA is that of A, if it is a
+    mean, or twice that, if it is a sum. Nothing that a pass changes is kept.
+
+    Args:
+        model: compiled and built.
+        batch: x, y and sample_weight, nested tensors [N, ...] or None.
+        most: the most examples in a pass; two are taken for 1.
+        share: of the losses that the model is compiled with.
+    """
+
+    def __init__(self, model: keras.Model, batch: Any, most: int, share: LossShare) -> None:
+        self._model, self._batch, self._share = model, batch, share
+        examples, half = int(batch_size(batch)), max(1, most // 2)
+        self._first, self._second = [0] * half, [place % examples for place in range(half, 2 * half)]
+        self._alone = examples == 1  # which is all of its batch, so that each rule is right
+        own_dtypes = {layer.compute_dtype for layer in model._flatten_layers()}
+        self._tolerance = TOLERANCE_OF_16_BITS if own_dtypes & HALF else TOLERANCE
+
+    def terms(self, known: LossTerms | None) -> LossTerms:
+        """The terms of the loss.
+
+        Args:
+            known: of an earlier trial, some of whose terms were 0.
+
+        Raises:
+            ValueError: one is neither a mean nor a sum over the examples.
+        """
+        first, second = self._first, self._second
+        trained = self._pass([*first, *second], training=True)
+        if not (trained.of_layers or has_own_loss(self._model)):
+            return LossTerms()
+        if known and not any(trained.open_values(known)):
+            return known
+        training = not trained.changed and self._pass([*first, *second], training=True) == trained
+        batches = ([*first, *second], [*second, *first], [*first, *first], [*second, *second], first, second)
+        passes = [self._pass(examples, training) for examples in batches]
+        if len(passes[0].of_layers) != len(trained.of_layers):
+            raise ValueError(
+                f"{self._model.name} adds a loss in training only, and its batch statistics or random draws don't "
+                "allow to try it there: call add_loss whatever `training` is, or leave it out"
+            )
+        loosely = passes[0].changed  # random draws, which differ between batches of two sizes
+        kinds = [
+            self._kind(f"add_loss, call {place + 1} in {self._model.name},", np.array(values), loosely)
+            for place, values in enumerate(zip(*(each.of_layers for each in passes), strict=True))
+        ]
+        if not has_own_loss(self._model):  # Keras's own are what their reduction says
+            return LossTerms(self._share.kinds()[0], tuple(kinds))
+        name = f"compute_loss of {self._model.name}" if self._share.is_own else f"the loss of {self._model.name}"
+        totals, shares = np.array([(each.total, each.share) for each in passes]).T
+        total = self._kind(name, totals, loosely, shares, self._share.kinds())
+        return LossTerms(total, tuple(kinds))
+
+    def _pass(self, examples: Sequence[int], training: bool) -> Pass:
+        model = self._model
+        x, y, sample_weight = keras.tree.map_structure(
+            lambda tensor: None if tensor is None else tf.gather(tensor, examples), self._batch
+        )
+        weights = [(variable, tf.convert_to_tensor(variable.value)) for variable in model.trainable_variables]
+        metrics = [(variable, tf.zeros(variable.shape, variable.dtype)) for variable in model.metrics_variables]
+        with CountingScope([*weights, *metrics], collect_losses=True) as scope:
+            y_pred = model(x, training=training) if model._call_has_training_arg else model(x)
+            with self._share.watched() as calls:
+                total = self._share.without_layers(x, y, y_pred, sample_weight)
+            share = self._share.of(tf.ones(()), y_pred, sample_weight, calls)
+            of_layers = [float(each) for each in losses_of_layers(model)]
+        changed = scope.assignments.keys() - {id(variable) for variable in model.metrics_variables}
+        return Pass(float(total), float(share), of_layers, bool(changed))
+
+    def _kind(
+        self,
+        name: str,
+        values: np.ndarray,
+        loosely: bool,
+        shares: np.ndarray | float = 1.0,
+        kinds: Sequence[str] = ("mean", "sum"),
+    ) -> str | None:
+        """One of `kinds`; None if the values don't tell, as they are 0, not finite or of one example.
+
+        Args:
+            loosely: a group alone may differ by a quarter.
+            kinds: what is allowed.
+        """
+        if self._alone or not np.any(values) or not np.all(np.isfinite(values)):
+            return None
+        largest = float(np.max(np.abs(values)))
+        for kind, weights, factor in (("mean", shares, 1.0), ("sum", 1.0, 2.0)):
+            ab, ba, aa, bb, *_ = values * weights
+            additive = abs(ab + ba - aa - bb) <= self._tolerance * largest
+            twice, alone = values[2:4], factor * values[4:]
+            alike = np.allclose(twice, alone, 0.25 if loosely else self._tolerance, ROUNDING * largest)
+            if additive and alike and kind in kinds:
+                return kind
+        raise ValueError(
+            f"{name} is neither the mean nor the sum of the losses of its examples, so it can't be joined over "
+            f"micro-batches: {REMEDY}"
+        )

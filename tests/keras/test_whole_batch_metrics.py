@@ -1,0 +1,140 @@
+"""Metrics of `accumulate` that are no sums over examples: they are those of the whole batch, or are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import ops
+
+from accumtrain.keras import accumulate
+from accumtrain.keras.whole_batch_metrics import WholeBatchMetrics
+
+DRAW = np.random.default_rng(0)
+X = DRAW.normal(size=(34, 6)).astype(np.float32)
+WEIGHTS = DRAW.uniform(0.1, 2.0, 34).astype(np.float32)
+
+
+def rmse(y: Any, p: Any) -> Any:
+    return ops.sqrt(ops.mean(ops.square(y - p)))
+
+
+def errors(y: Any, p: Any) -> Any:
+    return ops.mean(ops.abs(y - p), axis=-1)
+
+
+def by_the_largest(y: Any, p: Any) -> Any:
+    return ops.mean(ops.abs(y - p), axis=-1) / ops.max(p)
+
+
+class RootOfBatch(keras.metrics.Mean):
+    """The mean over batches of a number for each."""
+
+    def update_state(self, y: Any, p: Any, sample_weight: Any = None) -> None:
+        super().update_state(rmse(y, p))
+
+
+class Errors(keras.metrics.Mean):
+    def update_state(self, y: Any, p: Any, sample_weight: Any = None) -> None:
+        super().update_state(errors(y, p), sample_weight)
+
+
+def dense() -> keras.Model:
+    return keras.Sequential([keras.Input((6,)), keras.layers.Dense(6)])
+
+
+def two_outputs() -> keras.Model:
+    inputs = keras.Input((6,))
+    outputs = {"b": keras.layers.Dense(6, name="b")(inputs), "a": keras.layers.Dense(6, name="a")(inputs)}
+    return keras.Model(inputs, outputs)
+
+
+class Subclassed(keras.Model):
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = keras.layers.Dense(6)
+
+    def call(self, x: Any) -> Any:
+        return self.dense(x)
+
+
+METRICS: dict[str, tuple[Callable[[], Any], bool]] = {  # whether the state of a batch is that of its parts
+    "a function of one number": (lambda: rmse, False),
+    "a function that joins examples": (lambda: by_the_largest, False),
+    "a metric of one number": (RootOfBatch, False),
+    "a loss of Keras's": (keras.losses.MeanSquaredError, False),
+    "dice": (lambda: keras.losses.dice, False),
+    "a function of each example": (lambda: errors, True),
+    "a metric of each example": (Errors, True),
+    "mse": (lambda: "mse", True),
+    "R2": (keras.metrics.R2Score, True),
+    "AUC": (keras.metrics.AUC, True),
+}
+
+
+def compiled(build: Callable[[], keras.Model], **arguments: Any) -> keras.Model:
+    keras.utils.set_random_seed(1)
+    model = build()
+    model.compile(**{"optimizer": keras.optimizers.SGD(0.01), "loss": "mse", **arguments})
+    return model
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_metrics_that_need_the_whole_batch_are_found(name):
+    make, adds_up = METRICS[name]
+    model = compiled(dense, metrics=[make()])
+    x = ops.convert_to_tensor(X)
+    model._symbolic_build(data_batch=(x, x))
+    before = [variable.numpy() for variable in model.metrics_variables]
+    assert bool(WholeBatchMetrics(model, (x, x, None), {}).variables) is not adds_up
+    for variable, value in zip(model.metrics_variables, before, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), value)
+
+
+def assert_same_metrics(build: Callable[[], keras.Model], targets: Any, **arguments: Any) -> None:
+    """Of batches of 32 and 2 in micro-batches and at once; metrics that are functions make a new object."""
+    weights = arguments.pop("sample_weight", None)
+    histories = []
+    for steps in (0, 3):
+        model = compiled(build, **keras.tree.map_structure(lambda each: each(), arguments))
+        if steps:
+            accumulate(model, steps)
+        fitted = model.fit(X, targets, sample_weight=weights, batch_size=32, epochs=2, shuffle=False, verbose=0)
+        histories.append(fitted.history)
+    assert histories[0].keys() == histories[1].keys()
+    for name, values in histories[0].items():
+        np.testing.assert_allclose(histories[1][name], values, rtol=1e-5, err_msg=name)
+
+
+ALL = [make for name, (make, _) in METRICS.items() if name != "AUC"]
+
+
+def test_all_are_those_of_the_whole_batch():
+    assert_same_metrics(
+        dense, X[::-1], metrics=ALL, weighted_metrics=[lambda: by_the_largest, Errors], sample_weight=WEIGHTS
+    )
+
+
+@pytest.mark.slow
+def test_of_several_outputs_and_of_a_subclassed_model():
+    assert_same_metrics(two_outputs, {"a": X, "b": 2 * X}, metrics={"a": [lambda: rmse], "b": [RootOfBatch]})
+    assert_same_metrics(Subclassed, X, metrics=ALL)
+
+
+@pytest.mark.parametrize(("length", "because"), [(5, "a mask"), (None, "sizes that are not known before")])
+def test_outputs_that_can_not_be_kept_are_refused(length, because):
+    inputs = keras.Input((length, 6))
+    hidden = keras.layers.Masking()(inputs) if length else inputs
+    model = accumulate(keras.Model(inputs, keras.layers.Dense(6)(hidden)), 2)
+    batch = tf.TensorSpec([None, length, 6])
+    examples = tf.data.Dataset.from_generator(lambda: [(np.ones([4, 5, 6]),) * 2], output_signature=(batch, batch))
+    examples = examples.apply(tf.data.experimental.assert_cardinality(1))
+    model.compile("sgd", "mse", metrics=[by_the_largest], jit_compile=False)
+    with pytest.raises(ValueError, match=f"by_the_largest has to see the whole batch, and its output has {because}"):
+        model.fit(examples, shuffle=False, verbose=0)
+    model.compile("sgd", "mse", metrics=[errors], jit_compile=False)  # as the message says
+    model.fit(examples, shuffle=False, verbose=0)
