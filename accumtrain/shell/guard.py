@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 import traceback
 from collections.abc import Callable
 from typing import TypeVar
 
-from accumtrain.console import fail, say
+from accumtrain.console import fail, say, visible_lines
 from accumtrain.errors import AccumtrainError, Preempted
 from accumtrain.shell.hydra_errors import USAGE_ERRORS, explain, explain_plugin
 
@@ -31,13 +32,17 @@ def guard(action: Callable[[], Result]) -> tuple[int, Result | None]:
     except Exception as error:
         if plugin := explain_plugin(error):
             return _tell(plugin), None
-        traceback.print_exc()
+        _print_traceback()
         fail("this is a bug in accumtrain, not a mistake of yours; please report it with the lines above")
         return 1, None
 
 
 def _tell(error: AccumtrainError) -> int:
     if os.environ.get(SHOW_TRACEBACK) == "1":
-        traceback.print_exc()
+        _print_traceback()
     (say if isinstance(error, Preempted) else fail)(str(error))
     return error.exit_code
+
+
+def _print_traceback() -> None:
+    sys.stderr.write(visible_lines(traceback.format_exc()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import shlex
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from accumtrain.errors import AccumtrainError, ConfigError
 from accumtrain.kinds.jobs import JOBS
 from accumtrain.kinds.values import suggest
 from accumtrain.shell.choices import all_choices
+from accumtrain.shell.overrides import quoted
 
 USAGE_ERRORS = (HydraException, OmegaConfBaseException, YAMLError)
 EXTRAS = {"joblib": "joblib", "submitit_local": "slurm", "submitit_slurm": "slurm"}  # extra of each launcher
@@ -25,19 +27,22 @@ EXTRAS = {"joblib": "joblib", "submitit_local": "slurm", "submitit_slurm": "slur
 def explain(error: Exception) -> ConfigError:
     """The ConfigError that explains `error`, one of USAGE_ERRORS, to the user."""
     text = str(error)
-    if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         group, _, choice = error.missing_cfg_file.rpartition("/")
+        options = error.options or all_choices([]).get(group)
         if group == "hydra/launcher" and choice in EXTRAS:
             return ConfigError(f"{group}={choice}: is not installed; pip install 'accumtrain[{EXTRAS[choice]}]'")
         key = f"; a number is {group}.steps={choice}" if choice.isdecimal() and f"{group}.steps" in known_keys() else ""
-        return ConfigError(f"{group}={choice}: no such choice; {suggest(choice, error.options)}{key}")
+        if options:
+            return ConfigError(f"{group}={choice}: no such choice; {suggest(choice, options)}{key}")
     if isinstance(error, OverrideParseException):
         return ConfigError(_unreadable(error.override))
     if unknown := re.match(r"Could not override '([^']+)'", text):
         return ConfigError(_unknown_key(unknown[1]))
     if several := re.match(r"(?:Ambiguous value for argument|Sweep parameters) '(.*)'", text):
         return ConfigError(
-            f"{several[1]}: several values make a sweep; add -m to train with each, or write a list as key=[a,b]"
+            f"{several[1]}: several values make a sweep; add -m to train with each, write a list as key=[a,b], or a text "
+            "with a comma in two pairs of quotes, key=\"'a,b'\""
         )
     cause = f"{text}: {error.__cause__}" if isinstance(error.__cause__, OmegaConfBaseException) else text
     return ConfigError(" ".join(re.sub(r"\s*(full_key|object_type|reference_type).*", "", cause).split()))
@@ -74,7 +79,10 @@ def _unknown_key(key: str) -> str:
     group, _, name = key.rpartition(".")
     if said := of_another_kind(group, name):
         return f"{key}: {said}; leave it out"
-    known = [*known_keys(), *all_choices([])]
+    choices = all_choices([])
+    if key in choices:
+        return f"{key}: must be the name of a choice; {suggest('', choices[key])}"
+    known = [*known_keys(), *choices]
     same_end = [each for each in known if each.rpartition(".")[2] == name]
     close = list(dict.fromkeys([*same_end, *difflib.get_close_matches(key, known)]))[:3]
     remedy = f"did you mean {' or '.join(close)}?" if close else "accumtrain --cfg job lists all keys"
@@ -98,4 +106,7 @@ def _unreadable(override: str) -> str:
     key, equals, value = override.partition("=")
     if not equals:
         return f"{override}: must be key=value{_meant(override)}"
-    return f"{override}: the value can't be read; quote it twice: {key}=\"'{value}'\""
+    as_text = quoted(value).replace("${", "\\${")
+    simple = as_text == f"'{value}'" and not set(value) & set('"`$!')
+    argument = f'{key}="{as_text}"' if simple else shlex.quote(f"{key}={as_text}")
+    return f"{override}: the value can't be read; quote it twice: {argument}"
