@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.engine.predictor import probabilities
 from accumtrain.console import visible_lines
+from accumtrain.engine.predictor import probabilities
 from accumtrain.errors import VerificationError
 from accumtrain.exports.exported import Exported
 from accumtrain.process.temporary_folder import temporary_folder

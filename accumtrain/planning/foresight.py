@@ -167,7 +167,7 @@ def answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     import tensorflow as tf
 
     from accumtrain.data.open_data import open_data
-    from accumtrain.devices.cpu import first_piece_mb
+    from accumtrain.devices.cpu import take_memory_in_one_piece
     from accumtrain.devices.resolve import resolve
     from accumtrain.engine.memory_meter import Meter
     from accumtrain.engine.rehearsal import rehearse
@@ -194,7 +194,7 @@ def answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     resident, tensors = memory["rss_peak_bytes"], memory["tensor_peak_bytes"]
     assert resident is not None
     assert tensors is not None
-    replay = Replay(recording, first_piece_mb() * 2**20)
+    replay = Replay(recording, take_memory_in_one_piece() * 2**20)
     points = [
         ForeseenPoint(size, replay.peak_bytes(size), [asdict(moment) for moment in replay.moments(size)])
         for size in request["sizes"]

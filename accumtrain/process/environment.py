@@ -9,6 +9,7 @@ import gc
 import importlib
 import logging
 import os
+import resource
 import sys
 import time
 import warnings
@@ -16,7 +17,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from accumtrain.errors import ConfigError
+from accumtrain.console import format_bytes
+from accumtrain.errors import ConfigError, OutOfMemoryError
 from accumtrain.kinds.devices import DEVICES, DeviceConfig
 from accumtrain.kinds.table import load
 from accumtrain.kinds.values import show
@@ -174,9 +176,24 @@ def _import_tensorflow() -> None:
     if "tensorflow" in sys.modules:
         return
     started = time.perf_counter()
-    with _without_keras(), _kept_for_good():
+    with _without_keras(), _kept_for_good(), _enough_addresses():
         importlib.import_module("tensorflow")
     _import_seconds.set(time.perf_counter() - started)
+
+
+@contextmanager
+def _enough_addresses() -> Iterator[None]:
+    """Within this context a library that can't be loaded under a limit of addresses is an OutOfMemoryError."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    try:
+        yield
+    except (ImportError, MemoryError, OSError) as error:
+        if limit == resource.RLIM_INFINITY:
+            raise
+        raise OutOfMemoryError(
+            f"TensorFlow can't be loaded with the {format_bytes(limit)} of addresses that ulimit -v leaves: "
+            f"{error}; give more, for example `ulimit -v unlimited`"
+        ) from error
 
 
 @contextmanager

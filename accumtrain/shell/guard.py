@@ -9,10 +9,12 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from accumtrain.console import fail, say, visible_lines
-from accumtrain.errors import AccumtrainError, Preempted
+from accumtrain.errors import AccumtrainError, OutOfMemoryError, Preempted
 from accumtrain.shell.hydra_errors import USAGE_ERRORS, explain, explain_plugin
 
 INTERRUPTED = 130  # as a shell reports Ctrl-C: stopped before there was a state to save
+NO_THREAD = "can't start new thread"  # text of the RuntimeError that Python raises
+NO_MEMORY = "the system gives this process no more memory; raise `ulimit -v` and `ulimit -u`, or end other programs"
 SHOW_TRACEBACK = "ACCUMTRAIN_TRACEBACK"
 
 Result = TypeVar("Result")
@@ -29,7 +31,11 @@ def guard(action: Callable[[], Result]) -> tuple[int, Result | None]:
     except KeyboardInterrupt:
         fail("interrupted before there was anything to save")
         return INTERRUPTED, None
+    except MemoryError:
+        return _tell(OutOfMemoryError(NO_MEMORY)), None
     except Exception as error:
+        if str(error) == NO_THREAD:
+            return _tell(OutOfMemoryError(f"{error}: {NO_MEMORY}")), None
         if plugin := explain_plugin(error):
             return _tell(plugin), None
         _print_traceback()

@@ -335,7 +335,7 @@ MISTAKES = [
     ("batch_size=range(1,3)", "batch_size=range(1,3): several values make a sweep"),
     ("experiment=[1,2]", "experiment=2: no such choice; choose from"),
     ("experiment=[[1],2]", "Hydra can't read this command"),
-    ("model={kind:lenet}", "model: must be the name of a choice; choose from"),
+    ("experiment={a:1}", "experiment: must be the name of a choice; choose from"),
     ("-m model=resnet20,resnet21", "model=resnet21: no such choice"),
 ]
 
