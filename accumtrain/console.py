@@ -25,8 +25,7 @@ BEFORE_A_WORD = re.compile(r"(?<=[-/])(?=[A-Za-z_])")
 NO_BREAK = "\N{NO-BREAK SPACE}"
 BESIDE, NARROW = 3, 2  # characters of a column beside its text, and of one of a table that is too wide
 BEFORE_A_UNIT = re.compile(r"(?<=\d) (?=(?:bytes|KB|MB|GB|TB|s|x)\b)")  # of a number
-
-# categories of Unicode: controls such as ESC and line breaks, formats such as a change of direction, halves of characters
+# categories of Unicode: controls such as ESC and line breaks, formats such as changes of direction, surrogates
 UNSEEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 JOINERS = "\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}"  # formats that words of some languages need
 
@@ -52,9 +51,7 @@ def visible(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(
-        each.encode("unicode_escape").decode()
-        if unicodedata.category(each) in UNSEEN and each not in JOINERS
-        else each
+        each.encode("unicode_escape").decode() if unicodedata.category(each) in UNSEEN and each not in JOINERS else each
         for each in text
     )
 

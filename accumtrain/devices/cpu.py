@@ -75,7 +75,7 @@ def _addresses_mb() -> int:
         return 2**20
     if left < threads * 2**20:
         raise OutOfMemoryError(
-            f"ulimit -v leaves {format_bytes(left)} of addresses, and the threads of a run take {threads} MB beside its "
-            "tensors; give more, for example `ulimit -v unlimited`, and limit the tensors by device.memory_limit_mb"
+            f"ulimit -v leaves {format_bytes(left)} of addresses, and the threads of a run take {threads} MB beside "
+            "its tensors; give more, for example `ulimit -v unlimited`, and limit the tensors by device.memory_limit_mb"
         )
     return left // 2**20 - threads

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import tensorflow as tf
 
 from accumtrain.console import warn
-from accumtrain.errors import CheckpointError
+from accumtrain.errors import CheckpointError, first_line
 from accumtrain.runs.checkpoint_store import ChangedError, CheckpointStore, DamagedError, Saved
 from accumtrain.runs.folder import BEST
 
@@ -90,7 +90,7 @@ def check_whole(saved: Saved) -> dict[str, Any]:
         try:
             TensorReader()(saved.prefix)
         except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:
-            raise DamagedError(str(error).strip().splitlines()[0]) from error
+            raise DamagedError(first_line(error)) from error
     return manifest
 
 
@@ -116,7 +116,7 @@ def load_into(checkpoint: tf.train.Checkpoint, saved: Saved, *, frees_first: boo
     except OF_ANOTHER_MODEL as error:
         if not saved.exists:
             raise ChangedError(saved) from error
-        reason = str(error).strip().splitlines()[0]
+        reason = first_line(error)
         raise CheckpointError(
             f"checkpoint {saved.path} belongs to another model or optimizer: {reason}; give the command that the run "
             "was trained with, or choose another run.name"
@@ -124,7 +124,7 @@ def load_into(checkpoint: tf.train.Checkpoint, saved: Saved, *, frees_first: boo
     except tf.errors.ResourceExhaustedError:
         raise
     except tf.errors.OpError as error:
-        reason = str(error).strip().splitlines()[0]
+        reason = first_line(error)
         raise CheckpointError(f"checkpoint {saved.path} can't be read: {reason}; run the same command again") from error
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from accumtrain.config.convert import from_mapping, to_mapping
 from accumtrain.config.schema import Config
 from accumtrain.console import say
-from accumtrain.errors import OutOfMemoryError
+from accumtrain.errors import OutOfMemoryError, first_line
 from accumtrain.kinds.groups import carried_by, offer_in_child
 from accumtrain.planning import plan_cache
 from accumtrain.planning.probe import OF_MEMORY, STOPPED
@@ -188,7 +188,7 @@ def answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     except tf.errors.ResourceExhaustedError as error:
         raise OutOfMemoryError(str(error)) from error
     except (ValueError, TypeError, tf.errors.OpError, NotRepeatableError) as error:
-        return {"refused": f"the rehearsal failed: {str(error).strip().partition(chr(10))[0]}"}
+        return {"refused": f"the rehearsal failed: {first_line(error)}"}
     doing.write_text("playing the allocations of each micro-batch", encoding="utf-8")
     memory = meter.read()
     resident, tensors = memory["rss_peak_bytes"], memory["tensor_peak_bytes"]

@@ -10,6 +10,8 @@ from typing import TypeVar
 
 from accumtrain.console import fail, say, visible_lines
 from accumtrain.errors import AccumtrainError, OutOfMemoryError, Preempted
+from accumtrain.kinds.groups import OWN_CODE
+from accumtrain.kinds.register import added_modules
 from accumtrain.shell.hydra_errors import USAGE_ERRORS, explain, explain_plugin
 
 INTERRUPTED = 130  # as a shell reports Ctrl-C: stopped before there was a state to save
@@ -39,8 +41,19 @@ def guard(action: Callable[[], Result]) -> tuple[int, Result | None]:
         if plugin := explain_plugin(error):
             return _tell(plugin), None
         _print_traceback()
-        fail("this is a bug in accumtrain, not a mistake of yours; please report it with the lines above")
+        if module := _registered_module(error):
+            fail(f"this is a bug in {module}, which adds a choice to accumtrain; the lines above show where")
+        else:
+            fail("this is a bug in accumtrain, not a mistake of yours; please report it with the lines above")
         return 1, None
+
+
+def _registered_module(error: Exception) -> str | None:
+    """The module of a user's program or of an extension that has raised `error`; None if accumtrain has."""
+    added = added_modules()
+    modules = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    known = [name for name in modules if name in added or name.startswith(OWN_CODE)]
+    return known[-1] if known and known[-1] in added else None
 
 
 def _tell(error: AccumtrainError) -> int:

@@ -14,7 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from accumtrain.config.convert import known_keys, of_another_kind
-from accumtrain.errors import AccumtrainError, ConfigError
+from accumtrain.errors import AccumtrainError, ConfigError, first_line
 from accumtrain.kinds.jobs import JOBS
 from accumtrain.kinds.values import suggest
 from accumtrain.shell.choices import all_choices
@@ -41,8 +41,8 @@ def explain(error: Exception) -> ConfigError:
         return ConfigError(_unknown_key(unknown[1]))
     if several := re.match(r"(?:Ambiguous value for argument|Sweep parameters) '(.*)'", text):
         return ConfigError(
-            f"{several[1]}: several values make a sweep; add -m to train with each, write a list as key=[a,b], or a text "
-            "with a comma in two pairs of quotes, key=\"'a,b'\""
+            f"{several[1]}: several values make a sweep; add -m to train with each, write a list as key=[a,b], or a "
+            "text with a comma in two pairs of quotes, key=\"'a,b'\""
         )
     cause = f"{text}: {error.__cause__}" if isinstance(error.__cause__, OmegaConfBaseException) else text
     return ConfigError(" ".join(re.sub(r"\s*(full_key|object_type|reference_type).*", "", cause).split()))
@@ -56,7 +56,7 @@ def composing() -> Iterator[None]:
     except (AccumtrainError, *USAGE_ERRORS):
         raise
     except Exception as error:
-        said = str(error).strip().partition("\n")[0] or type(error).__name__
+        said = first_line(error)
         raise ConfigError(
             f"Hydra can't read this command: {said}; accumtrain --cfg job with one override at a time shows which"
         ) from error
@@ -66,7 +66,7 @@ def explain_plugin(error: Exception) -> ConfigError | None:
     """The ConfigError for an error that a launcher or sweeper of Hydra has raised; None for any other error."""
     if isinstance(error, (AccumtrainError, *USAGE_ERRORS)) or not _from_plugin(error):
         return None
-    said = str(error).strip().partition("\n")[0] or type(error).__name__
+    said = first_line(error)
     return ConfigError(f"the launcher or sweeper ended the sweep: {said}; the same command continues it")
 
 
