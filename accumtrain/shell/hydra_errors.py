@@ -18,7 +18,7 @@ from accumtrain.errors import AccumtrainError, ConfigError, first_line
 from accumtrain.kinds.jobs import JOBS
 from accumtrain.kinds.values import suggest
 from accumtrain.shell.choices import all_choices
-from accumtrain.shell.overrides import quoted
+from accumtrain.shell.overrides import mappings, quoted
 
 USAGE_ERRORS = (HydraException, OmegaConfBaseException, YAMLError)
 EXTRAS = {"joblib": "joblib", "submitit_local": "slurm", "submitit_slurm": "slurm"}  # extra of each launcher
@@ -43,6 +43,12 @@ def explain(error: Exception) -> ConfigError:
         return ConfigError(
             f"{several[1]}: several values make a sweep; add -m to train with each, write a list as key=[a,b], or a "
             "text with a comma in two pairs of quotes, key=\"'a,b'\""
+        )
+    if chosen := re.match(r"Multiple values for (\S+)\. To override a value use 'override \S+: (\S+)'", text):
+        return ConfigError(f"+{chosen[1]}={chosen[2]}: there is a choice already; write {chosen[1]}={chosen[2]}")
+    if "INTERVAL_SWEEP" in text:
+        return ConfigError(
+            "interval(...) names no values, and a sweep tries each; write them with commas, or range(...)"
         )
     cause = f"{text}: {error.__cause__}" if isinstance(error.__cause__, OmegaConfBaseException) else text
     return ConfigError(" ".join(re.sub(r"\s*(full_key|object_type|reference_type).*", "", cause).split()))
@@ -91,6 +97,8 @@ def _unknown_key(key: str) -> str:
 
 def _meant(word: str) -> str:
     """The remedy for a word without =: what it is the value of, or nearly so; empty if there is nothing near."""
+    if any(word.startswith(f"{key}.") for key in mappings()):
+        return f"; did you mean {word}=<value>?"
     choices = all_choices([])
     whole = {choice: f"{group}={choice}" for group, names in choices.items() for choice in names}
     whole |= {name: f"{name}=<value>" for name in [*known_keys(), *choices]} | {

@@ -69,7 +69,7 @@ def _with_job_named(argument: str) -> str:
 def _with_key_added(argument: str) -> str:
     key, equals, _ = argument.partition("=")
     beginnings = {key[: dot.start()] for dot in re.finditer(r"\.", key)}
-    is_open = key in _mappings() or (beginnings & _mappings() and all(map(str.isidentifier, key.split("."))))
+    is_open = key in mappings() or (beginnings & mappings() and all(map(str.isidentifier, key.split("."))))
     return f"++{argument}" if equals and is_open else argument
 
 
@@ -100,7 +100,7 @@ def _text_keys() -> frozenset[str]:
 
 
 @cache
-def _mappings() -> frozenset[str]:
+def mappings() -> frozenset[str]:
     """The dotted keys whose values are mappings with any keys, such as optim.args."""
     return frozenset(
         f"{group}.{field.name}"
