@@ -109,7 +109,7 @@ def test_no_name_reaches_a_terminal_unescaped(capsys, monkeypatch, obeyed, shown
     assert all(character.isprintable() or character == "\n" for text in texts for character in text)
 
 
-@pytest.mark.parametrize("name", ["café", "日本", "می\u200cخواهم", "👩\u200d🔬", "a\u00a0b", "e\u0301"])
+@pytest.mark.parametrize("name", ["café", "日本", "क्\u200dष", "👩\u200d🔬", "a\u00a0b", "e\u0301"])
 def test_words_of_all_languages_are_shown_as_they_are(capsys, name):
     say(name)
     assert capsys.readouterr().out == f"{name}\n"
