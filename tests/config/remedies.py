@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 KEY = r"[a-z_0-9]+(?:[./][a-z_0-9]+)*"
 WORD = rf"""(?:\+\+)?{KEY}=(?:"'[^"]*'"|\[[^\]]*\]|\{{[^}}]*\}}|[^\s,;?)]+)|'{KEY}=\S+|~{KEY}|-m\b"""
-VERB = r"(?:\b(?:add|use|set|choose|write|give|with|twice:)|example|such as|(?:steps|them|is|one),|;|, or)"
+VERB = r"(?:\b(?:add|use|set|choose|write|give|twice:)|example|such as|stay as they are with|(?:steps|them|is|one),|;|, or)"
 SAID = re.compile(rf"{VERB} ((?:{WORD})(?: (?:{WORD}))*)(?! gives)")
 NAMES = re.compile(
     r"did you mean (?P<meant>[^?]+)\?|choose from (?P<choices>[^;\n]+?)(?:, or [^;]*)?(?:;|$)"
@@ -57,6 +57,9 @@ def remedied(command: Sequence[str], message: str) -> list[list[str]]:
     changed += [_without(command, key) for key in _left_out(message, wrong)]
     if "set one of them to 0" in message:
         changed += [_with_words(command, [f"{key}=0"]) for key in re.findall(rf"({KEY})=", message)[:2]]
+    changed += [
+        _with_words(command, [f"{key}=other"]) for key in ("run.name", "run.dir") if f"another {key}" in message
+    ]
     if "write it without quotes" in message:
         changed.append([each.replace("'", "") for each in command])
     return [each for each in changed if each != list(command)]

@@ -137,7 +137,7 @@ def test_the_processes_of_a_killed_sweep_end(sweep, tmp_path):
     command.communicate()
     _, left = psutil.wait_procs(processes, timeout=30)
     assert all(process.status() == psutil.STATUS_ZOMBIE for process in left), "the system's to collect"
-    assert len(list(tmp_path.glob("runs/*/checkpoints/last/*"))) == 2, "each job has saved its state"
+    assert len(list(tmp_path.glob("runs/*/checkpoints/step-*"))) >= 2, "each job has saved its state"
 
 
 @pytest.mark.slow
