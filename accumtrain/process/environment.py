@@ -83,8 +83,10 @@ def kernel_settings() -> dict[str, str]:
 
 
 def crashes_when_refused(device: DeviceConfig) -> bool:
-    """Whether a run on `device` may crash, instead of raising an error, when it exceeds its memory limit."""
-    limited = device.memory_limit_mb is not None or CPU_LIMIT in os.environ
+    """Whether a run on `device` may crash, instead of raising an error, when it exceeds its limit."""
+    from accumtrain.process.free_memory import fewer_addresses_than_memory  # with psutil, which --help has no use for
+
+    limited = device.memory_limit_mb is not None or CPU_LIMIT in os.environ or fewer_addresses_than_memory()
     return limited and device.may_compute_on_cpu and os.environ.get(ONEDNN) != "0"
 
 

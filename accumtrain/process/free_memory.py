@@ -22,6 +22,12 @@ def free_bytes() -> int:
     return free + psutil.Process().memory_info().rss
 
 
+def fewer_addresses_than_memory() -> bool:
+    """Whether a limit of addresses ends a run before memory does."""
+    addresses = address_space_bytes()
+    return addresses is not None and addresses < psutil.virtual_memory().available
+
+
 def address_space_bytes() -> int | None:
     """Bytes of addresses that this process may still take; None without a limit (`ulimit -v`)."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)

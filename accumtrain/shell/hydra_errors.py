@@ -114,6 +114,8 @@ def _unreadable(override: str) -> str:
     key, equals, value = override.partition("=")
     if not equals:
         return f"{override}: must be key=value{_meant(override)}"
+    if not re.fullmatch(r"[\w./@+~]+", key):
+        return _unknown_key(key)
     as_text = quoted(value).replace("${", "\\${")
     simple = as_text == f"'{value}'" and not set(value) & set('"`$!')
     argument = f'{key}="{as_text}"' if simple else shlex.quote(f"{key}={as_text}")

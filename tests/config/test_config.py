@@ -176,6 +176,7 @@ MISTAKES = [
     ("recip=strong", "recip: no such key; did you mean recipe?"),
     ("acum=auto", "acum: no such key; did you mean accum?"),
     ("lr=0.1", "lr: no such key; did you mean optim.lr?"),
+    ("b@tch_size!=3", "b@tch_size!: no such key; did you mean batch_size?"),
     ("zzzz=0.1", "zzzz: no such key; accumtrain --cfg job lists all keys"),
     ("+train.step=3", "train.step: no such key in train; did you mean steps?"),
     ("optim=adam optim.lr=null", "only adafactor has a rate of its own"),
