@@ -1,9 +1,13 @@
-"""Output on the terminal: banner, messages, tables, words for numbers. Plain lines if stdout is not a terminal."""
+"""Output on the terminal: banner, messages, tables, words for numbers. Plain lines if stdout is not a terminal.
+
+Names of classes, files and runs come from others, and a terminal obeys what it is sent. So every text passes `visible`.
+"""
 
 from __future__ import annotations
 
 import re
 import textwrap
+import unicodedata
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from functools import partial
@@ -21,6 +25,9 @@ BEFORE_A_WORD = re.compile(r"(?<=[-/])(?=[A-Za-z_])")
 NO_BREAK = "\N{NO-BREAK SPACE}"
 BESIDE, NARROW = 3, 2  # characters of a column beside its text, and of one of a table that is too wide
 BEFORE_A_UNIT = re.compile(r"(?<=\d) (?=(?:bytes|KB|MB|GB|TB|s|x)\b)")  # of a number
+# categories of Unicode: controls such as ESC and line breaks, formats such as changes of direction, surrogates
+UNSEEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+JOINERS = "\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}"  # formats that words of some languages need
 
 _silent: ContextVar[bool] = ContextVar("silent", default=False)
 
@@ -39,9 +46,25 @@ def _err() -> Console:
     return Console(stderr=True, highlight=False)
 
 
+def visible(text: str) -> str:
+    r"""A line as it may be shown: what a terminal would obey instead of showing stands as an escape, such as \x1b."""
+    if text.isprintable():
+        return text
+    return "".join(
+        each.encode("unicode_escape").decode() if unicodedata.category(each) in UNSEEN and each not in JOINERS else each
+        for each in text
+    )
+
+
+def visible_lines(text: str) -> str:
+    """Text of several lines as it may be shown."""
+    return "\n".join(map(visible, text.split("\n")))
+
+
 def banner(title: str, rows: Sequence[tuple[str, str]]) -> None:
     """Prints a framed list of (name, value) pairs."""
-    console = stdout()
+    console, title = stdout(), visible(title)
+    rows = [(visible(name), visible(value)) for name, value in rows]
     if not console.is_terminal:
         width = max((len(name) for name, _ in rows), default=0)
         lines = [title, *(f"  {name:<{width}}  {value}" for name, value in rows)]
@@ -70,7 +93,7 @@ def show_line(console: Console, text: str, *marks: tuple[str, str]) -> None:
     Args:
         marks: texts that come first, each with its style.
     """
-    before = "".join(mark for mark, _ in marks)
+    text, before = visible(text), "".join(mark for mark, _ in marks)
     if console.is_terminal:
         text = _in_lines(before + text, max(1, console.width))[len(before) :]
     console.print(Text.assemble(*marks, text), soft_wrap=True)
@@ -87,7 +110,7 @@ def _in_lines(text: str, width: int, break_word: Callable[[str, int], str] = lam
 def say_at_once(text: str) -> None:
     """Prints a line about what takes a while, if stdout is a terminal."""
     if (console := stdout()).is_terminal:
-        console.print(Text(text, style="dim"))
+        console.print(Text(visible(text), style="dim"))
 
 
 def warn(text: str) -> None:
@@ -106,7 +129,8 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> 
     On a terminal too narrow for it the columns stand closer. Where this is not enough they stand in several tables one
     below the other, whose rows are numbered, so that no word is cut. A name longer than a line takes several.
     """
-    console = stdout()
+    console, title = stdout(), visible(title)
+    columns, rows = [visible(name) for name in columns], [[visible(cell) for cell in row] for row in rows]
     numeric = [all(_is_number(row[place]) for row in rows) for place in range(len(columns))]
     if not console.is_terminal:
         console.print(Text(_plain_table(title, columns, rows, numeric)), soft_wrap=True)

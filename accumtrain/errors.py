@@ -6,7 +6,10 @@ other exception is a bug and exits with 1.
 
 from __future__ import annotations
 
+import re
 from typing import Any
+
+NODES = re.compile(r"\{\{\w*node .*?\}\}|\[\[.*?\]\]|\[Op:\w+\].*")  # TensorFlow's marks of where an error was
 
 
 class AccumtrainError(Exception):
@@ -69,3 +72,9 @@ class Preempted(AccumtrainError):
     """A signal stopped the run; its state is saved and the same command continues it."""
 
     exit_code = 75
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what a library's error says, without TensorFlow's marks; its type if it says nothing."""
+    lines = (line.strip() for line in NODES.sub("", str(error)).splitlines())
+    return next(filter(None, lines), type(error).__name__)

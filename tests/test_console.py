@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from accumtrain.console import banner, fail, format_bytes, format_count, format_seconds, say, table, warn
+from accumtrain.console import banner, fail, format_bytes, format_count, format_seconds, say, say_at_once, table, warn
 
 
 def test_messages_go_where_they_belong(capsys):
@@ -71,6 +71,48 @@ NAMES = [
 def plain(text: str) -> str:
     """Text without colours."""
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+# a character that a terminal obeys or that changes how others are read, and how it is shown
+OBEYED = [
+    *((chr(code), f"\\x{code:02x}") for code in (0, 7, 8, 11, 12, 27, 31, 127, 0x80, 0x85, 0x9B, 0x9D, 0xAD)),
+    ("\t", "\\t"),
+    ("\n", "\\n"),
+    ("\r", "\\r"),
+    *(
+        (chr(code), f"\\u{code:04x}")
+        for code in (0x61C, 0x200B, 0x200E, 0x200F, 0x2028, 0x2029, *range(0x202A, 0x202F))
+    ),
+    *((chr(code), f"\\u{code:04x}") for code in (0x2060, *range(0x2066, 0x206A), 0xFEFF, 0xFFF9, 0xDCE9)),
+    ("\U000e0041", "\\U000e0041"),
+    ("\x1b[2J\x1b[31m", "\\x1b[2J\\x1b[31m"),
+    ("\x1b]0;title\a", "\\x1b]0;title\\x07"),
+    ("\x1b]8;;http://a\x1b\\", "\\x1b]8;;http://a\\x1b\\"),
+    ("\x1bP+q\x1b\\", "\\x1bP+q\\x1b\\"),
+]
+
+
+@pytest.mark.parametrize("screen", ["pipe", "terminal"])
+@pytest.mark.parametrize(("obeyed", "shown"), OBEYED)
+def test_no_name_reaches_a_terminal_unescaped(capsys, monkeypatch, obeyed, shown, screen):
+    if screen == "terminal":
+        for name, value in (("FORCE_COLOR", "1"), ("TERM", "xterm"), ("COLUMNS", "80")):
+            monkeypatch.setenv(name, value)
+    name = f"a{obeyed}b"
+    banner(name, [(name, name)])
+    table(name, [name, "c"], [[name, "1"]])
+    for write in (say, say_at_once, warn, fail):
+        write(name)
+    written = capsys.readouterr()
+    texts = plain(written.out), written.err if screen == "pipe" else plain(written.err)
+    assert [text.count(f"a{shown}b") for text in texts] == [6 + 1 + (screen == "terminal"), 2]
+    assert all(character.isprintable() or character == "\n" for text in texts for character in text)
+
+
+@pytest.mark.parametrize("name", ["café", "日本", "क्\u200dष", "👩\u200d🔬", "a\u00a0b", "e\u0301"])
+def test_words_of_all_languages_are_shown_as_they_are(capsys, name):
+    say(name)
+    assert capsys.readouterr().out == f"{name}\n"
 
 
 @pytest.mark.parametrize("columns", [0, 1, 2, 7, 15, 24])

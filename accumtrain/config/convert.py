@@ -160,8 +160,8 @@ def _remedy(options: tuple[Any, ...], value: Any, key: str, rules: Sequence[Cons
     match value:
         case str() if {int, float} & set(options) and value.replace(".", "", 1).isdigit():
             return "; write it without quotes"
-        case int() | float() if str in options and not isinstance(value, bool):
-            return f"; quote it twice: {key}=\"'{value}'\""
+        case int() | float() if {str} == set(options) - {type(None)} and not isinstance(value, bool):
+            return "; where it is written put it in quotes"
         case _ if typing.get_origin(options[0]) is list:
             return f"; write {key}=[{show(value)}]"
     return ""

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from omegaconf.resolvers import oc
 
-from accumtrain.errors import ConfigError
+from accumtrain.errors import ConfigError, first_line
 
 READS_ENVIRONMENT = "oc.env"  # OmegaConf's only resolver that does
 
@@ -43,7 +43,9 @@ def resolved(mapping: Mapping[str, Any]) -> Mapping[str, Any]:
         tree = OmegaConf.create(dict(mapping))
         return {str(key): _value(value, tree, key, str(key)) for key, value in mapping.items()}
     except OmegaConfBaseException as error:
-        raise ConfigError(str(error).partition("\n")[0]) from error
+        raise ConfigError(
+            f"{first_line(error)}; accumtrain --cfg job lists all keys, and \\${{ is a text that is no interpolation"
+        ) from error
 
 
 def expressions(value: Any) -> Any:

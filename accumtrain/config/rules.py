@@ -110,7 +110,10 @@ def _check_workers(config: Config) -> None:
     shared = [job.name for job in JOBS if job.shared_by_workers]
     kind = config.device.kind
     if config.job not in shared:
-        raise ConfigError(f"device={kind}: job={config.job} runs in one process; {' and '.join(shared)} do not")
+        raise ConfigError(
+            f"device={kind}: job={config.job} runs in one process; {' and '.join(shared)} do not; leave device={kind} "
+            "out"
+        )
     if config.run.on_nonfinite == "rollback":
         raise ConfigError(
             f"run.on_nonfinite=rollback: works in one process, not with device={kind}; choose skip or stop"

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import tensorflow as tf
 
+from accumtrain.errors import first_line
+
 
 def is_remote(path: str) -> bool:
     return "://" in path
@@ -20,7 +22,7 @@ def size_and_time(path: str) -> tuple[int, int]:
         try:
             remote = tf.io.gfile.stat(path)
         except tf.errors.OpError as error:
-            raise OSError(0, error.message) from error
+            raise OSError(0, first_line(error)) from error
         return remote.length, remote.mtime_nsec
     local = Path(path).stat()
     if not stat.S_ISREG(local.st_mode):
@@ -45,7 +47,7 @@ class ByteRanges:
                 self._remote.seek(start)
                 return self._remote.read(length)
         except tf.errors.OpError as error:
-            raise OSError(0, error.message) from error
+            raise OSError(0, first_line(error)) from error
 
     def close(self) -> None:
         if self._remote is not None:

@@ -7,10 +7,16 @@ from functools import cache
 
 import tensorflow as tf
 
+from accumtrain.console import format_bytes
 from accumtrain.devices.found import Devices, make_devices
 from accumtrain.devices.once import set_once
+from accumtrain.errors import OutOfMemoryError
 from accumtrain.kinds.devices import DeviceConfig
 from accumtrain.process.environment import CPU_LIMIT
+from accumtrain.process.free_memory import address_space_bytes
+
+SMALLEST_PIECE = 28  # megabytes that are worth to be asked for at once
+THREADS, THREADS_OF_A_CORE = 512, 256  # megabytes of addresses: libraries; stacks and heaps of a core's threads
 
 
 def resolve_cpu(config: DeviceConfig) -> Devices:
@@ -37,23 +43,39 @@ def split_cpu(count: int) -> None:
         set_once(tf.config.set_logical_device_configuration, cpu, [tf.config.LogicalDeviceConfiguration()] * count)
 
 
-def first_piece_mb() -> int:
-    """Megabytes of the tensor that `take_memory_in_one_piece` asks for and gives back."""
-    # the allocator rounds up, to a power of two or to its limit
-    return min(int(os.environ.get(CPU_LIMIT, 1024)), 1024) * 9 // 10
-
-
 @cache
-def take_memory_in_one_piece() -> None:
+def take_memory_in_one_piece() -> int:
     """Makes the CPU's allocator ask the system for its first gigabyte at once. Initialises TensorFlow's devices.
 
     Otherwise it grows by pieces of 2, 4, 8, ... MB, and free memory on both sides of a border can't be joined for a
     large tensor: RevNet-104's peak was up to a tenth higher (docs/allocator.md). The allocator's tables take 3 % of the
-    gigabyte; the rest takes physical memory only when it is used.
+    gigabyte; the rest takes physical memory only when it is used. Of addresses that are limited (`ulimit -v`) it gets
+    half of what threads leave.
+
+    Returns:
+        Megabytes of the tensor for which the allocator was asked, and which it got back.
+
+    Raises:
+        OutOfMemoryError: the addresses are not enough for the threads of TensorFlow.
     """
-    megabytes = first_piece_mb()
-    if megabytes < 32:
-        return  # the limit is too small for that
     with tf.device("/cpu:0"):
-        tf.raw_ops.Empty(shape=[megabytes, 2**20], dtype=tf.uint8, init=False)
+        tf.constant(0)  # the devices and their threads are there from now on
+        most = min(1024, int(os.environ.get(CPU_LIMIT, 1024)), _addresses_mb() // 2)
+        megabytes = most * 9 // 10  # the allocator rounds up, to a power of two or to its limit
+        if megabytes >= SMALLEST_PIECE:
+            tf.raw_ops.Empty(shape=[megabytes, 2**20], dtype=tf.uint8, init=False)
     tf.config.experimental.reset_memory_stats("CPU:0")
+    return megabytes
+
+
+def _addresses_mb() -> int:
+    """Megabytes of addresses for tensors; a terabyte without a limit."""
+    left, threads = address_space_bytes(), THREADS + THREADS_OF_A_CORE * (os.cpu_count() or 1)
+    if left is None:
+        return 2**20
+    if left < threads * 2**20:
+        raise OutOfMemoryError(
+            f"ulimit -v leaves {format_bytes(left)} of addresses, and the threads of a run take {threads} MB beside "
+            "its tensors; give more, for example `ulimit -v unlimited`, and limit the tensors by device.memory_limit_mb"
+        )
+    return left // 2**20 - threads

@@ -23,7 +23,7 @@ from accumtrain.devices.found import Devices, make_devices
 from accumtrain.devices.gpu import gpu_name, set_up_gpus
 from accumtrain.devices.rendezvous import meet
 from accumtrain.devices.worker_watch import WorkerWatch
-from accumtrain.errors import ConfigError
+from accumtrain.errors import ConfigError, first_line
 from accumtrain.kinds.devices import DeviceConfig
 from accumtrain.process.environment import held_back_stderr
 
@@ -90,7 +90,7 @@ class MultiWorkerStrategy(tf.distribute.MultiWorkerMirroredStrategy):
                 faulthandler.dump_traceback_later(JOINING, exit=True, file=stderr)
                 extended = _Extended(self, resolver, options, devices, kind)
         except (tf.errors.OpError, RuntimeError, ValueError) as error:
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            reason = first_line(error)
             raise ConfigError(
                 f"device=multiworker: worker {cluster.index} could not join the others: {reason}"
             ) from error

@@ -24,7 +24,7 @@ from accumtrain.engine.ema import MovingAverage
 from accumtrain.engine.graph_cache import GraphCache
 from accumtrain.engine.graph_optimizer import NO_GRAPH_OPTIMIZER, CompiledFunction
 from accumtrain.engine.window import Window
-from accumtrain.errors import CheckpointError
+from accumtrain.errors import CheckpointError, first_line
 from accumtrain.runs.checkpoint_store import CheckpointStore, DamagedError, Saved, best_first, newest_first
 from accumtrain.runs.folder import BEST
 
@@ -216,7 +216,7 @@ class Checkpoints:
             store.write(step, self._write_files, self._read_back, facts)
         except (tf.errors.OpError, DamagedError, CheckpointError) as error:
             full = "No space left on device" in str(error)
-            reason = "no space left on the device" if full else str(error).strip().splitlines()[0]
+            reason = "no space left on the device" if full else first_line(error)
             last = next(iter(self._last.newest_first()), None)
             raise CheckpointError(
                 f"could not save update {step} in {store.directory}: {reason}; mend that and run the same command "

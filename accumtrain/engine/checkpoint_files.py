@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import tensorflow as tf
 
 from accumtrain.console import warn
-from accumtrain.errors import CheckpointError
+from accumtrain.errors import CheckpointError, first_line
 from accumtrain.runs.checkpoint_store import ChangedError, DamagedError, Saved
 
 # what TensorFlow raises for the checkpoint of another model
@@ -94,7 +94,7 @@ def load_into(checkpoint: tf.train.Checkpoint, saved: Saved, *, frees_first: boo
     except OF_ANOTHER_MODEL as error:
         if not saved.exists:
             raise ChangedError(saved) from error
-        reason = str(error).strip().splitlines()[0]
+        reason = first_line(error)
         raise CheckpointError(
             f"checkpoint {saved.path} belongs to another model or optimizer: {reason}; give the command that the run "
             "was trained with, or choose another run.name"
@@ -102,7 +102,7 @@ def load_into(checkpoint: tf.train.Checkpoint, saved: Saved, *, frees_first: boo
     except tf.errors.ResourceExhaustedError:
         raise
     except tf.errors.OpError as error:
-        reason = str(error).strip().splitlines()[0]
+        reason = first_line(error)
         raise CheckpointError(f"checkpoint {saved.path} can't be read: {reason}; run the same command again") from error
 
 

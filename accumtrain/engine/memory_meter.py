@@ -13,6 +13,7 @@ import tensorflow as tf
 from accumtrain.console import format_bytes, warn
 from accumtrain.engine.window import Window
 from accumtrain.engine.workspace import workspace_at_peak
+from accumtrain.errors import first_line
 from accumtrain.process import environment
 
 CPU = "CPU:0"
@@ -68,7 +69,7 @@ class Meter:
         try:
             self._workspace = workspace_at_peak(work)
         except (tf.errors.OpError, OSError) as error:
-            warn(f"the workspace of kernels is not measured: {str(error).partition(chr(10))[0]}")
+            warn(f"the workspace of kernels is not measured: {first_line(error)}")
 
     def read(self) -> dict[str, int | None]:
         """Bytes of tensors at the peak and when static, over all devices, and the process's peak resident memory.

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
+from accumtrain.console import visible_lines
 from accumtrain.engine.predictor import probabilities
 from accumtrain.errors import VerificationError
 from accumtrain.exports.exported import Exported
@@ -39,7 +40,8 @@ def largest_difference(exported: Exported, path: Path) -> float:
         }
         done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            raise VerificationError(f"a clean process could not use what was written:\n{done.stderr[-2000:]}")
+            sys.stderr.write(visible_lines(done.stderr[-2000:]))
+            raise VerificationError("a clean process could not use what was written; the lines above are what it said")
         with np.load(outputs) as answers:
             if answers["class_names"].tolist() != exported.class_names:
                 raise VerificationError("the class names in what was written are not those of the run")

@@ -15,7 +15,7 @@ from accumtrain.backprop.model import Model
 from accumtrain.config.schema import Config
 from accumtrain.console import banner, format_bytes, say
 from accumtrain.data.image_files import preprocess_any_size
-from accumtrain.errors import CheckpointError, ConfigError, VerificationError
+from accumtrain.errors import CheckpointError, ConfigError, VerificationError, first_line
 from accumtrain.exports.exported import Exported
 from accumtrain.exports.round_trip import largest_difference
 from accumtrain.jobs.trained import trained_images, trained_model
@@ -126,7 +126,7 @@ def _replacing_export(path: Path) -> Iterator[Path]:
             yield unfinished
     except tf.errors.OpError as error:
         full = "No space left on device" in error.message
-        reason = "no space left on the device" if full else error.message.splitlines()[0]
+        reason = "no space left on the device" if full else first_line(error)
         raise CheckpointError(f"{path} can't be written: {reason}; mend that and run the same command again") from error
 
 

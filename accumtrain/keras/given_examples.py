@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from accumtrain.data.as_given import GivenData, GivenSplit, given_data, hold_out
 from accumtrain.data.source import Split
-from accumtrain.errors import DataError
+from accumtrain.errors import DataError, first_line
 
 CHUNK = 1024  # examples read at a time
 TEXT = "SU"  # kinds of numpy.dtype
@@ -124,7 +124,9 @@ def _read_all(model: keras.Model, dataset: tf.data.Dataset, notes: list[str]) ->
     try:
         chunks = list(dataset.batch(CHUNK).as_numpy_iterator())
     except tf.errors.OpError as error:
-        raise DataError(f"the tf.data.Dataset can't be read, with examples of one shape: {error.message}") from error
+        raise DataError(
+            f"the tf.data.Dataset can't be read, with examples of one shape: {first_line(error)}"
+        ) from error
     if not chunks:
         raise DataError("the tf.data.Dataset is empty: give at least two examples")
     arrays = tf.nest.map_structure(lambda *parts: np.concatenate(parts), *chunks)

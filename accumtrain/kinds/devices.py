@@ -80,8 +80,8 @@ class DeviceConfig(Choice):
         if self.tensor_float_32 and (not self.may_compute_on_gpu or self.virtual is not None):
             where = self.kind if self.virtual is None else f"{self.kind} device.virtual={self.virtual}"
             raise ConfigError(
-                f"device.tensor_float_32=true: rounds products of GPUs, not of device={where}; "
-                "add device=gpu or leave it out"
+                f"device.tensor_float_32=true: rounds products of GPUs, not of device={where}; leave it out, or "
+                "compute on one, device=gpu"
             )
 
     @property

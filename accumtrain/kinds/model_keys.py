@@ -102,8 +102,8 @@ class ModelConfig(Choice):
         """Raises ConfigError if model.memory decides what `key`, which was set to `value`, says."""
         if isinstance(self.memory, int):
             raise ConfigError(
-                f"{key}={value} and model.memory={self.memory}: the number of MB decides how much is kept; leave one "
-                "of the two out"
+                f"{key}={value} and model.memory={self.memory}: the number of MB decides how much is kept; leave {key} "
+                f"out, or use model.memory={self.policies[-1]}"
             )
         if self.memory == STORE:
             raise ConfigError(

@@ -73,8 +73,8 @@ class OptimConfig(Choice):
                 )
             if isinstance(factor, bool) or not isinstance(factor, int | float) or not factor > 0:
                 raise ConfigError(
-                    f"optim.rates.{pattern}={show(factor)}: must be a factor above 0; model.freeze=[{pattern}] keeps "
-                    "weights as they are"
+                    f"optim.rates.{pattern}={show(factor)}: must be a factor above 0; weights stay as they are with "
+                    f"model.freeze=[{pattern}] in its place"
                 )
             check_size(f"optim.rates.{pattern}", factor)
         if self.lr is None and not self.has_own_rate:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from accumtrain.kinds.groups import GROUPS, OWN_CODE
 from accumtrain.kinds.jobs import JOBS, Job
 from accumtrain.kinds.losses import LOSSES, LossConfig, LossKind
 from accumtrain.kinds.model_keys import ModelConfig
@@ -89,6 +90,13 @@ def register_job(name: str, run: Code, file: str | None = None, **row: Any) -> N
         ValueError: the name is taken, or has another form: a letter or _, then letters, digits, - and _.
     """
     JOBS.add(Job(name, run, file or f"{name}.json", **row))
+
+
+def added_modules() -> set[str]:
+    """The modules of all code that was registered."""
+    codes = [*(row.build for table in GROUPS.values() for row in table), *(job.run for job in JOBS)]
+    modules = {code.partition(":")[0] if isinstance(code, str) else code.__module__ for code in codes}
+    return {name for name in modules if not name.startswith(OWN_CODE)}
 
 
 def _register(table: Table[Any], name: str, build: Code, config: type[Keys]) -> type[Keys]:

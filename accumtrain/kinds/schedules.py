@@ -27,7 +27,7 @@ class ScheduleConfig(Choice):
     def check(self) -> None:
         if self.rises and self.warmup:
             raise ConfigError(
-                f"schedule.warmup={self.warmup}: schedule={self.kind} has a rise of its own; leave the warm-up out"
+                f"schedule.warmup={self.warmup}: schedule={self.kind} has a rise of its own; leave schedule.warmup out"
             )
 
     def unreached(self, total: int) -> list[str]:

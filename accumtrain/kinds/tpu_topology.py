@@ -22,7 +22,8 @@ def check_topology(topology: str) -> None:
         )
     generation = match["generation"]
     if generation not in HBM:
-        raise ConfigError(f"device.tpu_topology={topology}: no such generation; {suggest(generation, HBM)}")
+        known = [topology.replace(generation, each, 1) for each in HBM]
+        raise ConfigError(f"device.tpu_topology={topology}: no such generation; {suggest(topology, known)}")
 
 
 def hbm_bytes(topology: str) -> int:

@@ -168,8 +168,8 @@ def check_size(key: str, number: int | float) -> None:
             raise ConfigError(f"{key}={show(number)}: must be a number of at most 64 bits, so below 2**63")
     elif number and not SMALLEST <= abs(number) <= LARGEST:
         raise ConfigError(
-            f"{key}={show(number)}: must be 0, or between {SMALLEST:.3g} and {LARGEST:.3g} apart from its sign: "
-            "float32 makes 0 or infinity of other numbers"
+            f"{key}={show(number)}: must be between {SMALLEST:.3g} and {LARGEST:.3g} apart from its sign, unless it is "
+            "0: float32 makes 0 or infinity of other numbers"
         )
 
 

@@ -13,7 +13,7 @@ import keras
 import numpy as np
 from keras.src.utils.naming import to_snake_case
 
-from accumtrain.errors import CheckpointError
+from accumtrain.errors import CheckpointError, first_line
 
 WEIGHTS = "model.weights.h5"  # in a .keras file
 SEED = "seed_generator"  # part of the key of what is no weight
@@ -34,7 +34,7 @@ def read_keras_file(file: Path, model: keras.Model) -> dict[str, np.ndarray]:
                 arrays = dict(_arrays(whole))
                 keys = _legacy_keys(whole, model) if "layer_names" in whole.attrs else _keys(model)
     except (OSError, KeyError, ValueError, RuntimeError, zipfile.BadZipFile) as error:
-        reason = str(error).strip().splitlines()[0]
+        reason = first_line(error)
         raise CheckpointError(
             f"model.weights={file} can't be read as a file of Keras weights: {reason}; give a .keras, .weights.h5 or "
             ".h5 file, or a run"

@@ -14,7 +14,7 @@ from typing import Any
 from accumtrain.config.convert import from_mapping, to_mapping
 from accumtrain.config.schema import Config
 from accumtrain.console import say
-from accumtrain.errors import OutOfMemoryError
+from accumtrain.errors import OutOfMemoryError, first_line
 from accumtrain.kinds.groups import carried_by, offer_in_child
 from accumtrain.planning import plan_cache
 from accumtrain.planning.probe import OF_MEMORY, STOPPED
@@ -169,7 +169,7 @@ def answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     import tensorflow as tf
 
     from accumtrain.data.open_data import open_data
-    from accumtrain.devices.cpu import first_piece_mb
+    from accumtrain.devices.cpu import take_memory_in_one_piece
     from accumtrain.devices.resolve import resolve
     from accumtrain.engine.memory_meter import Meter
     from accumtrain.engine.rehearsal import rehearse
@@ -190,13 +190,13 @@ def answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     except tf.errors.ResourceExhaustedError as error:
         raise OutOfMemoryError(str(error)) from error
     except (ValueError, TypeError, tf.errors.OpError, NotRepeatableError) as error:
-        return {"refused": f"the rehearsal failed: {str(error).strip().partition(chr(10))[0]}"}
+        return {"refused": f"the rehearsal failed: {first_line(error)}"}
     doing.write_text("playing the allocations of each micro-batch", encoding="utf-8")
     memory = meter.read()
     resident, tensors = memory["rss_peak_bytes"], memory["tensor_peak_bytes"]
     assert resident is not None
     assert tensors is not None
-    replay = Replay(recording, first_piece_mb() * 2**20)
+    replay = Replay(recording, take_memory_in_one_piece() * 2**20)
     points = [
         ForeseenPoint(size, replay.peak_bytes(size), [asdict(moment) for moment in replay.moments(size)])
         for size in request["sizes"]

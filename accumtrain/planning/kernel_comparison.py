@@ -22,7 +22,7 @@ from accumtrain.config.arithmetic import micro_batch_size
 from accumtrain.config.convert import from_mapping, to_mapping
 from accumtrain.config.schema import Config, DebugConfig
 from accumtrain.console import say
-from accumtrain.errors import CheckpointError, OutOfMemoryError
+from accumtrain.errors import CheckpointError, OutOfMemoryError, first_line
 from accumtrain.kinds.groups import are_own_rows, carried_by, offer_in_child
 from accumtrain.kinds.model_keys import STORE
 from accumtrain.planning.probe import SHARE, measure_in_child
@@ -144,7 +144,7 @@ def measure(config: Config, kinds: KernelKinds) -> dict[str, float] | None:
             try:
                 measured = measure_in_child(request, folder, {kinds.variable: value})
             except RuntimeError as error:  # it crashed, or there is a bug: the run itself will say so
-                measured = {FAILED: str(error).partition("\n")[0].rstrip(":")}
+                measured = {FAILED: first_line(error).rstrip(":")}
         if measured is None:
             say(f"timing {name} kernels takes more memory than is free")
             return None
@@ -189,4 +189,4 @@ def answer(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         except tf.errors.ResourceExhaustedError as error:
             raise OutOfMemoryError(str(error)) from error
         except tf.errors.OpError as error:
-            return {FAILED: error.message.partition("\n")[0]}
+            return {FAILED: first_line(error)}

@@ -9,6 +9,7 @@ import gc
 import importlib
 import logging
 import os
+import resource
 import sys
 import time
 import warnings
@@ -17,7 +18,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import BinaryIO
 
-from accumtrain.errors import ConfigError
+from accumtrain.console import format_bytes
+from accumtrain.errors import ConfigError, OutOfMemoryError
 from accumtrain.kinds.devices import DEVICES, DeviceConfig
 from accumtrain.kinds.table import load
 from accumtrain.kinds.values import show
@@ -81,8 +83,10 @@ def kernel_settings() -> dict[str, str]:
 
 
 def crashes_when_refused(device: DeviceConfig) -> bool:
-    """Whether a run on `device` may crash, instead of raising an error, when it exceeds its memory limit."""
-    limited = device.memory_limit_mb is not None or CPU_LIMIT in os.environ
+    """Whether a run on `device` may crash, instead of raising an error, when it exceeds its limit."""
+    from accumtrain.process.free_memory import fewer_addresses_than_memory  # with psutil, which --help has no use for
+
+    limited = device.memory_limit_mb is not None or CPU_LIMIT in os.environ or fewer_addresses_than_memory()
     return limited and device.may_compute_on_cpu and os.environ.get(ONEDNN) != "0"
 
 
@@ -174,9 +178,24 @@ def _import_tensorflow() -> None:
     if "tensorflow" in sys.modules:
         return
     started = time.perf_counter()
-    with _without_keras(), _kept_for_good():
+    with _without_keras(), _kept_for_good(), _enough_addresses():
         importlib.import_module("tensorflow")
     _import_seconds.set(time.perf_counter() - started)
+
+
+@contextmanager
+def _enough_addresses() -> Iterator[None]:
+    """Within this context a library that can't be loaded under a limit of addresses is an OutOfMemoryError."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    try:
+        yield
+    except (ImportError, MemoryError, OSError) as error:
+        if limit == resource.RLIM_INFINITY:
+            raise
+        raise OutOfMemoryError(
+            f"TensorFlow can't be loaded with the {format_bytes(limit)} of addresses that ulimit -v leaves: "
+            f"{error}; give more, for example `ulimit -v unlimited`"
+        ) from error
 
 
 @contextmanager

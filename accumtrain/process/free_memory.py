@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,8 +16,22 @@ V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 
 def free_bytes() -> int:
     """Bytes for a run in place of this process: the free memory, and what this process would release."""
-    free = min([psutil.virtual_memory().available, *cgroup_bytes(CGROUPS, OWN_CGROUPS)])
+    limits = [psutil.virtual_memory().available, *cgroup_bytes(CGROUPS, OWN_CGROUPS)]
+    addresses = address_space_bytes()
+    free = min(limits if addresses is None else [*limits, addresses])
     return free + psutil.Process().memory_info().rss
+
+
+def fewer_addresses_than_memory() -> bool:
+    """Whether a limit of addresses ends a run before memory does."""
+    addresses = address_space_bytes()
+    return addresses is not None and addresses < psutil.virtual_memory().available
+
+
+def address_space_bytes() -> int | None:
+    """Bytes of addresses that this process may still take; None without a limit (`ulimit -v`)."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return None if limit == resource.RLIM_INFINITY else max(0, limit - psutil.Process().memory_info().vms)
 
 
 def cgroup_bytes(mounted: Path, own: Path) -> Iterator[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from contextlib import suppress
 from contextvars import ContextVar
 from types import FrameType
@@ -13,6 +14,7 @@ from accumtrain.errors import Preempted
 
 # Ctrl-C, a scheduler, a terminal that closes, SLURM's --signal=USR1@60, Ctrl-\
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGQUIT)
+TOGETHER = 0.05  # seconds in which several signals are one wish, as of a scheduler that sends SIGINT and SIGTERM
 NOTICE = b"\nstopping: what is done is being saved (once more to stop at once)\n"
 
 
@@ -65,7 +67,7 @@ class StopSignals:
     """Context of a job. The first signal raises Stopped, or only sets `received` within an `Interrupt`.
 
     A second signal ends the process, but for SIGHUP, which a closing terminal sends twice: it is ignored then. Signals
-    that were ignored before stay ignored, as SIGHUP is under nohup.
+    that come together count as one. Those that were ignored before stay ignored, as SIGHUP is under nohup.
     """
 
     def __init__(self) -> None:
@@ -85,7 +87,11 @@ class StopSignals:
         _signals_of_job.reset(self._outer)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
+        if self.received is not None:  # by a signal that came together with this one
+            return
         self.received = signal.Signals(number)
+        time.sleep(TOGETHER)
+        signal.raise_signal(number)  # for Python to handle now whatever has come with it
         for each in self._previous:
             signal.signal(each, signal.SIG_IGN if each == signal.SIGHUP else signal.SIG_DFL)
         if self.interrupts == 0:

@@ -11,6 +11,7 @@ from collections import deque
 from pathlib import Path
 from typing import TextIO
 
+from accumtrain.console import visible
 from accumtrain.errors import Preempted
 from accumtrain.process.end import end_now
 
@@ -80,7 +81,7 @@ class Watchdog:
             with file.open("x", encoding="utf-8") as target:
                 self._write(target, what)
         except OSError as error:  # the disk may be what hangs
-            sys.stderr.write(f"{file} can't be written: {error.strerror}\n")
+            sys.stderr.write(f"{visible(str(file))} can't be written: {error.strerror}\n")
             self._write(sys.stderr, what)
 
     def _write(self, target: TextIO, what: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from accumtrain.config.convert import flat, to_mapping
 from accumtrain.config.schema import Config
 from accumtrain.console import warn
-from accumtrain.errors import ConfigError
+from accumtrain.errors import ConfigError, first_line
 from accumtrain.kinds.table import load
 from accumtrain.kinds.trackers import NONE, TRACKERS
 from accumtrain.runs.files import read_json, write_json
@@ -54,7 +54,8 @@ class Service:
             call(*content)
         except Exception as error:  # of any kind, as it is not ours
             self._works = False
-            warn(f"log.tracker={self._name} gets no more records: {_first_line(error)}; metrics.jsonl has all of them")
+            said = first_line(error)[:200]
+            warn(f"log.tracker={self._name} gets no more records: {said}; metrics.jsonl has all of them")
 
 
 def open_service(config: Config, folder: Path) -> list[Tracker]:
@@ -70,8 +71,8 @@ def open_service(config: Config, folder: Path) -> list[Tracker]:
         tracker: Tracker = load(TRACKERS[name].open)(folder.name, folder, dict(flat(to_mapping(config))))
     except Exception as error:  # of any kind, as it is not ours
         raise ConfigError(
-            f"log.tracker={name}: {_first_line(error)}; docs/report.md shows how it is set up, log.tracker=none does "
-            "without"
+            f"log.tracker={name}: {first_line(error)[:200]}; docs/report.md shows how it is set up, log.tracker=none "
+            "does without"
         ) from error
     return [Service(name, tracker)]
 
@@ -99,7 +100,3 @@ def identifier(folder: Path, service: str, make: Callable[[], str]) -> str:
         known[service] = make()
         write_json(file, known)
     return str(known[service])
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)[:200]

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
+from accumtrain.console import visible_lines
 from accumtrain.jobs import dispatch
 from accumtrain.process import child
 from accumtrain.process.program import CHILD
@@ -51,7 +52,7 @@ def _run_command() -> int:
     options = read_options()
     offer_rows()
     if options.help:
-        print(help_on(options) if options.overrides else help_text(own_folders(options)))
+        print(visible_lines(help_on(options) if options.overrides else help_text(own_folders(options))))
         return 0
     if options.multirun or "hydra.mode=MULTIRUN" in options.overrides:
         return run_sweep(options)

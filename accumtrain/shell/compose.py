@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, replace
+from io import StringIO
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,6 +23,7 @@ from accumtrain.config.conf_dir import CONF_DIR
 from accumtrain.config.convert import from_mapping
 from accumtrain.config.interpolation import FromEnvironment, expressions, resolved
 from accumtrain.config.schema import Config
+from accumtrain.console import visible_lines
 from accumtrain.errors import ConfigError
 from accumtrain.kinds.jobs import JOBS
 from accumtrain.kinds.sources import DataConfig
@@ -42,7 +44,7 @@ def read_options() -> Namespace:
         ConfigError: an option would run code, or an override changes what Hydra itself does.
         SystemExit: there is no such option; argparse has said so.
     """
-    options = get_args_parser().parse_args()
+    options = get_args_parser().parse_intermixed_args()
     if options.experimental_rerun is not None:
         raise ConfigError(
             f"--experimental-rerun {options.experimental_rerun}: would load a pickle, which can run any code; "
@@ -117,10 +119,13 @@ def call_hydra(options: Namespace, task: Callable[[DictConfig], Any], *, multiru
 
 
 def _show(hydra: Hydra, options: Namespace) -> None:
+    shown = StringIO()
     try:
-        hydra.show_cfg(config_name(options), options.overrides, options.cfg, options.package, options.resolve)
+        with redirect_stdout(shown):
+            hydra.show_cfg(config_name(options), options.overrides, options.cfg, options.package, options.resolve)
     except SystemExit as ended:
         raise ConfigError(f"--package {options.package}: no such group; accumtrain --cfg job shows all") from ended
+    print(visible_lines(shown.getvalue()), end="")
 
 
 def own_folders(options: Namespace) -> list[Path]:

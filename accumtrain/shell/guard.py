@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+import sys
 import traceback
 from collections.abc import Callable
 from typing import TypeVar
 
-from accumtrain.console import fail, say
-from accumtrain.errors import AccumtrainError, CheckpointError, Preempted
+from accumtrain.console import fail, say, visible_lines
+from accumtrain.errors import AccumtrainError, CheckpointError, OutOfMemoryError, Preempted
+from accumtrain.kinds.groups import OWN_CODE
+from accumtrain.kinds.register import added_modules
 from accumtrain.shell.hydra_errors import USAGE_ERRORS, explain, explain_plugin
 
 INTERRUPTED = 130  # as a shell reports Ctrl-C: stopped before there was a state to save
+NO_THREAD = "can't start new thread"  # text of the RuntimeError that Python raises
+NO_MEMORY = "the system gives this process no more memory; raise `ulimit -v` and `ulimit -u`, or end other programs"
 SHOW_TRACEBACK = "ACCUMTRAIN_TRACEBACK"
 
 Result = TypeVar("Result")
@@ -31,16 +36,35 @@ def guard(action: Callable[[], Result]) -> tuple[int, Result | None]:
     except KeyboardInterrupt:
         fail("interrupted before there was anything to save")
         return INTERRUPTED, None
+    except MemoryError:
+        return _tell(OutOfMemoryError(NO_MEMORY)), None
     except Exception as error:
+        if str(error) == NO_THREAD:
+            return _tell(OutOfMemoryError(f"{error}: {NO_MEMORY}")), None
         if plugin := explain_plugin(error):
             return _tell(plugin), None
-        traceback.print_exc()
-        fail("this is a bug in accumtrain, not a mistake of yours; please report it with the lines above")
+        _print_traceback()
+        if module := _registered_module(error):
+            fail(f"this is a bug in {module}, which adds a choice to accumtrain; the lines above show where")
+        else:
+            fail("this is a bug in accumtrain, not a mistake of yours; please report it with the lines above")
         return 1, None
+
+
+def _registered_module(error: Exception) -> str | None:
+    """The module of a user's program or of an extension that has raised `error`; None if accumtrain has."""
+    added = added_modules()
+    modules = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    known = [name for name in modules if name in added or name.startswith(OWN_CODE)]
+    return known[-1] if known and known[-1] in added else None
 
 
 def _tell(error: AccumtrainError) -> int:
     if os.environ.get(SHOW_TRACEBACK) == "1":
-        traceback.print_exc()
+        _print_traceback()
     (say if isinstance(error, Preempted) else fail)(str(error))
     return error.exit_code
+
+
+def _print_traceback() -> None:
+    sys.stderr.write(visible_lines(traceback.format_exc()))

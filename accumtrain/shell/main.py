@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from accumtrain.process.interrupt import end_on_signals, ignore_signals
-from accumtrain.process.program import remember_program
+
+UTF8 = "utf-8"
 
 
 def main() -> None:
@@ -15,14 +17,25 @@ def main() -> None:
     program again, including everything before this call.
     """
     end_on_signals()
+    if sys.getfilesystemencoding() != UTF8:
+        _start_anew_in_utf8()
     caller = sys._getframe(1).f_globals
-    if caller.get("__name__") == "__main__":
-        remember_program(caller)
 
+    from accumtrain.process.program import remember_program
     from accumtrain.shell.cli import command
     from accumtrain.shell.streams import keep_streams
 
+    if caller.get("__name__") == "__main__":
+        remember_program(caller)
     keep_streams(quiet=True)
     code = command()
     ignore_signals()  # the job has ended: a signal must not change the exit code while Python shuts down
     sys.exit(code)
+
+
+def _start_anew_in_utf8() -> None:
+    """Python would take names of files in the encoding of the locale, such as ISO-8859-1, and TensorFlow in UTF-8."""
+    os.environ["PYTHONUTF8"] = "1"  # of children, too
+    if sys.stdout is not None:
+        os.environ.setdefault("PYTHONIOENCODING", sys.stdout.encoding)  # a terminal stays what it is
+    os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])

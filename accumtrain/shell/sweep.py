@@ -76,7 +76,8 @@ def _run_job(folder: Path, composed: DictConfig) -> float:
     in_process = hydra_config.runtime.choices["hydra/launcher"] == IN_PROCESS
     if not in_process and not sweep_folder.goes_on(folder):
         return 0.0
-    say(f"\nrun {number + 1} of the sweep: {' '.join(overrides)}")
+    say("")
+    say(f"run {number + 1} of the sweep: {' '.join(overrides)}")
     if in_process:
         outcome = _run_here(composed, overrides)
     else:

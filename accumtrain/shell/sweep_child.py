@@ -8,14 +8,17 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from multiprocessing import current_process
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from accumtrain.console import fail
+from accumtrain.errors import Preempted
 from accumtrain.jobs import dispatch
 from accumtrain.process import child
 from accumtrain.process.program import child_command
@@ -27,6 +30,7 @@ from accumtrain.shell.job_outcome import KILLED, JobOutcome, begun, signal_name
 TASK = "accumtrain.shell.sweep_child:do_job"
 CORES = "OMP_NUM_THREADS"  # set by joblib for each of its processes
 THREADS = "TF_NUM_INTRAOP_THREADS"  # read by TensorFlow, which ignores OMP_NUM_THREADS and takes all cores
+LOOK = 0.5  # seconds between two looks for the launcher
 
 
 def run_in_child(folder: Path, number: int, values: Mapping[str, Any], overrides: Sequence[str]) -> JobOutcome:
@@ -36,6 +40,8 @@ def run_in_child(folder: Path, number: int, values: Mapping[str, Any], overrides
         folder: the folder of the sweep.
         values: the configuration that Hydra composed for job `number` of the sweep from `overrides`.
     """
+    if _is_of_joblib():
+        _end_with_launcher()
     label = f"run {number + 1}"
     request = {
         child.TASK: TASK,
@@ -52,8 +58,29 @@ def run_in_child(folder: Path, number: int, values: Mapping[str, Any], overrides
 
 def _environment() -> dict[str, str]:
     """Shares the cores among jobs of joblib on this machine, as more threads than cores make all of them slower."""
-    beside_others = current_process().name.startswith("LokyProcess") and CORES in os.environ
+    beside_others = _is_of_joblib() and CORES in os.environ
     return {THREADS: os.environ.get(THREADS, os.environ[CORES])} if beside_others else {}
+
+
+def _is_of_joblib() -> bool:
+    """Whether this is one of the processes that joblib keeps for the jobs of a sweep."""
+    return current_process().name.startswith("LokyProcess")
+
+
+@cache
+def _end_with_launcher() -> None:
+    """From now on this process ends soon after the one that started it, and with it its job, whose state is saved.
+
+    Joblib ends its processes itself, unless it is killed. Then they would wait for jobs for many minutes.
+    """
+    launcher = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == launcher:
+            time.sleep(LOOK)
+        os._exit(Preempted.exit_code)
+
+    Thread(target=watch, daemon=True).start()
 
 
 def _exit_code(returned: int, label: str) -> int:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from pathlib import Path
 from types import FrameType
 
-from accumtrain.process.interrupt import heeded
+from accumtrain.process.interrupt import TOGETHER, heeded
 from accumtrain.shell import sweep_folder
 
 OF_A_TERMINAL = {signal.SIGINT, signal.SIGQUIT, signal.SIGHUP}  # which it sends to all processes of a command
@@ -23,9 +24,9 @@ SECONDS = 0.2  # between two checks
 def stoppable(folder: Path) -> Iterator[None]:
     """Within this context a signal stops the jobs, waits for them and then raises KeyboardInterrupt.
 
-    A second signal does not wait, but for SIGHUP, which a closing terminal sends twice. A terminal sends Ctrl-C to the
-    launcher's processes too, and could end one that others depend on. So its signals are blocked here, which they
-    inherit, and a thread receives them. Signals that are ignored stay ignored.
+    Signals that come together count as one. A second one does not wait, but for SIGHUP, which a closing terminal sends
+    twice. A terminal sends Ctrl-C to the launcher's processes too, and could end one that others depend on. So its
+    signals are blocked here, which they inherit, and a thread receives them. Signals that are ignored stay ignored.
     """
     asked, saved, raised, over = (threading.Event() for _ in range(4))
 
@@ -39,6 +40,9 @@ def stoppable(folder: Path) -> Iterator[None]:
     def watch() -> None:
         while not over.is_set():
             if signal.sigtimedwait(held, SECONDS) is not None or asked.is_set():
+                time.sleep(TOGETHER)
+                while signal.sigtimedwait(held, 0) is not None:
+                    pass  # it has come together with the first
                 asked.clear()
                 _stop(folder, held - {signal.SIGHUP}, asked, over)
                 saved.set()

@@ -23,7 +23,7 @@ from accumtrain.keras import Accumulate, Adafactor
         ({"weight_decay": float("nan")}, "weight_decay=nan: must be at least 0"),
         ({"unscaled_relative_step": 0.0}, "unscaled_relative_step=0.0: must be above 0"),
         ({"epsilon2": float("inf")}, "epsilon2=inf"),
-        ({"epsilon1": 1e-46}, "epsilon1=1e-46: must be 0, or between"),
+        ({"epsilon1": 1e-46}, "epsilon1=1e-46: must be between"),
         ({"min_dim_size_to_factor": 2**63}, "must be a number of at most 64 bits"),
         ({"warmup_init": True, "learning_rate": 1e-2}, "learning_rate=0.01: only the relative step warms up"),
     ],

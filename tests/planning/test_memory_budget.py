@@ -187,7 +187,7 @@ def test_a_run_without_a_budget_stays_as_it_is(config):
         (("model.memory=revers",), "did you mean reverse"),
         (("model.memory=900MB",), "or a number of MB"),
         (("model.memory=60", "accum.steps=auto"), "give a number of micro-batches"),
-        (("model.memory=60", "model.kept_convs=3"), "leave one of the two out"),
+        (("model.memory=60", "model.kept_convs=3"), "leave model.kept_convs out, or use"),
         (("model.memory=store", "model.kept_convs=3"), "model.memory=store keeps everything"),
         (("model.kept_convs=37",), "has 32 convolutions that can be kept"),
         (("model.kept_convs=-1",), "must be at least 0"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -71,3 +73,19 @@ def test_the_smaller_of_machine_and_container(tmp_path, group, own, monkeypatch,
     process = SimpleNamespace(memory_info=lambda: SimpleNamespace(rss=30))
     monkeypatch.setattr(free_memory.psutil, "Process", lambda: process)
     assert free_memory.free_bytes() == expected
+
+
+def test_a_limit_of_addresses_counts():
+    """`ulimit -v`, in a process of its own, as it can't be raised again."""
+    program = """
+import resource, sys
+sys.path[:] = {path!r}
+from accumtrain.process.free_memory import address_space_bytes, free_bytes
+import psutil
+assert address_space_bytes() is None
+taken = psutil.Process().memory_info().vms
+resource.setrlimit(resource.RLIMIT_AS, (taken + 2**28, resource.RLIM_INFINITY))
+assert 0 < address_space_bytes() <= 2**28
+assert free_bytes() <= 2**28 + psutil.Process().memory_info().rss
+"""
+    subprocess.run([sys.executable, "-c", program.format(path=sys.path)], check=True)

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -124,6 +125,30 @@ def test_a_second_signal_ends_at_once(child, first, name):
     process.send_signal(signal.Signals[name])
     process.communicate(timeout=20)
     assert process.returncode == -signal.Signals[name]
+
+
+@pytest.mark.parametrize(("first", "second"), [(a, b) for a in NAMES for b in NAMES if a != b])
+def test_signals_that_come_together_count_as_one(first, second, capfd):
+    def begin_and_stop():
+        with StopSignals(), Interrupt() as interrupt:
+            signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+            send(signal.Signals[first])
+            send(signal.Signals[second])
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+            return interrupt.requested
+
+    assert begin_and_stop()
+    assert capfd.readouterr().err == "\nstopping: what is done is being saved (once more to stop at once)\n"
+
+
+def test_a_scheduler_may_send_two_signals_at_once(child):
+    process = child()
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.001)
+    process.send_signal(signal.SIGTERM)
+    assert ask(process) == "requested"
+    assert process.communicate(timeout=20)[1].count("stopping") == 1
+    assert process.returncode == 0
 
 
 @pytest.mark.parametrize("first", NAMES)

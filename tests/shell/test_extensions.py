@@ -9,6 +9,7 @@ from importlib.metadata import EntryPoint
 import pytest
 
 from accumtrain.kinds.groups import GROUPS
+from accumtrain.kinds.jobs import JOBS
 from accumtrain.kinds.model_keys import ModelConfig
 from accumtrain.kinds.register import register_data, register_loss, register_model
 from accumtrain.shell import extensions
@@ -95,3 +96,31 @@ def test_an_extension_that_fails_is_named(command, installed, code, value, reaso
     assert answer.err.startswith(f"error: the installed extension tiny ({value}) fails: {reason}")
     assert answer.err.endswith("; mend it, or uninstall its package\n")
     assert answer.err.count("\n") == 1
+
+
+JOB = """
+from pathlib import Path
+from accumtrain.kinds.register import register_job
+
+def count(config):
+    %s
+
+register_job("count", "an_extension:count")
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "whose"),
+    [
+        ("return {}['a']", "a bug in an_extension, which adds a choice to accumtrain; the lines above show where"),
+        ("Path('no').read_text()", "a bug in an_extension, which adds a choice to accumtrain; the lines above"),
+        ("from accumtrain.console import table; table('', ['a'], [[]])", "a bug in accumtrain, not a mistake of yours"),
+    ],
+)
+def test_an_error_is_of_the_code_that_raises_it(command, installed, monkeypatch, line, whose):
+    monkeypatch.setattr(JOBS, "rows", dict(JOBS.rows))
+    installed(JOB % line)
+    answer = command("job=count")
+    assert answer.code == 1
+    assert f"error: this is {whose}" in answer.err
+    assert "Traceback" in answer.err

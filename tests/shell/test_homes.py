@@ -24,8 +24,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("data.path=~/a b,~c/d,e", "data.path='~/a b','~c/d',e"),
         ("data.path='~/a'", "data.path='~/a'"),
         ('data.path="~/a"', 'data.path="~/a"'),
-        ("data.path=a~b", "data.path=a~b"),
-        ("model.freeze=[~a]", "model.freeze=[~a]"),
+        ("data.path=a~b", "data.path='a~b'"),
+        ("model.freeze=[~a]", "model.freeze=['~a']"),
         ("~train.steps", "~train.steps"),
     ],
 )

@@ -127,6 +127,20 @@ def test_a_stopped_sweep_saves_and_continues(sweep, statuses, tmp_path, launcher
 
 
 @pytest.mark.slow
+def test_the_processes_of_a_killed_sweep_end(sweep, tmp_path):
+    command = sweep(*JOBLIB, "batch_size=32,64", "train.steps=1000000")
+    end = time.monotonic() + 60
+    while not trains(tmp_path, runs=2) and time.monotonic() < end:
+        time.sleep(0.1)
+    processes = psutil.Process(command.pid).children(recursive=True)
+    command.kill()
+    command.communicate()
+    _, left = psutil.wait_procs(processes, timeout=30)
+    assert all(process.status() == psutil.STATUS_ZOMBIE for process in left), "the system's to collect"
+    assert len(list(tmp_path.glob("runs/*/checkpoints/step-*"))) >= 2, "each job has saved its state"
+
+
+@pytest.mark.slow
 def test_a_job_that_is_killed_does_not_end_the_sweep(sweep, statuses, tmp_path):
     command = sweep(*JOBLIB, "batch_size=32,64,128", "train.epochs=20")
     end = time.monotonic() + 60

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from accumtrain.runs.run import Run
+from tests.config.remedies import remedied
 
 TRAINED = ("run.name=x", "model=lenet5", "data.mean=[0.4]", "accum.steps=2", "ema.decay=0.9", "run.seed=7")
 
@@ -18,7 +19,7 @@ def trained(command, fake_job, tmp_path, monkeypatch):
     def train(config):
         with Run(config) as run:
             run.save_config(config)
-        (tmp_path / "runs" / "x" / "checkpoints" / "last").mkdir(parents=True)
+        (tmp_path / "runs" / "x" / "checkpoints" / "last").mkdir(parents=True, exist_ok=True)
         (tmp_path / "runs" / "x" / "checkpoints" / "last" / "ckpt-1.index").touch()
 
     fake_job(train)
@@ -104,3 +105,39 @@ def test_a_sweep_over_runs(trained, command):
     assert command("-m", "job=evaluate", "run.name=x", "accum.steps=4").code == 0
     assert trained[0].data.mean == [0.4]
     assert sys.modules["accumtrain.jobs.evaluate"]
+
+
+@pytest.mark.parametrize(
+    ("words", "remedies"),
+    [
+        (("job=evaluate", "run.name=x", "data.mean=[0.5]"), 1),
+        (("job=evaluate", "run.name=x", "model=revnet38"), 1),
+        (("job=evaluate", "run.name=x", "recipe=strong"), 1),
+        (("job=evaluate", "run.name=x", "++optim.clip_norm=3"), 1),
+        ((*TRAINED, "run.resume=false"), 2),
+        ((*TRAINED, "batch_size=128"), 2),
+        ((*TRAINED, "data.std=[0.2]"), 2),
+        ((*TRAINED, "run.dir=a_file"), 1),
+    ],
+)
+def test_remedies_of_a_run_work(trained, command, tmp_path, words, remedies):
+    """Those of messages about a run that is there, followed to the letter; values it began with are prose."""
+    (tmp_path / "a_file").touch()
+
+    def run(*words):
+        answer = command(*words)
+        return answer.code, answer.err.removeprefix("error: ").strip()
+
+    code, message = run(*words)
+    assert code == 2
+    followed = remedied(words, message)
+    assert len(followed) == remedies, (message, followed)
+    for each in followed:
+        assert run(*each)[0] == 0, (message, each)
+
+
+def test_what_is_to_be_trained_first(trained, command):
+    answer = command("job=evaluate", "run.name=other")
+    assert answer.code == 5
+    assert "train first, with the same run.name" in answer.err
+    assert command(*TRAINED, "run.name=other").code == 0

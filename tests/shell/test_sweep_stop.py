@@ -74,6 +74,15 @@ def test_a_launcher_that_returns_with_its_jobs_was_stopped_too(tmp_path):
     assert done.stdout.splitlines()[1:] == ["saved", "stopped"]
 
 
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGQUIT])
+def test_signals_that_come_together_count_as_one(tmp_path, second):
+    launcher = f"os.kill(os.getpid(), signal.SIGINT); os.kill(os.getpid(), {second:d}); time.sleep(60)"
+    program = PROGRAM.format(path=sys.path, runs=str(tmp_path), number=1, times=0, saving=1, launcher=launcher)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[1:] == ["saved", "stopped"]
+
+
 def test_a_signal_that_is_ignored_stays_ignored(tmp_path):
     """As SIGHUP is under nohup. A signal that is blocked arrives all the same."""
     launcher = "os.kill(os.getpid(), signal.SIGHUP); time.sleep(1)"

@@ -1,0 +1,78 @@
+"""The command from outside: the limits and the locale of the shell that starts it."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import sys
+sys.path[:] = {path!r}
+from accumtrain.shell.main import main
+main()
+"""
+SMALL = ("model=lenet5", "data=synthetic", "data.image_size=8", "batch_size=8", "train.steps=2", "log.every=1")
+
+
+@pytest.fixture
+def command(tmp_path):
+    """Runs `accumtrain *arguments` in an empty folder, with so many MB of addresses."""
+
+    def run(*arguments, addresses_mb=None, **environment):
+        def limit():
+            if addresses_mb is not None:
+                resource.setrlimit(resource.RLIMIT_AS, (addresses_mb * 2**20, addresses_mb * 2**20))
+
+        return subprocess.run(
+            [sys.executable, "-c", PROGRAM.format(path=sys.path), *arguments],
+            cwd=tmp_path,
+            env=os.environ | environment,
+            capture_output=True,
+            check=False,
+            preexec_fn=limit,
+            timeout=300,
+        )
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "megabytes", [pytest.param(each, marks=pytest.mark.slow) for each in range(600, 3400, 200) if each != 1000] + [1000]
+)
+def test_few_addresses_are_enough_or_the_reason(command, megabytes):
+    """`ulimit -v`: the first piece of memory is smaller then."""
+    done = command(*SMALL, addresses_mb=megabytes)
+    error = done.stderr.decode()
+    assert done.returncode in ((0, 6) if megabytes >= 2000 else (6,)), error
+    assert "Traceback" not in error
+    if done.returncode == 6:
+        assert error.splitlines()[-1].startswith("error: ")
+        assert "`ulimit -v" in error.splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_enough_addresses_for_a_smaller_piece(command):
+    assert command(*SMALL, addresses_mb=3600).returncode == 0
+
+
+# Python without its own remedies takes another encoding than UTF-8 from this locale, as from one of ISO-8859-1
+OTHER_ENCODING = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+
+def test_names_of_files_are_utf8_in_any_locale(command):
+    done = command("--cfg", "job", "predict.input=café", "--package", "predict", **OTHER_ENCODING)
+    assert done.returncode == 0, done.stderr
+    assert rb"input: caf\xe9" in done.stdout, "which this locale can't show"
+
+
+@pytest.mark.slow
+def test_a_run_in_another_locale_finds_its_files(command, tmp_path):
+    folder = tmp_path / "café" / "runs"
+    done = command(*SMALL, "run.dir=café/runs", "run.name=x", **OTHER_ENCODING)
+    assert done.returncode == 0, done.stderr
+    assert [each.name for each in tmp_path.iterdir()] == ["café"]
+    assert (folder / "x" / "checkpoints" / "step-2").is_dir()
