@@ -33,10 +33,12 @@ class ReversibleSequence(ReversibleLayer):
     """
 
     def __init__(self, units: Sequence[Pair | Reversible], snap_bits: int = 16, memory: str = "reverse", **kwargs: Any):
-        super().__init__(snap_bits=snap_bits, memory=memory, **kwargs)
         if not units:
             raise ValueError("units=[] holds no unit; give at least one pair (f, g)")
-        self.units = [_unit(place, unit, snap_bits, self.dtype_policy) for place, unit in enumerate(units)]
+        made = [_unit(place, unit, snap_bits, kwargs.get("dtype")) for place, unit in enumerate(units)]
+        layers = [layer for unit in made for layer in (unit.f, unit.g)]
+        super().__init__(layers, snap_bits=snap_bits, memory=memory, **kwargs)
+        self.units = made
 
     @property
     def pairs(self) -> list[Pair]:
