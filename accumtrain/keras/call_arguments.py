@@ -1,15 +1,14 @@
-"""Arguments of Keras layers: by which signature they come, and as which flat list of tensors a gradient sees them."""
+"""The arguments that the call of a Keras layer takes, and a call that takes the same."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from operator import attrgetter
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 TRAINING = inspect.Parameter("training", inspect.Parameter.KEYWORD_ONLY, default=None)
 POSITIONAL = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
@@ -37,34 +36,3 @@ def with_parameters(call: Callable, parameters: Iterable[inspect.Parameter]) -> 
     signed: Any = partial(call)
     signed.__signature__ = inspect.Signature(sorted(by_name.values(), key=attrgetter("kind")))
     return signed
-
-
-def mask_of(tensor: tf.Tensor) -> tf.Tensor | None:
-    """The mask that Keras carries with a tensor."""
-    return getattr(tensor, "_keras_mask", None)
-
-
-def set_mask(tensor: tf.Tensor, mask: tf.Tensor | None) -> tf.Tensor:
-    """Has Keras carry the mask with the tensor, in place. Returns the tensor."""
-    tensor._keras_mask = mask
-    return tensor
-
-
-def flatten_with_masks(structure: Any) -> tuple[list[tf.Tensor], Callable[[Sequence[tf.Tensor]], Any]]:
-    """Returns the tensors of a structure, then the masks that they carry, and the function that puts such a list back.
-
-    What is no tensor, such as None or a flag, stays in its place. The function sets masks on the tensors it is given.
-    """
-    leaves = tf.nest.flatten(structure)
-    places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, tf.Tensor)]
-    tensors = [leaves[place] for place in places]
-    masked = [number for number, tensor in enumerate(tensors) if mask_of(tensor) is not None]
-    masks = [tf.convert_to_tensor(mask_of(tensors[number])) for number in masked]
-
-    def pack(flat: Sequence[tf.Tensor]) -> Any:
-        new = dict(zip(places, flat[: len(places)], strict=True))
-        for number, mask in zip(masked, flat[len(places) :], strict=True):
-            set_mask(flat[number], mask)
-        return tf.nest.pack_sequence_as(structure, [new.get(place, leaf) for place, leaf in enumerate(leaves)])
-
-    return [*tensors, *masks], pack
