@@ -22,6 +22,8 @@ from accumtrain.keras.description import layers_digest, loss_text, optimizer_arg
 from accumtrain.keras.given_examples import take_data
 from accumtrain.keras.split_train_step import SplitTrainStep
 from accumtrain.kinds.compiled import KIND, offered
+from accumtrain.kinds.model_keys import STORE
+from accumtrain.models.keras_parts import parts_of
 
 JOBS = ("train", "plan", "verify")
 PRECISIONS = {"float32": "float32", "mixed_bfloat16": "bfloat16", "mixed_float16": "float16", "float64": "float64"}
@@ -158,7 +160,7 @@ def _of_model(model: keras.Model, memory: str) -> dict[str, Any]:
             "kind": KIND,
             "title": model.name,
             "layers": layers_digest(model),
-            "cuts": _has_cuts(model),
+            "cuts": _can_be_cut(model, memory),
             "memory": memory,
         },
         "loss": {"kind": KIND, "losses": losses},
@@ -171,11 +173,22 @@ def _scale(optimizer: keras.optimizers.LossScaleOptimizer) -> dict[str, Any]:
     return {"initial": float(optimizer.initial_scale), "growth_every": int(optimizer.dynamic_growth_steps)}
 
 
-def _has_cuts(model: keras.Model) -> bool:
-    """Whether the model is a graph of layers with one input and one output, which may be cut into segments."""
+def _can_be_cut(model: keras.Model, memory: str) -> bool:
+    """Whether the model is a graph of layers with one input, one output and cut points between them.
+
+    Where `memory` needs cut points, the engine looks for them and says what is in the way.
+    """
     graph = getattr(model, "inputs", None) and getattr(model, "outputs", None)
     own_call = type(model).call.__module__.partition(".")[0] != "keras"
-    return bool(graph) and not own_call and len(model.inputs) == len(model.outputs) == 1
+    if not graph or own_call or not len(model.inputs) == len(model.outputs) == 1:
+        return False
+    if memory != STORE:
+        return True
+    try:
+        parts_of(model.name, model, kept_share=0.0)
+    except ConfigError:
+        return False
+    return True
 
 
 def _number(value: Any) -> Any:
