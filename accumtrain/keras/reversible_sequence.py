@@ -19,7 +19,7 @@ class ReversibleSequence(ReversibleLayer):
     The backward pass computes the input of each unit from its output, so activations do not grow with the number of
     units. Inputs: one tensor [N, ..., 2 C], whose last axis is split into the two streams and joined again at the end,
     or a pair of tensors [N, ..., C]. Output: the same structure and shape, in the dtype of the streams: float32, or
-    float64 under the policy float64.
+    float64 under the policy float64. Masks and further arguments are as in `Reversible`.
 
     Args:
         units: pairs (f, g) of Keras layers or models that keep the shape [N, ..., C], or `Reversible` layers. A layer
