@@ -127,9 +127,10 @@ class Reversible(ReversibleLayer):
     """One reversible unit (Gomez et al. 2017, arXiv:1707.04585): y1 = x1 + f(x2), y2 = x2 + g(y1).
 
     Under a tf.GradientTape only the output is kept. Inputs: one tensor [N, ..., 2 C], whose last axis holds x1 and x2,
-    or a pair of tensors [N, ..., C]. Output: the same structure and shape, in the dtype of the streams. Each stream has
-    a mask as Keras carries it, or `mask` of the call, which f and g get and the output keeps. The call takes the optional
-    arguments of f and g by name, too.
+    or a pair of tensors [N, ..., C]. Output: the same structure and shape, in the dtype of the streams.
+
+    The masks of the streams, those that Keras carries or `mask` of the call, reach f and g, and the output keeps them.
+    The call takes the optional arguments of f and g by name, too.
 
     Args:
         f: a Keras layer or model, from [N, ..., C] to the same shape. One that requires several tensors, such as
