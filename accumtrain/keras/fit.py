@@ -98,7 +98,7 @@ def fit(
         "run": {"name": run_name or model.name, "dir": os.fspath(run_dir), "seed": _number(seed)},
         "schedule": {"kind": "constant"},
         "data": {"kind": KIND},
-        **_of_model(model, memory),
+        **_of_model(model, memory, cuts=_may_be_cut(model) and (job == "train" or memory != STORE or _is_cut(model))),
     }
     metrics, tries = metric_names(compiled), job == "plan" or steps == "auto"
     with (
@@ -149,7 +149,7 @@ def _check(model: keras.Model, job: str) -> None:
     inner_optimizer(model)
 
 
-def _of_model(model: keras.Model, memory: str) -> dict[str, Any]:
+def _of_model(model: keras.Model, memory: str, *, cuts: bool) -> dict[str, Any]:
     """What the configuration says of a compiled model. A run that is continued must have the same."""
     optimizer, outer = inner_optimizer(model), model.optimizer
     losses = [loss_text(each) for each in model._compile_loss._flat_losses]
@@ -160,7 +160,7 @@ def _of_model(model: keras.Model, memory: str) -> dict[str, Any]:
             "kind": KIND,
             "title": model.name,
             "layers": layers_digest(model),
-            "cuts": _can_be_cut(model, memory),
+            "cuts": cuts,
             "memory": memory,
         },
         "loss": {"kind": KIND, "losses": losses},
@@ -173,17 +173,15 @@ def _scale(optimizer: keras.optimizers.LossScaleOptimizer) -> dict[str, Any]:
     return {"initial": float(optimizer.initial_scale), "growth_every": int(optimizer.dynamic_growth_steps)}
 
 
-def _can_be_cut(model: keras.Model, memory: str) -> bool:
-    """Whether the model is a graph of layers with one input, one output and cut points between them.
-
-    Where `memory` needs cut points, the engine looks for them and says what is in the way.
-    """
+def _may_be_cut(model: keras.Model) -> bool:
+    """Whether the model is a graph of layers with one input and one output, which may be cut into segments."""
     graph = getattr(model, "inputs", None) and getattr(model, "outputs", None)
     own_call = type(model).call.__module__.partition(".")[0] != "keras"
-    if not graph or own_call or not len(model.inputs) == len(model.outputs) == 1:
-        return False
-    if memory != STORE:
-        return True
+    return bool(graph) and not own_call and len(model.inputs) == len(model.outputs) == 1
+
+
+def _is_cut(model: keras.Model) -> bool:
+    """Whether such a model has cut points. A job that was not asked to recompute leaves that out where it has none."""
     try:
         parts_of(model.name, model, kept_share=0.0)
     except ConfigError:

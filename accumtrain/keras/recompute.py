@@ -53,8 +53,6 @@ class Recompute(keras.layers.Wrapper):
             self.layer(keras.tree.map_shape_structure(lambda shape: keras.KerasTensor(shape, dtype), input_shape))
 
     def _run(self, *args: Any, training: bool | None = None, **kwargs: Any) -> Any:
-        if "training" in parameters_of(self.layer):
-            kwargs["training"] = training
         tensors, pack = flatten_with_masks((args, kwargs))
         pack_results: Any = None
 

@@ -33,7 +33,7 @@ class CompiledModelConfig(ModelConfig):
     Attributes:
         title: its name; a continued run may have another.
         layers: digest of its layers and of the shapes of their weights.
-        cuts: whether it has cut points.
+        cuts: whether it may have cut points.
     """
 
     kind: str = KIND

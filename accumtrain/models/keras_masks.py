@@ -52,8 +52,8 @@ def flatten_with_masks(structure: Any) -> tuple[list[tf.Tensor], Callable[[Seque
     What is no tensor, such as None or a flag, stays in its place. The function sets masks on the tensors it is given.
     """
     leaves = tf.nest.flatten(structure)
-    places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, tf.Tensor)]
-    tensors = [leaves[place] for place in places]
+    places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, (tf.Tensor, tf.Variable))]
+    tensors = [tf.convert_to_tensor(leaves[place]) for place in places]
     masked = [number for number, tensor in enumerate(tensors) if mask_of(tensor) is not None]
     masks = [tf.convert_to_tensor(mask_of(tensors[number])) for number in masked]
 
