@@ -49,18 +49,21 @@ def join_masks(structure: Any) -> Any:
 def flatten_with_masks(structure: Any) -> tuple[list[tf.Tensor], Callable[[Sequence[tf.Tensor]], Any]]:
     """Returns the tensors of a structure, then the masks that they carry, and the function that puts such a list back.
 
-    What is no tensor, such as None or a flag, stays in its place. The function sets masks on the tensors it is given.
+    What is no tensor, such as None or a flag, stays in its place. The function sets masks on the tensors it is given, and
+    keeps none of the structure's own.
     """
     leaves = tf.nest.flatten(structure)
-    places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, (tf.Tensor, tf.Variable))]
+    places = [place for place, leaf in enumerate(leaves) if tf.is_tensor(leaf)]
     tensors = [tf.convert_to_tensor(leaves[place]) for place in places]
     masked = [number for number, tensor in enumerate(tensors) if mask_of(tensor) is not None]
     masks = [tf.convert_to_tensor(mask_of(tensors[number])) for number in masked]
+    template = tf.nest.map_structure(lambda leaf: None if tf.is_tensor(leaf) else leaf, structure)
 
     def pack(flat: Sequence[tf.Tensor]) -> Any:
         new = dict(zip(places, flat[: len(places)], strict=True))
         for number, mask in zip(masked, flat[len(places) :], strict=True):
             set_mask(flat[number], mask)
-        return tf.nest.pack_sequence_as(structure, [new.get(place, leaf) for place, leaf in enumerate(leaves)])
+        rest = enumerate(tf.nest.flatten(template))
+        return tf.nest.pack_sequence_as(template, [new.get(place, leaf) for place, leaf in rest])
 
     return [*tensors, *masks], pack
