@@ -49,7 +49,7 @@ def join_masks(structure: Any) -> Any:
 def flatten_with_masks(structure: Any) -> tuple[list[tf.Tensor], Callable[[Sequence[tf.Tensor]], Any]]:
     """Returns the tensors of a structure, then the masks that they carry, and the function that puts such a list back.
 
-    What is no tensor, such as None or a flag, stays in its place. The function sets masks on the tensors it is given, and
+    What is no tensor, such as None or a flag, stays in its place. The function sets masks on what it is given, and
     keeps none of the structure's own.
     """
     leaves = tf.nest.flatten(structure)
