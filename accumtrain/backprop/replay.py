@@ -35,10 +35,15 @@ def keep(x: Streams) -> tuple[Streams, Kept]:
     For XLA, two streams of LANES / 2 channels are kept as one tensor, since a TPU would pad each of them to LANES.
     XLA finds a better layout by itself for narrower streams.
     """
-    if not is_for_xla() or isinstance(x, tf.Tensor) or sum(stream.shape[-1] for stream in x) != LANES:
+    if not is_for_xla() or not _are_streams(x) or sum(stream.shape[-1] for stream in x) != LANES:
         return x, lambda _: x
     joined = tf.concat(x, axis=-1)
     return after([joined], x), lambda d_y: tuple(tf.split(after([d_y], joined), len(x), axis=-1))
+
+
+def _are_streams(x: Streams) -> bool:
+    """Whether x is the streams of a reversible stage, not one tensor or what a part of a Keras model takes."""
+    return isinstance(x, tuple) and all(isinstance(each, tf.Tensor) and each.shape.rank for each in x)
 
 
 def keep_values(numbers: FixedPoint, dtype: tf.DType, x: Streams) -> tuple[Streams, Kept]:

@@ -22,6 +22,8 @@ from accumtrain.keras.description import layers_digest, loss_text, optimizer_arg
 from accumtrain.keras.given_examples import take_data
 from accumtrain.keras.split_train_step import SplitTrainStep
 from accumtrain.kinds.compiled import KIND, offered
+from accumtrain.kinds.model_keys import STORE
+from accumtrain.models.keras_parts import parts_of
 
 JOBS = ("train", "plan", "verify")
 PRECISIONS = {"float32": "float32", "mixed_bfloat16": "bfloat16", "mixed_float16": "float16", "float64": "float64"}
@@ -96,7 +98,7 @@ def fit(
         "run": {"name": run_name or model.name, "dir": os.fspath(run_dir), "seed": _number(seed)},
         "schedule": {"kind": "constant"},
         "data": {"kind": KIND},
-        **_of_model(model, memory),
+        **_of_model(model, memory, cuts=_may_be_cut(model) and (job == "train" or memory != STORE or _is_cut(model))),
     }
     metrics, tries = metric_names(compiled), job == "plan" or steps == "auto"
     with (
@@ -147,7 +149,7 @@ def _check(model: keras.Model, job: str) -> None:
     inner_optimizer(model)
 
 
-def _of_model(model: keras.Model, memory: str) -> dict[str, Any]:
+def _of_model(model: keras.Model, memory: str, *, cuts: bool) -> dict[str, Any]:
     """What the configuration says of a compiled model. A run that is continued must have the same."""
     optimizer, outer = inner_optimizer(model), model.optimizer
     losses = [loss_text(each) for each in model._compile_loss._flat_losses]
@@ -158,7 +160,7 @@ def _of_model(model: keras.Model, memory: str) -> dict[str, Any]:
             "kind": KIND,
             "title": model.name,
             "layers": layers_digest(model),
-            "cuts": _has_cuts(model),
+            "cuts": cuts,
             "memory": memory,
         },
         "loss": {"kind": KIND, "losses": losses},
@@ -171,11 +173,20 @@ def _scale(optimizer: keras.optimizers.LossScaleOptimizer) -> dict[str, Any]:
     return {"initial": float(optimizer.initial_scale), "growth_every": int(optimizer.dynamic_growth_steps)}
 
 
-def _has_cuts(model: keras.Model) -> bool:
+def _may_be_cut(model: keras.Model) -> bool:
     """Whether the model is a graph of layers with one input and one output, which may be cut into segments."""
     graph = getattr(model, "inputs", None) and getattr(model, "outputs", None)
     own_call = type(model).call.__module__.partition(".")[0] != "keras"
     return bool(graph) and not own_call and len(model.inputs) == len(model.outputs) == 1
+
+
+def _is_cut(model: keras.Model) -> bool:
+    """Whether such a model has cut points. A job that was not asked to recompute leaves that out where it has none."""
+    try:
+        parts_of(model.name, model, kept_share=0.0)
+    except ConfigError:
+        return False
+    return True
 
 
 def _number(value: Any) -> Any:

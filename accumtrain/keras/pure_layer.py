@@ -7,7 +7,7 @@ weights, and the state that a forward pass changes, such as moving statistics an
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import keras
@@ -18,20 +18,25 @@ from accumtrain.backprop.order import after
 from accumtrain.backprop.pullback import Gradients, Pullback
 from accumtrain.models.counting_scope import CountingScope
 
-Tensors = dict[int, tf.Tensor]  # by the id of the Keras variable
+Tensors = dict[int, tf.Tensor]  # by the id of the Keras variable, or of a tensor that calls share
+# (x, shared tensors) -> positional and keyword arguments of a layer
+Arguments = Callable[[Any, list[tf.Tensor]], tuple[Sequence[Any], dict[str, Any]]]
 
 
 class Values:
     """The variables of some built layers as tensors, read once, during one forward pass.
 
+    Args:
+        shared: tensors that several calls take, such as a mask.
+
     Attributes:
-        weights: of the trainable variables.
+        weights: of the trainable variables, and the shared tensors.
         state: of all other variables, as the calls so far have left them.
         losses: scalars that the calls so far have added.
         assignments: how often the calls so far have assigned each variable, by its id.
     """
 
-    def __init__(self, layers: Iterable[keras.layers.Layer]):
+    def __init__(self, layers: Iterable[keras.layers.Layer], shared: Iterable[tf.Tensor] = ()):
         self.variables: dict[int, keras.Variable] = {}
         self.weights: Tensors = {}
         self.state: Tensors = {}
@@ -43,6 +48,8 @@ class Values:
                     self.variables[key] = variable
                     kind = self.weights if key in trainable else self.state
                     kind[key] = tf.convert_to_tensor(variable.value)
+        self._shared = list(shared)  # so that their ids stay theirs
+        self.weights |= {id(tensor): tensor for tensor in self._shared}
         self.losses: list[tf.Tensor] = []
         self.assignments: Counter[int] = Counter()
         self._initial = dict(self.state)
@@ -67,18 +74,30 @@ class PureLayer:
     pass, from the same state, without these effects.
 
     Args:
-        layer: a built layer of one argument, a tensor or a structure of tensors.
+        layer: a built layer.
         values: what the calls of one forward pass share.
         training: as Keras resolved it for this pass.
-        arguments: further arguments of the layer, such as a mask.
+        arguments: makes the layer's arguments of x, a tensor or a structure of tensors, and the shared tensors. It may
+            set masks on x.
+        results: makes a tensor or a structure of tensors of what the layer returns.
+        shared: those of the shared tensors of `values` that this call takes.
 
     Attributes:
         losses: how many losses the call added.
         loss_gradients: their gradients, to be set before a replay.
     """
 
-    def __init__(self, layer: keras.layers.Layer, values: Values, training: bool | None, **arguments: Any):
-        self.layer, self.values, self.training, self.arguments = layer, values, training, arguments
+    def __init__(
+        self,
+        layer: keras.layers.Layer,
+        values: Values,
+        training: bool | None,
+        arguments: Arguments,
+        results: Callable[[Any], Any] = lambda y: y,
+        shared: Sequence[tf.Tensor] = (),
+    ):
+        self.layer, self.values, self.training = layer, values, training
+        self.arguments, self.results, self.shared = arguments, results, shared
         self.losses, self.loss_gradients = 0, list[tf.Tensor]()
 
     def __call__(self, x: Any, mode: Mode) -> Any:
@@ -93,11 +112,12 @@ class PureLayer:
 
     def pullback(self, x: Any, mode: Mode) -> tuple[Any, Pullback]:
         # without the order, casts of weights would be computed, and kept, from the start
-        inputs, own = tf.nest.flatten(x), [v for v in self.layer.variables if id(v) in self.values.weights]
-        weights = after(inputs, [self.values.weights[id(variable)] for variable in own])
-        sources = [tensor for tensor in inputs if has_gradient(tensor)]
+        inputs = tf.nest.flatten(x)
+        own = [each for each in (*self.layer.variables, *self.shared) if id(each) in self.values.weights]
+        weights = after(inputs, [self.values.weights[id(each)] for each in own])
+        sources = [tensor for tensor in (*inputs, *weights) if has_gradient(tensor)]
         with tf.GradientTape() as tape:
-            tape.watch([sources, weights])
+            tape.watch(sources)
             y, scope, _ = self._compute(x, dict(zip(map(id, own), weights, strict=True)))
 
         def backward(d_y: Any) -> tuple[Any, Gradients]:
@@ -106,9 +126,10 @@ class PureLayer:
                 zip(scope.losses, self.loss_gradients, strict=True)
             )
             targets, upstream = map(list, zip(*pairs, strict=True))
-            gradients = iter(tape.gradient(targets, [*sources, *weights], output_gradients=upstream))
-            d_x = [_dense(next(gradients)) if has_gradient(tensor) else None for tensor in inputs]
-            return tf.nest.pack_sequence_as(x, d_x), list(zip(own, map(_dense, gradients), strict=True))
+            found = iter(tape.gradient(targets, sources, output_gradients=upstream))
+            gradients = [_dense(next(found)) if has_gradient(tensor) else None for tensor in (*inputs, *weights)]
+            d_x, d_own = gradients[: len(inputs)], gradients[len(inputs) :]
+            return tf.nest.pack_sequence_as(x, d_x), list(zip(own, d_own, strict=True))
 
         return y, backward
 
@@ -116,14 +137,15 @@ class PureLayer:
         """Output, scope and changed state of the layer, from the state before the pass that counts."""
         given = {id(v): weights[id(v)] if id(v) in weights else self._state[id(v)] for v in self.layer.variables}
         scopes: list[CountingScope] = []
+        args, kwargs = self.arguments(x, [weights[id(tensor)] for tensor in self.shared])
 
-        def call(x: Any) -> Any:
+        def call() -> Any:
             mapping = [(variable, given[id(variable)]) for variable in self.layer.variables]
             with CountingScope(mapping, collect_losses=True) as scope:
                 scopes.append(scope)
-                return self.layer(x, **self.arguments)
+                return self.results(self.layer(*args, **kwargs))
 
-        y = _Host(call)(x, training=self.training)
+        y = _Host(call)(training=self.training)
         (scope,) = scopes
         changed = {key: value for key, value in scope.state_mapping.items() if value is not given.get(key)}
         self._check(changed, given, weights)
@@ -146,12 +168,12 @@ class PureLayer:
 class _Host(keras.layers.Layer):
     """Calls `function` as an outer Keras layer calls its inner ones: they get its `training`, and no outer autocast."""
 
-    def __init__(self, function: Callable[[Any], Any]):
+    def __init__(self, function: Callable[[], Any]):
         super().__init__(dtype="float32", autocast=False, name="host")
         self._function, self.built = function, True
 
-    def call(self, inputs: Any, training: bool | None = None) -> Any:
-        return self._function(inputs)
+    def call(self, training: bool | None = None) -> Any:
+        return self._function()
 
 
 def has_gradient(tensor: tf.Tensor) -> bool:

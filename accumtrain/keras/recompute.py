@@ -1,8 +1,7 @@
-"""A Keras layer of which only the input is kept; the rest is computed again when its gradient is needed."""
+"""A Keras layer of which only the arguments are kept; the rest is computed again when its gradient is needed."""
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import keras
@@ -10,8 +9,10 @@ import tensorflow as tf
 
 from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.replay import Consume, replay
+from accumtrain.keras.call_arguments import parameters_of, with_parameters
 from accumtrain.keras.own_gradient import Backward, with_own_gradient
 from accumtrain.keras.pure_layer import PureLayer, Values
+from accumtrain.models.keras_masks import flatten_with_masks
 
 
 def recompute(layer: keras.layers.Layer, **kwargs: Any) -> Recompute:
@@ -20,8 +21,7 @@ def recompute(layer: keras.layers.Layer, **kwargs: Any) -> Recompute:
     Unlike tf.recompute_grad this saves memory in graphs, too: the replay waits for the incoming gradient.
 
     Args:
-        layer: a Keras layer or model whose call takes one argument, a tensor or a structure of tensors, beside
-            `training` and `mask`.
+        layer: a Keras layer or model. What its call takes, the returned layer takes; masks arrive and come out.
         kwargs: `name` and `trainable`, as of any Keras layer.
 
     Raises:
@@ -32,43 +32,52 @@ def recompute(layer: keras.layers.Layer, **kwargs: Any) -> Recompute:
 
 @keras.saving.register_keras_serializable(package="accumtrain")
 class Recompute(keras.layers.Wrapper):
-    """What `recompute` returns. Input and output are those of `layer`, with its shapes and dtypes."""
+    """What `recompute` returns. Arguments and results are those of `layer`, with its shapes, dtypes and masks."""
 
     def __init__(self, layer: keras.layers.Layer, **kwargs: Any):
         if not isinstance(layer, keras.layers.Layer):
             raise ValueError(f"layer={layer!r} is no Keras layer; wrap a function in keras.layers.Lambda")
+        self.call = with_parameters(self._run, parameters_of(layer).values())
         super().__init__(layer, **{**kwargs, "dtype": layer.variable_dtype, "autocast": False})
         self.supports_masking = layer.supports_masking
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not self.layer.built:  # Keras would hand `build` the shape of the first argument only
+            with keras.name_scope(self.name, caller=self):
+                self.layer(*keras.tree.map_structure(_spec, args), **keras.tree.map_structure(_spec, kwargs))
+        return super().__call__(*args, **kwargs)
 
     def build(self, input_shape: Any = None) -> None:
         if not self.layer.built:
             dtype = self.layer.compute_dtype
             self.layer(keras.tree.map_shape_structure(lambda shape: keras.KerasTensor(shape, dtype), input_shape))
 
-    def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
-        takes_mask = mask is not None and "mask" in inspect.signature(self.layer.call).parameters
+    def _run(self, *args: Any, training: bool | None = None, **kwargs: Any) -> Any:
+        tensors, pack = flatten_with_masks((args, kwargs))
+        pack_results: Any = None
+
+        def results(y: Any) -> list[tf.Tensor]:
+            nonlocal pack_results
+            flat, pack_results = flatten_with_masks(y)
+            return flat
+
         values = Values([self.layer])
-        call = PureLayer(self.layer, values, training, **({"mask": mask} if takes_mask else {}))
+        call = PureLayer(self.layer, values, training, lambda x, _: pack(x), results)
         mode = Mode(training=bool(training))
-        structure: Any = None
 
         def forward(tensors: list[tf.Tensor]) -> tuple[list[tf.Tensor], list[tf.Tensor], Backward]:
-            nonlocal structure
-            structure = call(tf.nest.pack_sequence_as(inputs, tensors), mode)
-            outputs = tf.nest.flatten(structure)
-
             def backward(x: list[tf.Tensor], d_y: list[tf.Tensor], consume: Consume) -> list[tf.Tensor | None]:
-                _, d_x, _ = replay(call, tf.nest.pack_sequence_as(inputs, x), d_y, mode, consume)
-                return tf.nest.flatten(d_x)
+                _, d_x, _ = replay(call, x, d_y, mode, consume)
+                return d_x
 
-            return outputs, tensors, backward
+            return call(tensors, mode), tensors, backward
 
-        outputs = with_own_gradient(forward, tf.nest.flatten(inputs), values, [call])
+        outputs = with_own_gradient(forward, tensors, values, [call])
         values.hand_over(self)
-        return tf.nest.pack_sequence_as(structure, outputs)
+        return pack_results(outputs)
 
-    def compute_output_spec(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
-        return self.layer.compute_output_spec(inputs)
+    def compute_output_spec(self, *args: Any, training: bool | None = None, **kwargs: Any) -> Any:
+        return self.layer.compute_output_spec(*args, **kwargs)
 
     def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
         return self.layer.compute_mask(inputs, previous_mask)
@@ -76,3 +85,10 @@ class Recompute(keras.layers.Wrapper):
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()
         return {key: value for key, value in config.items() if key != "dtype"}
+
+
+def _spec(argument: Any) -> Any:
+    """The shape and dtype of an array or a tensor; anything else as it is."""
+    if hasattr(argument, "shape") and hasattr(argument, "dtype"):
+        return keras.KerasTensor(argument.shape, keras.backend.standardize_dtype(argument.dtype))
+    return argument

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import keras
@@ -15,21 +16,37 @@ from accumtrain.backprop.pullback import Streams
 from accumtrain.backprop.replay import Consume
 from accumtrain.backprop.segments import Coupling
 from accumtrain.backprop.target import is_for_xla
+from accumtrain.keras.call_arguments import POSITIONAL, parameters_of, required_arguments, with_parameters
 from accumtrain.keras.own_gradient import Backward, with_own_gradient
 from accumtrain.keras.pure_layer import PureLayer, Values
+from accumtrain.models.keras_masks import flatten_with_masks, mask_of, set_mask
 
 
 class ReversibleLayer(keras.layers.Layer):
     """What `Reversible` and `ReversibleSequence` share: two streams, joined in one tensor or apart.
 
-    The streams are float32, or float64 under the policy float64, whatever policy the layers inside compute in.
+    The streams are float32, or float64 under the policy float64, whatever policy the layers inside compute in. A stream
+    keeps its mask, which the layers get with it. The call takes the keywords of the layers inside, too, and hands each
+    layer those that it takes.
 
     Args:
+        layers: all layers inside.
         snap_bits: the streams are rounded to multiples of 2^-snap_bits; 0 turns it off.
         memory: `reverse` keeps the output, `store` all activations.
     """
 
-    def __init__(self, *, snap_bits: int, memory: str, dtype: Any = None, **kwargs: Any):
+    def __init__(
+        self,
+        layers: Iterable[keras.layers.Layer],
+        *,
+        snap_bits: int,
+        memory: str,
+        dtype: Any = None,
+        **kwargs: Any,
+    ):
+        own = inspect.signature(self._run).parameters.values()
+        keywords = [each for layer in layers for each in _keywords(layer)]
+        self.call = with_parameters(self._run, [*(each for each in own if each.kind in POSITIONAL), *keywords])
         policy = keras.dtype_policies.get(dtype or keras.config.dtype_policy())
         wide = policy.variable_dtype == "float64"
         super().__init__(dtype="float64" if wide else "float32", autocast=False, **kwargs)
@@ -38,6 +55,7 @@ class ReversibleLayer(keras.layers.Layer):
         if memory not in ("reverse", "store"):
             raise ValueError(f"memory={memory!r} is neither 'reverse' nor 'store'; use 'reverse' to save memory")
         self.snap_bits, self.memory = snap_bits, memory
+        self.supports_masking = True
 
     @property
     def pairs(self) -> list[tuple[keras.layers.Layer, keras.layers.Layer]]:
@@ -48,18 +66,25 @@ class ReversibleLayer(keras.layers.Layer):
         shapes = _stream_shapes(self.name, input_shape)
         for f, g in self.pairs:
             for name, layer, stream in (("f", f, shapes[1]), ("g", g, shapes[0])):
-                output = layer(keras.KerasTensor(stream, self.compute_dtype))  # builds it, too
+                spec = keras.KerasTensor(stream, self.compute_dtype)
+                output = layer(*[spec] * required_arguments(layer))  # builds it, too
                 if getattr(output, "shape", None) != stream:
                     raise ValueError(
                         f"{name}={layer.name} makes {getattr(output, 'shape', output)} of {stream}, but a sum with the "
                         "other stream needs the shape of its input; end it with a layer that restores this shape"
                     )
 
-    def call(self, inputs: Any, training: bool | None = None) -> Any:
+    def _run(self, inputs: Any, mask: Any = None, training: bool | None = None, **keywords: Any) -> Any:
         _compute_as_written()
         tensors = tf.nest.flatten(inputs)
-        values = Values(layer for pair in self.pairs for layer in pair)
-        calls = [tuple(PureLayer(layer, values, training) for layer in pair) for pair in self.pairs]
+        masks = [mask_of(tensor) for tensor in tensors] if mask is None else tf.nest.flatten(mask)
+        of_x1, of_x2 = masks * (2 // len(masks))
+        shared, _ = flatten_with_masks((masks, keywords))
+        values = Values((layer for pair in self.pairs for layer in pair), shared)
+        calls = [
+            (_on_stream(f, of_x2, keywords, values, training), _on_stream(g, of_x1, keywords, values, training))
+            for f, g in self.pairs
+        ]
         dtype = tf.as_dtype(self.compute_dtype)
         units = [Coupling(*(OnGrid(call, self.snap_bits, dtype) for call in pair)) for pair in calls]
         mode = Mode(training=bool(training))
@@ -87,9 +112,10 @@ class ReversibleLayer(keras.layers.Layer):
         else:
             outputs = with_own_gradient(forward, tensors, values, [call for pair in calls for call in pair])
         values.hand_over(self)
-        return tf.nest.pack_sequence_as(inputs, outputs)
+        masked = [set_mask(*each) for each in zip(outputs, (of_x1, of_x2), strict=False)]  # one, if joined
+        return tf.nest.pack_sequence_as(inputs, masked)
 
-    def compute_output_spec(self, inputs: Any, training: bool | None = None) -> Any:
+    def compute_output_spec(self, inputs: Any, **keywords: Any) -> Any:
         return keras.tree.map_structure(lambda x: keras.KerasTensor(x.shape, self.compute_dtype), inputs)
 
     def get_config(self) -> dict[str, Any]:
@@ -103,8 +129,12 @@ class Reversible(ReversibleLayer):
     Under a tf.GradientTape only the output is kept. Inputs: one tensor [N, ..., 2 C], whose last axis holds x1 and x2,
     or a pair of tensors [N, ..., C]. Output: the same structure and shape, in the dtype of the streams.
 
+    The masks of the streams, those that Keras carries or `mask` of the call, reach f and g, and the output keeps them.
+    The call takes the optional arguments of f and g by name, too.
+
     Args:
-        f: a Keras layer or model, from [N, ..., C] to the same shape.
+        f: a Keras layer or model, from [N, ..., C] to the same shape. One that requires several tensors, such as
+            keras.layers.MultiHeadAttention, gets the stream for each.
         g: another one.
         snap_bits: streams and outputs of f and g are rounded to multiples of 2^-snap_bits, so that the reversal is
             exact to the bit while streams stay below 2^(24 - snap_bits); 0 turns it off.
@@ -114,10 +144,10 @@ class Reversible(ReversibleLayer):
     """
 
     def __init__(self, f: keras.layers.Layer, g: keras.layers.Layer, snap_bits: int = 16, **kwargs: Any):
-        super().__init__(snap_bits=snap_bits, memory="reverse", **kwargs)
         for name, layer in (("f", f), ("g", g)):
             if not isinstance(layer, keras.layers.Layer):
                 raise ValueError(f"{name}={layer!r} is no Keras layer; wrap a function in keras.layers.Lambda")
+        super().__init__((f, g), snap_bits=snap_bits, memory="reverse", **kwargs)
         self.f, self.g = f, g
 
     @property
@@ -133,6 +163,26 @@ class Reversible(ReversibleLayer):
         config = dict(config)
         f, g = (keras.saving.deserialize_keras_object(config.pop(name)) for name in ("f", "g"))
         return cls(f, f if config.pop("same") else g, **config)
+
+
+def _on_stream(
+    layer: keras.layers.Layer, mask: tf.Tensor | None, keywords: dict[str, Any], values: Values, training: bool | None
+) -> PureLayer:
+    """The layer as a function of a masked stream, which stands for each of its required arguments."""
+    taken = {name: value for name, value in keywords.items() if name in parameters_of(layer)}
+    shared, pack = flatten_with_masks((mask, taken))
+
+    def arguments(x: tf.Tensor, shared: list[tf.Tensor]) -> tuple[list[tf.Tensor], dict[str, Any]]:
+        mask, taken = pack(shared)
+        return [set_mask(x, mask)] * required_arguments(layer), taken
+
+    return PureLayer(layer, values, training, arguments, shared=shared)
+
+
+def _keywords(layer: keras.layers.Layer) -> list[inspect.Parameter]:
+    """The optional parameters of the layer's call, as keywords."""
+    optional = [each for each in parameters_of(layer).values() if each.default is not each.empty]
+    return [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in optional]
 
 
 def _split(tensors: Sequence[tf.Tensor]) -> tuple[tf.Tensor, ...]:

@@ -19,7 +19,7 @@ class ReversibleSequence(ReversibleLayer):
     The backward pass computes the input of each unit from its output, so activations do not grow with the number of
     units. Inputs: one tensor [N, ..., 2 C], whose last axis is split into the two streams and joined again at the end,
     or a pair of tensors [N, ..., C]. Output: the same structure and shape, in the dtype of the streams: float32, or
-    float64 under the policy float64.
+    float64 under the policy float64. Masks and further arguments are as in `Reversible`.
 
     Args:
         units: pairs (f, g) of Keras layers or models that keep the shape [N, ..., C], or `Reversible` layers. A layer
@@ -33,10 +33,12 @@ class ReversibleSequence(ReversibleLayer):
     """
 
     def __init__(self, units: Sequence[Pair | Reversible], snap_bits: int = 16, memory: str = "reverse", **kwargs: Any):
-        super().__init__(snap_bits=snap_bits, memory=memory, **kwargs)
         if not units:
             raise ValueError("units=[] holds no unit; give at least one pair (f, g)")
-        self.units = [_unit(place, unit, snap_bits, self.dtype_policy) for place, unit in enumerate(units)]
+        made = [_unit(place, unit, snap_bits, kwargs.get("dtype")) for place, unit in enumerate(units)]
+        layers = [layer for unit in made for layer in (unit.f, unit.g)]
+        super().__init__(layers, snap_bits=snap_bits, memory=memory, **kwargs)
+        self.units = made
 
     @property
     def pairs(self) -> list[Pair]:

@@ -19,6 +19,7 @@ from accumtrain.backprop.segments import Backward, forward_by_memory
 from accumtrain.errors import ConfigError
 from accumtrain.kinds.model_keys import ModelConfig
 from accumtrain.models.counting_scope import CountingScope
+from accumtrain.models.keras_masks import join_masks, separate_masks
 from accumtrain.models.keras_parts import SEED, parts_of
 
 
@@ -38,6 +39,8 @@ class KerasNorm(tf.Module):
 
 class KerasSegment:
     """A Keras model or a part of one, from its input to its output: tensors [N, ...] or structures of them.
+
+    Where tensors have masks at a cut point, they and their masks are `Masked` there.
 
     It is not a tf.Module, as KerasModel holds the variables.
 
@@ -100,7 +103,7 @@ class KerasSegment:
                 state[place] = tf.cast(tf.bitwise.bitwise_and(seed, 0x7FFFFFFF), state[place].dtype)
             for _, mean, variance in self._norms:
                 state[mean], state[variance] = tf.zeros_like(state[mean]), tf.zeros_like(state[variance])
-        y, new_state, losses = called(self.model, state, x, training=mode.training)
+        y, new_state, losses = called(self.model, state, join_masks(x), training=mode.training)
         for place in self._constants:
             if new_state[place] is not state[place]:
                 raise ConfigError(
@@ -112,6 +115,7 @@ class KerasSegment:
                 # Keras's moving average, started from zero, is (1 - momentum) times the statistics of the batch
                 share = 1.0 - norm.momentum_of_layer or 1.0  # with a momentum of 1 they stay as they are
                 mode.record(norm, new_state[mean] / share, new_state[variance] / share)
+        y = separate_masks(y)
         y = tf.nest.map_structure(self._cast, y)
         return (y, penalty + tf.cast(losses, penalty.dtype)) if self.penalised else y
 

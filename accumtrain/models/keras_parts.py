@@ -30,6 +30,7 @@ def parts_of(name: str, model: keras.Model, kept_share: float) -> tuple[list[ker
     segments = _segments(name, model)
     assert segments[-1].output is model.outputs[0], "the output is what is awaited at the end"
     tensors = [model.input, *(segment.output for segment in segments[:-1]), model.output]
+    histories = [(tensor, tensor._keras_history) for tensor in model.inputs]
     try:
         parts = [_part(start, end) for start, end in pairwise(tensors)]
     except ValueError as error:
@@ -38,6 +39,9 @@ def parts_of(name: str, model: keras.Model, kept_share: float) -> tuple[list[ker
             f"{name} can't be cut into segments, as where one layer is called in several places ({reason}); use a "
             "layer for each place, or model.memory=store"
         ) from error
+    finally:
+        for tensor, history in histories:
+            tensor._keras_history = history  # Keras changes it at a cut point of an input, and could not save the model
     seeds = Counter(id(variable) for part in parts for variable in part.variables if variable.name == SEED)
     if any(count > 1 for count in seeds.values()):
         raise ConfigError(
@@ -47,10 +51,17 @@ def parts_of(name: str, model: keras.Model, kept_share: float) -> tuple[list[ker
     return parts, worth_keeping(segments[:-1], kept_share)
 
 
+class ModelPart(keras.Model):
+    """A part of a model. Its outputs have the masks that its layers give them, not those of its inputs."""
+
+    def compute_mask(self, inputs: Any, previous_mask: Any = None) -> None:
+        return None
+
+
 def _part(start: Any, end: Any) -> keras.Model:
     """The model from one cut point to the next. Keras does not take an input as an output, so such ones are copied."""
     inputs = {id(tensor) for tensor in keras.tree.flatten(start)}
-    return keras.Model(
+    return ModelPart(
         start,
         keras.tree.map_structure(
             lambda tensor: keras.layers.Identity(autocast=False)(tensor) if id(tensor) in inputs else tensor, end

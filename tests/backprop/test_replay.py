@@ -27,3 +27,16 @@ def test_two_streams_of_half_a_tpus_lanes_are_kept_as_one(channels, joined):
     for returned in plain(*streams):
         for stream, expected in zip(returned, streams, strict=True):
             np.testing.assert_array_equal(stream, expected)
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        (tf.TensorSpec([2, 128]), tf.TensorSpec([])),  # and the sum of losses so far
+        [tf.TensorSpec([2, 64]), tf.TensorSpec([2, 3, 64])],  # a cut point of two tensors
+    ],
+)
+def test_what_a_part_of_a_keras_model_takes_is_kept_as_it_is(tensors):
+    with for_xla():
+        graph = tf.function(lambda x: keep(x)[0], autograph=False).get_concrete_function(tensors).graph
+    assert "ConcatV2" not in {operation.type for operation in graph.get_operations()}

@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras import layers
 
 from accumtrain.backprop import tape
-from accumtrain.backprop.mode import Mode
+from accumtrain.backprop.mode import EVALUATION, Mode
 from accumtrain.engine.checkpoint import Checkpoints, restore_model
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
@@ -23,6 +23,7 @@ from accumtrain.models.spec import ModelSpec
 from accumtrain.optim.build_optimizer import build_optimizer
 from benchmarks.asked import bytes_asked_at_peak
 from tests.engine.small import examples, train
+from tests.keras.small_models import attention
 
 ADAM = AdamConfig(lr=1e-3, weight_decay=0.0, epsilon=1e-7)
 SMALL_INPUT = {"InceptionResNetV2": 75, "InceptionV3": 75, "Xception": 71}  # the others take 32
@@ -223,6 +224,17 @@ def test_two_tensors_together_are_a_cut_point_where_single_ones_are_not():
     assert [variable.shape for variable in recomputed.trainable_variables] == [
         variable.shape for variable in stored.trainable_variables
     ]
+
+
+def test_masks_pass_the_cut_points_and_the_model_can_be_saved(tmp_path):
+    """The layers between take no mask: they find it on their input. One of the two tensors is the input itself."""
+    whole, words = attention(), tf.constant([[3, 4, 5, 0, 0, 0, 0], [6, 7, 0, 0, 0, 0, 0]])
+    model = KerasModel(keras_config("recompute"), whole, tf.float32)
+    assert len(model.segments) > 1
+    expected = whole(words)
+    np.testing.assert_allclose(model(words, EVALUATION), expected, atol=1e-6)
+    whole.save(tmp_path / "model.keras")
+    np.testing.assert_allclose(keras.models.load_model(tmp_path / "model.keras")(words), expected, atol=1e-6)
 
 
 def test_the_pieces_of_two_tensors_hold_each_operation_once():

@@ -71,6 +71,7 @@ class Reference:
         variables = list(self._model.trainable_variables)
         with tf.GradientTape() as tape:
             (loss,) = weighted_sums([self._loss], self._model(batch["image"], mode), batch)
-        gradients = tape.gradient(loss, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        found = tape.gradient(loss, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        gradients = [tf.convert_to_tensor(each) for each in found]  # those of embeddings are tf.IndexedSlices
         statistics = [mode.statistics[norm] for norm in self._model.norms]
         return loss, tf.reduce_sum(weights(batch)), gradients, statistics
