@@ -11,11 +11,15 @@ MOST_NODES = 100_000  # after each alias is replaced by what it stands for
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
+class OverLimitError(ValueError):
+    """A YAML document that is not read. The message says why."""
+
+
 def check_yaml(text: str) -> None:
     """Looks at the structure of a YAML document, without building any of it.
 
     Raises:
-        ValueError: it is nested deeper than DEEPEST, or has more than MOST_NODES nodes.
+        OverLimitError: it is nested deeper than DEEPEST, has more than MOST_NODES nodes, or an alias of itself.
         yaml.YAMLError: it is no YAML.
     """
     sizes: dict[str, int] = {}  # nodes that an anchor stands for
@@ -25,7 +29,7 @@ def check_yaml(text: str) -> None:
         match event:
             case yaml.AliasEvent():
                 if event.anchor not in sizes:
-                    raise ValueError(f"its alias *{event.anchor} stands for nothing, or for itself")
+                    raise OverLimitError(f"its alias *{event.anchor} stands for nothing, or for itself")
                 count += sizes[event.anchor]
             case yaml.ScalarEvent():
                 count += 1
@@ -39,6 +43,6 @@ def check_yaml(text: str) -> None:
                 if anchor:
                     sizes[anchor] = count - before
         if len(open_nodes) > DEEPEST:
-            raise ValueError(f"it is nested more than {DEEPEST} deep")
+            raise OverLimitError(f"it is nested more than {DEEPEST} deep")
         if count > MOST_NODES:
-            raise ValueError(f"it holds more than {MOST_NODES:,} values, as its aliases stand for others")
+            raise OverLimitError(f"it holds more than {MOST_NODES:,} values, as its aliases stand for others")

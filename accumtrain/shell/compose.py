@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import asdict, replace
 from io import StringIO
 from pathlib import Path
@@ -18,11 +18,13 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
+from yaml import YAMLError
 
 from accumtrain.config.conf_dir import CONF_DIR
 from accumtrain.config.convert import from_mapping
 from accumtrain.config.interpolation import FromEnvironment, expressions, resolved
 from accumtrain.config.schema import Config
+from accumtrain.config.yaml_limits import OverLimitError, check_yaml
 from accumtrain.console import visible_lines
 from accumtrain.errors import ConfigError
 from accumtrain.kinds.jobs import JOBS
@@ -82,6 +84,7 @@ def open_hydra(options: Namespace) -> Iterator[Hydra]:
         folder = Path(options.config_dir)
         if not folder.is_dir():
             raise ConfigError(f"--config-dir {folder}: is no folder; name one that holds <group>/<choice>.yaml")
+        _check_size(folder)
         path.prepend("command-line", f"file://{folder.absolute()}", SearchPathQuery(provider="schema"))
     hydra = Hydra("accumtrain", (CompletionLoader if options.shell_completion else Loader)(path))
     GlobalHydra.instance().initialize(hydra)
@@ -89,6 +92,18 @@ def open_hydra(options: Namespace) -> Iterator[Hydra]:
         yield hydra
     finally:
         GlobalHydra.instance().clear()
+
+
+def _check_size(folder: Path) -> None:
+    """Raises ConfigError if a YAML file of a folder would take for ever to read. What else is wrong, Hydra says."""
+    for file in sorted(folder.rglob("*.yaml")):
+        try:
+            with suppress(YAMLError, OSError, UnicodeDecodeError):
+                check_yaml(file.read_text(encoding="utf-8"))
+        except OverLimitError as error:
+            raise ConfigError(
+                f"--config-dir {folder}: {file} can't be read: {error}; mend that file or move it away"
+            ) from error
 
 
 def choice_values(options: Namespace, group: str, choice: str) -> dict[str, Any]:

@@ -30,4 +30,4 @@ def test_the_first_unit_of_a_later_stage_keeps_in_bfloat16_what_it_reads(precisi
         again, _ = backward(y, tuple(map(tf.ones_like, y)))
         in_full.append(all(bits(a) == bits(b) for a, b in zip(streams, again, strict=True)))
         streams = y
-    assert in_full == [True, True, precision == "float32", True], "two stages of two units"
+    assert in_full == [True, precision == "float32"], "what comes back is what the first unit of each stage has kept"

@@ -213,6 +213,15 @@ def test_an_old_damaged_checkpoint_has_a_time_as_well(store):
     assert store.newest_first()[-1].written > 0
 
 
+def test_a_link_in_the_place_of_the_folder_is_not_followed(store, tmp_path):
+    elsewhere = store.directory.rename(tmp_path / "elsewhere")
+    before = sorted(elsewhere.rglob("*"))
+    store.directory.symlink_to(elsewhere)
+    with pytest.raises(CheckpointError, match="checkpoints is a link"):
+        add(store, 11)
+    assert sorted(elsewhere.rglob("*")) == before
+
+
 def test_a_link_with_the_name_of_a_checkpoint_is_named(store, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (store.directory / "step-11").symlink_to(tmp_path / "elsewhere")

@@ -104,3 +104,36 @@ def test_what_is_open(command, fake_job):
     seen = fake_job(lambda config: None)
     assert command("hydra.mode=MULTIRUN", "hydra/launcher=basic", "batch_size=32,64").code == 0
     assert len(seen) == 2
+
+
+ENDLESS = {
+    "aliases of aliases": "".join(
+        ["l0: &l0 [x, x]\n", *(f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 10)}]\n" for n in range(1, 10))]
+    ),
+    "alias of itself": "model: &model {kind: *model}\n",
+    "100,000 brackets": "[" * 100_000,
+    "100,000 braces": "{a: " * 100_000,
+}
+
+
+@pytest.mark.parametrize("content", ENDLESS.values(), ids=ENDLESS)
+def test_a_file_that_takes_for_ever_to_read(content, command, fake_job, tmp_path):
+    seen = fake_job(lambda config: None)
+    (tmp_path / "own" / "experiment").mkdir(parents=True)
+    file = tmp_path / "own" / "experiment" / "mine.yaml"
+    file.write_text(content)
+    answer = command("--config-dir", "own", "experiment=mine")
+    assert (answer.code, seen) == (2, [])
+    assert "own/experiment/mine.yaml can't be read: " in answer.err
+    assert "mend that file or move it away" in answer.err
+    file.unlink()
+    assert command("--config-dir", "own").code == 0
+
+
+def test_aliases_of_a_few_values_are_read(command, fake_job, tmp_path):
+    seen = fake_job(lambda config: None)
+    (tmp_path / "own" / "experiment").mkdir(parents=True)
+    file = tmp_path / "own" / "experiment" / "mine.yaml"
+    file.write_text("# @package _global_\nbatch_size: &size 32\naccum: {steps: *size}\n")
+    assert command("--config-dir", "own", "experiment=mine").code == 0
+    assert (seen[0].batch_size, seen[0].accum.steps) == (32, 32)
