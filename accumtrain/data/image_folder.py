@@ -46,7 +46,7 @@ class FolderSplit(EncodedSplit):
         if self.skips:
             for index, header in enumerate(headers):
                 if header.fault:
-                    self._skipped[index] = UnreadableExample(str(files[index]), header.fault)
+                    self._skipped[index] = UnreadableExample(str(files[index]), header.fault, self.undecodable)
 
     @cached_property
     def sizes(self) -> list[int]:

@@ -59,8 +59,8 @@ def run(config: Config) -> dict[str, Any]:
         )
     if config.device.xla is True:
         raise ConfigError(
-            "device.xla=true: nothing is compared under XLA, which sums in an order that depends on what it fuses; "
-            "leave device.xla out to compare the bits of TensorFlow's own kernels"
+            "device.xla=true: job=verify compares bits, and nothing is compared under XLA, which sums in an order that "
+            "depends on what it fuses; leave device.xla out"
         )
     if config.device.tensor_float_32:
         raise ConfigError(

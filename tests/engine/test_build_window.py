@@ -11,7 +11,7 @@ import tensorflow as tf
 from accumtrain.engine.build_window import build_window
 
 UPDATES = 20
-DIGITS = SimpleNamespace(image_shape=(8, 8, 1), num_classes=3, train=None)
+DIGITS = SimpleNamespace(image_shape=(8, 8, 1), num_classes=3, class_names=None, train=None)
 LOGITS, LABELS = tf.constant([[2.0, 0.5, -1.0]]), tf.constant([0])
 
 

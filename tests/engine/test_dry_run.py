@@ -46,6 +46,7 @@ def run(config, data, tmp_path):
 class Timed:
     """In the place of a dry run: updates of given seconds, and what the meter reads."""
 
+    window = SimpleNamespace(model=SimpleNamespace(norms=[]))
     timings = ((9.0, 9.0), (0.5, 0.2), (0.3, 0.4), (0.7, 0.3))  # the first one compiles
 
     def __init__(self, config, data, devices, micro_batch, directory, micro_steps):
@@ -88,6 +89,7 @@ def test_a_probe_reckons_whole_updates_from_short_ones(
         "micro_batch": micro_batch,
         "accum_steps": steps,
         "replicas": 1,
+        "batch_norm": False,
         "static_bytes": 1,
         "peak_bytes": 2,
         "workspace_bytes": 3,

@@ -108,6 +108,7 @@ def test_the_graph_that_saves_is_kept(case, tmp_path, monkeypatch):
 
     cannot_be_traced.__name__ = "_save_graph"  # by which it is found
     for folder in ("first", "second"):
+        (tmp_path / folder).mkdir()
         window = new_window(case)
         cache = make_cache(tmp_path / "cache", window)
         with Checkpoints(tmp_path / folder, window, keep=1, cache=cache) as checkpoints:

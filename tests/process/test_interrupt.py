@@ -128,24 +128,11 @@ def test_a_second_signal_ends_at_once(child, first, name):
 
 
 @pytest.mark.parametrize(("first", "second"), [(a, b) for a in NAMES for b in NAMES if a != b])
-def test_signals_that_come_together_count_as_one(first, second, capfd):
-    def begin_and_stop():
-        with StopSignals(), Interrupt() as interrupt:
-            signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-            send(signal.Signals[first])
-            send(signal.Signals[second])
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-            return interrupt.requested
-
-    assert begin_and_stop()
-    assert capfd.readouterr().err == "\nstopping: what is done is being saved (once more to stop at once)\n"
-
-
-def test_a_scheduler_may_send_two_signals_at_once(child):
+def test_signals_that_come_together_count_as_one(child, first, second):
     process = child()
-    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.Signals[first])
     time.sleep(0.001)
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.Signals[second])
     assert ask(process) == "requested"
     assert process.communicate(timeout=20)[1].count("stopping") == 1
     assert process.returncode == 0

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
+from accumtrain.runs.checkpoint_store import CheckpointStore
+from accumtrain.runs.identity import learned_values
 from accumtrain.runs.run import Run
 from tests.config.remedies import remedied
 
@@ -19,8 +22,8 @@ def trained(command, fake_job, tmp_path, monkeypatch):
     def train(config):
         with Run(config) as run:
             run.save_config(config)
-        (tmp_path / "runs" / "x" / "checkpoints" / "last").mkdir(parents=True, exist_ok=True)
-        (tmp_path / "runs" / "x" / "checkpoints" / "last" / "ckpt-1.index").touch()
+            facts = {"learned": learned_values(config)}
+            CheckpointStore(run.checkpoints).write(1, lambda prefix: Path(f"{prefix}.index").touch(), len, facts)
 
     fake_job(train)
     assert command(*TRAINED).code == 0
