@@ -25,7 +25,10 @@ from accumtrain.runs.logbook import Logbook
 from accumtrain.runs.measured import measured, watched_split
 from accumtrain.runs.run import Run
 
-CLOSING = {"status", "step", "epoch", "seconds", "examples_per_second", "memory"}  # keys of a summary that it shows
+CLOSING = {  # keys of a summary that are shown at the end of a run
+    *("status", "step", "epoch", "seconds", "examples_per_second", "memory"),
+    *("skipped_windows", "skipped_examples"),
+}
 LEARNED = 0.99  # of the loss of a guess; a model that has learned anything is below
 BEHIND = 0.05  # share of their initial values in moving statistics that says that they lag behind
 CAUGHT_UP = 0.01  # as much is no matter

@@ -21,6 +21,7 @@ SUMMARY = {  # the form of what is read of a summary.json
     "status": is_text,
     "step": is_count,
     "epoch": (is_number, None),
+    **dict.fromkeys(("skipped_windows", "skipped_examples"), is_count),
     **dict.fromkeys(("train", "val", "test", "best"), (NUMBERS, None)),
     "best_on": (is_text, None),
     "seconds": is_number,
