@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
+from accumtrain.runs.checkpoint_store import CheckpointStore
+from accumtrain.runs.identity import learned_values
 from accumtrain.runs.run import Run
 from tests.config.remedies import remedied
 
@@ -13,14 +16,14 @@ TRAINED = ("run.name=x", "model=lenet5", "data.mean=[0.4]", "accum.steps=2", "em
 
 
 @pytest.fixture
-def trained(command, fake_job, tmp_path, monkeypatch):
+def trained(command, fake_job):
     """A trained run; returns the configurations that job=evaluate sees."""
 
     def train(config):
         with Run(config) as run:
             run.save_config(config)
-        (tmp_path / "runs" / "x" / "checkpoints" / "last").mkdir(parents=True, exist_ok=True)
-        (tmp_path / "runs" / "x" / "checkpoints" / "last" / "ckpt-1.index").touch()
+            store, facts = CheckpointStore(run.checkpoints), {"learned": learned_values(config)}
+            store.write(1, lambda prefix: Path(f"{prefix}.index").touch(), lambda prefix: None, facts)
 
     fake_job(train)
     assert command(*TRAINED).code == 0
