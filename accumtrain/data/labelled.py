@@ -13,13 +13,14 @@ from accumtrain.data.class_folders import list_all
 from accumtrain.data.encoded import EncodedSplit
 from accumtrain.data.image_folder import split_of_all
 from accumtrain.data.image_table import list_table
-from accumtrain.data.listing import first_of, normal_form, readable
+from accumtrain.data.listing import first_of, readable
 from accumtrain.data.preprocess import make_preprocess
 from accumtrain.data.records import RecordSplit
 from accumtrain.data.source import ArraySplit, Data, Source, Split
 from accumtrain.errors import DataError
 from accumtrain.kinds.sources import SOURCES, DataConfig, FolderConfig, TableConfig
 from accumtrain.kinds.table import load
+from accumtrain.kinds.values import normal_form
 from accumtrain.runs.trained_on import Images
 
 

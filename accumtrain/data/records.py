@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -17,7 +16,7 @@ from accumtrain.data.given_labels import BadLabels, class_numbers, class_texts
 from accumtrain.data.shards import Shards
 from accumtrain.errors import DataError
 from accumtrain.kinds.sources import RecordsConfig
-from accumtrain.kinds.values import show, suggest
+from accumtrain.kinds.values import normal_form, show, suggest
 
 _NO_EXAMPLE = "is no tf.train.Example"
 _NOTHING = b"", 0  # in the place of an example that is left out: it can't be decoded
@@ -42,7 +41,7 @@ class RecordSplit(EncodedSplit):
         self._image_feature = config.image_feature
         self._label_feature = config.label_feature
         self._num_classes = num_classes
-        self._numbers = {unicodedata.normalize("NFC", name): place for place, name in enumerate(config.class_names)}
+        self._numbers = {normal_form(name): place for place, name in enumerate(config.class_names)}
         self._raw_shape = raw_shape
         self._rule, self._remedy = config.about_labels(num_classes)
 
