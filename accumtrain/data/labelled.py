@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from accumtrain.data.class_folders import list_all
 from accumtrain.data.encoded import EncodedSplit
-from accumtrain.data.image_folder import split_of_all
+from accumtrain.data.image_folder import source_of_all
 from accumtrain.data.image_table import list_table
 from accumtrain.data.listing import first_of, readable
 from accumtrain.data.preprocess import make_preprocess
@@ -42,7 +42,7 @@ def open_labelled(config: DataConfig, images: Images, trained: Mapping[str, Any]
     if isinstance(config, FolderConfig | TableConfig):
         with readable():
             listing, notes = list_all(config) if isinstance(config, FolderConfig) else list_table(config)
-        source = split_of_all(listing, notes, config)
+        source = source_of_all(listing, notes, config)
     else:
         source = load(SOURCES[config.kind].build)(config, seed)
     split = _joined(_new_splits(source, trained), config)

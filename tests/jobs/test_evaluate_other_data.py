@@ -107,6 +107,16 @@ def test_all_of_new_data_is_measured(here, command):
     assert [line.split()[:3] for line in answer.out.splitlines() if line.startswith("dog")] == [["dog", "0", "-"]]
 
 
+def test_what_is_left_out_of_new_data(here, command):
+    write(here / "new", ("owl",), range(50, 54))
+    bad = next((here / "new/owl").iterdir())
+    bad.write_bytes(bad.read_bytes()[:-30])
+    assert command(*EVALUATE, "data.path=new", "data.on_error=skip").code == 0
+    assert measured(here)["owl"][0] == 3
+    (left_out,) = result_of(here)["skipped"]
+    assert (left_out["split"], left_out["name"]) == ("test", f"new/owl/{bad.name}")
+
+
 @pytest.mark.slow
 def test_its_splits_are_none_here(here, command):
     write(here / "new/train", CLASSES, range(60, 64))
