@@ -13,7 +13,7 @@ from accumtrain.backprop.mode import MovingStatistics
 from accumtrain.config.schema import Config
 from accumtrain.console import format_seconds, say, table, warn
 from accumtrain.data.labels import class_counts
-from accumtrain.data.source import Data
+from accumtrain.data.source import SPLIT_WORDS, Data
 from accumtrain.engine.checkpoint import Checkpoints
 from accumtrain.engine.memory_meter import Meter, activation_bytes, at_peak, state_bytes, tensor_bytes
 from accumtrain.engine.training_loss import training_loss
@@ -84,7 +84,7 @@ def losses_of_a_guess(config: Config, data: Data) -> dict[str, float]:
     if not isinstance(config.loss, CrossEntropyConfig) or data.num_classes < 2:
         return {}
     guess = math.log(data.num_classes)
-    return {**dict.fromkeys(data.splits, guess), "train": guess * _mean_factor(config, data)}
+    return {**dict.fromkeys(SPLIT_WORDS, guess), "train": guess * _mean_factor(config, data)}
 
 
 def _mean_factor(config: Config, data: Data) -> float:

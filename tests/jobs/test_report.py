@@ -101,6 +101,7 @@ DAMAGED = [
             ("memory", "much"),
             ("step", "4"),
             ("skipped_windows", "none"),
+            ("best_on", "status"),
             ("status", None),
         )
     ),
