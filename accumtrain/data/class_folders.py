@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from accumtrain.data.listing import Image, Listing, first_of, hold_out, normal_form, told
+from accumtrain.data.listing import Image, Listing, first_of, hold_out, told
 from accumtrain.data.local_files import IMAGE_SUFFIXES, check_name
 from accumtrain.errors import DataError
 from accumtrain.kinds.sources import FolderConfig
+from accumtrain.kinds.values import normal_form
 
 _SPLITS = {  # the words in the names of their folders
     "train": ("train", "training"),

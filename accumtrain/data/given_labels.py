@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import unicodedata
-
 import numpy as np
+
+from accumtrain.kinds.values import normal_form
 
 _EXACT = 2**53  # floats below hold every whole number
 
@@ -54,7 +54,7 @@ def class_texts(labels: np.ndarray) -> np.ndarray:
         ) from error
     if "" in texts:
         raise BadLabels("holds an empty text", "give each image a class")
-    return np.array([unicodedata.normalize("NFC", text) for text in texts], str)[places]
+    return np.array([normal_form(text) for text in texts], str)[places]
 
 
 def _of_rows(labels: np.ndarray) -> np.ndarray:

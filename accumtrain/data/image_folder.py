@@ -101,12 +101,8 @@ def source_of(listings: dict[str, Listing], notes: list[str], config: DataConfig
     Raises:
         DataError: A file is not an image.
     """
-    files = {name: [each.file for images in listing.values() for each in images] for name, listing in listings.items()}
-    unusual = _usable_headers([file for each in files.values() for file in each], config)
-    splits = {
-        name: FolderSplit(files[name], labels_of_listing(listing), unusual, config)
-        for name, listing in listings.items()
-    }
+    unusual = _usable_headers([file for listing in listings.values() for file in _files_of(listing)], config)
+    splits = {name: _split(listing, unusual, config) for name, listing in listings.items()}
     if config.image_size is None:
         shape = splits["train"].inspect_first().shape
         for split in splits.values():
@@ -122,11 +118,10 @@ def source_of(listings: dict[str, Listing], notes: list[str], config: DataConfig
     )
 
 
-def split_of_all(listing: Listing, notes: list[str], config: DataConfig) -> Source:
+def source_of_all(listing: Listing, notes: list[str], config: DataConfig) -> Source:
     """A source whose only split has all images of a listing. Raises what `source_of` raises."""
-    files = [each.file for images in listing.values() for each in images]
-    unusual = _usable_headers(files, config)
-    split = FolderSplit(files, labels_of_listing(listing), unusual, config)
+    unusual = _usable_headers(_files_of(listing), config)
+    split = _split(listing, unusual, config)
     return Source(split, None, len(listing), [*notes, *notes_of(unusual)], class_names=list(listing))
 
 
@@ -143,9 +138,13 @@ def _usable_headers(files: Sequence[Path], config: DataConfig) -> dict[Path, Hea
     return unusual
 
 
-def labels_of_listing(listing: Listing) -> list[int]:
-    """The label of each image, in order."""
-    return [label for label, images in enumerate(listing.values()) for _ in images]
+def _split(listing: Listing, unusual: Mapping[Path, Header], config: DataConfig) -> FolderSplit:
+    labels = [label for label, images in enumerate(listing.values()) for _ in images]
+    return FolderSplit(_files_of(listing), labels, unusual, config)
+
+
+def _files_of(listing: Listing) -> list[Path]:
+    return [each.file for images in listing.values() for each in images]
 
 
 def _digest(listing: Listing, sizes: Sequence[int]) -> str:

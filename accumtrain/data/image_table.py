@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from accumtrain.data.image_folder import source_of
-from accumtrain.data.listing import Image, Listing, first_of, hold_out, normal_form, readable
+from accumtrain.data.listing import Image, Listing, first_of, hold_out, readable
 from accumtrain.data.local_files import IMAGE_SUFFIXES, check_name, fault_of
 from accumtrain.data.source import Source
 from accumtrain.errors import DataError
 from accumtrain.kinds.sources import TableConfig
+from accumtrain.kinds.values import normal_form
 
 _DELIMITERS = "\t;, "  # the first of them that the first line has
 
@@ -128,7 +130,7 @@ def _rows(file: Path) -> list[list[str]]:
         text = file.read_text(encoding="utf-8-sig")
         first = text.partition("\n")[0]
         delimiter = next((each for each in _DELIMITERS if each in first), ",")
-        rows = [row for row in csv.reader(text.splitlines(keepends=True), delimiter=delimiter) if any(row)]
+        rows = [row for row in csv.reader(io.StringIO(text), delimiter=delimiter) if any(row)]
     except UnicodeDecodeError as error:
         raise DataError(f"data.path={file} is no text in UTF-8: save the table as CSV in UTF-8") from error
     except csv.Error as error:

@@ -11,16 +11,16 @@ import tensorflow as tf
 
 from accumtrain.data.class_folders import list_all
 from accumtrain.data.encoded import EncodedSplit
-from accumtrain.data.image_folder import split_of_all
+from accumtrain.data.image_folder import source_of_all
 from accumtrain.data.image_table import list_table
-from accumtrain.data.listing import first_of, normal_form, readable
+from accumtrain.data.listing import first_of, readable
 from accumtrain.data.preprocess import make_preprocess
 from accumtrain.data.records import RecordSplit
-from accumtrain.data.shards import ShardRange
 from accumtrain.data.source import ArraySplit, Data, Source, Split
 from accumtrain.errors import DataError
 from accumtrain.kinds.sources import SOURCES, DataConfig, FolderConfig, TableConfig
 from accumtrain.kinds.table import load
+from accumtrain.kinds.values import normal_form
 from accumtrain.runs.trained_on import Images
 
 
@@ -42,10 +42,10 @@ def open_labelled(config: DataConfig, images: Images, trained: Mapping[str, Any]
     if isinstance(config, FolderConfig | TableConfig):
         with readable():
             listing, notes = list_all(config) if isinstance(config, FolderConfig) else list_table(config)
-        source = split_of_all(listing, notes, config)
+        source = source_of_all(listing, notes, config)
     else:
         source = load(SOURCES[config.kind].build)(config, seed)
-    split = _joined(_others(source, trained), config, source.num_classes)
+    split = _joined(_new_splits(source, trained), config)
     if isinstance(split, EncodedSplit):
         split.channels = channels
     elif split.channels != channels:
@@ -66,32 +66,29 @@ def open_labelled(config: DataConfig, images: Images, trained: Mapping[str, Any]
     )
 
 
-def _others(source: Source, trained: Mapping[str, Any]) -> list[Split]:
-    """The splits of which something but their number of examples is not that of the run's own."""
-    own = set()
-    for name in source.splits:
+def _new_splits(source: Source, trained: Mapping[str, Any]) -> list[Split]:
+    """All splits but those of which the run has had the files; a note of the source names these."""
+    new, had = list[Split](), list[str]()
+    for name, split in source.splits.items():
         facts = {key: value for key, value in source.fingerprint.items() if key.startswith(f"data.{name}.")}
         if facts and facts.items() <= trained.items():
-            own.add(name)
-    others = [split for name, split in source.splits.items() if name not in own]
-    return others or list(source.splits.values())
+            had.append(name)
+        else:
+            new.append(split)
+    if not new:
+        return list(source.splits.values())
+    if had:
+        source.notes.append(f"left out, as the run has had its files: {' and '.join(had)}")
+    return new
 
 
-def _joined(splits: list[Split], config: DataConfig, num_classes: int) -> Split:
+def _joined(splits: list[Split], config: DataConfig) -> Split:
     """All examples of the splits, in their order."""
-    first = splits[0]
-    if len(splits) == 1:
+    first, *others = splits
+    if not others:
         return first
     if isinstance(first, RecordSplit):
-        ranges = [each for split in splits if isinstance(split, RecordSplit) for each in split.shards.ranges]
-        pieces = [ShardRange(path, begin, end - begin) for path, begin, end in ranges]
-        return RecordSplit(
-            type(first.shards)(pieces),
-            config,  # type: ignore[arg-type]
-            num_classes=num_classes,
-            image_shape=None,
-            channels=first.channels,
-        )
+        return first.joined_with([split for split in others if isinstance(split, RecordSplit)])
     if isinstance(first, EncodedSplit):
         raise DataError(
             f"data={config.kind} has {len(splits)} splits of images that can't be put together: give data with one"

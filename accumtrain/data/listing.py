@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -23,11 +22,6 @@ class Image(NamedTuple):
 
 
 Listing = dict[str, list[Image]]  # the images of each class; names are in `normal_form`
-
-
-def normal_form(name: str) -> str:
-    """The one spelling of a name: an é may be written as one character or as two, and looks the same."""
-    return unicodedata.normalize("NFC", name)
 
 
 def hold_out(listing: Listing, fraction: float) -> dict[str, Listing]:

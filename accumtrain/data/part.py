@@ -29,12 +29,9 @@ class Part(Split):
 
     @property
     def skipped(self) -> dict[int, BadExample]:
-        whole = self._whole.skipped
-        return (
-            {place: whole[index] for place, index in enumerate(self._chosen.tolist()) if index in whole}
-            if whole
-            else {}
-        )
+        left_out = self._whole.skipped
+        places = np.flatnonzero(np.isin(self._chosen, list(left_out))).tolist()
+        return {place: left_out[int(self._chosen[place])] for place in places}
 
     @property
     def whole(self) -> Split:

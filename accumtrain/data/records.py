@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from accumtrain.data.given_labels import BadLabels, class_numbers, class_texts
 from accumtrain.data.shards import Shards
 from accumtrain.errors import DataError
 from accumtrain.kinds.sources import RecordsConfig
-from accumtrain.kinds.values import show, suggest
+from accumtrain.kinds.values import normal_form, show, suggest
 
 _NO_EXAMPLE = "is no tf.train.Example"
 _NOTHING = b"", 0  # in the place of an example that is left out: it can't be decoded
@@ -38,13 +37,27 @@ class RecordSplit(EncodedSplit):
     ) -> None:
         """`raw_shape` is that of images that are stored as their pixels, uint8; None where they are encoded."""
         super().__init__(len(shards), image_shape, channels, config)
-        self.shards = shards
+        self.shards, self._config = shards, config
         self._image_feature = config.image_feature
         self._label_feature = config.label_feature
         self._num_classes = num_classes
-        self._numbers = {unicodedata.normalize("NFC", name): place for place, name in enumerate(config.class_names)}
+        self._numbers = {normal_form(name): place for place, name in enumerate(config.class_names)}
         self._raw_shape = raw_shape
         self._rule, self._remedy = config.about_labels(num_classes)
+
+    def joined_with(self, others: Sequence[RecordSplit]) -> RecordSplit:
+        """All records of this split and of others, in their order."""
+        shards = type(self.shards)([piece for split in (self, *others) for piece in split.shards.pieces])
+        joined = RecordSplit(
+            shards,
+            self._config,
+            num_classes=self._num_classes,
+            image_shape=None,
+            channels=self.channels,
+            raw_shape=self._raw_shape,
+        )
+        joined.undecodable = self.undecodable
+        return joined
 
     def read(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         images, labels = tf.numpy_function(self._fetch, [index], [tf.string, tf.int32])

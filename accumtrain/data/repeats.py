@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -66,19 +67,16 @@ def find_repeats(data: Data, seconds: float = SECONDS) -> Repeats:
 
 
 def _compare_files(splits: dict[str, FolderSplit], deadline: float, repeats: Repeats) -> None:
-    groups = _of_one_size(splits)
     contents: dict[bytes, list[_File]] = {}
-    for number, group in enumerate(groups):
+    for file in _of_one_size(splits):
         if time.monotonic() > deadline:
-            left = sum(map(len, groups[number:]))
             repeats.note = (
-                f"{left:,} files have the size of another one, and no time was left to compare them: job=check does, "
-                "and finds test images that are training images"
+                "some files have the same size, and no time was left to compare them: job=check does, and finds test "
+                "images that are training images"
             )
             break
-        for file in group:
-            if content := _hash(file.path):
-                contents.setdefault(content, []).append(file)
+        if content := _hash(file.path):
+            contents.setdefault(content, []).append(file)
     trained = {content: files[0] for content, files in contents.items() if files[0].split == "train"}
     for name in list(splits)[1:]:
         pairs = [(file, trained[content]) for content in trained for file in contents[content] if file.split == name]
@@ -90,8 +88,8 @@ def _compare_files(splits: dict[str, FolderSplit], deadline: float, repeats: Rep
         repeats.add("classes", len(twice), f"{images} in two classes, byte for byte: {first.path} is {other.path}")
 
 
-def _of_one_size(splits: dict[str, FolderSplit]) -> list[list[_File]]:
-    """The files that have the size of one in another split or class, grouped by size, smallest first."""
+def _of_one_size(splits: dict[str, FolderSplit]) -> Iterator[_File]:
+    """The files that have the size of one in another split or class, the smallest first."""
     sizes = np.concatenate([split.sizes for split in splits.values()])
     split_of = np.repeat(np.arange(len(splits)), [split.size for split in splits.values()])
     labels = np.concatenate([split.labels for split in splits.values()])
@@ -99,13 +97,10 @@ def _of_one_size(splits: dict[str, FolderSplit]) -> list[list[_File]]:
     names, files = list(splits), [split.files for split in splits.values()]
     order = np.argsort(sizes, kind="stable")
     ends = np.flatnonzero(np.diff(sizes[order])) + 1
-    groups = []
     for group in np.split(order, ends):
         if sizes[group[0]] > 0 and len(group) > 1 and (np.ptp(split_of[group]) or np.ptp(labels[group])):
-            groups.append(
-                [_File(names[split_of[at]], int(labels[at]), str(files[split_of[at]][places[at]])) for at in group]
-            )
-    return groups
+            for at in group:
+                yield _File(names[split_of[at]], int(labels[at]), str(files[split_of[at]][places[at]]))
 
 
 def _hash(path: str) -> bytes | None:

@@ -35,6 +35,7 @@ class Shards(ABC):
 
     def __init__(self, pieces: list[ShardRange]) -> None:
         """Raises DataError if a shard can't be read or holds fewer records than its piece asks for."""
+        self.pieces = pieces
         self._paths = list(dict.fromkeys(piece.path for piece in pieces))
         held = dict(zip(self._paths, self._open(self._paths), strict=True))
         counts = []

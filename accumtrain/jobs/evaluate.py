@@ -34,8 +34,8 @@ def run(config: Config) -> dict[str, Any] | None:
 
     Returns:
         status, step, epoch, checkpoint, test or val (loss and metrics), examples_per_second, seconds, own_data (whether
-        it is what the run was trained on), skipped (examples that can't be read), and what `report_classes` returns;
-        None on a worker that is not the chief.
+        it is what the run was trained on), skipped (examples of the split that can't be read), and what
+        `report_classes` returns; None on a worker that is not the chief.
 
     Raises:
         CheckpointError: there is no trained run, its checkpoint can't be used, or a picture can't be written.
@@ -83,6 +83,7 @@ def run(config: Config) -> dict[str, Any] | None:
         warn(f"{len(data.skipped)} examples can't be read and are left out; evaluation.json names them")
     if not devices.chief:
         return None
+    left_out = data.splits[split].skipped.values()
     by_class = {} if found is None else report_classes(*found, names, data, split, folder_of(config))
     return {
         "status": "completed",
@@ -93,6 +94,6 @@ def run(config: Config) -> dict[str, Any] | None:
         "examples_per_second": result["examples"] / result["seconds"],
         "seconds": result["seconds"],
         "own_data": own,
-        "skipped": data.skipped if own else [{**each, "split": split} for each in data.skipped],
+        "skipped": [{"split": split, "name": bad.name, "reason": bad.reason} for bad in left_out],
         **by_class,
     }

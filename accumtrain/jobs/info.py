@@ -136,7 +136,7 @@ def _show_run(folder: Path, found: Mapping[str, Any]) -> None:
 
 
 def _provenance_rows(born: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What summary.json tells of where the run came from; one of an earlier version may lack some of it."""
+    """What summary.json tells of where the run came from; some of it may be missing."""
     git = born.get("git") or {}
     versions_then = [f"{name} {number}" for name, number in born.get("versions", {}).items()]
     rows = {

@@ -13,7 +13,7 @@ from accumtrain.backprop.mode import MovingStatistics
 from accumtrain.config.schema import Config
 from accumtrain.console import format_seconds, say, table, warn
 from accumtrain.data.labels import class_counts
-from accumtrain.data.source import Data
+from accumtrain.data.source import SPLIT_WORDS, Data
 from accumtrain.engine.checkpoint import Checkpoints
 from accumtrain.engine.memory_meter import Meter, activation_bytes, at_peak, state_bytes, tensor_bytes
 from accumtrain.engine.training_loss import training_loss
@@ -25,7 +25,10 @@ from accumtrain.runs.logbook import Logbook
 from accumtrain.runs.measured import measured, watched_split
 from accumtrain.runs.run import Run
 
-CLOSING = {"status", "step", "epoch", "seconds", "examples_per_second", "memory"}  # keys of a summary that it shows
+CLOSING = {  # keys of a summary that are shown at the end of a run
+    *("status", "step", "epoch", "seconds", "examples_per_second", "memory"),
+    *("skipped_windows", "skipped_examples"),
+}
 LEARNED = 0.99  # of the loss of a guess; a model that has learned anything is below
 BEHIND = 0.05  # share of their initial values in moving statistics that says that they lag behind
 CAUGHT_UP = 0.01  # as much is no matter
@@ -81,7 +84,7 @@ def losses_of_a_guess(config: Config, data: Data) -> dict[str, float]:
     if not isinstance(config.loss, CrossEntropyConfig) or data.num_classes < 2:
         return {}
     guess = math.log(data.num_classes)
-    return {**dict.fromkeys(data.splits, guess), "train": guess * _mean_factor(config, data)}
+    return {**dict.fromkeys(SPLIT_WORDS, guess), "train": guess * _mean_factor(config, data)}
 
 
 def _mean_factor(config: Config, data: Data) -> float:

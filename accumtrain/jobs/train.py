@@ -250,6 +250,7 @@ class Training(Session):
         if not update["examples"]:
             self.place.pass_over()
             self.recovery.skip_empty(self.window)
+            self.skipped.note(self.progress.event)
             self.progress.event(f"update {self.done + 1} is skipped, its examples are bad (see {self.skipped.file})")
             return batches
         if update.get("loss_scale", SMALLEST) > SMALLEST and update["state_finite"]:

@@ -36,7 +36,7 @@ def images_of(data: Data) -> Images:
 def trained_images(config: Config) -> tuple[Images, Mapping[str, Any]]:
     """What the run was trained on, and the fingerprint of its data if that had to be opened.
 
-    It has to be for a run of earlier versions, which has not noted its images.
+    It has to be where images.json is gone.
 
     Raises:
         AccumtrainError: the file of a run is damaged, or the data can't be opened.

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-import unicodedata
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Annotated, ClassVar
 
 from accumtrain.errors import ConfigError
 from accumtrain.kinds.table import Choice, Kind, Table, required
-from accumtrain.kinds.values import COUNT, FRACTION, LOCAL_PATH, SHARE, ImageSize, NotEmpty, OneOf, Range, Word, show
+from accumtrain.kinds.values import (
+    COUNT,
+    FRACTION,
+    LOCAL_PATH,
+    SHARE,
+    ImageSize,
+    NotEmpty,
+    OneOf,
+    Range,
+    Word,
+    normal_form,
+    show,
+)
 
 CLASSES = Range(2)
 MIX_ALPHA = Range(0, 100)
@@ -130,7 +141,7 @@ class RecordsConfig(DataConfig):
 
     def check(self) -> None:
         super().check()
-        names = len({unicodedata.normalize("NFC", name) for name in self.class_names})
+        names = len({normal_form(name) for name in self.class_names})
         if self.class_names and names != self.num_classes:
             raise ConfigError(
                 f"data.class_names={show(self.class_names)}: names {names} classes, and "

@@ -9,6 +9,7 @@ import difflib
 import math
 import re
 import typing
+import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -201,6 +202,11 @@ def duration_seconds(key: str, value: str | int) -> float:
     if match["days"] or match["third"]:
         return 86400.0 * days + 3600 * first + 60 * second + third
     return 60.0 * first + second
+
+
+def normal_form(name: str) -> str:
+    """The one spelling of a name: an é may be written as one character or as two, and looks the same."""
+    return unicodedata.normalize("NFC", name)
 
 
 def suggest(wrong: str, known: Iterable[str]) -> str:

@@ -46,7 +46,7 @@ class ComparedRun:
     def memory(self) -> dict[str, float | None]:
         """Bytes of what differs most between runs: tensors at the peak beyond those that are always there, by kind.
 
-        Where workspace was not measured, as by earlier versions, activations hold it too.
+        Where workspace was not measured, activations hold it too.
         """
         peak, static = (self.number(f"memory.tensor_{kind}_bytes") for kind in ("peak", "static"))
         workspace = self.number("memory.workspace_bytes")

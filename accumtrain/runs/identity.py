@@ -51,19 +51,17 @@ def learned_values(config: Config | Mapping[str, Any]) -> dict[str, Any]:
         for name in key.split("."):
             value = value[name]
         flat[key] = value
-    accum = mapping.get("accum", {})
-    if accum.get("reduction") == "sum":
+    accum = mapping["accum"]
+    if accum["reduction"] == "sum":
         flat["accum.steps"] = accum["steps"]
-    flat["accum.reduction"] = accum.get("reduction", "mean")
-    flat.setdefault("model.freeze", [])
-    flat.setdefault("optim.rates", {})
+    flat["accum.reduction"] = accum["reduction"]
     return {key: value for key, value in flat.items() if key not in NOT_LEARNED}
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """`key=old there and new here` for each key whose value differs; empty if none does.
 
-    Keys that only one side has are left out: they belong to another version.
+    Keys that only one side has are left out: they belong to another kind, whose name differs, too.
     """
     return ", ".join(f"{key}={show(old)} there and {show(new)} here" for key, old, new in _all_changed(before, now))
 

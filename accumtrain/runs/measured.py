@@ -16,5 +16,5 @@ def measured(summary: Mapping[str, Any]) -> dict[str, dict[str, float | None]]:
 
 
 def watched_split(summary: Mapping[str, Any]) -> str:
-    """The split that chose the best state; in summaries of earlier versions it was the test split."""
+    """The split that chose the best state; test where the summary does not say."""
     return summary.get("best_on") or "test"

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from pathlib import Path, PurePath
+from pathlib import PurePath
 
 from accumtrain.config.declared_keys import records
 from accumtrain.config.schema import Config
 
 NOT_OF_A_RUN = ("log.", "bench.", "predict.", "export.", "range_test.", "hydra")  # beginnings of keys
 LONGEST = 48  # characters of a derived name, without its hash
-LONGEST_BEFORE = 100  # of one that an earlier version derived
 NOT_IN_NAMES = {
     *("job", "data.download", "report.runs", "device.workers", "device.index"),
     *("run.name", "run.dir", "run.resume", "run.walltime", "run.hang_timeout", "run.on_nonfinite", "run.max_nonfinite"),
@@ -24,8 +22,6 @@ NOT_IN_NAMES = {
 
 def run_name(config: Config, overrides: Sequence[str]) -> str:
     """run.name, or a name derived from the command: the same command gives the same name.
-
-    A folder that an earlier version has named by this command keeps its name.
 
     Args:
         overrides: the command's `key=value` arguments, those of this job in a sweep.
@@ -41,9 +37,6 @@ def run_name(config: Config, overrides: Sequence[str]) -> str:
         for key, value in sorted(values.items())
         if key not in in_base | NOT_IN_NAMES and not key.startswith(NOT_OF_A_RUN)
     }
-    before = _name_before(base, shown)
-    if os.path.isdir(Path(config.run.dir) / before):  # noqa: PTH112 - of a path too long this says no
-        return before
     return _name(base, {key: value for key, value in shown.items() if not _says(base, key, value)})
 
 
@@ -77,14 +70,6 @@ def _unique_names() -> dict[str, str]:
     dotted = {f"{group}.{each.name}" for group, found in records().items() for cls in found for each in fields(cls)}
     last = Counter([*top, *(key.rpartition(".")[2] for key in dotted)])
     return {key: name for key in dotted if last[name := key.rpartition(".")[2]] == 1}
-
-
-def _name_before(base: str, shown: Mapping[str, str]) -> str:
-    """The name that earlier versions gave."""
-    exact = "-".join([base, *(f"{key}-{value}" for key, value in shown.items())])
-    name = _plain(exact)
-    # two commands that shorten to the same name must not share a folder
-    return name if name == exact and len(name) <= LONGEST_BEFORE else f"{name[:LONGEST_BEFORE]}-{_hash(exact)[:8]}"
 
 
 def _plain(text: str) -> str:

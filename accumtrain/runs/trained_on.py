@@ -27,7 +27,7 @@ def write_images(folder: Path, images: Images) -> None:
 
 
 def read_images(folder: Path) -> Images | None:
-    """The images that a run was trained on; None for a run of earlier versions, which has not noted them.
+    """The images that a run was trained on; None if the file is gone, or if the run was given its examples.
 
     Raises:
         CheckpointError: the file is damaged.

@@ -30,15 +30,15 @@ def guard(action: Callable[[], Result]) -> tuple[int, Result | None]:
         return _tell(error), None
     except USAGE_ERRORS as error:
         return _tell(explain(error)), None
-    except PermissionError as error:
-        reason = "give this user access to it, or choose another run.dir"
-        return _tell(CheckpointError(f"{error.filename}: {error.strerror}; {reason}")), None
     except KeyboardInterrupt:
         fail("interrupted before there was anything to save")
         return INTERRUPTED, None
     except MemoryError:
         return _tell(OutOfMemoryError(NO_MEMORY)), None
     except Exception as error:
+        if isinstance(error, PermissionError) and error.filename is not None:
+            reason = "give this user access to it, or choose another run.dir"
+            return _tell(CheckpointError(f"{error.filename}: {error.strerror}; {reason}")), None
         if str(error) == NO_THREAD:
             return _tell(OutOfMemoryError(f"{error}: {NO_MEMORY}")), None
         if plugin := explain_plugin(error):

@@ -22,6 +22,8 @@ from accumtrain.shell.overrides import given_value, key_of, sets_any_key
 OF_THIS_COMMAND = ("job", "device", "run", "log")  # never those of the run, unless they decide what is learned
 OF_VALUE = {"model.memory": ("model.kept_convs", "model.kept_share")}  # a key, and those that belong to its value
 PREPARED = ("augment", "image_size", "mean", "std")  # keys of data that say what a model sees of an image
+# which job=evaluate can't change, too: all of other data is measured, and the run's own is divided as it was
+HELD_OUT = ("test_fraction", "val_fraction")
 BEGUN_WITH = "model.weights"  # a run notes their content as what was learned, a command gives their place
 
 
@@ -43,15 +45,15 @@ def with_values_of_run(values: Mapping[str, Any], overrides: Sequence[str]) -> M
     file = Path(in_home(str(run.get("dir")))) / str(name) / "config.yaml"
     if not file.exists():
         return values
-    before, prepared = read_config(file), {f"data.{key}" for key in PREPARED}
+    before, of_run = read_config(file), {f"data.{key}" for key in (*PREPARED, *HELD_OUT)}
     _check_known(before, file.parent)
     given = _given(values, overrides)
     fixed, now = _fixed(before), _given_fixed(values)
     if given.get("data") == "data":  # a choice, which says where the data is
         same = given_value(overrides, "data", "") == before["data"]["kind"]
-        given = {key: by for key, by in given.items() if by != "data" or not (same or key in prepared)}
+        given = {key: by for key, by in given.items() if by != "data" or not (same or key in of_run)}
     if job.measures_other_data:
-        fixed = {key: value for key, value in fixed.items() if not key.startswith("data.") or key in prepared}
+        fixed = {key: value for key, value in fixed.items() if not key.startswith("data.") or key in of_run}
     _check_given(fixed, now, given, file.parent)
     outdated = {each for key in given for each in OF_VALUE.get(key, ())}
     merged = dict(before)

@@ -65,6 +65,10 @@ def table(row: Callable[[int], str], header: str = "") -> str:
         (table(lambda n: f"{label(n)},{n:03}"), {"image_column": 2}),
         (table(lambda n: f"{label(n)},{n:03}", "x,y"), {"label_column": "x"}),
         (table(lambda n: f"{n:03},{label(n)}".replace("\u00e9", "e\u0301"), "id,label"), {}),
+        (
+            table(lambda n: f"{n:03},two\u2028lines,{label(n)}", "id,note,what"),
+            {"image_column": "id", "label_column": "what"},
+        ),
         ("\ufeff" + table(lambda n: f"{n:03},{label(n)}\n", "id,label"), {}),
     ],
 )

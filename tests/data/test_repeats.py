@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from accumtrain.data import repeats
 from accumtrain.data.open_data import open_data
 from accumtrain.data.repeats import find_repeats
 from accumtrain.kinds.sources import FolderConfig, TfdsConfig, TfrecordConfig
@@ -72,6 +75,20 @@ def test_no_time_is_left(root: Path, folder_config: MakeConfig) -> None:
     found = find_repeats(open_data(folder_config(root, image_size=6), seed=0), seconds=-1)
     assert not found.counts
     assert "no time was left to compare them: job=check does" in found.note
+
+
+def test_time_ends_among_files_of_one_size(
+    root: Path, folder_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As all of a folder of BMP files may be."""
+    for file in root.rglob("*.png"):
+        file.write_bytes(file.read_bytes().ljust(1000, b"\0"))
+    data = open_data(folder_config(root, image_size=6), seed=0)
+    read = []
+    monkeypatch.setattr(repeats, "time", SimpleNamespace(monotonic=itertools.count().__next__))
+    monkeypatch.setattr(repeats, "_hash", read.append)
+    assert "no time was left" in find_repeats(data, seconds=2).note
+    assert len(read) == 2
 
 
 def test_records_that_two_globs_name(

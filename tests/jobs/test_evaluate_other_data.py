@@ -107,6 +107,16 @@ def test_all_of_new_data_is_measured(here, command):
     assert [line.split()[:3] for line in answer.out.splitlines() if line.startswith("dog")] == [["dog", "0", "-"]]
 
 
+def test_what_is_left_out_of_new_data(here, command):
+    write(here / "new", ("owl",), range(50, 54))
+    bad = next((here / "new/owl").iterdir())
+    bad.write_bytes(bad.read_bytes()[:-30])
+    assert command(*EVALUATE, "data.path=new", "data.on_error=skip").code == 0
+    assert measured(here)["owl"][0] == 3
+    (left_out,) = result_of(here)["skipped"]
+    assert (left_out["split"], left_out["name"]) == ("test", f"new/owl/{bad.name}")
+
+
 @pytest.mark.slow
 def test_its_splits_are_none_here(here, command):
     write(here / "new/train", CLASSES, range(60, 64))
@@ -150,7 +160,16 @@ def test_data_of_another_kind(here, command):
     assert "its images have 1 channel(s), the run was trained on 3" in answer.err
 
 
-@pytest.mark.parametrize("key", ["data.mean=[0.5]", "data.image_size=8", "data.augment=inception"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "data.mean=[0.5]",
+        "data.image_size=8",
+        "data.augment=inception",
+        "data.test_fraction=0.5",
+        "data.val_fraction=0.5",
+    ],
+)
 def test_images_are_prepared_as_in_training(key, here, command):
     answer = command(*EVALUATE, "data.path=moved", key)
     assert answer.code == ConfigError.exit_code
@@ -183,9 +202,23 @@ def test_records_that_the_run_has_had_are_left_out(tmp_path, monkeypatch):
     images = Images((6, 6, 3), ["0", "1", "2"])
     new = tfrecord_config(path="new")
     data = open_labelled(new, images, trained.fingerprint, 0)
+    assert data.notes[0] == "left out, as the run has had its files: test"
     (batch,) = eval_batches(data, batch=5)
     assert np.rint(batch["image"][:, 0, 0, 0] * 255).astype(int).tolist() == [*range(20, 25)]
     both = open_labelled(tfrecord_config(path="new", test_path="train"), images, {}, 0)
     (batch,) = eval_batches(both, batch=11)
     assert np.rint(batch["image"][:, 0, 0, 0] * 255).astype(int).tolist() == [*range(20, 25), *range(6)]
     assert batch["label"].numpy().tolist() == [number % 3 for number in (*range(20, 25), *range(6))]
+
+
+def test_pixels_of_several_files_of_records(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, numbers in {"a": range(3), "b": range(10, 12)}.items():
+        with tf.io.TFRecordWriter(name) as writer:
+            for number in numbers:
+                writer.write(example({"image/encoded": picture(number).tobytes(), "image/class/label": number % 3}))
+    shape = list(picture(0).shape)
+    config = TfrecordConfig(**PLAIN, path="a", test_path="b", num_classes=3, raw_shape=shape)
+    data = open_labelled(config, Images(tuple(shape), ["0", "1", "2"]), {}, 0)
+    (batch,) = eval_batches(data, batch=5)
+    assert np.rint(batch["image"][:, 0, 0, 0] * 255).astype(int).tolist() == [0, 1, 2, 10, 11]

@@ -100,6 +100,8 @@ DAMAGED = [
             ("best", {"loss": math.inf, "accuracy": 0.0}),
             ("memory", "much"),
             ("step", "4"),
+            ("skipped_windows", "none"),
+            ("best_on", "status"),
             ("status", None),
         )
     ),

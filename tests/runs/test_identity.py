@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
-from accumtrain.config.convert import to_mapping
 from accumtrain.config.schema import AccumConfig, Config
 from accumtrain.runs.identity import as_many_classes, differences, learned_values
 
@@ -22,14 +19,6 @@ def test_it_does_under_a_sum():
     assert changed(*sums) == "accum.steps=4 there and 8 here"
     by_sum = AccumConfig(steps=4, reduction="sum")
     assert changed(AccumConfig(steps=4), by_sum) == "accum.reduction=mean there and sum here"
-
-
-@pytest.mark.parametrize("reduction", ["mean", "sum"])
-def test_a_run_of_before_this_key_had_a_mean(reduction):
-    before = to_mapping(Config())
-    del before["accum"]["reduction"]
-    said = differences(learned_values(before), learned_values(Config(accum=AccumConfig(reduction=reduction))))
-    assert bool(said) == (reduction == "sum")
 
 
 def test_the_state_of_a_run_goes_on_with_as_many_classes():

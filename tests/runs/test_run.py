@@ -93,19 +93,6 @@ def test_many_keys_are_cut_between_words(compose):
     assert first != second
 
 
-@pytest.mark.parametrize(
-    ("overrides", "before"),
-    [
-        (["run.seed=3"], "revnet38-digits-run.seed-3"),
-        (["model.filters=[32,32,64,112]"], "revnet38-digits-model.filters-_32_32_64_112-2e755817"),
-    ],
-)
-def test_a_folder_that_an_earlier_version_has_named_is_continued(overrides, before, compose, tmp_path):
-    (tmp_path / "runs" / before).mkdir(parents=True)
-    config = compose(*overrides, f"run.dir={tmp_path}/runs")
-    assert run_name(config, overrides) == before
-
-
 # --- opening ----------------------------------------------------------------------------------------------------
 
 

@@ -114,6 +114,7 @@ register_job("count", "an_extension:count")
     [
         ("return {}['a']", "a bug in an_extension, which adds a choice to accumtrain; the lines above show where"),
         ("Path('no').read_text()", "a bug in an_extension, which adds a choice to accumtrain; the lines above"),
+        ("raise PermissionError('not today')", "a bug in an_extension, which adds a choice"),
         ("from accumtrain.console import table; table('', ['a'], [[]])", "a bug in accumtrain, not a mistake of yours"),
     ],
 )

@@ -16,14 +16,14 @@ TRAINED = ("run.name=x", "model=lenet5", "data.mean=[0.4]", "accum.steps=2", "em
 
 
 @pytest.fixture
-def trained(command, fake_job, tmp_path, monkeypatch):
+def trained(command, fake_job):
     """A trained run; returns the configurations that job=evaluate sees."""
 
     def train(config):
         with Run(config) as run:
             run.save_config(config)
-            facts = {"learned": learned_values(config)}
-            CheckpointStore(run.checkpoints).write(1, lambda prefix: Path(f"{prefix}.index").touch(), len, facts)
+            store, facts = CheckpointStore(run.checkpoints), {"learned": learned_values(config)}
+            store.write(1, lambda prefix: Path(f"{prefix}.index").touch(), lambda prefix: None, facts)
 
     fake_job(train)
     assert command(*TRAINED).code == 0
