@@ -17,6 +17,7 @@ import keras
 import tensorflow as tf
 
 from accumtrain.keras.loss_calls import LossCalls, Tried, may_join_examples, watched
+from accumtrain.models.keras_masks import mask_of
 
 
 class UntriedLossError(ValueError):
@@ -113,7 +114,7 @@ class LossShare:
                 f"the loss {calls.unlike_means[0]} of a batch is not the mean of the losses of its examples, so it "
                 "can't be joined over micro-batches: return one value for each example, as Dice(axis=(1, 2, 3)) does"
             )
-        of_outputs = [mask for mask in map(_mask, self._with_losses(y_pred)) if mask is not None]
+        of_outputs = [mask for mask in map(mask_of, self._with_losses(y_pred)) if mask is not None]
         masks = [*of_outputs, *calls.masks]
         if len(of_outputs) == len(calls.masks) == 1:  # Keras joins the two
             masks = [tf.logical_and(*masks)]
@@ -194,7 +195,3 @@ class LossShare:
 def _total(losses: list[tf.Tensor], like: tf.Tensor) -> tf.Tensor:
     """The sum of scalars, in the dtype of `like`."""
     return tf.add_n([tf.cast(each, like.dtype) for each in losses]) if losses else tf.zeros_like(like)
-
-
-def _mask(tensor: tf.Tensor) -> tf.Tensor | None:
-    return getattr(tensor, "_keras_mask", None)
