@@ -41,6 +41,14 @@ class LossTerms:
         """All are known."""
         return None not in (self.total, *self.of_layers)
 
+    def check_number(self, model: keras.Model, losses: Sequence[Any]) -> None:
+        """Raises ValueError if these are more or fewer losses of layers than were tried."""
+        if len(losses) != len(self.of_layers):
+            raise ValueError(
+                f"layers of {model.name} add {len(losses)} losses, and {len(self.of_layers)} with the examples before: "
+                "let them add the same in each pass"
+            )
+
 
 def losses_of_layers(model: keras.Model) -> list[tf.Tensor]:
     """The losses that layers have added in the pass that was made last, scalars; those of weights are left out."""
@@ -178,12 +186,8 @@ class LossShare:
             sums = []
         elif self.is_own:
             return loss if self._is_own_sum else share * loss
-        elif len(of_layers) != len(self._terms.of_layers):
-            raise ValueError(
-                f"layers of {self._model.name} add {len(of_layers)} losses, and {len(self._terms.of_layers)} with the "
-                "examples before: let them add the same in each pass"
-            )
         else:
+            self._terms.check_number(self._model, of_layers)
             sums = [each for each, kind in zip(of_layers, self._terms.of_layers, strict=True) if kind == "sum"]
         if self._reduction == "sum":
             # as Keras has added them: on replicas each takes its share

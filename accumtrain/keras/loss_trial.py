@@ -70,16 +70,19 @@ class LossTrial:
         """The terms of the loss.
 
         Args:
-            known: of an earlier trial, some of whose terms were 0.
+            known: of an earlier trial, some of whose terms were 0. The others stay what they are.
 
         Raises:
-            ValueError: one is neither a mean nor a sum over the examples.
+            ValueError: one is neither a mean nor a sum over the examples, or layers add more or fewer losses than in
+                the earlier trial.
         """
         first, second = self._first, self._second
         trained = self._pass([*first, *second], training=True)
-        if not (trained.of_layers or has_own_loss(self._model)):
-            return LossTerms()
-        if known and not any(trained.open_values(known)):
+        if known is None:  # Keras's own losses are what their reduction says
+            total = None if has_own_loss(self._model) else self._share.kinds()[0]
+            known = LossTerms(total, (None,) * len(trained.of_layers))
+        known.check_number(self._model, trained.of_layers)
+        if not any(trained.open_values(known)):
             return known
         training = not trained.changed and self._pass([*first, *second], training=True) == trained
         batches = ([*first, *second], [*second, *first], [*first, *first], [*second, *second], first, second)
@@ -90,16 +93,14 @@ class LossTrial:
                 "allow to try it there: call add_loss whatever `training` is, or leave it out"
             )
         loosely = passes[0].changed  # random draws, which differ between batches of two sizes
-        kinds = [
-            self._kind(f"add_loss, call {place + 1} in {self._model.name},", np.array(values), loosely)
-            for place, values in enumerate(zip(*(each.of_layers for each in passes), strict=True))
-        ]
-        if not has_own_loss(self._model):  # Keras's own are what their reduction says
-            return LossTerms(self._share.kinds()[0], tuple(kinds))
+        of_layers = zip(*(each.of_layers for each in passes), strict=True)
+        kinds = tuple(
+            kind or self._kind(f"add_loss, call {place + 1} in {self._model.name},", np.array(values), loosely)
+            for place, (kind, values) in enumerate(zip(known.of_layers, of_layers, strict=True))
+        )
         name = f"compute_loss of {self._model.name}" if self._share.is_own else f"the loss of {self._model.name}"
         totals, shares = np.array([(each.total, each.share) for each in passes]).T
-        total = self._kind(name, totals, loosely, shares, self._share.kinds())
-        return LossTerms(total, tuple(kinds))
+        return LossTerms(known.total or self._kind(name, totals, loosely, shares, self._share.kinds()), kinds)
 
     def _pass(self, examples: Sequence[int], training: bool) -> Pass:
         model = self._model

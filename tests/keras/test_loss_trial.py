@@ -247,6 +247,31 @@ def test_a_sum_that_begins_with_the_factor_zero_is_exact():
     assert_same_fit(make, callbacks=[Raise()], jit_compile=False)
 
 
+def test_what_a_term_is_stays_known_while_another_begins_with_the_factor_zero():
+    """In the second batch the sum is 0 for the examples that are tried, and not for the others."""
+
+    class Both(keras.layers.Layer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.factor = self.add_weight(shape=(), initializer="zeros", trainable=False)
+
+        def call(self, z: Any) -> Any:
+            self.add_loss(ops.sum(ops.relu(z)))
+            self.add_loss(self.factor * ops.mean(z * z))
+            return z
+
+    second = np.abs(X[:8])
+    second[:4] *= -1
+    models = [compiled(lambda: keras.Sequential([keras.Input((6,)), Both(), keras.layers.Dense(6)])) for _ in range(2)]
+    accumulate(models[0], 2)
+    losses = []
+    for model in models:
+        model.train_on_batch(X[:8], X[:8])
+        model.layers[0].factor.assign(1.0)
+        losses.append(model.train_on_batch(second, second))
+    np.testing.assert_allclose(*losses, rtol=1e-5)
+
+
 def test_each_compile_tries_its_own_loss():
     model = accumulate(compiled(lambda: keras.Sequential([keras.Input((6,)), keras.layers.Dense(6)])), 4)
     model.train_on_batch(X, X)
