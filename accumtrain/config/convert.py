@@ -161,7 +161,7 @@ def _remedy(options: tuple[Any, ...], value: Any, key: str, rules: Sequence[Cons
         case str() if {int, float} & set(options) and value.replace(".", "", 1).isdigit():
             return "; write it without quotes"
         case int() | float() if {str} == set(options) - {type(None)} and not isinstance(value, bool):
-            return "; where it is written put it in quotes"
+            return "; put it in quotes in the file that sets it"
         case _ if typing.get_origin(options[0]) is list:
             return f"; write {key}=[{show(value)}]"
     return ""

@@ -141,8 +141,8 @@ class Step:
         ) -> tuple[tf.Tensor, dict[str, tf.Tensor], dict[str, tf.Tensor]]:
             self.compiled_micro_steps(batches, tf.constant(self._window.micro_steps))
             before, update = update, self.compiled_commit()
-            update["exact"] &= before["exact"]
-            update["compared"] &= before["compared"]  # streams out of range end the loop: that update is not finite
+            for name in ("exact", "compared"):  # streams out of range end the loop: that update is not finite
+                update[name] &= before[name]
             examples = update["examples"]
             added = {"examples": examples, **{name: update[name] * examples for name in names}}
             return done + 1, update, {name: total + added[name] for name, total in sums.items()}

@@ -197,7 +197,8 @@ class Window(tf.Module):
             learning_rate, examples, finite (whether the update was made), state_finite (whether weights, optimizer
             state, moving statistics and averages are), step (updates done), stop (whether a worker has asked to stop),
             exact (False if a reversal gave other bits), compared (False if that was not looked at), in_range (False if
-            a stream left it; then no update was made); with a loss scale that and skipped (windows without update).
+            a stream left the range of its numbers; then the update is not finite); with a loss scale also loss_scale
+            (of this window) and skipped (number of windows without an update so far).
         """
         reduced = all_reduce_sum([tf.convert_to_tensor(buffer) for buffer in self._sums])
         sums = [tf.cast(total, self.dtype) for total in reduced]

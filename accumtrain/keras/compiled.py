@@ -23,6 +23,7 @@ from accumtrain.keras.accumulate_arguments import check_summable
 from accumtrain.keras.model_copy import read_model, write_model
 from accumtrain.kinds.compiled import METRICS
 from accumtrain.kinds.sources import DataConfig
+from accumtrain.models.keras_masks import mask_of
 from accumtrain.models.keras_model import called, normalisations
 from accumtrain.process.temporary_folder import temporary_folder
 
@@ -110,7 +111,7 @@ class Compiled:
                 if after is not before
             )
             penalised.append(isinstance(losses, tf.Tensor))
-            if any(getattr(each, "_keras_mask", None) is not None for each in tf.nest.flatten(y)):
+            if any(mask_of(each) is not None for each in tf.nest.flatten(y)):
                 raise ConfigError(
                     f"the outputs of {self.model.name} have masks, and a masked loss is no mean over examples: use "
                     "accumtrain.keras.accumulate and model.fit"

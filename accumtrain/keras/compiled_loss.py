@@ -18,7 +18,7 @@ from accumtrain.keras.whole_batch_metrics import CompiledMetric, compiled_metric
 from accumtrain.kinds.losses import LossConfig
 
 MEANS = ("mean", "sum_over_batch_size")
-EXAMPLES_TRIED = 8
+EXAMPLES_TRIED, TRIED_AT_ONCE = 64, 8
 RESERVED = (  # names in records and results
     *("loss", "examples", "seconds", "learning_rate", "grad_norm", "loss_scale", "skipped", "step", "epoch", "split"),
     *("finite", "state_finite", "stop", "exact", "compared", "in_range", "examples_per_second"),
@@ -145,7 +145,7 @@ def _check_terms(compiled: Compiled) -> None:
     inputs, (targets, *weights) = split.read(tf.cast(tf.linspace(0, split.size - 1, count), tf.int64))
     batch = (inputs, targets, weights[0] if weights else None)
     try:
-        terms = LossTrial(model, batch, count, LossShare(model, {})).terms(None)
+        terms = LossTrial(model, batch, min(count, TRIED_AT_ONCE), LossShare(model, {})).terms(None)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     if "sum" in terms.of_layers:

@@ -12,6 +12,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from accumtrain.models.keras_masks import mask_of
+
 EXAMPLES = 6  # of a batch that is made up
 MARKS = (-1.0, -100.0, 255.0, math.nan)  # targets that own losses often leave out
 TOLERANCE = 1e-4  # of a mean in float32
@@ -64,8 +66,8 @@ def watched(losses: Sequence[keras.losses.Loss], tried: Tried) -> Iterator[LossC
 def _watched(loss: keras.losses.Loss, call: Callable[..., Any], calls: LossCalls, tried: Tried) -> Callable[..., Any]:
     def watched_call(y_true: Any, y_pred: Any) -> Any:
         values = call(y_true, y_pred)
-        if getattr(values, "_keras_mask", None) is not None:
-            calls.masks.append(values._keras_mask)
+        if (mask := mask_of(values)) is not None:
+            calls.masks.append(mask)
         one_number = len(values.shape) == 0
         if one_number:
             calls.one_number.append(loss.name)
@@ -82,8 +84,12 @@ def _watched(loss: keras.losses.Loss, call: Callable[..., Any], calls: LossCalls
 
 def may_join_examples(loss: keras.losses.Loss) -> bool:
     """Whether a loss is the user's own, or one of Keras's that may have one number for all examples."""
-    function = getattr(loss, "fn", type(loss))
-    return isinstance(loss, OVER_BATCHES) or not str(getattr(function, "__module__", "")).startswith("keras.")
+    return isinstance(loss, OVER_BATCHES) or not is_of_keras(getattr(loss, "fn", type(loss)))
+
+
+def is_of_keras(code: Any) -> bool:
+    """Tells Keras's own functions and classes from those of a user."""
+    return str(getattr(code, "__module__", "")).startswith("keras.")
 
 
 def _is_mean(loss: keras.losses.Loss, call: Callable[..., Any], y_true: Any, y_pred: Any, one_number: bool) -> bool:

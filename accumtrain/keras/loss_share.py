@@ -17,6 +17,7 @@ import keras
 import tensorflow as tf
 
 from accumtrain.keras.loss_calls import LossCalls, Tried, may_join_examples, watched
+from accumtrain.models.keras_masks import mask_of
 
 
 class UntriedLossError(ValueError):
@@ -39,6 +40,14 @@ class LossTerms:
     def settled(self) -> bool:
         """All are known."""
         return None not in (self.total, *self.of_layers)
+
+    def check_number(self, model: keras.Model, losses: Sequence[Any]) -> None:
+        """Raises ValueError if these are more or fewer losses of layers than were tried."""
+        if len(losses) != len(self.of_layers):
+            raise ValueError(
+                f"layers of {model.name} add {len(losses)} losses, and {len(self.of_layers)} with the examples before: "
+                "let them add the same in each pass"
+            )
 
 
 def losses_of_layers(model: keras.Model) -> list[tf.Tensor]:
@@ -113,7 +122,7 @@ class LossShare:
                 f"the loss {calls.unlike_means[0]} of a batch is not the mean of the losses of its examples, so it "
                 "can't be joined over micro-batches: return one value for each example, as Dice(axis=(1, 2, 3)) does"
             )
-        of_outputs = [mask for mask in map(_mask, self._with_losses(y_pred)) if mask is not None]
+        of_outputs = [mask for mask in map(mask_of, self._with_losses(y_pred)) if mask is not None]
         masks = [*of_outputs, *calls.masks]
         if len(of_outputs) == len(calls.masks) == 1:  # Keras joins the two
             masks = [tf.logical_and(*masks)]
@@ -177,12 +186,8 @@ class LossShare:
             sums = []
         elif self.is_own:
             return loss if self._is_own_sum else share * loss
-        elif len(of_layers) != len(self._terms.of_layers):
-            raise ValueError(
-                f"layers of {self._model.name} add {len(of_layers)} losses, and {len(self._terms.of_layers)} with the "
-                "examples before: let them add the same in each pass"
-            )
         else:
+            self._terms.check_number(self._model, of_layers)
             sums = [each for each, kind in zip(of_layers, self._terms.of_layers, strict=True) if kind == "sum"]
         if self._reduction == "sum":
             # as Keras has added them: on replicas each takes its share
@@ -194,7 +199,3 @@ class LossShare:
 def _total(losses: list[tf.Tensor], like: tf.Tensor) -> tf.Tensor:
     """The sum of scalars, in the dtype of `like`."""
     return tf.add_n([tf.cast(each, like.dtype) for each in losses]) if losses else tf.zeros_like(like)
-
-
-def _mask(tensor: tf.Tensor) -> tf.Tensor | None:
-    return getattr(tensor, "_keras_mask", None)

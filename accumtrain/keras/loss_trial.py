@@ -39,9 +39,9 @@ class Pass:
     changed: bool
 
     def open_values(self, known: LossTerms) -> list[float]:
-        """The values of the terms that are not known yet."""
+        """The values of the terms that are not known yet; those that are not finite tell nothing."""
         pairs = zip((self.total, *self.of_layers), (known.total, *known.of_layers), strict=True)
-        return [value for value, kind in pairs if kind is None]
+        return [value for value, kind in pairs if kind is None and np.isfinite(value)]
 
 
 class LossTrial:
@@ -51,6 +51,8 @@ class LossTrial:
     as well, since the four batches have the same size and so the same draws. The loss of AA is that of A, if it is a
     mean, or twice that, if it is a sum. Nothing that a pass changes is kept.
 
+    A is one example, repeated, and B are those after it. Examples are tried until no term of the batch is 0 for them.
+
     Args:
         model: compiled and built.
         batch: x, y and sample_weight, nested tensors [N, ...] or None.
@@ -59,10 +61,8 @@ class LossTrial:
     """
 
     def __init__(self, model: keras.Model, batch: Any, most: int, share: LossShare) -> None:
-        self._model, self._batch, self._share = model, batch, share
-        examples, half = int(batch_size(batch)), max(1, most // 2)
-        self._first, self._second = [0] * half, [place % examples for place in range(half, 2 * half)]
-        self._alone = examples == 1  # which is all of its batch, so that each rule is right
+        self._model, self._batch, self._most, self._share = model, batch, max(2, most), share
+        self._examples = int(batch_size(batch))
         own_dtypes = {layer.compute_dtype for layer in model._flatten_layers()}
         self._tolerance = TOLERANCE_OF_16_BITS if own_dtypes & HALF else TOLERANCE
 
@@ -70,36 +70,64 @@ class LossTrial:
         """The terms of the loss.
 
         Args:
-            known: of an earlier trial, some of whose terms were 0.
+            known: of an earlier batch, in which some terms were 0. The others stay what they are.
+
+        Returns:
+            The terms; None stands for those that are 0 for all examples of the batch.
 
         Raises:
-            ValueError: one is neither a mean nor a sum over the examples.
+            ValueError: one is neither a mean nor a sum over the examples, or can't be tried, or layers add more or
+                fewer losses than before.
         """
-        first, second = self._first, self._second
-        trained = self._pass([*first, *second], training=True)
-        if not (trained.of_layers or has_own_loss(self._model)):
-            return LossTerms()
-        if known and not any(trained.open_values(known)):
+        for start in range(0, self._examples, self._most):
+            if known is None or not known.settled:
+                known = self._terms_in(range(start, min(start + self._most, self._examples)), known)
+        assert known is not None, "a batch has examples"
+        return known
+
+    def _terms_in(self, examples: range, known: LossTerms | None) -> LossTerms:
+        """The terms after some more examples, which fit into one pass."""
+        trained = self._pass(examples, training=True)
+        if known is None:  # Keras's own losses are what their reduction says
+            total = None if has_own_loss(self._model) else self._share.kinds()[0]
+            known = LossTerms(total, (None,) * len(trained.of_layers))
+        known.check_number(self._model, trained.of_layers)
+        if self._examples == 1 or not any(trained.open_values(known)):  # each rule is right for one example
             return known
-        training = not trained.changed and self._pass([*first, *second], training=True) == trained
-        batches = ([*first, *second], [*second, *first], [*first, *first], [*second, *second], first, second)
-        passes = [self._pass(examples, training) for examples in batches]
-        if len(passes[0].of_layers) != len(trained.of_layers):
-            raise ValueError(
-                f"{self._model.name} adds a loss in training only, and its batch statistics or random draws don't "
-                "allow to try it there: call add_loss whatever `training` is, or leave it out"
-            )
-        loosely = passes[0].changed  # random draws, which differ between batches of two sizes
-        kinds = [
-            self._kind(f"add_loss, call {place + 1} in {self._model.name},", np.array(values), loosely)
-            for place, values in enumerate(zip(*(each.of_layers for each in passes), strict=True))
-        ]
-        if not has_own_loss(self._model):  # Keras's own are what their reduction says
-            return LossTerms(self._share.kinds()[0], tuple(kinds))
+        training = not trained.changed and self._pass(examples, training=True) == trained
+        for example in examples:
+            if any(trained.open_values(known)):
+                known = self._terms_by(example, known, training)
+        if any(trained.open_values(known)):
+            raise ValueError(self._in_training_only())
+        return known
+
+    def _terms_by(self, example: int, known: LossTerms, training: bool) -> LossTerms:
+        """The terms after the six batches, if one that is not known is not 0 in them."""
+        half = self._most // 2
+        first, second = [example] * half, [(example + place) % self._examples for place in range(1, half + 1)]
+        both = self._pass([*first, *second], training)
+        if len(both.of_layers) != len(known.of_layers):
+            raise ValueError(self._in_training_only())
+        if not any(both.open_values(known)):
+            return known
+        others = ([*second, *first], [*first, *first], [*second, *second], first, second)
+        passes = [both, *(self._pass(each, training) for each in others)]
+        loosely = both.changed  # random draws, which differ between batches of two sizes
+        of_layers = zip(*(each.of_layers for each in passes), strict=True)
+        kinds = tuple(
+            kind or self._kind(f"add_loss, call {place + 1} in {self._model.name},", np.array(values), loosely)
+            for place, (kind, values) in enumerate(zip(known.of_layers, of_layers, strict=True))
+        )
         name = f"compute_loss of {self._model.name}" if self._share.is_own else f"the loss of {self._model.name}"
         totals, shares = np.array([(each.total, each.share) for each in passes]).T
-        total = self._kind(name, totals, loosely, shares, self._share.kinds())
-        return LossTerms(total, tuple(kinds))
+        return LossTerms(known.total or self._kind(name, totals, loosely, shares, self._share.kinds()), kinds)
+
+    def _in_training_only(self) -> str:
+        return (
+            f"{self._model.name} adds a loss in training only, and its batch statistics or random draws don't allow to "
+            "try it there: call add_loss whatever `training` is, with the same factor, or leave it out"
+        )
 
     def _pass(self, examples: Sequence[int], training: bool) -> Pass:
         model = self._model
@@ -125,16 +153,17 @@ class LossTrial:
         shares: np.ndarray | float = 1.0,
         kinds: Sequence[str] = ("mean", "sum"),
     ) -> str | None:
-        """One of `kinds`; None if the values don't tell, as they are 0, not finite or of one example.
+        """One of `kinds`; None if the values don't tell, as all are 0 or none is finite.
 
         Args:
             loosely: a group alone may differ by a quarter.
             kinds: what is allowed.
         """
-        if self._alone or not np.any(values) or not np.all(np.isfinite(values)):
+        finite = np.isfinite(values)
+        if not np.any(values) or not np.any(finite):
             return None
         largest = float(np.max(np.abs(values)))
-        for kind, weights, factor in (("mean", shares, 1.0), ("sum", 1.0, 2.0)):
+        for kind, weights, factor in (("mean", shares, 1.0), ("sum", 1.0, 2.0)) if np.all(finite) else ():
             ab, ba, aa, bb, *_ = values * weights
             additive = abs(ab + ba - aa - bb) <= self._tolerance * largest
             twice, alone = values[2:4], factor * values[4:]

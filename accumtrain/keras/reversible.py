@@ -78,8 +78,9 @@ class ReversibleLayer(keras.layers.Layer):
         _compute_as_written()
         tensors = tf.nest.flatten(inputs)
         masks = [mask_of(tensor) for tensor in tensors] if mask is None else tf.nest.flatten(mask)
+        shared, pack = flatten_with_masks((masks, keywords))
+        masks, keywords = pack(shared)  # tensors in the place of variables
         of_x1, of_x2 = masks * (2 // len(masks))
-        shared, _ = flatten_with_masks((masks, keywords))
         values = Values((layer for pair in self.pairs for layer in pair), shared)
         calls = [
             (_on_stream(f, of_x2, keywords, values, training), _on_stream(g, of_x1, keywords, values, training))

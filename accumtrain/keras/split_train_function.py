@@ -1,9 +1,9 @@
-"""The train function of a Keras model in micro-batches: the first batch is tried before it is trained on."""
+"""The train function of a Keras model in micro-batches: batches are tried before they are trained on."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import chain, tee
+from itertools import islice, tee
 from typing import Any
 
 import keras
@@ -59,11 +59,12 @@ class SplitTrainFunction:
                 return self._of_keras(traced)
             except UntriedLossError:  # while the step is traced, so nothing has changed
                 pass
-        first = next(batches)
-        self._step.try_loss(first)
+        taken = [next(batches), *islice(batches, self._model.steps_per_execution - 1)]
+        for batch in taken:
+            self._step.try_loss(batch)
         if self._step.terms != terms:
             self._of_keras = _train_function_of(self._model)
-        return self._of_keras(chain([first], batches))
+        return self._of_keras(iter(taken))
 
 
 def _train_function_of(model: keras.Model) -> Callable[[Iterator[Any]], Any]:

@@ -10,7 +10,16 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.keras.loss_calls import CALL_ERRORS, EXAMPLES, TOLERANCE, Tried, made_up_outputs, made_up_targets
+from accumtrain.keras.loss_calls import (
+    CALL_ERRORS,
+    EXAMPLES,
+    TOLERANCE,
+    Tried,
+    is_of_keras,
+    made_up_outputs,
+    made_up_targets,
+)
+from accumtrain.models.keras_masks import mask_of
 
 MAY_JOIN_EXAMPLES = (keras.losses.dice, keras.losses.tversky, keras.losses.circle)  # functions of Keras's own
 
@@ -85,7 +94,7 @@ class WholeBatchMetrics:
         """
         found = self._flat(y_pred) if self._metrics else []
         for each in self._metrics:
-            if getattr(found[each.place], "_keras_mask", None) is not None:
+            if mask_of(found[each.place]) is not None:
                 raise ValueError(
                     f"the metric {each.metric.name} has to see the whole batch, and its output has a mask: return one "
                     "value for each example, or make it a keras.metrics.Metric that adds up"
@@ -121,9 +130,7 @@ def _may_join_examples(metric: keras.metrics.Metric) -> bool:
     function = getattr(metric, "_fn", None)
     if isinstance(function, keras.losses.Loss) or any(function is each for each in MAY_JOIN_EXAMPLES):
         return True
-    return not all(
-        str(getattr(each, "__module__", "")).startswith("keras.") for each in (type(metric), function or type(metric))
-    )
+    return not (is_of_keras(type(metric)) and (function is None or is_of_keras(function)))
 
 
 def _adds_up(metric: keras.metrics.Metric, target: Any, output: Any) -> bool:

@@ -56,7 +56,7 @@ class CrossEntropyConfig(LossConfig):
     def check(self) -> None:
         if self.class_weights is None or isinstance(self.class_weights, str):
             return
-        named = isinstance(self.class_weights, dict)
+        named = isinstance(self.class_weights, dict)  # then those of other classes are 1
         weights = list(self.class_weights.values()) if isinstance(self.class_weights, dict) else self.class_weights
         if not weights or min(weights) < 0 or not (named or any(weights)):
             raise ConfigError(
@@ -68,13 +68,13 @@ class CrossEntropyConfig(LossConfig):
         """Raises ConfigError if weights are of other classes."""
         if self.class_weights is None:
             return self
+        if isinstance(self.class_weights, dict):
+            names = class_names or [str(number) for number in range(len(class_counts()))]
+            return replace(self, class_weights=_in_order(self.class_weights, names))
         counts = class_counts()
         if isinstance(self.class_weights, str):  # balanced
             found = sum(count > 0 for count in counts)
             return replace(self, class_weights=[sum(counts) / (found * count) if count else 0.0 for count in counts])
-        if isinstance(self.class_weights, dict):
-            names = class_names or [str(number) for number in range(len(counts))]
-            return replace(self, class_weights=_in_order(self.class_weights, names))
         if class_names:
             named = dict(zip(class_names[:SHOWN], self.class_weights, strict=False))
             raise ConfigError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Annotated, ClassVar
@@ -141,11 +142,16 @@ class RecordsConfig(DataConfig):
 
     def check(self) -> None:
         super().check()
-        names = len({normal_form(name) for name in self.class_names})
-        if self.class_names and names != self.num_classes:
+        names = Counter(map(normal_form, self.class_names))
+        twice = [name for name, count in names.items() if count > 1]
+        if twice:
             raise ConfigError(
-                f"data.class_names={show(self.class_names)}: names {names} classes, and "
-                f"data.num_classes={show(self.num_classes)}; set data.num_classes={names}, or name each class once"
+                f"data.class_names={show(self.class_names)}: names {twice[0]} more than once; name each class once"
+            )
+        if names and len(names) != self.num_classes:
+            raise ConfigError(
+                f"data.class_names={show(self.class_names)}: names {len(names)} classes, and "
+                f"data.num_classes={show(self.num_classes)}; set data.num_classes={len(names)}, or name all classes"
             )
 
     def about_labels(self, num_classes: int) -> tuple[str, str]:
@@ -277,7 +283,7 @@ class TfrecordConfig(RecordsConfig):
     `path`: glob of the files to train on.
     `test_path`: glob of the files to test on.
     `num_classes`: number of classes.
-    `raw_shape`: Height, width and channels of images that are stored as pixels of 8 bits, row by row. null: they are
+    `raw_shape`: height, width and channels of images that are stored as pixels of 8 bits, row by row. null: they are
     files of an image format.
     """
 

@@ -19,7 +19,7 @@ class Masked(NamedTuple):
 
 
 def mask_of(tensor: tf.Tensor) -> tf.Tensor | None:
-    """The mask that Keras carries with a tensor."""
+    """The mask that Keras carries with a tensor, if there is one."""
     return getattr(tensor, "_keras_mask", None)
 
 

@@ -49,7 +49,7 @@ class KerasSegment:
         memory: `store` or `recompute`.
         norms: id of a BatchNormalization -> its moving statistics. Those of other layers don't change.
         draws: id of the state of a seed generator -> the generator's number in the whole model.
-        dtype: dtype of the output; None is that of the part.
+        dtype: dtype of the output, if it is that of the whole model; None for other parts, which keep their own.
         penalised: carries the losses of layers and weights along: input and output are pairs of a tensor or structure
             and the sum of these losses so far, a scalar.
     """
@@ -115,7 +115,8 @@ class KerasSegment:
                 # Keras's moving average, started from zero, is (1 - momentum) times the statistics of the batch
                 share = 1.0 - norm.momentum_of_layer or 1.0  # with a momentum of 1 they stay as they are
                 mode.record(norm, new_state[mean] / share, new_state[variance] / share)
-        y = separate_masks(y)
+        if self.dtype is None:
+            y = separate_masks(y)
         y = tf.nest.map_structure(self._cast, y)
         return (y, penalty + tf.cast(losses, penalty.dtype)) if self.penalised else y
 

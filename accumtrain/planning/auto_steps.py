@@ -228,7 +228,7 @@ def limit_text(config: Config) -> str:
     return f"{format_bytes(free_bytes())} of free memory" if limit is None else f"device.memory_limit_mb={limit}"
 
 
-def what_would_help(config: Config, attempt: ProbeFunction, least: int = 1) -> str:
+def what_would_help(config: Config, attempt: ProbeFunction, least: int) -> str:
     """The message if not even the smallest micro-batch fits: its peaks with other choices, measured by probes."""
     limit = config.device.memory_limit_mb
     options = remedies(config, replicas=1)

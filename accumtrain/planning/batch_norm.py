@@ -35,7 +35,7 @@ def check_micro_batch(config: Config, model: Model, replicas: int) -> None:
             f"{small}, so batch norm takes the statistics of a single example, and what is learned with these fails "
             f"in evaluation: {remedies}"
         )
-    warn(f"{small} are few for the statistics of batch norm, which evaluation suffers from: {remedies}")
+    warn(f"{small} give batch norm poor statistics, so that evaluations may be worse than training: {remedies}")
 
 
 def _remedies(config: Config, replicas: int) -> list[str]:

@@ -16,7 +16,7 @@ from accumtrain.data.input_errors import explain_input_error
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import eval_batches, train_batches
 from accumtrain.data.record_index import index_shards
-from accumtrain.errors import DataError
+from accumtrain.errors import ConfigError, DataError
 from accumtrain.kinds.sources import TfrecordConfig
 from tests.data.conftest import example, picture
 
@@ -252,6 +252,19 @@ def test_labels_that_are_refused(
     write_records(tmp_path, lambda number: {"label": label})
     with pytest.raises(DataError, match=r"record 0 of .*train-0 has a label 'label' " + message):
         open_data(tfrecord_config(**keys), seed=0)
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["cat", "cat", "dog"], r"names cat more than once; name each class once"),
+        (["cat", "dog"], r"names 2 classes, and data.num_classes=3; set data.num_classes=2, or name all classes"),
+        (["caf\u00e9", "cafe\u0301", "tea"], r"names caf\u00e9 more than once"),
+    ],
+)
+def test_each_class_has_one_name(tfrecord_config: MakeConfig, names: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        tfrecord_config(class_names=names).check()
 
 
 # --- what is refused --------------------------------------------------------------------------------------------

@@ -155,6 +155,11 @@ def test_weights_go_by_the_names_of_classes(weights, names, factors):
     assert CrossEntropyConfig(class_weights=weights).for_training(names, lambda: [1, 2, 3, 4]).factors == factors
 
 
+def test_weights_by_name_need_no_counts():
+    loss = CrossEntropyConfig(class_weights={"2": 5.0})
+    assert loss.for_training(NAMES, lambda: pytest.fail("nothing to count")).factors == [1.0, 1.0, 1.0, 5.0]
+
+
 @pytest.mark.parametrize(
     ("weights", "names", "message"),
     [

@@ -106,6 +106,7 @@ NEITHER = {
     "a norm": of_layer(lambda z, _: ops.sqrt(ops.sum(z * z))),
     "a norm of random draws": of_layer(lambda z, d: ops.sqrt(ops.sum((z + d) ** 2)), draws=True),
     "a variance over the batch": of_layer(lambda z, _: ops.sum(ops.var(z, axis=0))),
+    "the logarithm of one": of_layer(lambda z, _: ops.sum(ops.log(ops.var(z, axis=0)))),
     "by the number of positives": of_layer(lambda z, _: ops.sum(z * z) / positives(z)),
     "compute_loss by the number of positives": own(lambda _, y, p: ops.sum((y - p) ** 2) / positives(y)),
     "compute_loss, a mean and a sum": own(lambda _, y, p: ops.mean((y - p) ** 2) + ops.sum(p * p)),
@@ -245,6 +246,48 @@ def test_a_sum_that_begins_with_the_factor_zero_is_exact():
         return keras.Sequential([keras.Input((6,)), Annealed(), keras.layers.Dense(6)])
 
     assert_same_fit(make, callbacks=[Raise()], jit_compile=False)
+
+
+SPARSE = {  # the examples of a batch for which the sum is not 0
+    "none, then the later half": [[], [4, 5, 6, 7]],
+    "the later half": [[4, 5, 6, 7]],
+    "one": [[1]],
+    "all, then the later half": [range(8), [4, 5, 6, 7]],
+}
+
+
+@pytest.mark.parametrize("name", SPARSE)
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_sums_that_are_0_for_some_examples_are_exact(name: str, at_once: int):
+    def make() -> keras.Model:
+        above, below = AddLoss(lambda z, _: ops.sum(ops.relu(z))), AddLoss(lambda z, _: ops.sum(ops.relu(-z - 1.5)))
+        return keras.Sequential([keras.Input((6,)), above, below, keras.layers.Dense(6)])
+
+    x = -np.abs(np.tile(X[:8], [len(SPARSE[name]), 1]))
+    for place, batch in enumerate(SPARSE[name]):
+        x[[8 * place + example for example in batch]] *= -1
+    models = [compiled(make, steps_per_execution=at_once) for _ in range(2)]
+    accumulate(models[0], 2)
+    ours, expected = (model.fit(x, x, batch_size=8, shuffle=False, verbose=0).history["loss"] for model in models)
+    np.testing.assert_allclose(ours, expected, rtol=1e-5)
+
+
+def test_a_loss_that_is_0_outside_of_training_is_refused_where_it_cant_be_tried():
+    class InTraining(keras.layers.Layer):
+        def call(self, z: Any, training: bool = False) -> Any:
+            self.add_loss((1.0 if training else 0.0) * ops.sum(z * z))
+            return z
+
+    layers = [InTraining(), keras.layers.Dense(6), keras.layers.Dropout(0.5)]
+    with pytest.raises(ValueError, match=r"adds a loss in training only.*call add_loss .* with the same factor"):
+        terms_of(lambda: keras.Sequential(layers))
+    assert terms_of(lambda: keras.Sequential(layers[:2])) == LossTerms("mean", ("sum",))
+
+
+def test_micro_batches_of_one_example_are_tried_with_two():
+    model = accumulate(compiled(of_layer(lambda z, _: ops.mean(ops.var(z, axis=0)))), 8)
+    with pytest.raises(ValueError, match=NO_TERM):
+        model.train_on_batch(X[:8], X[:8])
 
 
 def test_each_compile_tries_its_own_loss():

@@ -362,6 +362,15 @@ def test_a_reversible_sequence_hands_on_keywords_and_their_gradients(way: Any) -
         sequence(inputs, nonsense=1)
 
 
+def test_a_keyword_may_be_a_variable() -> None:
+    inputs, factor = masked_input((STEPS, 2 * CHANNELS)), tf.Variable(0.7)
+    pair = Reversible(Scaled(), Scaled())
+    with tf.GradientTape() as tape:
+        y = pair(inputs, factor=factor)
+    assert_close([pair(inputs, factor=tf.constant(0.7))], [y], 0.0)
+    assert tape.gradient(y, factor) is not None
+
+
 def test_each_stream_of_a_pair_has_its_own_mask() -> None:
     f, g = (layers.LSTM(CHANNELS, return_sequences=True) for _ in range(2))
     x1, x2 = (masked_input(SEQUENCE) for _ in range(2))

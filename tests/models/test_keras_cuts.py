@@ -237,6 +237,22 @@ def test_masks_pass_the_cut_points_and_the_model_can_be_saved(tmp_path):
     np.testing.assert_allclose(keras.models.load_model(tmp_path / "model.keras")(words), expected, atol=1e-6)
 
 
+def test_a_mask_on_the_outputs_is_left_out():
+    class Pool(layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.supports_masking = True
+
+        def call(self, x, mask=None):
+            return tf.reduce_mean(x, axis=1)
+
+    images = keras.Input((8, 8))
+    pooled = Pool()(layers.Dense(16)(layers.Masking()(images)))
+    model, x = keras.Model(images, layers.Dense(10)(pooled)), tf.ones([2, 8, 8])
+    logits = KerasModel(keras_config(), model, tf.float32)(x, Mode(training=False))
+    np.testing.assert_array_equal(logits, model(x))
+
+
 def test_the_pieces_of_two_tensors_hold_each_operation_once():
     model = streams(2)
     assert len(pieces(model)) == 3  # the images, all that can only be cut at two tensors, the logits

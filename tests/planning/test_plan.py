@@ -229,7 +229,7 @@ def test_help_that_fits_is_marked(config):
     def memory(config, micro_batch, note=""):
         return Memory(limit=55, each=20.0, fixed={"adam": 60.0, "adafactor": 30.0}[config.optim.kind])(config, 1)
 
-    message = auto_steps.what_would_help(config("optim=adam", "device.memory_limit_mb=55"), memory)
+    message = auto_steps.what_would_help(config("optim=adam", "device.memory_limit_mb=55"), memory, 1)
     assert "optim=adafactor: 50.0 MB (fits)" in message
     assert "all of these: 50.0 MB (fits)" in message
     assert message.count("(fits)") == 2
@@ -243,13 +243,15 @@ def test_help_is_tried_under_the_limit(config):
         limited = config.device.memory_limit_mb is not None
         return Trial("store", 1, fits=not limited, peak_bytes=None if limited else 50 * MB)
 
-    message = auto_steps.what_would_help(config("optim=adam", "device.memory_limit_mb=55"), attempt)
+    message = auto_steps.what_would_help(config("optim=adam", "device.memory_limit_mb=55"), attempt, 1)
     assert "optim=adafactor: 50.0 MB" in message
     assert "(fits)" not in message
 
 
 def test_help_without_a_limit(config):
-    message = auto_steps.what_would_help(config(), lambda config, micro_batch, note="": Trial("store", 1, fits=False))
+    message = auto_steps.what_would_help(
+        config(), lambda config, micro_batch, note="": Trial("store", 1, fits=False), 1
+    )
     assert "as it is: more than is free here" in message
     assert "(fits)" not in message
     assert message.endswith("So take a smaller model or smaller images")
