@@ -17,6 +17,7 @@ MARKS = (-1.0, -100.0, 255.0, math.nan)  # targets that own losses often leave o
 TOLERANCE = 1e-4  # of a mean in float32
 CALL_ERRORS = (ValueError, TypeError, IndexError, tf.errors.OpError)  # of a function that takes no such targets
 OVER_BATCHES = (keras.losses.Dice, keras.losses.Tversky, keras.losses.Circle)  # Keras's own that may join examples
+FUNCTIONS_OVER_BATCHES = (keras.losses.dice, keras.losses.tversky, keras.losses.circle)
 
 
 Tried = dict[Any, Any]  # by the id of a loss, and the shapes and dtypes that it gets: it, and whether it is a mean
@@ -83,7 +84,9 @@ def _watched(loss: keras.losses.Loss, call: Callable[..., Any], calls: LossCalls
 def may_join_examples(loss: keras.losses.Loss) -> bool:
     """Whether a loss is the user's own, or one of Keras's that may have one number for all examples."""
     function = getattr(loss, "fn", type(loss))
-    return isinstance(loss, OVER_BATCHES) or not str(getattr(function, "__module__", "")).startswith("keras.")
+    if isinstance(loss, OVER_BATCHES) or function in FUNCTIONS_OVER_BATCHES:
+        return True
+    return not str(getattr(function, "__module__", "")).startswith("keras.")
 
 
 def _is_mean(loss: keras.losses.Loss, call: Callable[..., Any], y_true: Any, y_pred: Any, one_number: bool) -> bool:

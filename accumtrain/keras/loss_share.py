@@ -40,6 +40,11 @@ class LossTerms:
         """All are known."""
         return None not in (self.total, *self.of_layers)
 
+    def with_open_ones_of(self, other: LossTerms) -> LossTerms:
+        """These terms, and those of another trial for what is 0 here."""
+        pairs = zip(self.of_layers, other.of_layers, strict=True)
+        return LossTerms(self.total or other.total, tuple(here or there for here, there in pairs))
+
 
 def losses_of_layers(model: keras.Model) -> list[tf.Tensor]:
     """The losses that layers have added in the pass that was made last, scalars; those of weights are left out."""

@@ -60,14 +60,13 @@ class LossTrial:
 
     def __init__(self, model: keras.Model, batch: Any, most: int, share: LossShare) -> None:
         self._model, self._batch, self._share = model, batch, share
-        examples, half = int(batch_size(batch)), max(1, most // 2)
-        self._first, self._second = [0] * half, [place % examples for place in range(half, 2 * half)]
-        self._alone = examples == 1  # which is all of its batch, so that each rule is right
+        self._examples, self._half = int(batch_size(batch)), max(1, most // 2)
+        self._alone = self._examples == 1  # which is all of its batch, so that each rule is right
         own_dtypes = {layer.compute_dtype for layer in model._flatten_layers()}
         self._tolerance = TOLERANCE_OF_16_BITS if own_dtypes & HALF else TOLERANCE
 
     def terms(self, known: LossTerms | None) -> LossTerms:
-        """The terms of the loss.
+        """The terms of the loss, tried with one group of the batch after another until all of them are known.
 
         Args:
             known: of an earlier trial, some of whose terms were 0.
@@ -75,7 +74,16 @@ class LossTrial:
         Raises:
             ValueError: one is neither a mean nor a sum over the examples.
         """
-        first, second = self._first, self._second
+        examples, half = self._examples, self._half
+        for begin in range(0, examples, half):
+            second = [place % examples for place in range(begin + half, begin + 2 * half)]
+            found = self._terms_of([begin] * half, second, known)
+            known = known.with_open_ones_of(found) if known else found
+            if known.settled:
+                return known
+        return known or LossTerms()
+
+    def _terms_of(self, first: list[int], second: list[int], known: LossTerms | None) -> LossTerms:
         trained = self._pass([*first, *second], training=True)
         if not (trained.of_layers or has_own_loss(self._model)):
             return LossTerms()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import chain, tee
+from itertools import chain, islice, tee
 from typing import Any
 
 import keras
@@ -59,11 +59,14 @@ class SplitTrainFunction:
                 return self._of_keras(traced)
             except UntriedLossError:  # while the step is traced, so nothing has changed
                 pass
-        first = next(batches)
-        self._step.try_loss(first)
+        first = list(islice(batches, self._model.steps_per_execution))
+        if not first:
+            raise StopIteration
+        for batch in first:
+            self._step.try_loss(batch)
         if self._step.terms != terms:
             self._of_keras = _train_function_of(self._model)
-        return self._of_keras(chain([first], batches))
+        return self._of_keras(chain(first, batches))
 
 
 def _train_function_of(model: keras.Model) -> Callable[[Iterator[Any]], Any]:

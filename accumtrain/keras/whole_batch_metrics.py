@@ -10,9 +10,15 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.keras.loss_calls import CALL_ERRORS, EXAMPLES, TOLERANCE, Tried, made_up_outputs, made_up_targets
-
-MAY_JOIN_EXAMPLES = (keras.losses.dice, keras.losses.tversky, keras.losses.circle)  # functions of Keras's own
+from accumtrain.keras.loss_calls import (
+    CALL_ERRORS,
+    EXAMPLES,
+    FUNCTIONS_OVER_BATCHES,
+    TOLERANCE,
+    Tried,
+    made_up_outputs,
+    made_up_targets,
+)
 
 
 @dataclass(frozen=True)
@@ -119,7 +125,7 @@ class WholeBatchMetrics:
 def _may_join_examples(metric: keras.metrics.Metric) -> bool:
     """Whether a metric is the user's own, or of a function that may have one number for all examples."""
     function = getattr(metric, "_fn", None)
-    if isinstance(function, keras.losses.Loss) or any(function is each for each in MAY_JOIN_EXAMPLES):
+    if isinstance(function, keras.losses.Loss) or any(function is each for each in FUNCTIONS_OVER_BATCHES):
         return True
     return not all(
         str(getattr(each, "__module__", "")).startswith("keras.") for each in (type(metric), function or type(metric))
