@@ -65,7 +65,7 @@ def list_table(config: TableConfig) -> tuple[Listing, list[str]]:
     if not labels:
         raise DataError(
             f"{file}: no row {'below the names of columns ' if header else ''}has a label in column "
-            f"{_shown(rows[0], label)}; write them into the table, or data.label_column=<name or place> says where they are"
+            f"{_shown(rows[0], label)}; write them into it, or data.label_column=<name or place> says where they are"
         )
     if not any(each in files.all for each in labels) and not any(each.is_file() for each in labels):
         raise DataError(
