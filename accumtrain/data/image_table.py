@@ -64,6 +64,11 @@ def list_table(config: TableConfig) -> tuple[Listing, list[str]]:
                 f"{file}: row {number} gives {name} the label {kind}, another row {labels[found][1]}: an image has one "
                 "class; leave one of the rows out"
             )
+    if not labels:
+        raise DataError(
+            f"{file}: no row {'below the names of columns ' if header else ''}has a label in column "
+            f"{_shown(rows[0], label)}; write them into it, or data.label_column=<name or place> says where they are"
+        )
     if not any(each in files.all for each in labels) and not any(each.is_file() for each in labels):
         raise DataError(
             f"{file}: none of the images that its column {_shown(rows[0], image)} names is there, such as "

@@ -88,7 +88,7 @@ def run(config: Config) -> dict[str, Any] | None:
     return {
         "status": "completed",
         "step": saved.step,
-        "epoch": round(float(epochs_of(manifest)), 4),
+        "epoch": float(epochs_of(manifest)),
         "checkpoint": saved.prefix,
         split: means,
         "examples_per_second": result["examples"] / result["seconds"],

@@ -45,8 +45,8 @@ class Place:
 
     @property
     def epoch(self) -> float:
-        """The epochs made, to four decimals."""
-        return round(float(self._epochs.at(self.done)), 4)
+        """The epochs made."""
+        return float(self._epochs.at(self.done))
 
 
 def epochs_of(manifest: Mapping[str, Any]) -> Fraction:

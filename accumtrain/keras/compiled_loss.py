@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from accumtrain.console import warn
 from accumtrain.engine.loss import PerExample, SplitMetrics
 from accumtrain.errors import ConfigError
 from accumtrain.keras.compiled import EXAMPLES_TRACED, Compiled
@@ -119,6 +120,11 @@ def check_losses(compiled: Compiled) -> None:
             tf.function(values, autograph=False).get_concrete_function(compiled.targets, compiled.traced.outputs)
     except ValueError as error:
         raise ConfigError(str(error)) from error
+    if calls.unlike_means:
+        raise ConfigError(
+            f"the loss {calls.unlike_means[0]} of a batch is not the mean of the losses of its examples: return one "
+            "value for each example, as Dice(axis=(1, 2, 3)) does"
+        )
     if calls.masks:
         raise ConfigError(
             "a loss leaves some targets out, as ignore_class does, so that of a batch is no mean over its examples: "
@@ -128,11 +134,6 @@ def check_losses(compiled: Compiled) -> None:
         raise ConfigError(
             f"the loss {calls.one_number[0]} gives one number for a batch, so that weights of examples do not act on "
             "it: return one value for each example"
-        )
-    if calls.unlike_means:
-        raise ConfigError(
-            f"the loss {calls.unlike_means[0]} of a batch is not the mean of the losses of its examples: return one "
-            "value for each example, as Dice(axis=(1, 2, 3)) does"
         )
     if compiled.traced.penalised or has_own_loss(compiled.model):
         _check_terms(compiled)
@@ -153,6 +154,11 @@ def _check_terms(compiled: Compiled) -> None:
             f"add_loss, call {terms.of_layers.index('sum') + 1} in {model.name}, is a sum over the examples of a "
             "batch, as an activity_regularizer is before Keras 3.14: give it their mean, or use "
             "accumtrain.keras.accumulate and model.fit, where a sum is exact"
+        )
+    if not terms.settled:
+        warn(
+            f"a term of the loss of {model.name} is 0 for the {count} examples that were tried, and counts as a mean "
+            "over the examples: accumtrain.keras.accumulate and model.fit try it with each batch until it is not 0"
         )
 
 

@@ -19,6 +19,7 @@ MARKS = (-1.0, -100.0, 255.0, math.nan)  # targets that own losses often leave o
 TOLERANCE = 1e-4  # of a mean in float32
 CALL_ERRORS = (ValueError, TypeError, IndexError, tf.errors.OpError)  # of a function that takes no such targets
 OVER_BATCHES = (keras.losses.Dice, keras.losses.Tversky, keras.losses.Circle)  # Keras's own that may join examples
+FUNCTIONS_OVER_BATCHES = (keras.losses.dice, keras.losses.tversky, keras.losses.circle)
 
 
 Tried = dict[Any, Any]  # by the id of a loss, and the shapes and dtypes that it gets: it, and whether it is a mean
@@ -84,7 +85,8 @@ def _watched(loss: keras.losses.Loss, call: Callable[..., Any], calls: LossCalls
 
 def may_join_examples(loss: keras.losses.Loss) -> bool:
     """Whether a loss is the user's own, or one of Keras's that may have one number for all examples."""
-    return isinstance(loss, OVER_BATCHES) or not is_of_keras(getattr(loss, "fn", type(loss)))
+    function = getattr(loss, "fn", type(loss))
+    return isinstance(loss, OVER_BATCHES) or function in FUNCTIONS_OVER_BATCHES or not is_of_keras(function)
 
 
 def is_of_keras(code: Any) -> bool:

@@ -67,7 +67,7 @@ class LossTrial:
         self._tolerance = TOLERANCE_OF_16_BITS if own_dtypes & HALF else TOLERANCE
 
     def terms(self, known: LossTerms | None) -> LossTerms:
-        """The terms of the loss.
+        """The terms of the loss, tried with one group of the batch after another until all of them are known.
 
         Args:
             known: of an earlier batch, in which some terms were 0. The others stay what they are.

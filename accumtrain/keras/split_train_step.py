@@ -33,17 +33,20 @@ class SplitTrainStep:
         self.terms: LossTerms | None = None
 
     def try_loss(self, data: Any) -> None:
-        """Finds the terms of the loss with examples of a batch, (x, y, sample_weight); of replicas with those of one.
+        """Finds the terms of the loss with examples of a batch, (x, y, sample_weight), of each replica in turn.
 
         Raises:
             ValueError: see `LossTrial.terms`.
         """
         results = self._model.distribute_strategy.experimental_local_results
-        data = keras.tree.map_structure(lambda value: results(value)[0], data)
-        self._model._symbolic_build(data_batch=data)
-        batch = keras.utils.unpack_x_y_sample_weight(tensors_of(data))
-        micro_batch = -(-int(batch_size(batch)) // self._steps)
-        self.terms = LossTrial(self._model, batch, micro_batch, LossShare(self._model, self._tried)).terms(self.terms)
+        for replica in range(len(results(keras.tree.flatten(data)[0]))):
+            of_replica = keras.tree.map_structure(lambda value, place=replica: results(value)[place], data)
+            batch = keras.utils.unpack_x_y_sample_weight(tensors_of(of_replica))
+            examples = int(batch_size(batch))
+            if examples and not (self.terms and self.terms.settled):
+                self._model._symbolic_build(data_batch=of_replica)
+                share = LossShare(self._model, self._tried)
+                self.terms = LossTrial(self._model, batch, -(-examples // self._steps), share).terms(self.terms)
 
     @tf.autograph.experimental.do_not_convert
     def __call__(self, data: Any) -> dict[str, tf.Tensor]:

@@ -13,6 +13,7 @@ import tensorflow as tf
 from accumtrain.keras.loss_calls import (
     CALL_ERRORS,
     EXAMPLES,
+    FUNCTIONS_OVER_BATCHES,
     TOLERANCE,
     Tried,
     is_of_keras,
@@ -20,8 +21,6 @@ from accumtrain.keras.loss_calls import (
     made_up_targets,
 )
 from accumtrain.models.keras_masks import mask_of
-
-MAY_JOIN_EXAMPLES = (keras.losses.dice, keras.losses.tversky, keras.losses.circle)  # functions of Keras's own
 
 
 @dataclass(frozen=True)
@@ -128,7 +127,7 @@ class WholeBatchMetrics:
 def _may_join_examples(metric: keras.metrics.Metric) -> bool:
     """Whether a metric is the user's own, or of a function that may have one number for all examples."""
     function = getattr(metric, "_fn", None)
-    if isinstance(function, keras.losses.Loss) or any(function is each for each in MAY_JOIN_EXAMPLES):
+    if isinstance(function, keras.losses.Loss) or any(function is each for each in FUNCTIONS_OVER_BATCHES):
         return True
     return not (is_of_keras(type(metric)) and (function is None or is_of_keras(function)))
 

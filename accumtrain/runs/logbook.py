@@ -110,7 +110,7 @@ class Logbook:
         return None
 
     def _write(self, split: str, step: int, values: Mapping[str, Any]) -> None:
-        epoch = round(float(self._epochs.at(step)), 4)
+        epoch = float(self._epochs.at(step))
         record = {"step": step, "epoch": epoch, "split": split, **values, "seconds": round(self.seconds, 3)}
         self.records.append(record)
         self._run.log(record)

@@ -110,6 +110,8 @@ def test_what_is_left_out_is_told(folder: Path) -> None:
     [
         ("", {}, "is empty: give the table"),
         ("\n\n", {}, "has no row"),
+        ("id,label", {}, r"no row below the names of columns has a label in column 2 \(label\); write them into it"),
+        ("000,\n001, ", {}, "no row has a label in column 2"),
         ("id,label,x\n000,ant,1", {}, r"has the columns id, label, x: say which of them .* data.label_column="),
         ("id,label\n000,ant", {"label_column": "breed"}, r"data.label_column=breed: .* has the columns id, label"),
         ("id,label\n000,ant", {"label_column": 3}, r"data.label_column=3: .*give a name, or a place from 1 on"),

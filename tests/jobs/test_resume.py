@@ -157,7 +157,7 @@ def test_another_batch_size_goes_on_by_force(config, trained):
     summary = run(config(*longer, "run.resume=force"))
     assert (summary["step"], summary["epoch"]) == (4, 2.0)
     assert summary["data"]["data.train.examples"] == 12
-    assert [each["epoch"] for each in records(trained, "train")] == [0.3333, 0.6667, 1.3333, 2.0]
+    assert [each["epoch"] for each in records(trained, "train")] == [1 / 3, 2 / 3, 4 / 3, 2.0]
     assert manifest_of(trained, 4)["examples"] == 24, "the position in the stream"
     assert run(config(*longer))["step"] == 4, "nothing left to do"
 
@@ -172,7 +172,7 @@ def test_other_data_goes_on_by_force_and_its_epochs_are_counted_beside_those_bef
     assert summary["data"]["data.train.examples"] == 6
     assert (summary["step"], summary["epoch"]) == (4, 2.0)
     evaluated = run(config("job=evaluate"))
-    assert evaluated["epoch"] == {2: 0.6667, 3: 1.3333, 4: 2.0}[evaluated["step"]]
+    assert evaluated["epoch"] == {2: 2 / 3, 3: 4 / 3, 4: 2.0}[evaluated["step"]]
 
 
 def records(run_folder, split):

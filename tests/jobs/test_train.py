@@ -10,15 +10,25 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from accumtrain.config.arithmetic import Epochs
 from accumtrain.engine import pace, step
 from accumtrain.engine.checkpoint import Checkpoints
 from accumtrain.errors import CheckpointError, ConfigError, DivergedError, Preempted
 from accumtrain.jobs import session
 from accumtrain.jobs.dispatch import run
+from accumtrain.jobs.place import Place
 from accumtrain.runs.run import Run
 
 TIMES = ("seconds", "examples_per_second")
 BN = ("model=resnet20", "model.units=[1,1]", "model.filters=[16,16,32]", "data.image_size=8")  # small, batch norm
+
+
+def test_epochs_are_rounded_once(compose):
+    """11 updates of 20 of 216 images are 1.01852 epochs, which four decimals first would make 1.018."""
+    config = compose("batch_size=20", "accum.steps=1")
+    place = Place(20, Epochs(config, 216))
+    place.advance(11)
+    assert f"{place.epoch:.4g}" == "1.019"
 
 
 @pytest.fixture(scope="module")

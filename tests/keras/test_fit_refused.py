@@ -128,6 +128,7 @@ def masked() -> keras.Model:
         (lambda: compiled(loss=IGNORING), {}, "leaves some targets out, as ignore_class does"),
         (lambda: compiled(loss=sum_of_squares), {"targets": 4}, "not the mean of the losses of its examples"),
         (lambda: compiled(loss=keras.losses.Dice()), {"targets": 4}, "not the mean of the losses of its examples"),
+        (lambda: compiled(loss="circle"), {}, "the loss circle of a batch is not the mean of the losses"),
         (lambda: compiled(loss=only_for_many), {"targets": 4}, "one number for a batch, and whether that is a mean"),
         (lambda: compiled(summing), {}, "add_loss, call 1 in .*, is a sum over the examples of a batch"),
         (lambda: compiled(normed), {}, "add_loss, call 1 in .*, is neither the mean nor the sum"),

@@ -290,6 +290,37 @@ def test_micro_batches_of_one_example_are_tried_with_two():
         model.train_on_batch(X[:8], X[:8])
 
 
+def of_rare(loss: Callable[[Any, Any], Any]) -> Callable[[], keras.Model]:
+    """Adds a loss of the examples above 1.6 in their first value, of which `X` has one."""
+
+    class Rare(keras.layers.Layer):
+        def call(self, z: Any) -> Any:
+            self.add_loss(loss(z, ops.cast(z[:, :1] > 1.6, "float32")))
+            return z
+
+    return lambda: keras.Sequential([keras.Input((6,)), Rare(), keras.layers.Dense(6)])
+
+
+@pytest.mark.parametrize("arguments", [{"batch": 20}, {"batch": 4, "steps_per_execution": 5}], ids=str)
+def test_a_sum_that_most_examples_have_no_part_in_is_exact(arguments):
+    assert list(np.flatnonzero(X[:, 0] > 1.6)) == [8]
+    assert_same_fit(of_rare(lambda z, rare: ops.sum(rare * z * z)), jit_compile=False, **arguments)
+
+
+def test_what_few_examples_divide_is_refused_where_it_is_seen():
+    make = of_rare(lambda z, rare: ops.sum(rare * z * z) / (1 + ops.sum(rare)))
+    model = accumulate(compiled(make, jit_compile=False), 2)
+    model.fit(X[:4], X[:4], batch_size=4, verbose=0)
+    with pytest.raises(ValueError, match=NO_TERM):
+        model.fit(X, X, batch_size=4, shuffle=False, verbose=0)
+
+
+def test_a_loss_of_pairs_of_examples_is_refused_by_its_name():
+    model = accumulate(compiled(lambda: keras.Sequential([keras.layers.Dense(6)]), loss="circle"), 4)
+    with pytest.raises(ValueError, match="the loss circle of a batch is not the mean of the losses of its examples"):
+        model.train_on_batch(X, np.arange(20) % 3)
+
+
 def test_each_compile_tries_its_own_loss():
     model = accumulate(compiled(lambda: keras.Sequential([keras.Input((6,)), keras.layers.Dense(6)])), 4)
     model.train_on_batch(X, X)
