@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -85,25 +86,27 @@ def _of_files(split: EncodedSplit) -> Iterator[list[_Image | BadExample]]:
     def examine_alone(index: int) -> _Image | BadExample:
         with caught_stderr() as (said, _):
             found = examine(index)
-            warning = _warning_in(said)
-        if isinstance(found, BadExample) or warning is None:
+            warnings, _others = _lines_of(said)
+        if isinstance(found, BadExample) or not warnings:
             return found
-        return BadExample(found.name, f"is damaged, though it can be decoded: {warning}", "replace or remove it")
+        return BadExample(found.name, f"is damaged, though it can be decoded: {warnings[0]}", "replace or remove it")
 
     with ThreadPoolExecutor() as pool:
         for start in range(0, split.size, _CHUNK):
             chunk = range(start, min(start + _CHUNK, split.size))
-            with caught_stderr() as (said, _):
+            with caught_stderr() as (said, stderr):
                 examined = list(pool.map(examine, chunk))
-                warned = _warning_in(said) is not None
-            yield list(map(examine_alone, chunk)) if warned else examined
+                warnings, others = _lines_of(said)
+                os.write(stderr, "".join(others).encode())
+            yield list(map(examine_alone, chunk)) if warnings else examined
 
 
-def _warning_in(said: BinaryIO) -> str | None:
-    """The first warning of the decoder of JPEGs: TensorFlow's lets it write to stderr, and decodes on."""
+def _lines_of(said: BinaryIO) -> tuple[list[str], list[str]]:
+    """The warnings of the decoder of JPEGs, which writes them to stderr and decodes on, and all other lines."""
     said.seek(0)
-    lines = said.read().decode(errors="replace").splitlines()
-    return next((line for line in lines if _JPEG_WARNING.search(line)), None)
+    lines = said.read().decode(errors="replace").splitlines(keepends=True)
+    warnings = [line.strip() for line in lines if _JPEG_WARNING.search(line)]
+    return warnings, [line for line in lines if not _JPEG_WARNING.search(line)]
 
 
 def _of_arrays(split: Split, title: str, num_classes: int) -> Iterator[list[_Image | BadExample]]:

@@ -29,7 +29,7 @@ def job_folder(config: Config) -> Path:
 
 def has_checkpoints(path: Path) -> bool:
     """Whether the folder holds a run that can be continued or used, damaged or not."""
-    return any(path.glob(f"{CHECKPOINTS}/**/*.index"))
+    return any(path.glob(f"{CHECKPOINTS}/**/step-*"))
 
 
 def result_file(config: Config) -> Path:
