@@ -33,16 +33,20 @@ class SplitTrainStep:
         self.terms: LossTerms | None = None
 
     def try_loss(self, data: Any) -> None:
-        """Finds the terms of the loss with examples of a batch, (x, y, sample_weight); of replicas with those of one.
+        """Finds the terms of the loss with examples of a batch, (x, y, sample_weight), of all replicas here.
 
         Raises:
             ValueError: see `LossTrial.terms`.
         """
         results = self._model.distribute_strategy.experimental_local_results
-        data = keras.tree.map_structure(lambda value: results(value)[0], data)
-        self._model._symbolic_build(data_batch=data)
-        batch = keras.utils.unpack_x_y_sample_weight(tensors_of(data))
-        micro_batch = -(-int(batch_size(batch)) // self._steps)
+        of_one = tensors_of(keras.tree.map_structure(lambda value: results(value)[0], data))
+        self._model._symbolic_build(data_batch=of_one)
+        micro_batch = -(-int(batch_size(of_one)) // self._steps)
+        if self._model.distribute_strategy.num_replicas_in_sync > 1:
+            of_all = keras.tree.map_structure(lambda value: tf.concat(results(value), axis=0), data)
+        else:
+            of_all = of_one
+        batch = keras.utils.unpack_x_y_sample_weight(of_all)
         self.terms = LossTrial(self._model, batch, micro_batch, LossShare(self._model, self._tried)).terms(self.terms)
 
     @tf.autograph.experimental.do_not_convert
