@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -270,6 +273,36 @@ def test_sums_that_are_0_for_some_examples_are_exact(name: str, at_once: int):
     accumulate(models[0], 2)
     ours, expected = (model.fit(x, x, batch_size=8, shuffle=False, verbose=0).history["loss"] for model in models)
     np.testing.assert_allclose(ours, expected, rtol=1e-5)
+
+
+REPLICAS = """
+import keras, numpy as np, tensorflow as tf
+tf.config.set_logical_device_configuration(
+    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2)
+from accumtrain.keras import accumulate
+from tests.keras.test_loss_trial import AddLoss, X, compiled
+penalty = lambda z, _: keras.ops.sum(keras.ops.relu(z))
+make = lambda: keras.Sequential([keras.Input((6,)), AddLoss(penalty), keras.layers.Dense(6)])
+x = -np.abs(X[:15])
+x[8:] *= -1  # those of the second replica
+losses = []
+for steps in (None, 2):
+    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+        model = compiled(make)
+    if steps:
+        accumulate(model, steps)
+    data = tf.data.Dataset.from_tensor_slices((x[[*range(8)] * 2 + [*range(15)]],) * 2).batch(16)
+    losses += model.fit(data, verbose=0).history["loss"]
+np.testing.assert_allclose(*losses, rtol=1e-5)
+"""
+
+
+@pytest.mark.slow
+def test_sums_that_are_0_for_the_first_replica_are_exact():
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", REPLICAS]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 def test_a_loss_that_is_0_outside_of_training_is_refused_where_it_cant_be_tried():
