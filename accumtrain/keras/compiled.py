@@ -55,6 +55,10 @@ class Compiled:
         data: examples of inputs, as the model takes them, and of targets: a tuple of what the loss takes and,
             optionally, the weight of the example.
 
+    Attributes:
+        inputs: the first example, several times.
+        targets: those of `inputs`.
+
     Raises:
         DataError: the model or the loss does not take it.
         ConfigError: all weights are frozen, or one is of a float8 layer.
@@ -63,9 +67,9 @@ class Compiled:
     def __init__(self, model: keras.Model, data: GivenData):
         self.model, self.data = model, data
         batch = first_batch(data)
-        self._inputs, self.targets = batch["image"], batch["label"]
+        self.inputs, self.targets = batch["image"], batch["label"]
         with _data_errors(model):
-            model._symbolic_build(data_batch=(self._inputs, *self.targets))
+            model._symbolic_build(data_batch=(self.inputs, *self.targets))
         if not model.trainable_variables:
             raise ConfigError(
                 f"all weights of {model.name} are frozen: set trainable=True for a layer, and compile again"
@@ -119,7 +123,7 @@ class Compiled:
             return y
 
         with _data_errors(self.model):
-            outputs = tf.function(call, autograph=False).get_concrete_function(self._inputs).structured_outputs
+            outputs = tf.function(call, autograph=False).get_concrete_function(self.inputs).structured_outputs
         moving = [layer for layer in normalisations(self.model) if id(layer.moving_mean) in changed]
         return Traced(moving, penalised[-1], outputs)
 

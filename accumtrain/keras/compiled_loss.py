@@ -15,7 +15,7 @@ from accumtrain.keras.compiled import EXAMPLES_TRACED, Compiled
 from accumtrain.keras.loss_calls import watched
 from accumtrain.keras.loss_share import LossShare, has_own_loss
 from accumtrain.keras.loss_trial import LossTrial
-from accumtrain.keras.whole_batch_metrics import CompiledMetric, compiled_metrics
+from accumtrain.keras.whole_batch_metrics import CompiledMetric, WholeBatchMetrics, compiled_metrics
 from accumtrain.kinds.losses import LossConfig
 
 MEANS = ("mean", "sum_over_batch_size")
@@ -137,6 +137,21 @@ def check_losses(compiled: Compiled) -> None:
         )
     if compiled.traced.penalised or has_own_loss(compiled.model):
         _check_terms(compiled)
+
+
+def check_metrics(compiled: Compiled) -> None:
+    """Raises ConfigError if a metric of a split depends on how the split is cut into batches."""
+    y, *weights = compiled.targets
+    try:
+        joining = WholeBatchMetrics(compiled.model, (compiled.inputs, y, weights[0] if weights else None), {}).names
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    if names := [name for name in joining if name not in metric_names(compiled)]:
+        raise ConfigError(
+            f"the metric {names[0]} gives one number for a batch that is not made of those of its parts, so its value "
+            "for a split depends on the size of the batches: return one value for each example, or make it a "
+            "keras.metrics.Metric that adds up, such as RootMeanSquaredError"
+        )
 
 
 def _check_terms(compiled: Compiled) -> None:

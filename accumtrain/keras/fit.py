@@ -16,7 +16,7 @@ from accumtrain.config.schema import Config
 from accumtrain.errors import ConfigError, DataError
 from accumtrain.jobs import dispatch
 from accumtrain.keras.compiled import Compiled, written
-from accumtrain.keras.compiled_loss import check_losses, metric_names
+from accumtrain.keras.compiled_loss import check_losses, check_metrics, metric_names
 from accumtrain.keras.compiled_optimizer import inner_optimizer
 from accumtrain.keras.description import layers_digest, loss_text, optimizer_arguments
 from accumtrain.keras.given_examples import take_data
@@ -88,6 +88,7 @@ def fit(
         )
     compiled = Compiled(model, take_data(model, data, validation_data, validation_split))
     check_losses(compiled)
+    check_metrics(compiled)
     steps = ("auto" if memory_limit_mb else 1) if steps is None else steps
     values: dict[str, Any] = {
         "job": job,

@@ -77,6 +77,11 @@ class WholeBatchMetrics:
                 )
 
     @property
+    def names(self) -> list[str]:
+        """The names of these metrics."""
+        return [each.metric.name for each in self._metrics]
+
+    @property
     def variables(self) -> list[keras.Variable]:
         """The state of these metrics."""
         return [variable for each in self._metrics for variable in each.metric.variables]

@@ -294,19 +294,6 @@ def test_metrics_of_all_kinds_are_those_of_keras() -> None:
     assert summary["train"].keys() == {"loss", "accuracy"}
 
 
-def distance_of_means(y_true: Any, y_pred: Any) -> Any:
-    return keras.ops.mean(keras.ops.abs(y_true - y_pred))
-
-
-def test_a_metric_of_a_whole_batch_is_measured_in_evaluations() -> None:
-    x = np.random.default_rng(3).normal(size=(SIZE, 6))
-    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)], name="scalar")
-    model.compile("adam", "mse", metrics=[distance_of_means])
-    summary = run(model, (x, x[:, :1]))
-    assert summary["train"].keys() == {"loss"}
-    assert summary["val"].keys() == {"loss", "distance_of_means"}
-
-
 def test_without_accuracy_the_lowest_loss_is_the_best() -> None:
     x = np.random.default_rng(3).normal(size=(SIZE, 6))
     model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)], name="regression")

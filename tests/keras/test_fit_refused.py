@@ -117,6 +117,10 @@ def masked() -> keras.Model:
     return keras.Sequential([keras.Input((7,), dtype="int32"), *layers, keras.layers.Dense(4)])
 
 
+def one_number(y: Any, p: Any) -> Any:
+    return keras.ops.sqrt(keras.ops.mean((y - p) ** 2))
+
+
 @pytest.mark.parametrize(
     ("model", "arguments", "message"),
     [
@@ -155,6 +159,7 @@ def masked() -> keras.Model:
         (lambda: compiled(optimizer=keras.optimizers.SGD(loss_scale_factor=8.0)), {}, "loss_scale_factor=8.0"),
         (lambda: compiled(metrics=[keras.metrics.SparseCategoricalAccuracy(name="step")]), {}, "named step"),
         (lambda: compiled(metrics=[keras.metrics.F1Score()], loss="mse"), {"targets": 4}, "no single number"),
+        (lambda: compiled(metrics=[one_number], loss="mse"), {"targets": 4}, "the metric one_number gives one number"),
         (compiled, {"job": "bench"}, "job='bench': choose from train, plan, verify"),
         (compiled, {"memory": "reverse"}, "is not reversible"),
         (compiled, {"steps": 5}, "batch_size=32 does not divide by accum.steps=5 x 1 replica; nearest: 30, 35"),
