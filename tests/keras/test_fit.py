@@ -294,6 +294,22 @@ def test_metrics_of_all_kinds_are_those_of_keras() -> None:
     assert summary["train"].keys() == {"loss", "accuracy"}
 
 
+class OfLargeValues(keras.layers.Layer):
+    """Adds a loss of values above 9, of which there are none."""
+
+    def call(self, inputs: Any) -> Any:
+        self.add_loss(keras.ops.sum(keras.ops.relu(inputs - 9.0)))
+        return inputs
+
+
+def test_a_loss_that_is_0_for_all_examples_tried_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    x = np.random.default_rng(3).normal(size=(SIZE, 6))
+    model = keras.Sequential([keras.Input((6,)), OfLargeValues(), keras.layers.Dense(1)], name="rare")
+    model.compile("adam", "mse")
+    run(model, (x, x[:, :1]))
+    assert "a term of the loss of rare is 0 for the 8 examples that were tried" in capsys.readouterr().err
+
+
 def test_without_accuracy_the_lowest_loss_is_the_best() -> None:
     x = np.random.default_rng(3).normal(size=(SIZE, 6))
     model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)], name="regression")
