@@ -7,16 +7,13 @@ from functools import cache
 
 import tensorflow as tf
 
-from accumtrain.console import format_bytes
 from accumtrain.devices.found import Devices, make_devices
 from accumtrain.devices.once import set_once
-from accumtrain.errors import OutOfMemoryError
 from accumtrain.kinds.devices import DeviceConfig
 from accumtrain.process.environment import CPU_LIMIT
-from accumtrain.process.free_memory import address_space_bytes
+from accumtrain.process.free_memory import address_space_bytes, bytes_of_threads
 
 SMALLEST_PIECE = 28  # megabytes that are worth to be asked for at once
-THREADS, THREADS_OF_A_CORE = 512, 256  # megabytes of addresses: libraries; stacks and heaps of a core's threads
 
 
 def resolve_cpu(config: DeviceConfig) -> Devices:
@@ -54,9 +51,6 @@ def take_memory_in_one_piece() -> int:
 
     Returns:
         Megabytes of the tensor for which the allocator was asked, and which it got back.
-
-    Raises:
-        OutOfMemoryError: the addresses are not enough for the threads of TensorFlow.
     """
     with tf.device("/cpu:0"):
         tf.constant(0)  # the devices and their threads are there from now on
@@ -70,12 +64,5 @@ def take_memory_in_one_piece() -> int:
 
 def _addresses_mb() -> int:
     """Megabytes of addresses for tensors; a terabyte without a limit."""
-    left, threads = address_space_bytes(), THREADS + THREADS_OF_A_CORE * (os.cpu_count() or 1)
-    if left is None:
-        return 2**20
-    if left < threads * 2**20:
-        raise OutOfMemoryError(
-            f"ulimit -v leaves {format_bytes(left)} of addresses, and the threads of a run take {threads} MB beside "
-            "its tensors; give more, for example `ulimit -v unlimited`, and limit the tensors by device.memory_limit_mb"
-        )
-    return left // 2**20 - threads
+    left = address_space_bytes()
+    return 2**20 if left is None else max(0, left - bytes_of_threads()) // 2**20

@@ -166,14 +166,21 @@ class PureLayer:
 
 
 class _Host(keras.layers.Layer):
-    """Calls `function` as an outer Keras layer calls its inner ones: they get its `training`, and no outer autocast."""
+    """Calls `function`, once, as an outer Keras layer calls its inner ones.
+
+    These get its `training`, and no outer autocast. The function is let go of then: a layer of Keras is freed late, as
+    it refers to itself, and would keep the function's tensors until then.
+    """
 
     def __init__(self, function: Callable[[], Any]):
         super().__init__(dtype="float32", autocast=False, name="host")
-        self._function, self.built = function, True
+        self._function: Callable[[], Any] | None = function
+        self.built = True
 
     def call(self, training: bool | None = None) -> Any:
-        return self._function()
+        function, self._function = self._function, None
+        assert function is not None, "it is called once"
+        return function()
 
 
 def has_gradient(tensor: tf.Tensor) -> bool:

@@ -15,6 +15,7 @@ from accumtrain.errors import ConfigError
 from accumtrain.kinds.jobs import JOBS
 from accumtrain.kinds.model_keys import RECOMPUTE, REVERSE
 from accumtrain.kinds.optimizers import OPTIMIZERS
+from accumtrain.process.free_memory import fewer_addresses_than_memory
 
 LAST_RESORT = "a smaller model or smaller images"
 EFFECTS = {RECOMPUTE: "activations are computed again", REVERSE: "activations are computed back"}
@@ -58,9 +59,13 @@ def policies(config: Config) -> list[Config]:
 def in_words(config: Config, replicas: int) -> str:
     """The message for a run that ran out of memory: the limit, and what would take less."""
     limit = config.device.memory_limit_mb
-    where = "the device's memory" if limit is None else f"device.memory_limit_mb={limit}"
-    options = [f"{remedy.override} ({remedy.effect})" for remedy in remedies(config, replicas)]
-    options += [LAST_RESORT] if limit is None else ["a larger device.memory_limit_mb"]
+    if limit is not None:
+        where, last = f"device.memory_limit_mb={limit}", "a larger device.memory_limit_mb"
+    elif fewer_addresses_than_memory():
+        where, last = "what `ulimit -v` leaves", "a higher `ulimit -v`, such as `ulimit -v unlimited`"
+    else:
+        where, last = "the device's memory", LAST_RESORT
+    options = [*(f"{remedy.override} ({remedy.effect})" for remedy in remedies(config, replicas)), last]
     return f"{where} is not enough for this run. Less would take: {'; '.join(options)}" + _numbers(config)
 
 

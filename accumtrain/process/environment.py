@@ -9,7 +9,6 @@ import gc
 import importlib
 import logging
 import os
-import resource
 import sys
 import time
 import warnings
@@ -18,8 +17,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import BinaryIO
 
-from accumtrain.console import format_bytes
-from accumtrain.errors import ConfigError, OutOfMemoryError
+from accumtrain.errors import ConfigError
 from accumtrain.kinds.devices import DEVICES, DeviceConfig
 from accumtrain.kinds.table import load
 from accumtrain.kinds.values import show
@@ -177,25 +175,13 @@ def _check_unchanged(device: DeviceConfig) -> None:
 def _import_tensorflow() -> None:
     if "tensorflow" in sys.modules:
         return
+    from accumtrain.process.free_memory import check_addresses  # with psutil, which --help has no use for
+
+    check_addresses()
     started = time.perf_counter()
-    with _without_keras(), _kept_for_good(), _enough_addresses():
+    with _without_keras(), _kept_for_good():
         importlib.import_module("tensorflow")
     _import_seconds.set(time.perf_counter() - started)
-
-
-@contextmanager
-def _enough_addresses() -> Iterator[None]:
-    """Within this context a library that can't be loaded under a limit of addresses is an OutOfMemoryError."""
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    try:
-        yield
-    except (ImportError, MemoryError, OSError) as error:
-        if limit == resource.RLIM_INFINITY:
-            raise
-        raise OutOfMemoryError(
-            f"TensorFlow can't be loaded with the {format_bytes(limit)} of addresses that ulimit -v leaves: "
-            f"{error}; give more, for example `ulimit -v unlimited`"
-        ) from error
 
 
 @contextmanager

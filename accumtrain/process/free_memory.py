@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import resource
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 
+from accumtrain.console import format_bytes
+from accumtrain.errors import OutOfMemoryError
+
 CGROUPS, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 # The limit, what is used of it, and the line of memory.stat with the file cache that is dropped on demand.
 V2 = ("memory.max", "memory.current", "inactive_file")
 V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+# Addresses that libraries take once they are loaded, and the stacks and heaps of the threads for each core.
+LIBRARIES, THREADS_OF_A_CORE = 1792 * 2**20, 1024 * 2**20
 
 
 def free_bytes() -> int:
@@ -32,6 +38,23 @@ def address_space_bytes() -> int | None:
     """Bytes of addresses that this process may still take; None without a limit (`ulimit -v`)."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     return None if limit == resource.RLIM_INFINITY else max(0, limit - psutil.Process().memory_info().vms)
+
+
+def bytes_of_threads() -> int:
+    """Bytes of addresses that TensorFlow's threads may take beside the tensors of a run."""
+    return THREADS_OF_A_CORE * (os.cpu_count() or 1)
+
+
+def check_addresses() -> None:
+    """Raises OutOfMemoryError if `ulimit -v` allows fewer addresses than TensorFlow takes, which would crash."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    needed = LIBRARIES + bytes_of_threads()
+    if limit != resource.RLIM_INFINITY and limit < needed:
+        raise OutOfMemoryError(
+            f"`ulimit -v` allows {format_bytes(limit)} of addresses, and TensorFlow with its threads takes "
+            f"{format_bytes(needed)} beside the tensors of a run; give more, for example `ulimit -v unlimited`, and "
+            "limit the tensors by device.memory_limit_mb"
+        )
 
 
 def cgroup_bytes(mounted: Path, own: Path) -> Iterator[int]:

@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from accumtrain.process import free_memory
+
 PROGRAM = """
 import sys
 sys.path[:] = {path!r}
@@ -40,23 +42,21 @@ def command(tmp_path):
     return run
 
 
-@pytest.mark.parametrize(
-    "megabytes", [pytest.param(each, marks=pytest.mark.slow) for each in range(600, 3400, 200) if each != 1000] + [1000]
-)
-def test_few_addresses_are_enough_or_the_reason(command, megabytes):
-    """`ulimit -v`: the first piece of memory is smaller then."""
+NEEDED_MB = (free_memory.LIBRARIES + free_memory.bytes_of_threads()) // 2**20
+
+
+@pytest.mark.parametrize("megabytes", [600, 1000, 2000, 3000, NEEDED_MB - 1])
+def test_too_few_addresses_are_told_before_anything_can_crash(command, megabytes):
     done = command(*SMALL, addresses_mb=megabytes)
-    error = done.stderr.decode()
-    assert done.returncode in ((0, 6) if megabytes >= 2000 else (6,)), error
-    assert "Traceback" not in error
-    if done.returncode == 6:
-        assert error.splitlines()[-1].startswith("error: ")
-        assert "`ulimit -v" in error.splitlines()[-1]
+    (error,) = done.stderr.decode().splitlines()
+    assert (done.returncode, error[:24]) == (6, "error: `ulimit -v` allow")
+    assert "`ulimit -v unlimited`" in error
 
 
 @pytest.mark.slow
-def test_enough_addresses_for_a_smaller_piece(command):
-    assert command(*SMALL, addresses_mb=3600).returncode == 0
+def test_the_first_piece_of_memory_is_smaller_under_a_limit_of_addresses(command):
+    for megabytes in (NEEDED_MB, NEEDED_MB + 500):
+        assert command(*SMALL, addresses_mb=megabytes).returncode == 0
 
 
 # Python without its own remedies takes another encoding than UTF-8 from this locale, as from one of ISO-8859-1
