@@ -38,7 +38,7 @@ def fake(fake_job: Callable[..., list[Any]]) -> Fake:
 
 def trained(config: Any) -> None:
     """Leaves what says that the run is trained, for the jobs that need one."""
-    file = folder_of(config) / CHECKPOINTS / "last" / "step-1.index"
+    file = folder_of(config) / CHECKPOINTS / "step-1" / "state.index"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.touch()
 

@@ -71,6 +71,7 @@ def test_the_scale_stays_between_one_and_the_largest_number():
     assert scale.value.numpy() == 2.0**127
 
 
+@pytest.mark.slow
 def test_a_power_of_two_as_scale_changes_no_bit_where_nothing_overflows():
     """In float32, where nothing is lost by it either."""
     plain, scaled = window_for(resnet20("group", units=(1, 1)), ADAM, SHAPE), window_with(1024.0, precision="float32")

@@ -43,6 +43,7 @@ def parts(log):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seconds", "large_steps", "commit"), [(0.0, 1, False), (30.0, rehearsal.STEPS, True)])
 def test_two_sizes_are_stepped_through_then_the_commit(rehearsed, monkeypatch, seconds, large_steps, commit):
     monkeypatch.setattr(rehearsal, "SECONDS", seconds)
@@ -75,6 +76,7 @@ def kinds(changes, places):
     return [places[operation][0] for operation in operations if operation in places]
 
 
+@pytest.mark.slow
 def test_a_step_begins_with_its_batches_ready(rehearsed, monkeypatch):
     """As many of the larger ones as of the smaller, so four times the bytes."""
     monkeypatch.setattr(rehearsal, "CALM", 0.5)  # other tests run beside this one

@@ -150,6 +150,7 @@ def test_windows_with_updates_between_them_are_not_in_a_row(config, planted, mon
     assert summary["recovery"]["skipped"] == 2
 
 
+@pytest.mark.slow
 def test_streams_that_leave_their_range_end_a_run_with_the_remedy(config, tmp_path):
     """Streams of 26 bits reach 16, and a rate of 5 brings some beyond. The remedy goes on after the last update."""
     small = ("model=revnet38", "model.units=[1,1]", "model.filters=[8,8,16]", "optim.lr=5")

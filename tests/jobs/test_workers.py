@@ -69,6 +69,7 @@ def test_two_workers_train_as_one_process(tmp_path, alone):
         np.testing.assert_allclose(value, theirs[key], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_two_workers_where_kernels_could_be_timed(tmp_path, monkeypatch):
     """On a CPU on which a single process would time its kernels first; what it says of bfloat16 differs by CPU."""
     for variable in (environment.ONEDNN, environment.KERNELS_16BIT):

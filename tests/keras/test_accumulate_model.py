@@ -256,6 +256,7 @@ def test_eager_steps_are_the_same_and_try_a_loss_once():
     assert calls[calls.index(0) :].count(4) == 4  # of the second step, which tries nothing
 
 
+@pytest.mark.slow
 def test_a_loss_that_can_not_be_hashed():
     class Own(keras.losses.Loss):
         __hash__ = None

@@ -45,6 +45,7 @@ def test_so_they_are_on_two_replicas():
     assert not beyond(found, FLOAT64)
 
 
+@pytest.mark.slow
 def test_a_sum_of_losses_beside_penalties_on_two_replicas():
     arguments = ("--steps", "2", "4", "--replicas", "2", "--doors", "accumulate", "--updates", "2")
     found = differences("--models", "summed", "--optimizers", "sgd", *arguments)

@@ -123,6 +123,7 @@ print(taken / sum(4 * variable.shape.num_elements() for variable in model.variab
 """
 
 
+@pytest.mark.slow
 def test_variables_take_little_more_memory_than_their_numbers():
     """A draw takes memory for a moment, which the allocator would give as it is to a variable that took it over."""
     found = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True)

@@ -56,8 +56,8 @@ def test_a_job_finds_the_run_below_home(command, fake_job, home):
 
     fake_job(train)
     assert command("run.name=x", "run.dir=~/runs", "model=lenet5", "data.mean=[0.4]").code == 0
-    (home / "runs" / "x" / "checkpoints" / "last").mkdir(parents=True)
-    (home / "runs" / "x" / "checkpoints" / "last" / "ckpt-1.index").touch()
+    (home / "runs" / "x" / "checkpoints" / "step-1").mkdir(parents=True)
+    (home / "runs" / "x" / "checkpoints" / "step-1" / "state.index").touch()
     seen = fake_job(lambda config: None, "evaluate")
     assert command("job=evaluate", "run.name=x", "run.dir=~/runs").code == 0
     assert seen[0].data.mean == [0.4]
