@@ -154,9 +154,7 @@ def test_a_sweep_ranks_by_the_row(name, command, fake, compose, tmp_path):
     for key, sign in JOBS[name].ranking:
         values = {0: 0.4, 1: 0.2, 2: 0.8}
         for seed in values:
-            trained(
-                compose(f"run.seed={seed}", f"run.dir={tmp_path}/runs", f"run.name=revnet38-digits-run.seed-{seed}")
-            )
+            trained(compose(f"run.seed={seed}", f"run.dir={tmp_path}/runs", f"run.name=revnet38-digits-seed{seed}"))
         fake(name, lambda config, key=key, values=values: at(key, values[config.run.seed]))
         assert command("-m", f"job={name}", "run.seed=0,1,2").code == 0
         assert order(tmp_path) == (["2", "0", "1"] if sign < 0 else ["1", "0", "2"])
@@ -179,7 +177,7 @@ def test_a_sweep_of_evaluations_ranks_by_what_they_found(command, fake, tmp_path
 @pytest.mark.parametrize("name", SWEPT)
 def test_a_second_sweep_reads_nothing_of_the_first(name, command, fake, compose, tmp_path):
     for seed in (0, 1):
-        trained(compose(f"run.seed={seed}", f"run.dir={tmp_path}/runs", f"run.name=revnet38-digits-run.seed-{seed}"))
+        trained(compose(f"run.seed={seed}", f"run.dir={tmp_path}/runs", f"run.name=revnet38-digits-seed{seed}"))
     fake(name, lambda config: {"step": config.run.seed})
     arguments = (f"job={name}", "run.seed=0,1", *example_of("job", name))
     assert command("-m", *arguments).code == 0
