@@ -307,7 +307,7 @@ def test_a_loss_that_is_0_for_all_examples_tried_is_told(capsys: pytest.CaptureF
     model = keras.Sequential([keras.Input((6,)), OfLargeValues(), keras.layers.Dense(1)], name="rare")
     model.compile("adam", "mse")
     run(model, (x, x[:, :1]))
-    assert "a term of the loss of rare is 0 for the 8 examples that were tried" in capsys.readouterr().err
+    assert "a term of the loss of rare is 0 for the 64 examples that were tried" in capsys.readouterr().err
 
 
 def test_without_accuracy_the_lowest_loss_is_the_best() -> None:
