@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 KEY = r"[a-z_0-9]+(?:[./][a-z_0-9]+)*"
 WORD = rf"""(?:\+\+)?{KEY}=(?:"'[^"]*'"|\[[^\]]*\]|\{{[^}}]*\}}|[^\s,;?)]+)|'{KEY}=\S+|~{KEY}|-m\b"""
-VERB = r"(?:\b(?:add|use|set|choose|write|give|twice:)|example|such as|are with|(?:steps|them|is|one),|;|, or)"
+VERB = r"(?:\b(?:as in|add|use|set|choose|write|give|twice:)|example|such as|are with|(?:steps|them|is|one),|;|, or)"
 SAID = re.compile(rf"{VERB} ((?:{WORD})(?: (?:{WORD}))*)(?! gives)")
 NAMES = re.compile(
     r"did you mean (?P<meant>[^?]+)\?|choose from (?P<choices>[^;\n]+?)(?:, or [^;]*)?(?:;|$)"

@@ -84,7 +84,7 @@ def test_a_run_is_refused_before_it_trains(compose, tmp_path):
 @pytest.mark.slow
 def test_the_remedies_train_to_the_accuracy_of_training(compose, tmp_path):
     """Of a single example, test accuracy was 0.09 where that of training was 1.0."""
-    common = (*RESNET, "batch_size=32", "optim=sgd", "optim.lr=0.05", "train.steps=60", f"run.dir={tmp_path}")
+    common = (*RESNET, "batch_size=32", "optim=sgd", "optim.momentum=0.9", "train.steps=300", f"run.dir={tmp_path}")
     for place, remedy in enumerate((["accum.steps=8"], ["accum.steps=32", "model.norm=group"])):
         done = run(compose(*common, *remedy, f"run.name=r{place}"))
         assert done["test"]["accuracy"] > 0.8
