@@ -1,4 +1,4 @@
-"""Runs of earlier versions load, evaluate and continue."""
+"""Runs that earlier code has trained load, evaluate and continue."""
 
 from __future__ import annotations
 

@@ -116,7 +116,8 @@ def _show_run(folder: Path, found: Mapping[str, Any]) -> None:
     else:
         status = "unknown" if found["unreadable"] else "no summary.json yet: it trains, or was killed"
     rows = [("status", status)]
-    rows += [(title, _means(means)) for title, means in measured(found).items()]
+    if found["best_on"]:
+        rows += [(title, _means(means)) for title, means in measured(found).items()]
     banner(str(folder), [*rows, *_provenance_rows(found["provenance"] or {})])
     changed = [(key, show(before), show(now)) for key, (before, now) in found["changed"].items()]
     if changed:

@@ -59,8 +59,8 @@ class Recovery:
 
     def restore(self, counts: Mapping[str, int]) -> None:
         """Takes over the counts of a checkpoint."""
-        self.skipped = counts.get("skipped", 0)
-        self.roll_back(counts.get("rollbacks", 0))
+        self.skipped = counts["skipped"]
+        self.roll_back(counts["rollbacks"])
 
     def allows(self, *, state_finite: bool) -> bool:
         """Whether the run goes on after an update that is not finite. A state that is not can't be skipped."""

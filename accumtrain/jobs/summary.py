@@ -22,12 +22,12 @@ from accumtrain.jobs.skipped import SKIPPED
 from accumtrain.kinds.losses import CrossEntropyConfig
 from accumtrain.kinds.resnets import NORM_MOMENTUM
 from accumtrain.runs.logbook import Logbook
-from accumtrain.runs.measured import measured, watched_split
+from accumtrain.runs.measured import measured
 from accumtrain.runs.run import Run
 
 CLOSING = {  # keys of a summary that are shown at the end of a run
     *("status", "step", "epoch", "seconds", "examples_per_second", "memory"),
-    *("skipped_windows", "skipped_examples"),
+    *("skipped_windows", "skipped_examples", "best_on"),
 }
 LEARNED = 0.99  # of the loss of a guess; a model that has learned anything is below
 BEHIND = 0.05  # share of their initial values in moving statistics that says that they lag behind
@@ -139,7 +139,7 @@ def warn_if_no_better_than(
     guesses: Mapping[str, float], summary: dict[str, Any], norms: Sequence[MovingStatistics]
 ) -> None:
     """Says of a loss that is that of a guess what may be the reason."""
-    split = watched_split(summary)
+    split = summary["best_on"]
     loss, watched = ((summary.get(each) or {}).get("loss") for each in ("train", split))
     if loss is None or watched is None:  # not finite, or not measured
         return

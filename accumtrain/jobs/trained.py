@@ -123,7 +123,7 @@ def check_evaluates(config: Config, fingerprint: Mapping[str, Any], manifest: Ma
         CheckpointError: this configuration would measure another model, or feed it other images.
     """
     now = learned_values(config) | dict(fingerprint)
-    trained = {**manifest.get("learned", {}), **manifest.get("data", {})}
+    trained = {**manifest["learned"], **manifest["data"]}
     measured = {key: value for key, value in trained.items() if key == CLASSES or key.startswith(MEASURED)}
     if changed := differences(measured, now):
         raise CheckpointError(

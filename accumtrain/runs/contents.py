@@ -23,7 +23,7 @@ SUMMARY = {  # the form of what is read of a summary.json
     "epoch": (is_number, None),
     **dict.fromkeys(("skipped_windows", "skipped_examples"), is_count),
     **dict.fromkeys(("train", "val", "test", "best"), (NUMBERS, None)),
-    "best_on": ("val", "test", None).__contains__,
+    "best_on": ("val", "test").__contains__,
     "seconds": is_number,
     "examples_per_second": (is_number, None),
     **dict.fromkeys(("memory", "memory_by_kind"), NUMBERS),

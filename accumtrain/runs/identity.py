@@ -45,7 +45,7 @@ def learned_values(config: Config | Mapping[str, Any]) -> dict[str, Any]:
         KeyError, TypeError: the mapping is not the content of a config.yaml.
     """
     mapping = to_mapping(config) if isinstance(config, Config) else config
-    flat = {f"{group}.{key}": value for group in LEARNED_GROUPS for key, value in mapping.get(group, {}).items()}
+    flat = {f"{group}.{key}": value for group in LEARNED_GROUPS for key, value in mapping[group].items()}
     for key in LEARNED_KEYS:
         value: Any = mapping
         for name in key.split("."):

@@ -184,7 +184,7 @@ def test_a_run_that_is_damaged_is_described_all_the_same(trained, command, tmp_p
     assert after.keys() == before.keys(), "nothing is moved or mended"
 
 
-def test_a_summary_of_an_earlier_version(trained, command, tmp_path):
+def test_a_run_without_a_summary_and_one_that_has_lost_most_of_it(trained, command, tmp_path):
     folder = tmp_path / "runs" / "one"
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_bytes((trained / "one" / "config.yaml").read_bytes())
