@@ -67,6 +67,22 @@ def own_cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
 
 
 @pytest.fixture
+def saved_figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The figures that are saved in a test, in order."""
+    from matplotlib.figure import Figure
+
+    figures: list[Any] = []
+    save = Figure.savefig
+
+    def noted_savefig(figure: Figure, *arguments: Any, **options: Any) -> None:
+        save(figure, *arguments, **options)
+        figures.append(figure)
+
+    monkeypatch.setattr(Figure, "savefig", noted_savefig)
+    return figures
+
+
+@pytest.fixture
 def command(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> Callable[..., Answer]:

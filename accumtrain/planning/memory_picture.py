@@ -8,7 +8,7 @@ from typing import Any
 
 from accumtrain.console import format_bytes
 from accumtrain.planning.probe import Trial
-from accumtrain.runs.curves import save_figure
+from accumtrain.runs.curves import new_figure, save_figure
 
 KINDS = (
     ("state: weights, gradients, optimizer", "static_bytes", "0.55"),
@@ -27,12 +27,8 @@ def draw_memory(trials: Sequence[Trial], title: str, path: Path) -> None:
     Raises:
         CheckpointError: the file can't be written; it is unchanged then.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(8, 1.6 + 0.55 * len(trials)), layout="constrained")
+    figure = new_figure(8, 1.6 + 0.55 * len(trials))
+    axes = figure.subplots()
     places = range(len(trials))
     left = [0.0] * len(trials)
     for label, kind, colour in KINDS:
@@ -43,10 +39,7 @@ def draw_memory(trials: Sequence[Trial], title: str, path: Path) -> None:
         axes.annotate(_total(trial), (end, place), (4, 0), textcoords="offset points", va="center")
     _finish(axes, [trial.memory for trial in trials], title, max(left))
     figure.legend(loc="outside lower center", ncols=len(KINDS), frameon=False, fontsize="small")
-    try:
-        save_figure(figure, path)
-    finally:
-        pyplot.close(figure)
+    save_figure(figure, path)
 
 
 def _total(trial: Trial) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from accumtrain.planning.probe import Trial
 from accumtrain.runs.axis_scale import scale_axis
-from accumtrain.runs.curves import save_figure
+from accumtrain.runs.curves import new_figure, save_figure
 
 
 def draw(trials: Sequence[Trial], limit_mb: int | None, path: Path) -> None:
@@ -18,12 +18,8 @@ def draw(trials: Sequence[Trial], limit_mb: int | None, path: Path) -> None:
     Raises:
         CheckpointError: the file can't be written.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axis = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
+    figure = new_figure(7, 4.5)
+    axis = figure.subplots()
     drawn = [(trial, trial.peak_bytes / 2**20) for trial in trials if trial.peak_bytes]
     for memory in dict.fromkeys(trial.memory for trial, _ in drawn):
         of_policy = [(trial, peak) for trial, peak in drawn if trial.memory == memory]
@@ -46,7 +42,6 @@ def draw(trials: Sequence[Trial], limit_mb: int | None, path: Path) -> None:
     if axis.get_legend_handles_labels()[0]:
         axis.legend()
     save_figure(figure, path)
-    pyplot.close(figure)
 
 
 def _points(trials: Sequence[tuple[Trial, float]]) -> tuple[list[int], list[float]]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from accumtrain.runs.confusion import Confusion
-from accumtrain.runs.curves import save_figure
+from accumtrain.runs.curves import new_figure, save_figure
 from accumtrain.runs.drawn_names import drawn_names
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 LABELLED = 30  # classes with names at the axes
 LISTED = 30  # pairs in the list
@@ -26,26 +29,16 @@ def draw_confusion(confusion: Confusion, title: str, path: Path) -> None:
     Raises:
         CheckpointError: the file can't be written; it is unchanged then.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     draw = _draw_named if len(confusion.names) <= LABELLED else _draw_with_list
-    figure = draw(confusion, title.replace("$", r"\$"))
-    try:
-        save_figure(figure, path)
-    finally:
-        pyplot.close(figure)
+    save_figure(draw(confusion, title.replace("$", r"\$")), path)
 
 
-def _draw_named(confusion: Confusion, title: str) -> Any:
-    from matplotlib import pyplot
-
+def _draw_named(confusion: Confusion, title: str) -> Figure:
     classes, names = len(confusion.names), drawn_names(confusion.names, NAME_WIDTH)
     side = max(2.0, CELL * classes)
     margin = 1.2 + 0.08 * max(map(len, names))
-    figure, axes = pyplot.subplots(figsize=(side + margin + 0.8, side + margin), layout="constrained")
+    figure = new_figure(side + margin + 0.8, side + margin)
+    axes = figure.subplots()
     shares = _shares(confusion)
     _image(figure, axes, shares, title)
     axes.set_xticks(range(classes), names, rotation=90, fontsize="small")
@@ -60,11 +53,10 @@ def _draw_named(confusion: Confusion, title: str) -> Any:
     return figure
 
 
-def _draw_with_list(confusion: Confusion, title: str) -> Any:
-    from matplotlib import pyplot
-
+def _draw_with_list(confusion: Confusion, title: str) -> Figure:
     end = len(confusion.names) - 0.5
-    figure, (axes, text) = pyplot.subplots(1, 2, figsize=(13, 7), width_ratios=(7, 5), layout="constrained")
+    figure = new_figure(13, 7)
+    axes, text = figure.subplots(1, 2, width_ratios=(7, 5))
     _image(figure, axes, _largest_of_blocks(_shares(confusion)), title, (-0.5, end, end, -0.5))
     names = drawn_names(confusion.names, NAME_WIDTH)
     head = ("count (share)", "true class", "predicted class")
@@ -81,7 +73,7 @@ def _draw_with_list(confusion: Confusion, title: str) -> Any:
     return figure
 
 
-def _image(figure: Any, axes: Any, shares: Any, title: str, extent: tuple[float, ...] | None = None) -> None:
+def _image(figure: Figure, axes: Any, shares: Any, title: str, extent: tuple[float, ...] | None = None) -> None:
     from matplotlib.colors import PowerNorm
 
     image = axes.imshow(shares, cmap="Blues", norm=PowerNorm(VISIBLE, 0, 1), extent=extent, interpolation="nearest")

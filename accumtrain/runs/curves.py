@@ -5,12 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from accumtrain.console import broken
 from accumtrain.runs.axis_scale import scale_axis
 from accumtrain.runs.files import replacing
 from accumtrain.runs.short_names import labels
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 TRAIN = "train"  # the split of the updates themselves; others are evaluated
 NO_METRICS = ("step", "epoch", "split", "loss", "examples", "examples_per_second", "seconds")  # of an evaluation
@@ -37,17 +40,15 @@ def draw_curves(runs: Mapping[str, Records], path: Path) -> None:
     Raises:
         CheckpointError: the file can't be written; it is unchanged then.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib.lines import Line2D
 
     runs = _few_curves(runs)
     names = measured(runs.values())[: 1 + MOST_METRICS]
     legend = _legend(runs)
     lines = sum(1 + text.count("\n") for _, text in legend)
-    size = (5.5 * len(names) + 1 + LEGEND_INCHES * NAME_WIDTH, max(4, 0.19 * lines + 0.5))
-    figure, grid = pyplot.subplots(1, len(names), figsize=size, layout="constrained", squeeze=False)
+    width = 5.5 * len(names) + 1 + LEGEND_INCHES * NAME_WIDTH
+    figure = new_figure(width, height=max(4, 0.19 * lines + 0.5))
+    grid = figure.subplots(1, len(names), squeeze=False)
     for axes, name in zip(grid[0], names, strict=True):
         drawn = [value for run in reversed(list(enumerate(runs.values()))) for value in _draw(axes, name, *run)]
         axes.set_xlabel("update")
@@ -55,12 +56,9 @@ def draw_curves(runs: Mapping[str, Records], path: Path) -> None:
         axes.grid(alpha=0.3)
         if name == "loss":
             scale_axis(axes, "y", drawn, base=10)
-    handles = [pyplot.Line2D([], [], **style) for style, _ in legend]
+    handles = [Line2D([], [], **style) for style, _ in legend]
     figure.legend(handles, [text for _, text in legend], loc="outside right upper", fontsize="small", frameon=False)
-    try:
-        save_figure(figure, path)
-    finally:
-        pyplot.close(figure)
+    save_figure(figure, path)
 
 
 def measured(runs: Iterable[Records]) -> list[str]:
@@ -118,7 +116,14 @@ def _is_point(record: Mapping[str, Any], name: str) -> bool:
     return all(isinstance(value, int | float) and abs(value) <= sys.float_info.max for value in values)
 
 
-def save_figure(figure: Any, path: Path) -> None:
+def new_figure(width: float, height: float) -> Figure:
+    """Return an empty figure of this size in inches. It draws without a display."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def save_figure(figure: Figure, path: Path) -> None:
     """Writes a PNG file, which is replaced as a whole. Raises CheckpointError if that fails; it is unchanged then."""
     with replacing(path) as unfinished, unfinished.open("xb") as file:
         figure.savefig(file, format="png", dpi=120)

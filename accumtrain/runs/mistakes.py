@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from accumtrain.runs.curves import save_figure
+from accumtrain.runs.curves import new_figure, save_figure
 from accumtrain.runs.drawn_names import drawn_names
 
 ACROSS = 6  # images in a row
@@ -45,15 +45,10 @@ def draw_mistakes(images: Any, mistakes: Sequence[Mistake], class_names: Sequenc
     Raises:
         CheckpointError: the file can't be written; it is unchanged then.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     names = drawn_names(class_names, NAME_WIDTH)
     down = -(-len(mistakes) // ACROSS)
-    size = (2 * ACROSS, 2.4 * down)
-    figure, grid = pyplot.subplots(down, ACROSS, figsize=size, layout="constrained", squeeze=False)
+    figure = new_figure(2 * ACROSS, 2.4 * down)
+    grid = figure.subplots(down, ACROSS, squeeze=False)
     for axes in grid.flat:
         axes.axis("off")
     for axes, image, mistake in zip(grid.flat, images, mistakes, strict=False):  # the last row may not be full
@@ -65,7 +60,4 @@ def draw_mistakes(images: Any, mistakes: Sequence[Mistake], class_names: Sequenc
             fontsize=7.5,
             loc="left",
         )
-    try:
-        save_figure(figure, path)
-    finally:
-        pyplot.close(figure)
+    save_figure(figure, path)

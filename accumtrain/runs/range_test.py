@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from accumtrain.runs.curves import save_figure
+from accumtrain.runs.curves import new_figure, save_figure
 
 SMOOTHING = 0.9  # share of the losses before, in the smoothed loss
 DIVERGED = 4.0  # times the lowest smoothed loss
@@ -81,12 +81,8 @@ def suggestion(test: RangeTest) -> Suggestion:
 
 def draw_range_test(test: RangeTest, suggested: Suggestion, title: str, path: Path) -> None:
     """Draws loss against rate. Raises CheckpointError if the file can't be written."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axis = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
+    figure = new_figure(7, 4.5)
+    axis = figure.subplots()
     rates = [point.rate for point in test.points]
     axis.plot(rates, [point.loss for point in test.points], color="C0", lw=0.8, alpha=0.4, label="loss")
     axis.plot(rates, [point.smoothed for point in test.points], color="C0", lw=2, label="smoothed")
@@ -100,7 +96,4 @@ def draw_range_test(test: RangeTest, suggested: Suggestion, title: str, path: Pa
         axis.set_ylim(bottom=0, top=1.5 * max(smoothed[0], min(smoothed)))
     axis.grid(alpha=0.3)
     axis.legend(fontsize="small")
-    try:
-        save_figure(figure, path)
-    finally:
-        pyplot.close(figure)
+    save_figure(figure, path)

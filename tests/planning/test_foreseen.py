@@ -212,19 +212,14 @@ def test_an_interrupt_while_measuring_leaves_nothing(config, monkeypatch, tmp_pa
     assert not (tmp_path / "mine").exists()
 
 
-def test_the_picture_tells_measured_from_foreseen(monkeypatch, tmp_path):
-    from matplotlib import pyplot
-
+def test_the_picture_tells_measured_from_foreseen(saved_figures, tmp_path):
     trials = [Trial("store", size, True, peak_bytes=size * MB, measured=size == 4) for size in (1, 2, 4)]
-    monkeypatch.setattr(pyplot, "close", lambda figure: None)
     draw(trials, 8, tmp_path / "plan.png")
-    lines = pyplot.gcf().axes[0].get_lines()
+    lines = saved_figures[0].axes[0].get_lines()
     rings = {
         tuple(line.get_xdata()): line.get_markerfacecolor() == "white" for line in lines if line.get_ls() == "None"
     }
     assert (rings[4,], rings[1, 2]) == (False, True)
-    monkeypatch.undo()
-    pyplot.close("all")
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import matplotlib
 import numpy as np
 import pytest
 
@@ -30,18 +29,13 @@ def test_pairs_highest_count_first():
 
 
 @pytest.fixture
-def drawn(monkeypatch, tmp_path):
+def drawn(saved_figures, tmp_path):
     """Draws into a file and returns the figure."""
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figures = []
-    monkeypatch.setattr(pyplot, "close", figures.append)
 
     def draw(function, *arguments):
         function(*arguments, tmp_path / "picture.png")
         assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
-        return figures.pop()
+        return saved_figures.pop()
 
     return draw
 

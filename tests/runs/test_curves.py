@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import matplotlib
 import pytest
 
 from accumtrain.runs.axis_scale import scale_axis
@@ -10,18 +9,13 @@ from accumtrain.runs.curves import COLOURS, NAMED, draw_curves
 
 
 @pytest.fixture
-def drawn(monkeypatch, tmp_path):
+def drawn(saved_figures, tmp_path):
     """Draws runs and returns the figure."""
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figures = []
-    monkeypatch.setattr(pyplot, "close", figures.append)
 
     def draw(runs):
         draw_curves(runs, tmp_path / "curves.png")
         assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
-        return figures.pop()
+        return saved_figures.pop()
 
     return draw
 
