@@ -13,7 +13,7 @@ import tensorflow as tf
 from accumtrain.console import visible_lines
 from accumtrain.engine.predictor import probabilities
 from accumtrain.errors import VerificationError
-from accumtrain.exports.exported import Exported
+from accumtrain.exports.formats import Exported
 from accumtrain.process.temporary_folder import temporary_folder
 
 PROGRAM = Path(__file__).with_name("reload.py")

@@ -16,7 +16,7 @@ from accumtrain.config.schema import Config
 from accumtrain.console import banner, format_bytes, say
 from accumtrain.data.image_files import preprocess_any_size
 from accumtrain.errors import CheckpointError, ConfigError, VerificationError, first_line
-from accumtrain.exports.exported import Exported
+from accumtrain.exports.formats import Exported
 from accumtrain.exports.round_trip import largest_difference
 from accumtrain.jobs.trained import trained_images, trained_model
 from accumtrain.kinds.exports import FORMATS

@@ -34,10 +34,10 @@ class Format:
 
 FORMATS: Table[Format] = Table("export.format")
 FORMATS.add(
-    Format("savedmodel", "accumtrain.exports.saved_model:write_saved_model"),
-    Format("keras", "accumtrain.exports.keras_file:write_keras", ".keras", model_kinds=("keras",), cuts=False),
-    Format("tflite", "accumtrain.exports.tflite_file:write_tflite", ".tflite"),
-    Format("onnx", "accumtrain.exports.onnx_file:write_onnx", ".onnx", packages=("tf2onnx", "onnxruntime")),
+    Format("savedmodel", "accumtrain.exports.formats:write_saved_model"),
+    Format("keras", "accumtrain.exports.formats:write_keras", ".keras", model_kinds=("keras",), cuts=False),
+    Format("tflite", "accumtrain.exports.formats:write_tflite", ".tflite"),
+    Format("onnx", "accumtrain.exports.formats:write_onnx", ".onnx", packages=("tf2onnx", "onnxruntime")),
 )
 
 

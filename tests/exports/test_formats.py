@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from accumtrain.backprop.mode import Mode
 from accumtrain.data.preprocess import Preprocess
-from accumtrain.exports.exported import Exported
+from accumtrain.exports.formats import Exported
 from accumtrain.exports.round_trip import _images, largest_difference
 from accumtrain.kinds.exports import FORMATS
 from accumtrain.kinds.models import KerasModelConfig, LeNetConfig

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.data.preprocess import Preprocess
-from accumtrain.exports.resizing import resize
+from accumtrain.exports.formats import resize
 
 SIZES = [(9, 10), (9, 23), (31, 10), (4, 3), (100, 64), (1, 1), (9, 11)]
 

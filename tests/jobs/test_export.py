@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.errors import CheckpointError, ConfigError, OutOfMemoryError, VerificationError
-from accumtrain.exports import reload, round_trip, tflite_file
+from accumtrain.exports import formats, reload, round_trip
 from accumtrain.jobs import export
 from accumtrain.jobs.dispatch import run
 from accumtrain.kinds import exports
@@ -142,7 +142,7 @@ def test_an_export_replaces_the_one_before(here, command, without_a_process):
 
 @old_interpreter
 def test_an_export_that_computes_something_else_is_not_kept(here, command, monkeypatch):
-    whole = tflite_file.Exported.function
+    whole = formats.Exported.function
 
     def another(exported):
         exported.preprocess.mean[0] += 0.5
@@ -160,7 +160,7 @@ def test_an_export_that_computes_something_else_is_not_kept(here, command, monke
     arguments = ("job=export", "run.name=one", "export.format=tflite")
     assert command(*arguments).code == 0
     before = (here / "runs/one/one.tflite").read_bytes()
-    monkeypatch.setattr(tflite_file.Exported, "function", another)
+    monkeypatch.setattr(formats.Exported, "function", another)
     answer = command(*arguments)
     assert answer.code == VerificationError.exit_code, answer
     assert "from those of the run, more than 1e-05; nothing is kept" in answer.err
