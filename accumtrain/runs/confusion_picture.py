@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from accumtrain.runs.confusion import Confusion
 from accumtrain.runs.curves import new_figure, save_figure
 from accumtrain.runs.drawn_names import drawn_names
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 LABELLED = 30  # classes with names at the axes
 LISTED = 30  # pairs in the list
@@ -33,7 +30,7 @@ def draw_confusion(confusion: Confusion, title: str, path: Path) -> None:
     save_figure(draw(confusion, title.replace("$", r"\$")), path)
 
 
-def _draw_named(confusion: Confusion, title: str) -> Figure:
+def _draw_named(confusion: Confusion, title: str) -> Any:
     classes, names = len(confusion.names), drawn_names(confusion.names, NAME_WIDTH)
     side = max(2.0, CELL * classes)
     margin = 1.2 + 0.08 * max(map(len, names))
@@ -53,7 +50,7 @@ def _draw_named(confusion: Confusion, title: str) -> Figure:
     return figure
 
 
-def _draw_with_list(confusion: Confusion, title: str) -> Figure:
+def _draw_with_list(confusion: Confusion, title: str) -> Any:
     end = len(confusion.names) - 0.5
     figure = new_figure(13, 7)
     axes, text = figure.subplots(1, 2, width_ratios=(7, 5))
@@ -73,7 +70,7 @@ def _draw_with_list(confusion: Confusion, title: str) -> Figure:
     return figure
 
 
-def _image(figure: Figure, axes: Any, shares: Any, title: str, extent: tuple[float, ...] | None = None) -> None:
+def _image(figure: Any, axes: Any, shares: Any, title: str, extent: tuple[float, ...] | None = None) -> None:
     from matplotlib.colors import PowerNorm
 
     image = axes.imshow(shares, cmap="Blues", norm=PowerNorm(VISIBLE, 0, 1), extent=extent, interpolation="nearest")

@@ -5,15 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from accumtrain.console import broken
 from accumtrain.runs.axis_scale import scale_axis
 from accumtrain.runs.files import replacing
 from accumtrain.runs.short_names import labels
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 TRAIN = "train"  # the split of the updates themselves; others are evaluated
 NO_METRICS = ("step", "epoch", "split", "loss", "examples", "examples_per_second", "seconds")  # of an evaluation
@@ -116,14 +113,14 @@ def _is_point(record: Mapping[str, Any], name: str) -> bool:
     return all(isinstance(value, int | float) and abs(value) <= sys.float_info.max for value in values)
 
 
-def new_figure(width: float, height: float) -> Figure:
-    """Return an empty figure of this size in inches. It draws without a display."""
+def new_figure(width: float, height: float) -> Any:
+    """Return an empty figure of matplotlib, of this size in inches. It draws without a display."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def save_figure(figure: Figure, path: Path) -> None:
+def save_figure(figure: Any, path: Path) -> None:
     """Writes a PNG file, which is replaced as a whole. Raises CheckpointError if that fails; it is unchanged then."""
     with replacing(path) as unfinished, unfinished.open("xb") as file:
         figure.savefig(file, format="png", dpi=120)
