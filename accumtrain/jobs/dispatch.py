@@ -54,7 +54,7 @@ def run(config: Config) -> dict[str, Any] | None:
 def _run_job(config: Config, job: Job) -> dict[str, Any] | None:
     """Runs the job and writes its result, or what its error has left of it."""
     try:
-        if job.trains and not config.device.has_workers:  # the chief of several holds the lock for all
+        if job.scope == "train" and not config.device.has_workers:  # the chief of several holds the lock for all
             check_free(folder_of(config))
         with chosen_kernels(with_least_memory(config), job):
             config = with_memory_settled(config) if job.probed else with_least_memory(config)

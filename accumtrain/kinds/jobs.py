@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 from accumtrain.console import format_bytes, format_seconds
 from accumtrain.kinds.table import Table
 
+Scope: TypeAlias = Literal["train", "try", "trained", "runs"]
 Column = tuple[str, "str | Callable[[Any], str]"]  # dotted key of the result; format spec or function to show the value
 
 
@@ -30,12 +31,11 @@ class Job:
         about: what the job does, a sentence for --help and docs/reference.md.
         check: a function of the configuration that raises an AccumtrainError if the job can't begin, or
             "module:function"; without TensorFlow.
-        compares_runs: the job looks at runs from outside, so it writes into run.dir instead of the folder of one run.
-        needs_a_run: the folder must hold a trained run.
+        scope: "train" begins or continues the run in its folder. "try" needs no run and leaves none. "trained" needs a
+            trained run in the folder. "runs" looks at runs from outside, and writes into run.dir.
         continues_run_config: its configuration is that of the run, changed by the overrides of its command only.
         measures_other_data: its command may choose other data than the run's.
         probed: a probe may check before the job starts that it fits into the memory.
-        trains: it begins or continues the run in its folder.
         measures_graphs: it measures or checks compiled micro-steps alone, so it can't go with debug.eager.
         chooses_kernels: the kernels of the CPU may be timed first, and the faster ones are used.
         in_children: child processes do the work, or none is needed; this process does not import TensorFlow.
@@ -53,12 +53,10 @@ class Job:
     file: str
     about: str = ""
     check: str | Callable[..., None] | None = None
-    compares_runs: bool = False
-    needs_a_run: bool = False
+    scope: Scope = "try"
     continues_run_config: bool = False
     measures_other_data: bool = False
     probed: bool = False
-    trains: bool = False
     measures_graphs: bool = False
     chooses_kernels: bool = False
     in_children: bool = False
@@ -68,6 +66,10 @@ class Job:
     without_effect: tuple[str, ...] = ()
     ranking: tuple[tuple[str, int], ...] = ()
     columns: Mapping[str, Column] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.scope not in get_args(Scope):
+            raise ValueError(f"job {self.name}: scope={self.scope!r} is none of {', '.join(get_args(Scope))}")
 
 
 BY_ACCURACY = (("test.accuracy", -1), ("test.loss", 1))
@@ -125,8 +127,8 @@ JOBS.add(
         "accumtrain.jobs.train:run",
         "summary.json",
         "Trains a model, or continues its run.",
+        scope="train",
         probed=True,
-        trains=True,
         chooses_kernels=True,
         shared_by_workers=True,
         preemptible=True,
@@ -138,7 +140,7 @@ JOBS.add(
         "accumtrain.jobs.evaluate:run",
         "evaluation.json",
         "Evaluates what a run has learned, on its test split or on all of other data with labels.",
-        needs_a_run=True,
+        scope="trained",
         continues_run_config=True,
         measures_other_data=True,
         shared_by_workers=True,
@@ -208,7 +210,7 @@ JOBS.add(
         "predict.json",
         "Says what is in images, by what a run has learned.",
         check="accumtrain.data.named_images:check_predict",
-        needs_a_run=True,
+        scope="trained",
         continues_run_config=True,
         preemptible=True,
         without_effect=("model.memory", "optim"),
@@ -220,7 +222,7 @@ JOBS.add(
         "export.json",
         "Writes what a run has learned into a file for other programs.",
         check="accumtrain.kinds.exports:check_export",
-        needs_a_run=True,
+        scope="trained",
         continues_run_config=True,
         without_effect=("model.memory", "optim"),
         columns=EXPORTED,
@@ -230,7 +232,7 @@ JOBS.add(
         "accumtrain.jobs.info:run",
         "info.json",
         "What this machine has and lacks, or where a run came from.",
-        compares_runs=True,
+        scope="runs",
         in_children=True,
         told_in_full=True,
     ),
@@ -239,7 +241,7 @@ JOBS.add(
         "accumtrain.jobs.report:run",
         "report.json",
         "Compares runs, as pictures and a page.",
-        compares_runs=True,
+        scope="runs",
         in_children=True,
     ),
 )

@@ -20,6 +20,7 @@ from accumtrain.kinds.table import Choice, Kind, Table, named
 
 Code = str | Callable[..., Any]
 Keys = TypeVar("Keys", bound=Choice)
+SCOPE_FLAGS = {"trains": "train", "needs_a_run": "trained", "compares_runs": "runs"}  # each stands for a scope
 
 
 def register_model(name: str, build: Code, config: type[ModelConfig] = ModelConfig) -> type[ModelConfig]:
@@ -84,12 +85,14 @@ def register_job(name: str, run: Code, file: str | None = None, **row: Any) -> N
         run: (config: Config) -> the content of the job's file, a dict; or "module:function". When it is called, the
             run's folder exists and TensorFlow is imported.
         file: name of the file of the result, in the run's folder; None is `<name>.json`.
-        row: other attributes of `kinds.jobs.Job`, such as `needs_a_run=True`.
+        row: other attributes of `kinds.jobs.Job`, such as `scope="trained"`. In place of a scope, `trains=True`,
+            `needs_a_run=True` or `compares_runs=True` may be given.
 
     Raises:
-        ValueError: the name is taken, or has another form: a letter or _, then letters, digits, - and _.
+        ValueError: the name is taken, or has another form: a letter or _, then letters, digits, - and _. Or the scope
+            is unknown, or more than one is given.
     """
-    JOBS.add(Job(name, run, file or f"{name}.json", **row))
+    JOBS.add(Job(name, run, file or f"{name}.json", **_with_scope(row)))
 
 
 def added_modules() -> set[str]:
@@ -97,6 +100,17 @@ def added_modules() -> set[str]:
     codes = [*(row.build for table in GROUPS.values() for row in table), *(job.run for job in JOBS)]
     modules = {code.partition(":")[0] if isinstance(code, str) else code.__module__ for code in codes}
     return {name for name in modules if not name.startswith(OWN_CODE)}
+
+
+def _with_scope(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes of a job with its scope in place of the flag that stands for it."""
+    given = [name for name in ("scope", *SCOPE_FLAGS) if row.get(name)]
+    if len(given) > 1:
+        raise ValueError(f"{' and '.join(given)}: a job has one scope; leave out all but one")
+    attributes = {name: value for name, value in row.items() if name not in SCOPE_FLAGS}
+    for flag in SCOPE_FLAGS.keys() & given:
+        attributes["scope"] = SCOPE_FLAGS[flag]
+    return attributes
 
 
 def _register(table: Table[Any], name: str, build: Code, config: type[Keys]) -> type[Keys]:

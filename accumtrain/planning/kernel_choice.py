@@ -44,7 +44,7 @@ def chosen_kernels(config: Config, job: Job) -> Iterator[None]:
         yield
         return
     before = os.environ.get(kinds.variable)
-    goes_on = job.needs_a_run or (job.trains and has_checkpoints(folder_of(config)))  # a run that is there
+    goes_on = job.scope == "trained" or (job.scope == "train" and has_checkpoints(folder_of(config)))
     os.environ[kinds.variable] = _decide(config, kinds, goes_on=goes_on)
     try:
         yield
@@ -69,7 +69,7 @@ def _open_kinds(config: Config, job: Job) -> KernelKinds | None:
     """The kinds of kernels of which either may be faster for this run on this machine."""
     instructions = set(cpu()["instructions"])
     # under a limit what no probe has looked at computes without oneDNN, which may crash there
-    as_its_run = job.needs_a_run and config.device.memory_limit_mb is None
+    as_its_run = job.scope == "trained" and config.device.memory_limit_mb is None
     one_cpu = environment.on_one_cpu(config.device) and not config.device.has_workers
     if not ((job.chooses_kernels or as_its_run) and one_cpu and config.device.xla is not True):
         return None
@@ -146,7 +146,7 @@ def record_kernels(config: Config) -> None:
     """Leaves in a run's folder which kernels it begins with. Call it within `chosen_kernels`, with the run's lock."""
     job, folder = JOBS[config.job], folder_of(config)
     kinds = _open_kinds(config, job)
-    if kinds is None or kinds.variable not in os.environ or not job.trains:
+    if kinds is None or kinds.variable not in os.environ or job.scope != "train":
         return
     path = folder / f"{kinds.stem}.json"
     if path.exists() and has_checkpoints(folder):  # of what has ended before its first checkpoint it is no record

@@ -24,7 +24,7 @@ def folder_of(config: Config) -> Path:
 
 def job_folder(config: Config) -> Path:
     """The folder that the configured job writes into."""
-    return Path(config.run.dir) if JOBS[config.job].compares_runs else folder_of(config)
+    return Path(config.run.dir) if JOBS[config.job].scope == "runs" else folder_of(config)
 
 
 def has_checkpoints(path: Path) -> bool:
@@ -52,7 +52,7 @@ def open_folder(config: Config) -> Iterator[Path]:
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
         raise CheckpointError(f"{path} can't be read and written; give this user access, or choose another run.dir")
     try:
-        if JOBS[config.job].needs_a_run and not has_checkpoints(path):
+        if JOBS[config.job].scope == "trained" and not has_checkpoints(path):
             raise CheckpointError(f"no checkpoint in {path / CHECKPOINTS}: train first, with the same run.name")
         if result_file(config).is_dir():
             raise ConfigError(f"{result_file(config)} is a folder, and the job writes a file there: move it away")

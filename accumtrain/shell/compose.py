@@ -176,7 +176,7 @@ def read_config(values: Mapping[str, Any], overrides: Sequence[str]) -> Config:
     check_files(values, overrides)
     config = from_mapping(with_values_of_run(values, overrides))
     _check_written_down(config)
-    if JOBS[config.job].compares_runs:
+    if JOBS[config.job].scope == "runs":
         return config
     named = replace(config, data=_unread(config.data))  # a name is made of expressions, not of what they stand for
     return replace(config, run=replace(config.run, name=run_name(named, overrides)))

@@ -24,7 +24,7 @@ def check_distinct(configs: Sequence[Config]) -> None:
     if shared is not None:
         file, job = result_file(shared), JOBS[shared.job]
         what = f"{files.count(file)} jobs of the sweep would write {file}"
-        if job.compares_runs or job.needs_a_run:  # each job writes there, whatever its name
+        if job.scope in ("trained", "runs"):  # each job writes there, whatever its name
             raise ConfigError(f"job={job.name}: {what}; give their commands one by one")
         raise ConfigError(
             f"run.name={shared.run.name}: {what}; leave run.name out, or give their commands one by one, each with a "

@@ -26,7 +26,7 @@ SMALL = (
 )
 NAMES = JOBS.names
 RANKED = [job.name for job in JOBS if job.ranking]
-SWEPT = [job.name for job in JOBS if not job.compares_runs]  # several of those that do would write one file
+SWEPT = [job.name for job in JOBS if job.scope != "runs"]  # several of those that do would write one file
 Fake = Callable[..., list[Any]]
 
 
@@ -70,7 +70,7 @@ def done(compose: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) 
         patch.setattr(foreseen_plan, "foresee", lambda variants, sizes: "a test tries it")
         for module in (probed_plan, memory):
             patch.setattr(module, "probe", lambda config, size, note="": Trial(config.model.memory, size, True, 1, 1))
-        for job in sorted(JOBS, key=lambda job: job.needs_a_run or job.compares_runs):
+        for job in sorted(JOBS, key=lambda job: job.scope in ("trained", "runs")):
             config = compose(f"job={job.name}", f"run.dir={folder}", *SMALL, *example_of("job", job.name))
             results[job.name] = config, run(config)
     return results
@@ -98,7 +98,7 @@ def test_the_table_of_a_sweep_finds_its_columns(name, done):
 @pytest.mark.parametrize("name", NAMES)
 def test_the_folder_is_there_before_any_work(name, command, fake, compose, tmp_path):
     config = compose(f"job={name}", "run.dir=new/runs", "run.name=one")
-    if JOBS[name].needs_a_run:
+    if JOBS[name].scope == "trained":
         trained(compose("run.dir=new/runs", "run.name=one"))
     seen = fake(name, lambda config: None if job_folder(config).is_dir() else {"no": "folder"})
     before = set(tmp_path.rglob("*"))
@@ -121,7 +121,7 @@ def test_a_folder_that_cannot_be_made_is_a_mistake(name, run_dir, command, fake,
     assert (tmp_path / "file").read_text() == "mine"
 
 
-@pytest.mark.parametrize("name", [job.name for job in JOBS if job.needs_a_run])
+@pytest.mark.parametrize("name", [job.name for job in JOBS if job.scope == "trained"])
 @pytest.mark.parametrize("there", [[], ["runs"], ["runs", "runs/one"]], ids=str)
 def test_a_job_without_the_run_it_needs_leaves_nothing_behind(name, there, command, fake, tmp_path):
     for folder in there:

@@ -11,7 +11,7 @@ import pytest
 from accumtrain.kinds.groups import GROUPS
 from accumtrain.kinds.jobs import JOBS
 from accumtrain.kinds.model_keys import ModelConfig
-from accumtrain.kinds.register import register_data, register_loss, register_model
+from accumtrain.kinds.register import register_data, register_job, register_loss, register_model
 from accumtrain.shell import extensions
 
 REGISTER = """
@@ -96,6 +96,36 @@ def test_an_extension_that_fails_is_named(command, installed, code, value, reaso
     assert answer.err.startswith(f"error: the installed extension tiny ({value}) fails: {reason}")
     assert answer.err.endswith("; mend it, or uninstall its package\n")
     assert answer.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("row", "scope"),
+    [
+        ({}, "try"),
+        ({"scope": "train"}, "train"),
+        ({"trains": True}, "train"),
+        ({"needs_a_run": True, "continues_run_config": True}, "trained"),
+        ({"compares_runs": True, "needs_a_run": False}, "runs"),
+    ],
+)
+def test_a_flag_of_a_job_stands_for_its_scope(row, scope, monkeypatch):
+    monkeypatch.setattr(JOBS, "rows", dict(JOBS.rows))
+    register_job("count", "an_extension:count", **row)
+    assert (JOBS["count"].scope, JOBS["count"].continues_run_config) == (scope, "continues_run_config" in row)
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({"trains": True, "needs_a_run": True}, "trains and needs_a_run: a job has one scope; leave out all but one"),
+        ({"scope": "try", "compares_runs": True}, "scope and compares_runs: a job has one scope"),
+        ({"scope": "all"}, "job count: scope='all' is none of train, try, trained, runs"),
+    ],
+)
+def test_a_job_has_one_scope(row, reason, monkeypatch):
+    monkeypatch.setattr(JOBS, "rows", dict(JOBS.rows))
+    with pytest.raises(ValueError, match=reason):
+        register_job("count", "an_extension:count", **row)
 
 
 JOB = """
