@@ -19,7 +19,6 @@ from accumtrain.data.records import RecordSplit
 from accumtrain.data.source import ArraySplit, Data, Source, Split
 from accumtrain.errors import DataError
 from accumtrain.kinds.sources import SOURCES, DataConfig, FolderConfig, TableConfig
-from accumtrain.kinds.table import load
 from accumtrain.kinds.values import normal_form
 from accumtrain.runs.trained_on import Images
 
@@ -44,7 +43,7 @@ def open_labelled(config: DataConfig, images: Images, trained: Mapping[str, Any]
             listing, notes = list_all(config) if isinstance(config, FolderConfig) else list_table(config)
         source = source_of_all(listing, notes, config)
     else:
-        source = load(SOURCES[config.kind].build)(config, seed)
+        source = SOURCES.build(config, seed)
     split = _joined(_new_splits(source, trained), config)
     if isinstance(split, EncodedSplit):
         split.channels = channels

@@ -9,7 +9,6 @@ from accumtrain.data.source import SPLIT_WORDS, Data, Source
 from accumtrain.data.validation import with_validation
 from accumtrain.errors import DataError
 from accumtrain.kinds.sources import SOURCES, DataConfig
-from accumtrain.kinds.table import load
 
 
 def open_data(config: DataConfig, seed: int) -> Data:
@@ -19,7 +18,7 @@ def open_data(config: DataConfig, seed: int) -> Data:
         ConfigError: Settings that contradict each other or the images.
         DataError: Data that is missing, not prepared, corrupt, or not as described.
     """
-    source: Source | Data = load(SOURCES[config.kind].build)(config, seed)
+    source: Source | Data = SOURCES.build(config, seed)
     if isinstance(source, Data):  # examples that need no preparation
         return source
     source = with_validation(source, config)

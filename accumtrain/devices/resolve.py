@@ -10,7 +10,6 @@ from accumtrain.console import warn
 from accumtrain.devices.cluster import others_in_words
 from accumtrain.devices.found import Devices
 from accumtrain.kinds.devices import DEVICES, CpuConfig, DeviceConfig, GpuConfig, MirroredConfig, TpuConfig
-from accumtrain.kinds.table import load
 from accumtrain.process import tpu_runtime
 from accumtrain.process.cuda import shows_gpu
 
@@ -21,7 +20,7 @@ def resolve(config: DeviceConfig) -> Devices:
     Raises:
         ConfigError: a device is missing, or TensorFlow was initialised with other devices in this process.
     """
-    devices: Devices = load(DEVICES[config.kind].build)(config)
+    devices: Devices = DEVICES.build(config)
     return devices
 
 

@@ -50,7 +50,7 @@ def top5(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
 
 def build_loss(config: LossConfig) -> PerExample:
     """The loss that `config` names."""
-    loss: PerExample = load(LOSSES[config.kind].build)(config)
+    loss: PerExample = LOSSES.build(config)
     return loss
 
 

@@ -68,6 +68,7 @@ class Named(Protocol):
 
 
 Row = TypeVar("Row", bound=Named)
+Built = TypeVar("Built", bound=Kind[Any])
 
 
 @dataclass
@@ -104,6 +105,10 @@ class Table(Generic[Row]):
         if name not in self.rows:
             raise ConfigError(f"{self.key}={name}: no such {self.key.rpartition('.')[2]}; {suggest(name, self.rows)}")
         return self.rows[name]
+
+    def build(self: Table[Built], config: Choice, *arguments: Any) -> Any:
+        """Return what the row of this kind builds from its configuration. Raises ConfigError for an unknown kind."""
+        return load(self[config.kind].build)(config, *arguments)
 
     def __iter__(self) -> Iterator[Row]:
         return iter(self.rows.values())

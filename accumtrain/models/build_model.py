@@ -5,7 +5,6 @@ from __future__ import annotations
 from accumtrain.backprop.model import Model
 from accumtrain.kinds.model_keys import ModelConfig
 from accumtrain.kinds.models import MODELS
-from accumtrain.kinds.table import load
 from accumtrain.models.path_patterns import frozen_paths
 from accumtrain.models.spec import ModelSpec
 
@@ -16,7 +15,7 @@ def build_model(config: ModelConfig, spec: ModelSpec) -> Model:
     Raises:
         ConfigError: the model can't be built for these images, or model.freeze chooses nothing or everything.
     """
-    model: Model = load(MODELS[config.kind].build)(config, spec)
+    model: Model = MODELS.build(config, spec)
     if config.freeze:
         learnable = {id(variable) for variable in model.learnable}
         model.freeze(frozen_paths(config.freeze, [path for path, each in model.named.items() if id(each) in learnable]))
