@@ -69,6 +69,15 @@ def distributed(strategy: tf.distribute.Strategy, batches: Callable[[Share], tf.
     return strategy.distribute_datasets_from_function(of_process)
 
 
+def train_stream(strategy: tf.distribute.Strategy, data: Data, *, batch: int, seed: int, first: int = 0) -> Any:
+    """Return an iterator over the training stream, distributed over replicas. Arguments are as in `train_batches`."""
+
+    def of_process(share: Share) -> tf.data.Dataset:
+        return train_batches(data, batch=batch, first=first, seed=seed, share=share)
+
+    return iter(distributed(strategy, of_process))
+
+
 def train_batches(data: Data, *, batch: int, first: int, seed: int, share: Share = WHOLE) -> tf.data.Dataset:
     """The training stream from position `first` on, without end.
 

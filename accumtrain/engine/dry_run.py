@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from accumtrain.config.arithmetic import Epochs, micro_batch_size, total_steps
 from accumtrain.config.schema import Config
-from accumtrain.data.pipeline import Share, distributed, train_batches
+from accumtrain.data.pipeline import train_stream
 from accumtrain.data.source import Data
 from accumtrain.devices.found import Devices
 from accumtrain.devices.resolve import resolve
@@ -99,11 +99,7 @@ class DryRun:
                 build_split_metrics(config.loss),
             )
         self._checkpoints = Checkpoints(directory, self.window, config.checkpoint.keep)
-
-        def stream(share: Share) -> tf.data.Dataset:
-            return train_batches(data, batch=batch, first=0, seed=config.run.seed, share=share)
-
-        self.batches = iter(distributed(devices.strategy, stream))
+        self.batches = train_stream(devices.strategy, data, batch=batch, seed=config.run.seed)
         self._micro_steps, self._pace, self._updates_pace = micro_steps, Pace(), Pace(WORTH_TOGETHER)
         self._together = False  # whether several updates in one call are compiled
         self.calls = 0.0  # number of compiled calls per update, for the last ones

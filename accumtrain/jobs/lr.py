@@ -6,13 +6,11 @@ import math
 from dataclasses import asdict
 from typing import Any
 
-import tensorflow as tf
-
 from accumtrain.config.arithmetic import micro_batch_size
 from accumtrain.config.schema import Config
 from accumtrain.console import say, table
 from accumtrain.data.open_data import open_data
-from accumtrain.data.pipeline import Share, distributed, train_batches
+from accumtrain.data.pipeline import train_stream
 from accumtrain.data.source import Data
 from accumtrain.devices.found import Devices
 from accumtrain.devices.resolve import resolve
@@ -71,16 +69,13 @@ def _rise(config: Config, data: Data, devices: Devices) -> RangeTest:
     options, base = config.range_test, config.optim.lr
     assert base is not None, "run has refused it"
     micro_batch = micro_batch_size(config.batch_size, config.accum.count, devices.replicas)
-
-    def stream(share: Share) -> tf.data.Dataset:
-        return train_batches(data, batch=micro_batch * devices.replicas, first=0, seed=config.run.seed, share=share)
-
     window, _ = window_with_weights(config, data, options.updates, devices.strategy)
     check_micro_batch(config, window.model, devices.replicas)
     window.schedule = exponential_schedule(options.low / base, options.high / base, options.updates)
     with devices.strategy.scope():
         step = Step(window, devices.strategy, xla=devices.xla, eager=config.debug.eager)
-    batches, test = iter(distributed(devices.strategy, stream)), RangeTest()
+    batches = train_stream(devices.strategy, data, batch=micro_batch * devices.replicas, seed=config.run.seed)
+    test = RangeTest()
     say(f"raising the rate from {options.low:.3g} to {options.high:.3g} over {options.updates} updates")
     with counting("updates", options.updates) as report:
         for _ in range(options.updates):

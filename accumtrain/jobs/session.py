@@ -6,13 +6,11 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
-import tensorflow as tf
-
 from accumtrain.config.arithmetic import Epochs, micro_batch_size, total_steps
 from accumtrain.config.convert import flat, to_mapping
 from accumtrain.config.schema import Config
 from accumtrain.data.open_data import open_data
-from accumtrain.data.pipeline import Share, distributed, train_batches
+from accumtrain.data.pipeline import train_stream
 from accumtrain.data.repeats import find_repeats
 from accumtrain.data.source import Data
 from accumtrain.devices.cluster import find_cluster
@@ -210,11 +208,8 @@ class Session:
 
     def batches(self) -> Any:
         """The micro-batches from the next window on."""
-        return iter(distributed(self.devices.strategy, self._stream))
-
-    def _stream(self, share: Share) -> tf.data.Dataset:
-        batch, seed = self.global_micro_batch, self.recovery.seed
-        return train_batches(self.data, batch=batch, first=self.place.examples, seed=seed, share=share)
+        batch, first, seed = self.global_micro_batch, self.place.examples, self.recovery.seed
+        return train_stream(self.devices.strategy, self.data, batch=batch, seed=seed, first=first)
 
     def _check_workers_agree(self) -> None:
         if not self.alone and not same_on_all_replicas(self.devices.strategy, self.done):
