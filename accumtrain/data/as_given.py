@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from accumtrain.data.fingerprint import digest
-from accumtrain.data.part import held_out_of
+from accumtrain.data.holdout import hold_out_evenly
 from accumtrain.data.preprocess import Preprocess
 from accumtrain.data.source import Data, Split
 from accumtrain.errors import DataError
@@ -113,9 +113,8 @@ def hold_out(examples: Any, share: float) -> tuple[Any, Any]:
     size = len(tf.nest.flatten(examples)[0])
     if size < 2:
         raise DataError(f"the data holds {size} example(s): it takes two, to train and to test, or validation_data")
-    held = held_out_of(size, share)
     test = np.zeros(size, bool)
-    test[np.arange(held) * size // held] = True
+    test[hold_out_evenly(size, share)] = True
     train_part, test_part = (
         tf.nest.map_structure(lambda array, chosen=chosen: array[chosen], examples) for chosen in (~test, test)
     )

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from accumtrain.data.listing import Image, Listing, first_of, hold_out, told
+from accumtrain.data.holdout import hold_out_by_name
+from accumtrain.data.listing import Image, Listing, first_of, told
 from accumtrain.data.local_files import IMAGE_SUFFIXES, check_name
 from accumtrain.errors import DataError
 from accumtrain.kinds.sources import FolderConfig
@@ -53,14 +54,14 @@ def list_splits(config: FolderConfig) -> tuple[dict[str, Listing], list[str]]:
     tops = _tops(root)
     splits = _split_folders(root, tops, trains=True)
     if not splits:
-        return hold_out(_list_classes(root, left), config.test_fraction), left.notes
+        return hold_out_by_name(_list_classes(root, left), config.test_fraction), left.notes
     unlabelled = [name for name, folder in splits.items() if name != "train" and _has_images(folder)]
     folders = {name: folder for name, folder in splits.items() if name not in unlabelled}
     if len(splits) == 1 and _classes_in(splits["train"]):
         raise _untested(root, splits["train"], tops)
     train = _list_classes(folders["train"], left)
     if len(folders) == 1:
-        listings = hold_out(train, config.test_fraction)
+        listings = hold_out_by_name(train, config.test_fraction)
     else:
         listings = {name: _as_in(train, folder, name, left) for name, folder in folders.items() if name != "train"}
         listings = {"train": train, **listings}

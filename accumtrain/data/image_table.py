@@ -8,8 +8,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from accumtrain.data.holdout import hold_out_by_name
 from accumtrain.data.image_folder import source_of
-from accumtrain.data.listing import Image, Listing, first_of, hold_out, readable
+from accumtrain.data.listing import Image, Listing, first_of, readable
 from accumtrain.data.local_files import IMAGE_SUFFIXES, check_name, fault_of
 from accumtrain.data.source import Source
 from accumtrain.errors import DataError
@@ -32,7 +33,7 @@ def open_table(config: TableConfig, seed: int) -> Source:
             f"{config.path} has the single class {first_of(list(listing))}: it takes two or more to tell apart; "
             "data.label_column=<name or place> says which column has the labels"
         )
-    return source_of(hold_out(listing, config.test_fraction), notes, config)
+    return source_of(hold_out_by_name(listing, config.test_fraction), notes, config)
 
 
 def list_table(config: TableConfig) -> tuple[Listing, list[str]]:

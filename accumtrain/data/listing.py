@@ -1,14 +1,12 @@
-"""The image files of each class, and how they are split into those to train on and those to test on."""
+"""The image files of each class, and what messages say of them."""
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from accumtrain.data.part import held_out_of
 from accumtrain.errors import DataError
 
 _NAMED = 5  # files named in a message
@@ -22,25 +20,6 @@ class Image(NamedTuple):
 
 
 Listing = dict[str, list[Image]]  # the images of each class; names are in `normal_form`
-
-
-def hold_out(listing: Listing, fraction: float) -> dict[str, Listing]:
-    """Splits into train and test. Of a class of n files, round(n * fraction) but at least one are for testing.
-
-    These are the ones whose names have the smallest CRC-32, so the split is the same on every machine and for every
-    seed.
-
-    Raises:
-        DataError: A class has a single image.
-    """
-    train, test = Listing(), Listing()
-    for kind, images in listing.items():
-        if len(images) < 2:
-            raise DataError(f"class {kind} has a single image, {images[0].file}: it takes two to train and to test")
-        held = held_out_of(len(images), fraction)
-        by_hash = sorted(images, key=lambda each: (zlib.crc32(each.name.encode()), each))
-        test[kind], train[kind] = sorted(by_hash[:held]), sorted(by_hash[held:])
-    return {"train": train, "test": test}
 
 
 @contextmanager

@@ -9,8 +9,8 @@ import numpy as np
 
 from accumtrain.data.fingerprint import digest
 from accumtrain.data.given_labels import BadLabels, class_numbers, class_texts
+from accumtrain.data.holdout import hold_out_evenly
 from accumtrain.data.npz_file import TEXTS, NpzFile
-from accumtrain.data.part import held_out_of
 from accumtrain.data.pixel_scale import Pixels, find_white
 from accumtrain.data.source import ArraySplit, Source
 from accumtrain.errors import DataError
@@ -127,8 +127,7 @@ def _hold_out(path: str, labels: _Labels, classes: np.ndarray, fraction: float) 
                 f"{path}: class {labels.name(number)} has a single example: it takes two, to train and to test, "
                 "or the arrays test_images and test_labels"
             )
-        held = held_out_of(len(members), fraction)
-        test[members[np.arange(held) * len(members) // held]] = True
+        test[members[hold_out_evenly(len(members), fraction)]] = True
     return test
 
 

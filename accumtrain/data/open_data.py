@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from accumtrain.data.fingerprint import fingerprint_of
+from accumtrain.data.holdout import with_validation
 from accumtrain.data.mix import Mix
 from accumtrain.data.preprocess import make_preprocess
 from accumtrain.data.source import SPLIT_WORDS, Data, Source
-from accumtrain.data.validation import with_validation
 from accumtrain.errors import DataError
 from accumtrain.kinds.sources import SOURCES, DataConfig
 

@@ -101,7 +101,7 @@ class Source:
         num_classes: Labels are 0..num_classes-1.
         notes: What the user should know about the source, one line each.
         class_names: The names of the classes in order; empty if they have none.
-        val: The examples that choose the best state; None if the source has none, see data/validation.py.
+        val: The examples that choose the best state; None if the source has none, see data/holdout.py.
         fingerprint: What a continued run must find again: plain JSON values by names that a user understands, such as
             data.train.files. It depends on the content alone, not on paths or times of change.
     """

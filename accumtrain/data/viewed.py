@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.data.part import Part
+from accumtrain.data.holdout import Part
 from accumtrain.data.pipeline import eval_batches
 from accumtrain.data.source import Data
 

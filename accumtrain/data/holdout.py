@@ -1,0 +1,127 @@
+"""Examples that are held out of those to train on: to test on, or to validate on.
+
+Those to validate on choose the best state and when to stop, so that the test examples don't.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import replace
+
+import numpy as np
+import tensorflow as tf
+
+from accumtrain.data.bad_example import BadExample
+from accumtrain.data.listing import Listing
+from accumtrain.data.source import Source, Split
+from accumtrain.errors import ConfigError, DataError
+from accumtrain.kinds.sources import DataConfig
+
+_SEED = 0  # of a random choice: the same for every run.seed, so that runs are compared on the same examples
+
+
+def holdout_size(size: int, fraction: float) -> int:
+    """Return how many of `size` examples are held out: round(size * fraction), at least one, but never all."""
+    return min(max(round(size * fraction), 1), size - 1)
+
+
+def hold_out_evenly(size: int, fraction: float) -> np.ndarray:
+    """Return the places, int64, of the examples that are held out: evenly spaced among `size` of them."""
+    held = holdout_size(size, fraction)
+    return np.arange(held) * size // held
+
+
+def hold_out_by_name(listing: Listing, fraction: float) -> dict[str, Listing]:
+    """Splits into train and test. Of a class of n files, round(n * fraction) but at least one are for testing.
+
+    These are the ones whose names have the smallest CRC-32, so the split is the same on every machine and for every
+    seed.
+
+    Raises:
+        DataError: A class has a single image.
+    """
+    train, test = Listing(), Listing()
+    for kind, images in listing.items():
+        if len(images) < 2:
+            raise DataError(f"class {kind} has a single image, {images[0].file}: it takes two to train and to test")
+        held = holdout_size(len(images), fraction)
+        by_hash = sorted(images, key=lambda each: (zlib.crc32(each.name.encode()), each))
+        test[kind], train[kind] = sorted(by_hash[:held]), sorted(by_hash[held:])
+    return {"train": train, "test": test}
+
+
+def hold_out_at_random(split: Split, fraction: float) -> tuple[Part, Part]:
+    """The examples that are left, and those that are held out: a share of each class, drawn at random.
+
+    Where the labels are not known before the examples are read, they are drawn from all examples.
+    """
+    draw = np.random.default_rng(_SEED)
+    labels = np.zeros(split.size, np.int64) if split.known_labels is None else split.known_labels
+    held = np.zeros(split.size, bool)
+    for label in np.unique(labels):
+        members = np.flatnonzero(labels == label)
+        held[draw.permutation(members)[: holdout_size(len(members), fraction)]] = True
+    return Part(split, np.flatnonzero(~held)), Part(split, np.flatnonzero(held))
+
+
+def with_validation(source: Source, config: DataConfig) -> Source:
+    """The source with a validation split: its own, or `data.val_fraction` of the training examples.
+
+    Raises:
+        ConfigError: the source has one of its own, and `data.val_fraction` asks for another.
+        DataError: no class has two training examples.
+    """
+    if source.val is not None:
+        if config.val_fraction:
+            raise ConfigError(
+                f"data.val_fraction={config.val_fraction}: the data has {source.val.size:,} validation examples of its "
+                "own; leave it out"
+            )
+        return source
+    fraction = config.val_share
+    if not fraction:
+        return source
+    train, val = hold_out_at_random(source.train, fraction)
+    if not val.size:
+        raise DataError(
+            f"data.val_fraction={fraction:g}: no class has the two training examples that it takes to train and to "
+            "validate on; add some, or set data.val_fraction=0 to validate on the test examples"
+        )
+    note = f"{val.size:,} training examples are held out to validate on (data.val_fraction={fraction:g})"
+    return replace(source, train=train, val=val, notes=[*source.notes, note])
+
+
+class Part(Split):
+    """Some examples of a split.
+
+    Args:
+        whole: the split.
+        chosen: int64 [size], indices of the examples in it, increasing.
+    """
+
+    def __init__(self, whole: Split, chosen: np.ndarray) -> None:
+        self.size, self.image_shape = len(chosen), whole.image_shape
+        self.channels, self.white = whole.channels, whole.white
+        self.known_labels = None if whole.known_labels is None else whole.known_labels[chosen]
+        self._whole, self._chosen = whole, chosen
+        with tf.device("CPU"):
+            self._indices = tf.constant(chosen, tf.int64)
+
+    @property
+    def skipped(self) -> dict[int, BadExample]:
+        left_out = self._whole.skipped
+        places = np.flatnonzero(np.isin(self._chosen, list(left_out))).tolist()
+        return {place: left_out[int(self._chosen[place])] for place in places}
+
+    @property
+    def whole(self) -> Split:
+        return self._whole
+
+    def in_whole(self, index: tf.Tensor) -> tf.Tensor:
+        return tf.gather(self._indices, index)
+
+    def read(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        return self._whole.read(self.in_whole(index))
+
+    def weights(self, index: tf.Tensor) -> tf.Tensor:
+        return self._whole.weights(self.in_whole(index))
