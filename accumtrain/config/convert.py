@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from types import UnionType
@@ -16,7 +15,7 @@ from accumtrain.config.schema import Config
 from accumtrain.errors import ConfigError
 from accumtrain.kinds.groups import GROUPS, kinds_with
 from accumtrain.kinds.table import Choice
-from accumtrain.kinds.values import Constraint, OneOf, Word, constraints_of, show, suggest
+from accumtrain.kinds.values import Constraint, OneOf, Word, constraints_of, is_finite_number, show, suggest
 
 MISSING = "???"  # OmegaConf's mark for a value that the user must give
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "null"}
@@ -134,7 +133,7 @@ def _value(hint: Any, value: Any, key: str, rules: Sequence[Constraint] = ()) ->
         if typing.get_origin(option) is dict and value is None and type(None) not in options:
             return {}  # Hydra can replace null in YAML by a mapping, but not extend {}
         if option is float and type(value) in (int, float):
-            if not abs(value) <= sys.float_info.max:  # nan fails too
+            if not is_finite_number(value):
                 raise ConfigError(f"{key}={show(value)}: must be a finite number")
             return float(value)
         if option is int and isinstance(value, float) and value.is_integer():

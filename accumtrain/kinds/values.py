@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
+import sys
 import typing
 import unicodedata
 from collections.abc import Iterable
@@ -160,6 +161,11 @@ SHARE = Range(0, 1, closed=True)
 LOCAL_PATH = LocalPath()
 SMALLEST, LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127  # normal numbers of float32
 DURATION = re.compile(r"(?:(?P<days>[0-9]{1,6})-)?([0-9]{1,9})(?::([0-9]{1,6}))?(?::(?P<third>[0-9]{1,6}))?")
+
+
+def is_finite_number(value: Any) -> bool:
+    """Return whether it is a number that a float holds. JSON and YAML may have integers beyond all floats."""
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max  # by type, as a bool is an instance of int
 
 
 def check_size(key: str, number: int | float) -> None:

@@ -20,6 +20,7 @@ from accumtrain.config.convert import from_mapping, to_mapping
 from accumtrain.config.schema import Config
 from accumtrain.console import format_bytes, say
 from accumtrain.errors import CheckpointError, OutOfMemoryError
+from accumtrain.kinds.values import is_finite_number
 from accumtrain.planning.advice import remedies
 from accumtrain.planning.auto_steps import ProbeFunction
 from accumtrain.planning.foresight import foresee
@@ -29,12 +30,12 @@ from accumtrain.process.environment import kernel_settings
 from accumtrain.process.processor import cpu
 from accumtrain.runs.files import read_json, write_json
 from accumtrain.runs.folder import folder_of
-from accumtrain.runs.form import is_number, is_text
+from accumtrain.runs.form import is_text
 from accumtrain.runs.provenance import versions
 
 FILE = "memory_budget.json"  # in the run's folder: a continued run keeps what it began to keep
 DECIDING = ("model", "optim", "loss", "data", "ema", "accum", "batch_size", "precision", "device")  # for the peak
-FOUND = {"model": {}, "peak_bytes": is_number, "digest": is_text}  # the form of that file
+FOUND = {"model": {}, "peak_bytes": is_finite_number, "digest": is_text}  # the form of that file
 FILLED = 0.97  # of the budget, as a long run packs memory less well than a probe
 
 

@@ -12,9 +12,8 @@ from accumtrain.config.convert import flat
 from accumtrain.console import warn
 from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.kinds.jobs import JOBS
-from accumtrain.kinds.values import show
+from accumtrain.kinds.values import is_finite_number, show
 from accumtrain.runs.contents import read_config, read_records, read_summary
-from accumtrain.runs.form import is_number
 from accumtrain.runs.names import NOT_IN_NAMES
 
 MEMORY = ("activations", "workspace", "resident")  # of a run, see ComparedRun.memory
@@ -40,7 +39,7 @@ class ComparedRun:
         value: Any = self.summary
         for name in key.split("."):
             value = value.get(name) if isinstance(value, dict) else None
-        return value if is_number(value) else None
+        return value if is_finite_number(value) else None
 
     @property
     def memory(self) -> dict[str, float | None]:
@@ -126,7 +125,7 @@ def _summary(path: Path) -> dict[str, Any]:
     summary = read_summary(path)
     if summary is None:
         raise ConfigError(f"report.runs: {path} holds no run with a summary.json; train it first")
-    if not isinstance(summary.get("status"), str) or not is_number(summary.get("step")):
+    if not isinstance(summary.get("status"), str) or not is_finite_number(summary.get("step")):
         raise CheckpointError(f"{path / 'summary.json'} is not the summary of a training")
     return summary
 

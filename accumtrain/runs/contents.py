@@ -12,20 +12,21 @@ from yaml import YAMLError
 
 from accumtrain.config.yaml_limits import check_yaml
 from accumtrain.errors import CheckpointError
+from accumtrain.kinds.values import is_finite_number
 from accumtrain.runs.files import read_json, read_text
-from accumtrain.runs.form import fits, is_count, is_number, is_text
+from accumtrain.runs.form import fits, is_count, is_text
 from accumtrain.runs.identity import learned_values
 
-NUMBERS = {str: (is_number, None)}
+NUMBERS = {str: (is_finite_number, None)}
 SUMMARY = {  # the form of what is read of a summary.json
     "status": is_text,
     "step": is_count,
-    "epoch": (is_number, None),
+    "epoch": (is_finite_number, None),
     **dict.fromkeys(("skipped_windows", "skipped_examples"), is_count),
     **dict.fromkeys(("train", "val", "test", "best"), (NUMBERS, None)),
     "best_on": ("val", "test").__contains__,
-    "seconds": is_number,
-    "examples_per_second": (is_number, None),
+    "seconds": is_finite_number,
+    "examples_per_second": (is_finite_number, None),
     **dict.fromkeys(("memory", "memory_by_kind"), NUMBERS),
     "provenance": {
         "versions": {str: (is_text, None)},
@@ -35,7 +36,12 @@ SUMMARY = {  # the form of what is read of a summary.json
         **dict.fromkeys(("started", "host", "platform", "device"), is_text),
     },
 }
-RECORD = {"step": is_count, "split": is_text, "seconds": is_number, str: (is_number, None)}  # of metrics.jsonl
+RECORD = {  # the form of a line of metrics.jsonl
+    "step": is_count,
+    "split": is_text,
+    "seconds": is_finite_number,
+    str: (is_finite_number, None),
+}
 
 
 def read_config(file: Path) -> dict[str, Any]:

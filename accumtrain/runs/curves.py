@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from accumtrain.console import broken
+from accumtrain.kinds.values import is_finite_number
 from accumtrain.runs.axis_scale import scale_axis
 from accumtrain.runs.files import replacing
 from accumtrain.runs.short_names import labels
@@ -110,7 +110,7 @@ def _text(name: str) -> str:
 
 def _is_point(record: Mapping[str, Any], name: str) -> bool:
     values = (record.get("step"), record.get(name))
-    return all(isinstance(value, int | float) and abs(value) <= sys.float_info.max for value in values)
+    return all(map(is_finite_number, values))
 
 
 def new_figure(width: float, height: float) -> Any:

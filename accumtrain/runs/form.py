@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
@@ -45,8 +44,3 @@ def is_text(value: Any) -> bool:
 def is_count(value: Any) -> bool:
     """Whether it is a whole number from 0 that 64 bits hold."""
     return type(value) is int and 0 <= value < 2**63
-
-
-def is_number(value: Any) -> bool:
-    """Whether it is a finite number. JSON may hold integers beyond all floats."""
-    return type(value) in (int, float) and abs(value) <= sys.float_info.max

@@ -10,11 +10,11 @@ from typing import Any
 
 from accumtrain.console import format_bytes
 from accumtrain.kinds.jobs import JOBS, cell
+from accumtrain.kinds.values import is_finite_number
 from accumtrain.runs.compared import MEMORY, ComparedRun, differing_keys
 from accumtrain.runs.curves import measured
 from accumtrain.runs.extremes import extremes
 from accumtrain.runs.files import write_atomic
-from accumtrain.runs.form import is_number
 from accumtrain.runs.short_names import labels
 
 PARTS = Path(__file__).with_suffix("")  # the folder beside this file
@@ -91,14 +91,14 @@ def _results(runs: Sequence[ComparedRun]) -> dict[str, list[tuple[str, Any]]]:
 def _memory(run: ComparedRun) -> dict[str, float]:
     """Bytes by kind, those that take some."""
     kinds = run.summary.get("memory_by_kind")
-    return {k: v for k, v in kinds.items() if is_number(v) and v > 0} if isinstance(kinds, dict) else {}
+    return {k: v for k, v in kinds.items() if is_finite_number(v) and v > 0} if isinstance(kinds, dict) else {}
 
 
 def _curves(records: Iterable[Mapping[str, Any]], metrics: Sequence[str]) -> dict[str, dict[str, list[float | None]]]:
     """By split: the values of AXES and `metrics` at the points to draw, in the order of the updates."""
     splits: dict[str, list[Mapping[str, Any]]] = {}
     for record in records:
-        if is_number(record["step"]):
+        if is_finite_number(record["step"]):
             splits.setdefault(str(record["split"]), []).append(record)
     return {split: _thinned(of_split, metrics) for split, of_split in splits.items()}
 
@@ -106,7 +106,7 @@ def _curves(records: Iterable[Mapping[str, Any]], metrics: Sequence[str]) -> dic
 def _thinned(records: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -> dict[str, list[float | None]]:
     taken: set[int] = set()
     for metric in metrics:
-        places = [place for place, record in enumerate(records) if is_number(record.get(metric))]
+        places = [place for place, record in enumerate(records) if is_finite_number(record.get(metric))]
         taken.update(places[index] for index in extremes([records[place][metric] for place in places], MOST_POINTS))
     drawn = [records[place] for place in sorted(taken)]
     return {name: [_short(record.get(name)) for record in drawn] for name in (*AXES, *metrics)}
@@ -114,4 +114,4 @@ def _thinned(records: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -> di
 
 def _short(value: Any) -> float | None:
     """Seven digits of a number, which no screen can tell from all of them; None for what is no number."""
-    return float(f"{value:.7g}") if is_number(value) else None
+    return float(f"{value:.7g}") if is_finite_number(value) else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,6 +12,7 @@ from accumtrain.console import warn
 from accumtrain.errors import ConfigError, first_line
 from accumtrain.kinds.table import load
 from accumtrain.kinds.trackers import NONE, TRACKERS
+from accumtrain.kinds.values import is_finite_number
 from accumtrain.runs.files import read_json, write_json
 
 NOT_SHOWN = ("step", "split")  # of a record, beside what is no number
@@ -83,7 +83,7 @@ def numbers(content: Mapping[str, Any], under: str = "") -> Iterator[tuple[str, 
         name = f"{under}/{key}" if under else str(key)
         if isinstance(value, Mapping):
             yield from numbers(value, name)
-        elif type(value) in (int, float) and abs(value) <= sys.float_info.max:
+        elif is_finite_number(value):
             yield name, value
 
 
