@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 import re
 from collections.abc import Iterator, Sequence
@@ -21,7 +20,7 @@ from accumtrain.data.source import Split
 from accumtrain.errors import ConfigError, DataError
 from accumtrain.keras.accumulate_arguments import check_summable
 from accumtrain.keras.model_copy import read_model, write_model
-from accumtrain.kinds.compiled import METRICS
+from accumtrain.kinds.compiled import running
 from accumtrain.kinds.sources import DataConfig
 from accumtrain.models.keras_masks import mask_of
 from accumtrain.models.keras_model import called, normalisations
@@ -145,16 +144,17 @@ def first_batch(data: GivenData) -> dict[str, Any]:
     return {"image": inputs, "label": targets}
 
 
-def open_given(compiled: Compiled, config: DataConfig, seed: int) -> GivenData:
-    """The data of a compiled model."""
-    return compiled.data
+def open_given(config: DataConfig, seed: int) -> GivenData:
+    """The data of the compiled model."""
+    data: GivenData = running().data
+    return data
 
 
 # --- for child processes ------------------------------------------------------------------------------------------
 
 
 @contextmanager
-def written(compiled: Compiled, metrics: Sequence[str]) -> Iterator[Path]:
+def written(compiled: Compiled) -> Iterator[Path]:
     """A folder from which `read_compiled` makes the model again, with some of the examples.
 
     Raises:
@@ -165,7 +165,6 @@ def written(compiled: Compiled, metrics: Sequence[str]) -> Iterator[Path]:
             write_model(compiled.model, folder)
         except ValueError as error:
             raise ConfigError(f"{error}\nOr give `steps` as a number: nothing is tried out then") from error
-        (folder / METRICS).write_text(json.dumps(list(metrics)), encoding="utf-8")
         examples = {name: _some(split) for name, split in compiled.data.splits.items()}
         (folder / EXAMPLES).write_bytes(pickle.dumps(examples))
         yield folder

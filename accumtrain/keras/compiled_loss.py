@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import keras
@@ -16,6 +17,7 @@ from accumtrain.keras.loss_calls import watched
 from accumtrain.keras.loss_share import LossShare, has_own_loss
 from accumtrain.keras.loss_trial import LossTrial
 from accumtrain.keras.whole_batch_metrics import CompiledMetric, WholeBatchMetrics, compiled_metrics
+from accumtrain.kinds.compiled import running
 from accumtrain.kinds.losses import LossConfig
 
 MEANS = ("mean", "sum_over_batch_size")
@@ -26,8 +28,9 @@ RESERVED = (  # names in records and results
 )
 
 
-def build_loss(compiled: Compiled, config: LossConfig) -> PerExample:
+def build_loss(config: LossConfig) -> PerExample:
     """A function of targets and outputs: the compiled loss of the micro-batch, as the loss of each of its examples."""
+    compiled = running()
 
     def loss(targets: Any, outputs: Any) -> tf.Tensor:
         y_pred, penalty = _split(compiled, outputs)
@@ -39,7 +42,13 @@ def build_loss(compiled: Compiled, config: LossConfig) -> PerExample:
     return loss
 
 
-def metric(compiled: Compiled, name: str, targets: Any, outputs: Any) -> tf.Tensor:
+def build_metrics(config: LossConfig) -> dict[str, PerExample]:
+    """The compiled metrics that are means over examples, by name."""
+    compiled = running()
+    return {name: partial(_metric, compiled, name) for name in metric_names(compiled)}
+
+
+def _metric(compiled: Compiled, name: str, targets: Any, outputs: Any) -> tf.Tensor:
     """A metric that is a mean over examples: its value for each of them, float [N]."""
     found, metrics = _means(compiled.model)[name], compiled.model._compile_metrics
     each = found.metric
@@ -78,11 +87,11 @@ def _has_one_for_each(compiled: Compiled, name: str) -> bool:
     return bool(shape.rank) and shape[0] == EXAMPLES_TRACED
 
 
-def build_split_metrics(compiled: Compiled, config: LossConfig) -> SplitMetrics | None:
+def build_split_metrics(config: LossConfig) -> SplitMetrics | None:
     """The compiled metrics that are no means over examples, such as AUC; None if there are none."""
-    model = compiled.model
+    compiled = running()
     means = metric_names(compiled)
-    others = [name for name in _all(model) if name not in means]
+    others = [name for name in _all(compiled.model) if name not in means]
     return CompiledMetrics(compiled, others) if others else None
 
 
@@ -140,13 +149,14 @@ def check_losses(compiled: Compiled) -> None:
 
 
 def check_metrics(compiled: Compiled) -> None:
-    """Raises ConfigError if a metric of a split depends on how the split is cut into batches."""
+    """Raises ConfigError if a metric can't be shown, or depends on how a split is cut into batches."""
     y, *weights = compiled.targets
     try:
         joining = WholeBatchMetrics(compiled.model, (compiled.inputs, y, weights[0] if weights else None), {}).names
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    if names := [name for name in joining if name not in metric_names(compiled)]:
+    means = metric_names(compiled)
+    if names := [name for name in joining if name not in means]:
         raise ConfigError(
             f"the metric {names[0]} gives one number for a batch that is not made of those of its parts, so its value "
             "for a split depends on the size of the batches: return one value for each example, or make it a "

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from accumtrain.backprop.model import Model
-from accumtrain.keras.compiled import Compiled
-from accumtrain.kinds.compiled import CompiledModelConfig
+from accumtrain.kinds.compiled import CompiledModelConfig, running
 from accumtrain.models.keras_model import KerasModel
 from accumtrain.models.spec import ModelSpec
 
 
-def build_model(compiled: Compiled, config: CompiledModelConfig, spec: ModelSpec) -> Model:
+def build_model(config: CompiledModelConfig, spec: ModelSpec) -> Model:
     """The model with its own variables, so their values at this moment are the initial weights.
 
     Its output is that of the Keras model; if layers or weights have losses, a pair of that and the sum of these.
@@ -17,6 +16,7 @@ def build_model(compiled: Compiled, config: CompiledModelConfig, spec: ModelSpec
     Raises:
         ConfigError: it can't be recomputed, or changes variables in a forward pass that are no statistics.
     """
+    compiled = running()
     compiled.reset()
     traced = compiled.traced
     return KerasModel(

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from accumtrain.errors import ConfigError
 from accumtrain.keras.accumulate import accumulates
-from accumtrain.keras.compiled import Compiled
+from accumtrain.kinds.compiled import running
 from accumtrain.optim.keras_adapter import WeightView
 from accumtrain.optim.optimizer import Optimizer, Parameter
 
@@ -58,9 +58,9 @@ class CompiledOptimizer(Optimizer):
         optimizer.apply_gradients(zip(scaled, own, strict=True))  # which Keras's own fit calls
 
 
-def build_optimizer(compiled: Compiled, **arguments: Any) -> Optimizer:
-    """The optimizer of a compiled model; the arguments are those of every optimizer, and are part of it already."""
-    return CompiledOptimizer(compiled.model)
+def build_optimizer(**arguments: Any) -> Optimizer:
+    """The optimizer of the compiled model; the arguments are those of every optimizer, and are part of it already."""
+    return CompiledOptimizer(running().model)
 
 
 def inner_optimizer(model: keras.Model) -> keras.optimizers.Optimizer:

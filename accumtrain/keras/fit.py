@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import ExitStack
 from typing import Any
 
 import keras
@@ -16,14 +16,15 @@ from accumtrain.config.schema import Config
 from accumtrain.errors import ConfigError, DataError
 from accumtrain.jobs import dispatch
 from accumtrain.keras.compiled import Compiled, written
-from accumtrain.keras.compiled_loss import check_losses, check_metrics, metric_names
+from accumtrain.keras.compiled_loss import check_losses, check_metrics
 from accumtrain.keras.compiled_optimizer import inner_optimizer
 from accumtrain.keras.description import layers_digest, loss_text, optimizer_arguments
 from accumtrain.keras.given_examples import take_data
 from accumtrain.keras.split_train_step import SplitTrainStep
-from accumtrain.kinds.compiled import KIND, offered
+from accumtrain.kinds.compiled import KIND, load_in_child, running_with
 from accumtrain.kinds.model_keys import STORE
 from accumtrain.models.keras_parts import parts_of
+from accumtrain.process.child import prepared_by
 
 JOBS = ("train", "plan", "verify")
 PRECISIONS = {"float32": "float32", "mixed_bfloat16": "bfloat16", "mixed_float16": "float16", "float64": "float64"}
@@ -101,12 +102,12 @@ def fit(
         "data": {"kind": KIND},
         **_of_model(model, memory, cuts=_may_be_cut(model) and (job == "train" or memory != STORE or _is_cut(model))),
     }
-    metrics, tries = metric_names(compiled), job == "plan" or steps == "auto"
-    with (
-        written(compiled, metrics) if tries else nullcontext() as folder,
-        offered(lambda: compiled, metrics, str(folder) if folder else None),
-        nullcontext() if job == "train" else compiled.unchanged(),
-    ):
+    with ExitStack() as stack:
+        if job == "plan" or steps == "auto":  # tried in child processes
+            stack.enter_context(prepared_by(load_in_child, str(stack.enter_context(written(compiled)))))
+        if job != "train":
+            stack.enter_context(compiled.unchanged())
+        stack.enter_context(running_with(compiled))
         try:
             result = dispatch.run(_configuration(values, settings or {}))
         except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError) as error:
