@@ -11,8 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from accumtrain.models.counting_scope import CountingScope
-from accumtrain.models.keras_model import normalisations
+from accumtrain.models.keras_call import StatelessCall, normalisations
 
 
 class BatchStatistics:
@@ -37,25 +36,25 @@ class BatchStatistics:
         """For each layer, the sums to begin with: moves of the mean, of the variance, squared moves of the mean."""
         return [[tf.zeros_like(value) for value in (mean, variance, mean)] for mean, variance in self._values()]
 
-    def add(self, sums: list[Any], part: tf.Tensor, scope: CountingScope) -> list[Any]:
+    def add(self, sums: list[Any], part: tf.Tensor, call: StatelessCall) -> list[Any]:
         """Adds a micro-batch.
 
         Args:
             part: its share of the examples.
-            scope: the scope of its forward pass, which holds the statistics it left.
+            call: its forward pass, which holds the statistics it left.
 
         Raises:
             ValueError: a layer has normalised several batches in one pass, so that its move is not towards one.
         """
         added = []
         for layer, totals, before in zip(self._layers, sums, self._values(), strict=True):
-            if (calls := scope.assignments[id(layer.moving_mean)]) > 1:
+            if (calls := call.assignments[id(layer.moving_mean)]) > 1:
                 raise ValueError(
                     f"{layer.name} is called {calls} times in one pass, so its moving variance can't be that of the "
                     "whole batch: take a BatchNormalization for each call, or fit with the micro-batch and "
                     "compile(optimizer=Accumulate(optimizer, steps))"
                 )
-            after = map(scope.get_current_value, _statistics(layer))
+            after = map(call.get_current_value, _statistics(layer))
             mean, variance = (new - old for new, old in zip(after, before, strict=True))
             share = tf.cast(part, mean.dtype)
             moves = (mean, variance, tf.square(mean))

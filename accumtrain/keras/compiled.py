@@ -22,8 +22,7 @@ from accumtrain.keras.accumulate_arguments import check_summable
 from accumtrain.keras.model_copy import read_model, write_model
 from accumtrain.kinds.compiled import running
 from accumtrain.kinds.sources import DataConfig
-from accumtrain.models.keras_masks import mask_of
-from accumtrain.models.keras_model import called, normalisations
+from accumtrain.models.keras_call import call_stateless, mask_of, normalisations
 from accumtrain.process.temporary_folder import temporary_folder
 
 EXAMPLES = "examples.pickle"  # in a folder for child processes
@@ -107,7 +106,7 @@ class Compiled:
 
         def call(x: Any) -> Any:
             state = [tf.convert_to_tensor(variable.value) for variable in self.model.non_trainable_variables]
-            y, new_state, losses = called(self.model, state, x, training=True)
+            y, new_state, losses = call_stateless(self.model, state, x, training=True)
             changed.extend(
                 id(variable)
                 for variable, before, after in zip(self.model.non_trainable_variables, state, new_state, strict=True)

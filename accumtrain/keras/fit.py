@@ -23,7 +23,7 @@ from accumtrain.keras.given_examples import take_data
 from accumtrain.keras.split_train_step import SplitTrainStep
 from accumtrain.kinds.compiled import KIND, load_in_child, running_with
 from accumtrain.kinds.model_keys import STORE
-from accumtrain.models.keras_parts import parts_of
+from accumtrain.models.keras_parts import cut_model
 from accumtrain.process.child import prepared_by
 
 JOBS = ("train", "plan", "verify")
@@ -91,6 +91,7 @@ def fit(
     check_losses(compiled)
     check_metrics(compiled)
     steps = ("auto" if memory_limit_mb else 1) if steps is None else steps
+    asked = job == "train" or memory != STORE  # other jobs leave recomputation out where there are no cut points
     values: dict[str, Any] = {
         "job": job,
         "batch_size": _number(batch_size),
@@ -100,7 +101,7 @@ def fit(
         "run": {"name": run_name or model.name, "dir": os.fspath(run_dir), "seed": _number(seed)},
         "schedule": {"kind": "constant"},
         "data": {"kind": KIND},
-        **_of_model(model, memory, cuts=_may_be_cut(model) and (job == "train" or memory != STORE or _is_cut(model))),
+        **_of_model(model, memory, cuts=_may_be_cut(model) and (asked or not cut_model(model.name, model).refusal)),
     }
     with ExitStack() as stack:
         if job == "plan" or steps == "auto":  # tried in child processes
@@ -180,15 +181,6 @@ def _may_be_cut(model: keras.Model) -> bool:
     graph = getattr(model, "inputs", None) and getattr(model, "outputs", None)
     own_call = type(model).call.__module__.partition(".")[0] != "keras"
     return bool(graph) and not own_call and len(model.inputs) == len(model.outputs) == 1
-
-
-def _is_cut(model: keras.Model) -> bool:
-    """Whether such a model has cut points. A job that was not asked to recompute leaves that out where it has none."""
-    try:
-        parts_of(model.name, model, kept_share=0.0)
-    except ConfigError:
-        return False
-    return True
 
 
 def _number(value: Any) -> Any:

@@ -17,7 +17,7 @@ import keras
 import tensorflow as tf
 
 from accumtrain.keras.loss_calls import LossCalls, Tried, may_join_examples, watched
-from accumtrain.models.keras_masks import mask_of
+from accumtrain.models.keras_call import mask_of
 
 
 class UntriedLossError(ValueError):

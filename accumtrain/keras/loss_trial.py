@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from accumtrain.keras.loss_share import LossShare, LossTerms, has_own_loss, losses_of_layers
 from accumtrain.keras.split_batch import batch_size
-from accumtrain.models.counting_scope import CountingScope
+from accumtrain.models.keras_call import StatelessCall, call_in_mode
 
 TOLERANCE, TOLERANCE_OF_16_BITS, ROUNDING = 1e-4, 3e-2, 1e-6
 HALF = {"float16", "bfloat16"}
@@ -136,13 +136,13 @@ class LossTrial:
         )
         weights = [(variable, tf.convert_to_tensor(variable.value)) for variable in model.trainable_variables]
         metrics = [(variable, tf.zeros(variable.shape, variable.dtype)) for variable in model.metrics_variables]
-        with CountingScope([*weights, *metrics], collect_losses=True) as scope:
-            y_pred = model(x, training=training) if model._call_has_training_arg else model(x)
+        with StatelessCall([*weights, *metrics]) as call:
+            y_pred = call_in_mode(model, x, training=training)
             with self._share.watched() as calls:
                 total = self._share.without_layers(x, y, y_pred, sample_weight)
             share = self._share.of(tf.ones(()), y_pred, sample_weight, calls)
             of_layers = [float(each) for each in losses_of_layers(model)]
-        changed = scope.assignments.keys() - {id(variable) for variable in model.metrics_variables}
+        changed = call.assignments.keys() - {id(variable) for variable in model.metrics_variables}
         return Pass(float(total), float(share), of_layers, bool(changed))
 
     def _kind(

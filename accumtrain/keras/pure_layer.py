@@ -16,7 +16,7 @@ import tensorflow as tf
 from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.order import after
 from accumtrain.backprop.pullback import Gradients, Pullback
-from accumtrain.models.counting_scope import CountingScope
+from accumtrain.models.keras_call import StatelessCall
 
 Tensors = dict[int, tf.Tensor]  # by the id of the Keras variable, or of a tensor that calls share
 # (x, shared tensors) -> positional and keyword arguments of a layer
@@ -103,11 +103,11 @@ class PureLayer:
     def __call__(self, x: Any, mode: Mode) -> Any:
         self._state = {id(variable): self.values.state.get(id(variable)) for variable in self.layer.variables}
         # gradients of all uses of x inside the layer are then summed before others join them, in the order of a replay
-        y, scope, changed = self._compute(tf.nest.map_structure(tf.identity, x), self.values.weights)
-        self.values.state |= changed
-        self.values.losses += scope.losses
-        self.values.assignments += scope.assignments
-        self.losses = len(scope.losses)
+        y, call = self._compute(tf.nest.map_structure(tf.identity, x), self.values.weights)
+        self.values.state |= call.changed()
+        self.values.losses += call.losses
+        self.values.assignments += call.assignments
+        self.losses = len(call.losses)
         return y
 
     def pullback(self, x: Any, mode: Mode) -> tuple[Any, Pullback]:
@@ -118,12 +118,12 @@ class PureLayer:
         sources = [tensor for tensor in (*inputs, *weights) if has_gradient(tensor)]
         with tf.GradientTape() as tape:
             tape.watch(sources)
-            y, scope, _ = self._compute(x, dict(zip(map(id, own), weights, strict=True)))
+            y, call = self._compute(x, dict(zip(map(id, own), weights, strict=True)))
 
         def backward(d_y: Any) -> tuple[Any, Gradients]:
             pairs = list(zip(tf.nest.flatten(y), tf.nest.flatten(d_y), strict=True))
             pairs = [pair for pair in pairs if has_gradient(pair[0])] + list(
-                zip(scope.losses, self.loss_gradients, strict=True)
+                zip(call.losses, self.loss_gradients, strict=True)
             )
             targets, upstream = map(list, zip(*pairs, strict=True))
             found = iter(tape.gradient(targets, sources, output_gradients=upstream))
@@ -133,36 +133,20 @@ class PureLayer:
 
         return y, backward
 
-    def _compute(self, x: Any, weights: Tensors) -> tuple[Any, CountingScope, Tensors]:
-        """Output, scope and changed state of the layer, from the state before the pass that counts."""
-        given = {id(v): weights[id(v)] if id(v) in weights else self._state[id(v)] for v in self.layer.variables}
-        scopes: list[CountingScope] = []
+    def _compute(self, x: Any, weights: Tensors) -> tuple[Any, StatelessCall]:
+        """Output of the layer and its call, from the state before the pass that counts."""
         args, kwargs = self.arguments(x, [weights[id(tensor)] for tensor in self.shared])
+        variables = self.layer.variables
+        call = StatelessCall((v, weights[id(v)] if id(v) in weights else self._state[id(v)]) for v in variables)
 
-        def call() -> Any:
-            mapping = [(variable, given[id(variable)]) for variable in self.layer.variables]
-            with CountingScope(mapping, collect_losses=True) as scope:
-                scopes.append(scope)
+        def run() -> Any:
+            with call:
                 return self.results(self.layer(*args, **kwargs))
 
-        y = _Host(call)(training=self.training)
-        (scope,) = scopes
-        changed = {key: value for key, value in scope.state_mapping.items() if value is not given.get(key)}
-        self._check(changed, given, weights)
-        return y, scope, changed
-
-    def _check(self, changed: Tensors, given: Tensors, weights: Tensors) -> None:
-        if changed.keys() - given.keys():
-            raise ValueError(
-                f"{self.layer.name} changes a variable that is not its own, which a replay would change again. Random "
-                "numbers need a keras.random.SeedGenerator that is an attribute of the layer; other variables must be "
-                "made by the layer itself"
-            )
-        for key in changed.keys() & weights.keys():
-            raise ValueError(
-                f"{self.layer.name} assigns its trainable variable {self.values.variables[key].path} during the call, "
-                "so its gradient can't be replayed; leave this layer outside, or make the variable trainable=False"
-            )
+        y = _Host(run)(training=self.training)
+        trained = [variable for variable in variables if id(variable) in weights]
+        call.check_changes(self.layer, trained, "which a replay would do again")
+        return y, call
 
 
 class _Host(keras.layers.Layer):

@@ -16,10 +16,17 @@ from accumtrain.backprop.pullback import Streams
 from accumtrain.backprop.replay import Consume
 from accumtrain.backprop.segments import Coupling
 from accumtrain.backprop.target import is_for_xla
-from accumtrain.keras.call_arguments import POSITIONAL, parameters_of, required_arguments, with_parameters
 from accumtrain.keras.own_gradient import Backward, with_own_gradient
 from accumtrain.keras.pure_layer import PureLayer, Values
-from accumtrain.models.keras_masks import flatten_with_masks, mask_of, set_mask
+from accumtrain.models.keras_call import (
+    POSITIONAL,
+    flatten_with_masks,
+    mask_of,
+    parameters_of,
+    required_arguments,
+    set_mask,
+    with_parameters,
+)
 
 
 class ReversibleLayer(keras.layers.Layer):

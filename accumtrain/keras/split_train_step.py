@@ -17,7 +17,7 @@ from accumtrain.keras.loss_trial import LossTrial
 from accumtrain.keras.replicas import apply_reduced
 from accumtrain.keras.split_batch import Split, batch_size, splits, take, tensors_of
 from accumtrain.keras.whole_batch_metrics import WholeBatchMetrics
-from accumtrain.models.counting_scope import CountingScope
+from accumtrain.models.keras_call import StatelessCall, call_in_mode
 
 
 class SplitTrainStep:
@@ -132,10 +132,10 @@ class BatchSums:
         model, dtype = self._model, totals["loss"].dtype
         part = tf.cast(size, dtype) / tf.cast(self._examples, dtype)
         weights = [tf.convert_to_tensor(variable.value) for variable in model.trainable_variables]
-        with CountingScope(self._given(weights, totals["state"]), collect_losses=True) as scope:
+        with StatelessCall(self._given(weights, totals["state"])) as call:
             with tf.GradientTape() as tape:
                 tape.watch(weights)
-                y_pred = model(x, training=True) if model._call_has_training_arg else model(x)
+                y_pred = call_in_mode(model, x, training=True)
                 with self._share.watched() as calls:
                     loss = model._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True)
                 share = self._share.of(part, y_pred, sample_weight, calls)
@@ -148,7 +148,7 @@ class BatchSums:
                     f"compute_metrics of {model.name} returns {', '.join(sorted(more))}, which no metric of the model "
                     "keeps over micro-batches: make it a keras.metrics.Metric"
                 )
-        self._check(scope, weights)
+        call.check_changes(model, model.trainable_variables, "which can't be split")
         gradients = tape.gradient(scaled, weights)
         self._missing = {place for place, gradient in enumerate(gradients) if gradient is None}
         return {
@@ -159,8 +159,8 @@ class BatchSums:
             ],
             "outputs": self._metrics.add(totals["outputs"], y_pred, start),
             "share": totals["share"] + share,
-            "state": [scope.get_current_value(variable) for variable in self._state],
-            "statistics": self._statistics.add(totals["statistics"], part, scope),
+            "state": [call.get_current_value(variable) for variable in self._state],
+            "statistics": self._statistics.add(totals["statistics"], part, call),
         }
 
     def update(self, totals: dict[str, Any]) -> dict[str, tf.Tensor]:
@@ -193,21 +193,6 @@ class BatchSums:
         pairs = [*zip(self._model.trainable_variables, weights, strict=True), *zip(self._state, state, strict=True)]
         unused = [(variable, tf.zeros_like(variable.value)) for variable in self._tracked]
         return pairs + unused + self._statistics.before
-
-    def _check(self, scope: keras.StatelessScope, weights: list[tf.Tensor]) -> None:
-        """Raises ValueError if the pass has assigned what a window can't undo or repeat."""
-        trained = {
-            id(variable): weight for variable, weight in zip(self._model.trainable_variables, weights, strict=True)
-        }
-        statistics = [variable for variable, _ in self._statistics.before]
-        known = {id(variable) for variable in (*statistics, *self._state, *self._tracked)} | trained.keys()
-        if any(scope.state_mapping[key] is not weight for key, weight in trained.items()):
-            raise ValueError(f"{self._model.name} assigns a trainable variable during its call, which can't be split")
-        if not scope.state_mapping.keys() <= known:
-            raise ValueError(
-                f"{self._model.name} changes a variable that is not its own during its call, which can't be split: "
-                "make it an attribute of a layer, random numbers by a keras.random.SeedGenerator"
-            )
 
 
 def added(total: tf.Tensor, gradient: tf.Tensor | tf.IndexedSlices | None) -> tf.Tensor:

@@ -20,7 +20,7 @@ from accumtrain.keras.loss_calls import (
     made_up_outputs,
     made_up_targets,
 )
-from accumtrain.models.keras_masks import mask_of
+from accumtrain.models.keras_call import mask_of
 
 
 @dataclass(frozen=True)

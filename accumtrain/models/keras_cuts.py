@@ -17,8 +17,6 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from accumtrain.errors import ConfigError
-
 
 @dataclass(frozen=True)
 class CutPiece:
@@ -42,14 +40,17 @@ class CutPiece:
         return self.outputs[0] if len(self.outputs) == 1 else list(self.outputs)
 
 
+def find_unknown_size(model: keras.Model) -> Any | None:
+    """The first tensor of a functional model that has a size, of an example, which is not known; None if all are."""
+    tensors = (tensor for node in _nodes(model) for tensor in keras.tree.flatten(node.output_tensors))
+    return next((tensor for tensor in tensors if None in tensor.shape[1:]), None)
+
+
 def pieces(model: keras.Model, width: int = 1) -> list[CutPiece]:
-    """All pieces of a functional model with one input and one output, in order from the input.
+    """All pieces of a functional model with one input and one output, in order from the input. All sizes must be known.
 
     Args:
         width: how many tensors together may be a cut point.
-
-    Raises:
-        ConfigError: a tensor has a size that is not known.
     """
     nodes = _nodes(model)
     uses = Counter(id(tensor) for node in nodes for tensor in _inputs(node))
@@ -168,9 +169,4 @@ def _multiplications(node: Any) -> int:
 
 
 def _bytes(tensor: Any) -> int:
-    if None in tensor.shape[1:]:
-        raise ConfigError(
-            f"{tensor.name} has the shape {tensor.shape}: cut points are chosen by sizes, so give keras.Input a shape "
-            "without None, or use model.memory=store"
-        )
     return math.prod(tensor.shape[1:]) * tf.as_dtype(tensor.dtype).size

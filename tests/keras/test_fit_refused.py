@@ -155,7 +155,7 @@ def one_number(y: Any, p: Any) -> Any:
         (
             lambda: compiled(lambda: keras.Sequential([keras.Input((6,)), Assigning(4)])),
             {},
-            "assigns its weight .*bias in a forward pass",
+            "assigns its weight .*bias during its call",
         ),
         (lambda: compiled(halved), {"memory": "recompute"}, "has no cut points"),
         (lambda: compiled(drawing), {"memory": "recompute"}, "draws from one seed generator"),
