@@ -32,7 +32,7 @@ def check_summable(variables: Sequence[keras.Variable]) -> None:
             raise ValueError(f"{variable.path} is replaced by its gradient (float8), which can't be accumulated")
 
 
-def check_places(places: Sequence[int], before: Sequence[int] | None) -> None:
+def check_places(places: Sequence[int], before: Sequence[int] | None = None) -> None:
     """Raises ValueError if no variable has a gradient, or others than in the micro-batches before."""
     if not places:
         raise ValueError("no variable has a gradient: the loss does not depend on the trainable variables")

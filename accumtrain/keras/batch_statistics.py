@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from accumtrain.models.keras_call import StatelessCall, normalisations
+from accumtrain.models.keras_call import StatelessCall, normalisations, read_values
 
 
 class BatchStatistics:
@@ -30,7 +30,7 @@ class BatchStatistics:
             raise ValueError(f"{renormed[0]} has renorm=True, which can't be computed in micro-batches: leave it out")
         if tf.distribute.get_strategy().num_replicas_in_sync > 1 and any(each.synchronized for each in self._layers):
             raise ValueError("BatchNormalization(synchronized=True) can't be computed in micro-batches on replicas")
-        self.before = [(v, tf.convert_to_tensor(v.value)) for each in self._layers for v in _statistics(each)]
+        self.before = read_values(v for each in self._layers for v in _statistics(each))
 
     def zeros(self) -> list[Any]:
         """For each layer, the sums to begin with: moves of the mean, of the variance, squared moves of the mean."""

@@ -1,4 +1,4 @@
-"""Buffers of a window: each replica adds gradients to a copy of its own."""
+"""Sums of gradients: buffers of a window, of which each replica has a copy of its own, and tensors within a step."""
 
 from __future__ import annotations
 
@@ -11,13 +11,27 @@ def name_of(variable: keras.Variable | tf.Variable) -> str:
     return getattr(variable, "path", variable.name).replace("/", "_").replace(":", "_")
 
 
+def sum_dtype(dtype: tf.DType) -> tf.DType:
+    """The dtype of sums of gradients of a dtype: at least float32."""
+    return dtype if dtype.size >= 4 else tf.float32
+
+
+def add_gradient(total: tf.Tensor, gradient: tf.Tensor | tf.IndexedSlices | None) -> tf.Tensor:
+    """total + gradient. Of an embedding's gradient only the rows that were looked up are added."""
+    if gradient is None:
+        return total
+    if isinstance(gradient, tf.IndexedSlices):
+        rows = tf.cast(gradient.values, total.dtype)
+        return tf.tensor_scatter_nd_add(total, gradient.indices[:, tf.newaxis], rows)
+    return total + tf.cast(gradient, total.dtype)
+
+
 def new_sum(variable: keras.Variable | tf.Variable) -> keras.Variable:
     """A buffer for the gradients of a variable, in at least float32. A file holds the sum over all replicas."""
-    dtype = tf.as_dtype(variable.dtype)
     return keras.Variable(
         "zeros",
         shape=variable.shape,
-        dtype=dtype.name if dtype.size >= 4 else "float32",
+        dtype=sum_dtype(tf.as_dtype(variable.dtype)).name,
         trainable=False,
         aggregation="sum",
         synchronization="on_read",

@@ -72,10 +72,8 @@ class Compiled:
             raise ConfigError(
                 f"all weights of {model.name} are frozen: set trainable=True for a layer, and compile again"
             )
-        try:
+        with config_errors():
             check_summable(model.trainable_variables)
-        except ValueError as error:
-            raise ConfigError(str(error)) from error
         self.weighted = any(len(split.read(tf.zeros([1], tf.int64))[1]) > 1 for split in data.splits.values())
         self._before: list[tuple[keras.Variable, np.ndarray]] = []
 
@@ -127,6 +125,15 @@ class Compiled:
 
 
 @contextmanager
+def config_errors(remedy: str = "") -> Iterator[None]:
+    """Turns a ValueError about the model into ConfigError, with a remedy more."""
+    try:
+        yield
+    except ValueError as error:
+        raise ConfigError(f"{error}{remedy}") from error
+
+
+@contextmanager
 def _data_errors(model: keras.Model) -> Iterator[None]:
     """Turns what Keras raises while it builds or traces a model into DataError."""
     try:
@@ -160,10 +167,8 @@ def written(compiled: Compiled) -> Iterator[Path]:
         ConfigError: Keras can't save the model.
     """
     with temporary_folder("model") as folder:
-        try:
+        with config_errors("\nOr give `steps` as a number: nothing is tried out then"):
             write_model(compiled.model, folder)
-        except ValueError as error:
-            raise ConfigError(f"{error}\nOr give `steps` as a number: nothing is tried out then") from error
         examples = {name: _some(split) for name, split in compiled.data.splits.items()}
         (folder / EXAMPLES).write_bytes(pickle.dumps(examples))
         yield folder

@@ -12,8 +12,8 @@ import tensorflow as tf
 from accumtrain.console import warn
 from accumtrain.engine.loss import PerExample, SplitMetrics
 from accumtrain.errors import ConfigError
-from accumtrain.keras.compiled import EXAMPLES_TRACED, Compiled
-from accumtrain.keras.loss_calls import watched
+from accumtrain.keras.compiled import EXAMPLES_TRACED, Compiled, config_errors
+from accumtrain.keras.loss_calls import Trials, watched
 from accumtrain.keras.loss_share import LossShare, has_own_loss
 from accumtrain.keras.loss_trial import LossTrial
 from accumtrain.keras.whole_batch_metrics import CompiledMetric, WholeBatchMetrics, compiled_metrics
@@ -124,25 +124,14 @@ def check_losses(compiled: Compiled) -> None:
     def values(targets: Any, outputs: Any) -> Any:
         return compiled.model._compile_loss(targets[0], outputs, *targets[1:])
 
-    try:
-        with watched(losses, {}) as calls:
+    with config_errors():
+        with watched(losses, Trials()) as calls:
             tf.function(values, autograph=False).get_concrete_function(compiled.targets, compiled.traced.outputs)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-    if calls.unlike_means:
-        raise ConfigError(
-            f"the loss {calls.unlike_means[0]} of a batch is not the mean of the losses of its examples: return one "
-            "value for each example, as Dice(axis=(1, 2, 3)) does"
-        )
+        calls.check(divided=compiled.weighted)
     if calls.masks:
         raise ConfigError(
             "a loss leaves some targets out, as ignore_class does, so that of a batch is no mean over its examples: "
             "use accumtrain.keras.accumulate and model.fit"
-        )
-    if calls.one_number and compiled.weighted:
-        raise ConfigError(
-            f"the loss {calls.one_number[0]} gives one number for a batch, so that weights of examples do not act on "
-            "it: return one value for each example"
         )
     if compiled.traced.penalised or has_own_loss(compiled.model):
         _check_terms(compiled)
@@ -151,10 +140,9 @@ def check_losses(compiled: Compiled) -> None:
 def check_metrics(compiled: Compiled) -> None:
     """Raises ConfigError if a metric can't be shown, or depends on how a split is cut into batches."""
     y, *weights = compiled.targets
-    try:
-        joining = WholeBatchMetrics(compiled.model, (compiled.inputs, y, weights[0] if weights else None), {}).names
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
+    batch = (compiled.inputs, y, weights[0] if weights else None)
+    with config_errors():
+        joining = WholeBatchMetrics(compiled.model, batch, Trials()).names
     means = metric_names(compiled)
     if names := [name for name in joining if name not in means]:
         raise ConfigError(
@@ -170,10 +158,8 @@ def _check_terms(compiled: Compiled) -> None:
     count = min(split.size, EXAMPLES_TRIED)
     inputs, (targets, *weights) = split.read(tf.cast(tf.linspace(0, split.size - 1, count), tf.int64))
     batch = (inputs, targets, weights[0] if weights else None)
-    try:
-        terms = LossTrial(model, batch, min(count, TRIED_AT_ONCE), LossShare(model, {})).terms(None)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
+    with config_errors():
+        terms = LossTrial(model, batch, min(count, TRIED_AT_ONCE), LossShare(model, Trials())).terms(None)
     if "sum" in terms.of_layers:
         raise ConfigError(
             f"add_loss, call {terms.of_layers.index('sum') + 1} in {model.name}, is a sum over the examples of a "

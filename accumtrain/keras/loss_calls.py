@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import keras
@@ -22,7 +23,18 @@ OVER_BATCHES = (keras.losses.Dice, keras.losses.Tversky, keras.losses.Circle)  #
 FUNCTIONS_OVER_BATCHES = (keras.losses.dice, keras.losses.tversky, keras.losses.circle)
 
 
-Tried = dict[Any, Any]  # by the id of a loss, and the shapes and dtypes that it gets: it, and whether it is a mean
+class Trials:
+    """The results of trials: eager steps call a loss or a metric each time, and it is tried once for each signature."""
+
+    def __init__(self) -> None:
+        self._results: dict[Any, tuple[Any, bool]] = {}  # with what was tried, so that its id stays its own
+
+    def result(self, tried: Any, arguments: Any, trial: Callable[[], bool]) -> bool:
+        """What `trial` returned for these shapes and dtypes of the arguments, of examples [N, ...]."""
+        signature = tuple((tuple(each.shape[1:]), str(each.dtype)) for each in keras.tree.flatten(arguments))
+        if (id(tried), signature) not in self._results:
+            self._results[id(tried), signature] = tried, trial()
+        return self._results[id(tried), signature][1]
 
 
 @dataclass
@@ -39,13 +51,30 @@ class LossCalls:
     one_number: list[str] = field(default_factory=list)
     unlike_means: list[str] = field(default_factory=list)
 
+    def check(self, *, divided: bool) -> None:
+        """Checks that the loss of a batch is made of those of its examples.
+
+        Args:
+            divided: masks or weights of examples act on the losses.
+
+        Raises:
+            ValueError: it is not.
+        """
+        if self.unlike_means:
+            raise ValueError(
+                f"the loss {self.unlike_means[0]} of a batch is not the mean of the losses of its examples, so it "
+                "can't be joined over micro-batches: return one value for each example, as Dice(axis=(1, 2, 3)) does"
+            )
+        if self.one_number and divided:
+            raise ValueError(
+                f"the loss {self.one_number[0]} gives one number for a batch, so that weights of examples and masks "
+                "do not act on it: return one value for each example"
+            )
+
 
 @contextmanager
-def watched(losses: Sequence[keras.losses.Loss], tried: Tried) -> Iterator[LossCalls]:
+def watched(losses: Sequence[keras.losses.Loss], trials: Trials) -> Iterator[LossCalls]:
     """Records the calls of losses. Those that may join examples are tried with a made-up batch.
-
-    Args:
-        tried: what was found so far, and where it is kept: eager steps call a loss each time.
 
     Raises:
         ValueError: a loss is no `keras.losses.Loss` with its `call` alone, or has one number and can't be tried.
@@ -56,7 +85,7 @@ def watched(losses: Sequence[keras.losses.Loss], tried: Tried) -> Iterator[LossC
         if type(loss).__call__ is not keras.losses.Loss.__call__ or "call" in vars(loss):
             raise ValueError(f"the loss {loss.name} has a __call__ of its own: give its class a `call`, as Keras asks")
     for loss in distinct:
-        loss.call = _watched(loss, loss.call, calls, tried)
+        loss.call = _watched(loss, loss.call, calls, trials)
     try:
         yield calls
     finally:
@@ -64,7 +93,7 @@ def watched(losses: Sequence[keras.losses.Loss], tried: Tried) -> Iterator[LossC
             del loss.call  # the method of the class is seen again
 
 
-def _watched(loss: keras.losses.Loss, call: Callable[..., Any], calls: LossCalls, tried: Tried) -> Callable[..., Any]:
+def _watched(loss: keras.losses.Loss, call: Callable[..., Any], calls: LossCalls, trials: Trials) -> Callable[..., Any]:
     def watched_call(y_true: Any, y_pred: Any) -> Any:
         values = call(y_true, y_pred)
         if (mask := mask_of(values)) is not None:
@@ -73,10 +102,8 @@ def _watched(loss: keras.losses.Loss, call: Callable[..., Any], calls: LossCalls
         if one_number:
             calls.one_number.append(loss.name)
         if one_number or may_join_examples(loss):
-            given = tuple((tuple(each.shape[1:]), each.dtype) for each in keras.tree.flatten((y_true, y_pred)))
-            if (id(loss), given) not in tried:
-                tried[id(loss), given] = loss, _is_mean(loss, call, y_true, y_pred, one_number)
-            if not tried[id(loss), given][1]:
+            is_mean = partial(_is_mean, loss, call, y_true, y_pred, one_number)
+            if not trials.result(loss, (y_true, y_pred), is_mean):
                 calls.unlike_means.append(loss.name)
         return values
 

@@ -16,7 +16,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from accumtrain.keras.loss_calls import LossCalls, Tried, may_join_examples, watched
+from accumtrain.keras.loss_calls import LossCalls, Trials, may_join_examples, watched
 from accumtrain.models.keras_call import mask_of
 
 
@@ -71,15 +71,15 @@ class LossShare:
     """The weights of micro-batches' losses, by the reduction of the losses that a model is compiled with.
 
     Args:
-        tried: see `watched`.
+        trials: of losses.
         terms: of the loss; None if it was not tried on examples.
 
     Raises:
         ValueError: several losses have different reductions, or a loss has reduction=None.
     """
 
-    def __init__(self, model: keras.Model, tried: Tried, terms: LossTerms | None = None) -> None:
-        self._model, self._tried, self._terms = model, tried, terms
+    def __init__(self, model: keras.Model, trials: Trials, terms: LossTerms | None = None) -> None:
+        self._model, self._trials, self._terms = model, trials, terms
         self.is_own = _computes_loss(model)
         self._is_own_sum = self.is_own and terms is not None and terms.total == "sum"
         self._losses = [] if model._compile_loss is None else model._compile_loss._flat_losses
@@ -100,7 +100,7 @@ class LossShare:
 
     def watched(self) -> AbstractContextManager[LossCalls]:
         """In this context the loss of a micro-batch is computed."""
-        return watched([each.loss for each in self._losses], self._tried)
+        return watched([each.loss for each in self._losses], self._trials)
 
     def of(self, part: tf.Tensor, y_pred: Any, sample_weight: Any, calls: LossCalls) -> tf.Tensor:
         """The weight of a micro-batch's loss, a scalar. The weights of all micro-batches need not sum to 1.
@@ -117,20 +117,11 @@ class LossShare:
         """
         if not self._losses:
             return part
-        if calls.unlike_means:
-            raise ValueError(
-                f"the loss {calls.unlike_means[0]} of a batch is not the mean of the losses of its examples, so it "
-                "can't be joined over micro-batches: return one value for each example, as Dice(axis=(1, 2, 3)) does"
-            )
         of_outputs = [mask for mask in map(mask_of, self._with_losses(y_pred)) if mask is not None]
         masks = [*of_outputs, *calls.masks]
         if len(of_outputs) == len(calls.masks) == 1:  # Keras joins the two
             masks = [tf.logical_and(*masks)]
-        if calls.one_number and (masks or sample_weight is not None):
-            raise ValueError(
-                f"the loss {calls.one_number[0]} gives one number for a batch, so that weights of examples and masks "
-                "do not act on it: return one value for each example"
-            )
+        calls.check(divided=bool(masks) or sample_weight is not None)
         weights = keras.tree.flatten(sample_weight) if self._reduction == "mean_with_sample_weight" else []
         divisors = [each for each in (*masks, *weights) if each is not None]
         if self._reduction == "sum" or not divisors or self._is_own_sum:

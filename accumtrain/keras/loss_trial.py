@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from accumtrain.keras.loss_share import LossShare, LossTerms, has_own_loss, losses_of_layers
 from accumtrain.keras.split_batch import batch_size
-from accumtrain.models.keras_call import StatelessCall, call_in_mode
+from accumtrain.models.keras_call import StatelessCall, call_in_mode, read_values
 
 TOLERANCE, TOLERANCE_OF_16_BITS, ROUNDING = 1e-4, 3e-2, 1e-6
 HALF = {"float16", "bfloat16"}
@@ -134,7 +134,7 @@ class LossTrial:
         x, y, sample_weight = keras.tree.map_structure(
             lambda tensor: None if tensor is None else tf.gather(tensor, examples), self._batch
         )
-        weights = [(variable, tf.convert_to_tensor(variable.value)) for variable in model.trainable_variables]
+        weights = read_values(model.trainable_variables)
         metrics = [(variable, tf.zeros(variable.shape, variable.dtype)) for variable in model.metrics_variables]
         with StatelessCall([*weights, *metrics]) as call:
             y_pred = call_in_mode(model, x, training=training)

@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from accumtrain.engine.all_reduce import all_reduce_sum
+from accumtrain.keras.accumulate_arguments import check_places
 
 
 def apply_reduced(
@@ -25,8 +26,7 @@ def apply_reduced(
     Raises:
         ValueError: no variable has a gradient.
     """
-    if all(each is None for each in gradients):
-        raise ValueError("no variable has a gradient: the loss does not depend on the trainable variables")
+    check_places([place for place, each in enumerate(gradients) if each is not None])
 
     def update(reduced: Sequence[tf.Tensor]) -> None:
         known = iter(reduced)

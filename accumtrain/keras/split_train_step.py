@@ -11,7 +11,8 @@ import tensorflow as tf
 from accumtrain.keras.accumulate import accumulates
 from accumtrain.keras.accumulate_arguments import check_summable
 from accumtrain.keras.batch_statistics import BatchStatistics
-from accumtrain.keras.loss_calls import Tried
+from accumtrain.keras.buffers import add_gradient, sum_dtype
+from accumtrain.keras.loss_calls import Trials
 from accumtrain.keras.loss_share import LossShare, LossTerms
 from accumtrain.keras.loss_trial import LossTrial
 from accumtrain.keras.replicas import apply_reduced
@@ -28,8 +29,7 @@ class SplitTrainStep:
     """
 
     def __init__(self, model: keras.Model, steps: int) -> None:
-        self._model, self._steps = model, steps
-        self._tried: Tried = {}
+        self._model, self._steps, self._trials = model, steps, Trials()
         self.terms: LossTerms | None = None
 
     def try_loss(self, data: Any) -> None:
@@ -45,7 +45,7 @@ class SplitTrainStep:
             examples = int(batch_size(batch))
             if examples and not (self.terms and self.terms.settled):
                 self._model._symbolic_build(data_batch=of_replica)
-                share = LossShare(self._model, self._tried)
+                share = LossShare(self._model, self._trials)
                 self.terms = LossTrial(self._model, batch, -(-examples // self._steps), share).terms(self.terms)
 
     @tf.autograph.experimental.do_not_convert
@@ -65,8 +65,8 @@ class SplitTrainStep:
             self._model._symbolic_build(data_batch=data)
         batch = keras.utils.unpack_x_y_sample_weight(tensors_of(data))
         examples = batch_size(batch)
-        share = LossShare(self._model, self._tried, self.terms)
-        sums = BatchSums(self._model, examples, share, WholeBatchMetrics(self._model, batch, self._tried))
+        share = LossShare(self._model, self._trials, self.terms)
+        sums = BatchSums(self._model, examples, share, WholeBatchMetrics(self._model, batch, self._trials))
         totals = sums.zeros()
         for split in self.splits(examples):
 
@@ -116,7 +116,7 @@ class BatchSums:
         weights = [variable.value for variable in self._model.trainable_variables]
         dtype = keras.config.floatx()
         return {
-            "gradients": [tf.zeros(weight.shape, _at_least_float32(weight.dtype)) for weight in weights],
+            "gradients": [tf.zeros(weight.shape, sum_dtype(weight.dtype)) for weight in weights],
             "loss": tf.zeros((), dtype),
             "losses": [tf.zeros((), dtype) for _ in self._trackers],
             "outputs": self._metrics.zeros(self._examples),
@@ -152,7 +152,7 @@ class BatchSums:
         gradients = tape.gradient(scaled, weights)
         self._missing = {place for place, gradient in enumerate(gradients) if gradient is None}
         return {
-            "gradients": [added(*pair) for pair in zip(totals["gradients"], gradients, strict=True)],
+            "gradients": [add_gradient(*pair) for pair in zip(totals["gradients"], gradients, strict=True)],
             "loss": totals["loss"] + loss,
             "losses": [
                 total + self._share.counted(value, share) for total, value in zip(totals["losses"], losses, strict=True)
@@ -195,19 +195,5 @@ class BatchSums:
         return pairs + unused + self._statistics.before
 
 
-def added(total: tf.Tensor, gradient: tf.Tensor | tf.IndexedSlices | None) -> tf.Tensor:
-    """total + gradient. Of an embedding's gradient only the rows that were looked up are added."""
-    if gradient is None:
-        return total
-    if isinstance(gradient, tf.IndexedSlices):
-        rows = tf.cast(gradient.values, total.dtype)
-        return tf.tensor_scatter_nd_add(total, gradient.indices[:, tf.newaxis], rows)
-    return total + tf.cast(gradient, total.dtype)
-
-
 def _mean(total: tf.Tensor, share: tf.Tensor) -> tf.Tensor:
     return tf.math.divide_no_nan(total, tf.cast(share, total.dtype))
-
-
-def _at_least_float32(dtype: tf.DType) -> tf.DType:
-    return dtype if dtype.size >= 4 else tf.float32

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import keras
@@ -15,7 +16,7 @@ from accumtrain.keras.loss_calls import (
     EXAMPLES,
     FUNCTIONS_OVER_BATCHES,
     TOLERANCE,
-    Tried,
+    Trials,
     is_of_keras,
     made_up_outputs,
     made_up_targets,
@@ -57,17 +58,17 @@ class WholeBatchMetrics:
 
     Args:
         batch: x, y and sample_weight, nested tensors [N, ...] or None.
-        tried: by the id of a metric, and the shapes and dtypes that it gets: it, and whether it adds up.
+        trials: of metrics.
 
     Raises:
         ValueError: one measures an output whose size is not known before.
     """
 
-    def __init__(self, model: keras.Model, batch: Any, tried: Tried) -> None:
+    def __init__(self, model: keras.Model, batch: Any, trials: Trials) -> None:
         self._model, (x, self._y, self._sample_weight) = model, batch
         own = [each for each in compiled_metrics(model) if _may_join_examples(each.metric)]
         outputs = self._flat(_output_specs(model, x)) if own else []
-        self._metrics = [each for each in own if not self._adds_up(each, outputs[each.place], tried)]
+        self._metrics = [each for each in own if not self._adds_up(each, outputs[each.place], trials)]
         self._outputs = {each.place: outputs[each.place] for each in self._metrics}
         for each in self._metrics:
             if None in outputs[each.place].shape[1:]:
@@ -121,12 +122,9 @@ class WholeBatchMetrics:
     def _flat(self, structure: Any) -> list[Any]:
         return self._model._compile_metrics._flatten_y(structure)
 
-    def _adds_up(self, each: CompiledMetric, output: Any, tried: Tried) -> bool:
+    def _adds_up(self, each: CompiledMetric, output: Any, trials: Trials) -> bool:
         target = self._flat(self._y)[each.place]
-        given = tuple((tuple(like.shape[1:]), str(like.dtype)) for like in (target, output))
-        if (id(each.metric), given) not in tried:
-            tried[id(each.metric), given] = each.metric, _adds_up(each.metric, target, output)
-        return tried[id(each.metric), given][1]
+        return trials.result(each.metric, (target, output), partial(_adds_up, each.metric, target, output))
 
 
 def _may_join_examples(metric: keras.metrics.Metric) -> bool:

@@ -78,6 +78,11 @@ class StatelessCall(keras.StatelessScope):
                 )
 
 
+def read_values(variables: Iterable[keras.Variable]) -> list[tuple[keras.Variable, tf.Tensor]]:
+    """Each variable with the value that it has now."""
+    return [(variable, tf.convert_to_tensor(variable.value)) for variable in variables]
+
+
 def call_in_mode(model: keras.Model, x: Any, *, training: bool) -> Any:
     """Calls a model as Keras's own trainer does."""
     return model(x, training=training) if model._call_has_training_arg else model(x)
@@ -98,7 +103,7 @@ def call_stateless(
         ConfigError: a batch normalisation is called twice, so that its statistics are those of no batch; a weight or a
             variable that is not the model's is assigned; or a loss of a layer is no scalar.
     """
-    weights = [(variable, tf.convert_to_tensor(variable.value)) for variable in model.trainable_variables]
+    weights = read_values(model.trainable_variables)
     with StatelessCall([*weights, *zip(model.non_trainable_variables, state, strict=True)]) as call:
         y = call_in_mode(model, x, training=training)
         losses = model.losses

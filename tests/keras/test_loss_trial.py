@@ -15,6 +15,7 @@ import tensorflow as tf
 from keras import ops
 
 from accumtrain.keras import accumulate
+from accumtrain.keras.loss_calls import Trials
 from accumtrain.keras.loss_share import LossShare, LossTerms
 from accumtrain.keras.loss_trial import LossTrial
 
@@ -81,7 +82,7 @@ def terms_of(make: Callable[[], keras.Model], x: np.ndarray = X, y: np.ndarray =
     model = compiled(make, loss)
     model._symbolic_build(data_batch=(x, y))
     before = [variable.numpy() for variable in model.variables]
-    found = LossTrial(model, (ops.array(x), ops.array(y), None), 8, LossShare(model, {})).terms(None)
+    found = LossTrial(model, (ops.array(x), ops.array(y), None), 8, LossShare(model, Trials())).terms(None)
     for variable, value in zip(model.variables, before, strict=True):
         np.testing.assert_array_equal(variable.numpy(), value)
     return found
