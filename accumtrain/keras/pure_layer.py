@@ -16,7 +16,6 @@ import tensorflow as tf
 from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.order import after
 from accumtrain.backprop.pullback import Gradients, Pullback
-from accumtrain.keras.buffers import add_gradient
 from accumtrain.models.keras_call import StatelessCall
 
 Tensors = dict[int, tf.Tensor]  # by the id of the Keras variable, or of a tensor that calls share
@@ -175,4 +174,5 @@ def has_gradient(tensor: tf.Tensor) -> bool:
 def _dense(gradient: tf.Tensor | tf.IndexedSlices | None) -> tf.Tensor | None:
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
-    return add_gradient(tf.zeros(gradient.dense_shape, gradient.dtype), gradient)
+    zeros = tf.zeros(gradient.dense_shape, gradient.dtype)
+    return tf.tensor_scatter_nd_add(zeros, gradient.indices[:, tf.newaxis], gradient.values)

@@ -10,7 +10,6 @@ import keras
 import tensorflow as tf
 
 from accumtrain.engine.all_reduce import all_reduce_sum
-from accumtrain.keras.accumulate_arguments import check_places
 
 
 def apply_reduced(
@@ -22,11 +21,7 @@ def apply_reduced(
 
     The sum is one collective operation, and it comes before the optimizer clips or looks for an overflow: Keras itself
     does both with the gradients of each replica.
-
-    Raises:
-        ValueError: no variable has a gradient.
     """
-    check_places([place for place, each in enumerate(gradients) if each is not None])
 
     def update(reduced: Sequence[tf.Tensor]) -> None:
         known = iter(reduced)

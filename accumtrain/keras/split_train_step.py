@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from accumtrain.keras.accumulate import accumulates
-from accumtrain.keras.accumulate_arguments import check_summable
+from accumtrain.keras.accumulate_arguments import check_places, check_summable
 from accumtrain.keras.batch_statistics import BatchStatistics
 from accumtrain.keras.buffers import add_gradient, sum_dtype
 from accumtrain.keras.loss_calls import Trials
@@ -183,6 +183,7 @@ class BatchSums:
             for place, (total, variable) in enumerate(zip(totals["gradients"], model.trainable_variables, strict=True))
         ]
         if gradients:
+            check_places([place for place, each in enumerate(gradients) if each is not None])
             apply_reduced(model.optimizer, gradients, model.trainable_variables)
         else:  # as Keras does
             warnings.warn(f"{model.name} has no trainable weight, so nothing is learned", stacklevel=2)
