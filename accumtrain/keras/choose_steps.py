@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from accumtrain.console import format_bytes, say, table
 from accumtrain.errors import OutOfMemoryError
-from accumtrain.keras.accumulate_arguments import is_count
+from accumtrain.keras.accumulate_optimizer import is_count
 from accumtrain.keras.split_batch import batch_size as examples_in
 from accumtrain.keras.step_probe import StepProbe, StepTrial, budget
 from accumtrain.planning.probe import SHARE

@@ -18,10 +18,9 @@ import tensorflow as tf
 from accumtrain.console import say
 from accumtrain.engine.memory_meter import Meter
 from accumtrain.errors import ConfigError, OutOfMemoryError
+from accumtrain.keras.accumulate_step import SplitTrainStep, split_training
 from accumtrain.keras.model_copy import read_model, write_model
 from accumtrain.keras.split_batch import Split
-from accumtrain.keras.split_train_function import split_training
-from accumtrain.keras.split_train_step import SplitTrainStep
 from accumtrain.planning.probe import SHARE, measure_in_child
 from accumtrain.process import child, environment
 from accumtrain.process.free_memory import free_bytes
@@ -101,7 +100,7 @@ def budget(memory_limit_mb: float | None) -> float:
     return SHARE * (free_bytes() if memory_limit_mb is None else memory_limit_mb * 2**20)
 
 
-# --- in the child -----------------------------------------------------------------------------------------------
+# --- in the child -----------------------------------------------------------------------------------------------------
 
 
 def answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:

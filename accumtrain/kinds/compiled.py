@@ -94,18 +94,18 @@ class CurrentDeviceConfig(DeviceConfig):
     may_compute_on_cpu: ClassVar[bool] = False  # under a limit: it holds in probes alone
 
 
-MODELS.add(Kind(CompiledModelConfig, "accumtrain.keras.compiled_model:build_model"), listed=False)
+MODELS.add(Kind(CompiledModelConfig, "accumtrain.keras.compiled:build_model"), listed=False)
 LOSSES.add(
     LossKind(
         CompiledLossConfig,
-        "accumtrain.keras.compiled_loss:build_loss",
+        "accumtrain.keras.compiled:build_loss",
         metrics={},
-        further_metrics="accumtrain.keras.compiled_loss:build_metrics",
-        split_metrics="accumtrain.keras.compiled_loss:build_split_metrics",
+        further_metrics="accumtrain.keras.compiled:build_metrics",
+        split_metrics="accumtrain.keras.compiled:build_split_metrics",
     ),
     listed=False,
 )
-OPTIMIZERS.add(Kind(CompiledOptimConfig, "accumtrain.keras.compiled_optimizer:build_optimizer"), listed=False)
+OPTIMIZERS.add(Kind(CompiledOptimConfig, "accumtrain.keras.compiled:build_optimizer"), listed=False)
 SOURCES.add(Kind(GivenDataConfig, "accumtrain.keras.compiled:open_given"), listed=False)
 DEVICES.add(Device(CurrentDeviceConfig, "accumtrain.devices.current:resolve_current"), listed=False)
 

@@ -140,7 +140,7 @@ def _check_normalisations(model: keras.Model, call: StatelessCall) -> None:
             )
 
 
-# --- masks: attributes of tensors, which new tensors of the same values, as a custom gradient makes them, have lost ---
+# --- masks: attributes of tensors, which new tensors of the same values have lost -------------------------------------
 
 
 class Masked(NamedTuple):

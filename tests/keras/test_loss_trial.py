@@ -15,9 +15,7 @@ import tensorflow as tf
 from keras import ops
 
 from accumtrain.keras import accumulate
-from accumtrain.keras.loss_calls import Trials
-from accumtrain.keras.loss_share import LossShare, LossTerms
-from accumtrain.keras.loss_trial import LossTrial
+from accumtrain.keras.split_loss import LossShare, LossTerms, LossTrial, Trials
 
 DRAW = np.random.default_rng(0)
 X = DRAW.normal(size=(20, 6)).astype(np.float32)

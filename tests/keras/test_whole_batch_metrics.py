@@ -12,8 +12,8 @@ import tensorflow as tf
 from keras import ops
 
 from accumtrain.keras import accumulate
-from accumtrain.keras.loss_calls import Trials
-from accumtrain.keras.whole_batch_metrics import WholeBatchMetrics
+from accumtrain.keras.accumulate_step import WholeBatchMetrics
+from accumtrain.keras.split_loss import Trials
 
 DRAW = np.random.default_rng(0)
 X = DRAW.normal(size=(34, 6)).astype(np.float32)

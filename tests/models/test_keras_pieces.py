@@ -15,9 +15,8 @@ from accumtrain.backprop.mode import Mode
 from accumtrain.errors import ConfigError
 from accumtrain.kinds.models import KerasModelConfig
 from accumtrain.models.keras_applications import build_keras
-from accumtrain.models.keras_cuts import CutPiece, pieces, segments_of, worth_keeping
+from accumtrain.models.keras_cuts import CutPiece, cut_model, pieces, segments_of, worth_keeping
 from accumtrain.models.keras_model import KerasModel, KerasSegment
-from accumtrain.models.keras_parts import cut_model
 from accumtrain.models.keras_weights import read_keras_file
 from accumtrain.models.spec import ModelSpec
 
