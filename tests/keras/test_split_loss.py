@@ -279,7 +279,7 @@ import keras, numpy as np, tensorflow as tf
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2)
 from accumtrain.keras import accumulate
-from tests.keras.test_loss_trial import AddLoss, X, compiled
+from tests.keras.test_split_loss import AddLoss, X, compiled
 penalty = lambda z, _: keras.ops.sum(keras.ops.relu(z))
 make = lambda: keras.Sequential([keras.Input((6,)), AddLoss(penalty), keras.layers.Dense(6)])
 x = -np.abs(X[:15])
