@@ -132,7 +132,7 @@ def _request(config: Config, sizes: Sequence[int], free: int, *, commit: bool) -
     device = replace(config.device, memory_limit_mb=None)
     return {
         child.TASK: TASK,
-        child.PREPARE: child.preparation(),  # so that the answer for a model in memory is not taken for another's
+        child.PREPARE: child._prepare.get(),  # so that the answer for a model in memory is not taken for another's
         "config": to_mapping(replace(config.with_accum_steps(1), device=device)),
         "sizes": list(sizes),
         "commit": commit,

@@ -72,7 +72,7 @@ class Child:
         environment: Mapping[str, str] | None = None,
     ):
         self._folder, self._shown = folder, label is not None
-        (folder / REQUEST).write_text(json.dumps({**request, PREPARE: preparation()}), encoding="utf-8")
+        (folder / REQUEST).write_text(json.dumps({**request, PREPARE: _prepare.get()}), encoding="utf-8")
         with (folder / LAST_WORDS).open("wb") as errors:
             self._process = subprocess.Popen(
                 [*command, str(folder)],
@@ -136,11 +136,6 @@ def prepared_by(function: Callable[[str], None], argument: str) -> Iterator[None
         yield
     finally:
         _prepare.reset(token)
-
-
-def preparation() -> tuple[str, str] | None:
-    """What children call before their task, and its argument; None if nothing."""
-    return _prepare.get()
 
 
 def ask(
