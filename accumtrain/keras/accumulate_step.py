@@ -81,7 +81,7 @@ def accumulate(
     """
     _check(model, steps, data, batch_size, memory_limit_mb)
     if isinstance(steps, str):
-        from accumtrain.keras.choose_steps import choose_steps  # its probes make steps of this module
+        from accumtrain.keras.auto_steps import choose_steps  # its probes make steps of this module
 
         steps = choose_steps(model, data, batch_size, memory_limit_mb)
     split_training(model, SplitTrainStep(model, int(steps)))
