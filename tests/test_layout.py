@@ -215,7 +215,7 @@ def test_what_a_docstring_calls_an_argument_is_one(module):
 
 @pytest.mark.parametrize("module", FILES)
 def test_a_file_is_one_idea(module):
-    assert len(FILES[module].read_text().splitlines()) <= 500
+    assert len(FILES[module].read_text().splitlines()) <= 600
 
 
 def test_a_file_name_says_which_file():

@@ -31,7 +31,7 @@ def _defaults(values: Mapping[str, Any]) -> dict[str, Any]:
     for group, table in GROUPS.items():
         default, given = defaults[group][KIND], values.get(group)
         chosen = given.get(KIND, default) if isinstance(given, Mapping) else default
-        row = table[chosen].config if chosen in table.names else None
+        row = table[chosen].config if chosen in table.rows else None
         defaults[group] = {**dict(_keys(row)), KIND: default}
     return defaults
 

@@ -56,7 +56,9 @@ def build_loss(config: LossConfig) -> PerExample:
 
 def build_metrics(config: LossConfig) -> dict[str, PerExample]:
     """What is measured beside the loss that `config` names, by name."""
-    return {name: load(metric) for name, metric in LOSSES[config.kind].metrics.items()}
+    row = LOSSES[config.kind]
+    metrics = {name: load(metric) for name, metric in row.metrics.items()}
+    return metrics if row.further_metrics is None else metrics | load(row.further_metrics)(config)
 
 
 def build_means(config: LossConfig) -> dict[str, PerExample]:

@@ -1,14 +1,16 @@
-"""A compiled Keras model together with the examples it learns from, in this process or a child of it."""
+"""A compiled Keras model in the engine: its layers, loss, metrics and optimizer, and the examples it learns from.
+
+It lives in this process, or is read again in a child of it.
+"""
 
 from __future__ import annotations
 
-import json
 import pickle
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +18,36 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from accumtrain.backprop.model import Model
+from accumtrain.console import warn
 from accumtrain.data.as_given import GivenData, GivenSplit, given_data
 from accumtrain.data.source import Split
+from accumtrain.engine.loss import PerExample, SplitMetrics
 from accumtrain.errors import ConfigError, DataError
-from accumtrain.keras.accumulate_arguments import check_summable
+from accumtrain.keras.accumulate_optimizer import accumulates, check_summable
+from accumtrain.keras.accumulate_step import CompiledMetric, WholeBatchMetrics, compiled_metrics
 from accumtrain.keras.model_copy import read_model, write_model
-from accumtrain.kinds.compiled import METRICS
+from accumtrain.keras.split_loss import LossShare, LossTrial, Trials, has_own_loss, watched
+from accumtrain.kinds.compiled import CompiledModelConfig, running
+from accumtrain.kinds.losses import LossConfig
 from accumtrain.kinds.sources import DataConfig
-from accumtrain.models.keras_masks import mask_of
-from accumtrain.models.keras_model import called, normalisations
+from accumtrain.models.keras_call import call_stateless, mask_of, normalisations
+from accumtrain.models.keras_model import KerasModel
+from accumtrain.models.spec import ModelSpec
+from accumtrain.optim.keras_adapter import WeightView
+from accumtrain.optim.optimizer import Optimizer, Parameter
 from accumtrain.process.temporary_folder import temporary_folder
 
 EXAMPLES = "examples.pickle"  # in a folder for child processes
 EXAMPLES_TRACED = 7  # unlikely to be the size of anything else
 MOST_EXAMPLES = 1024  # that a child gets
 TERMINAL_STYLE = re.compile(r"\x1b\[\d*m")  # in Keras's messages
+MEANS = ("mean", "sum_over_batch_size")
+EXAMPLES_TRIED, TRIED_AT_ONCE = 64, 8
+RESERVED = (  # names in records and results
+    *("loss", "examples", "seconds", "learning_rate", "grad_norm", "loss_scale", "skipped", "step", "epoch", "split"),
+    *("finite", "state_finite", "stop", "exact", "compared", "in_range", "examples_per_second"),
+)
 
 
 @dataclass(frozen=True)
@@ -74,10 +91,8 @@ class Compiled:
             raise ConfigError(
                 f"all weights of {model.name} are frozen: set trainable=True for a layer, and compile again"
             )
-        try:
+        with config_errors():
             check_summable(model.trainable_variables)
-        except ValueError as error:
-            raise ConfigError(str(error)) from error
         self.weighted = any(len(split.read(tf.zeros([1], tf.int64))[1]) > 1 for split in data.splits.values())
         self._before: list[tuple[keras.Variable, np.ndarray]] = []
 
@@ -108,7 +123,7 @@ class Compiled:
 
         def call(x: Any) -> Any:
             state = [tf.convert_to_tensor(variable.value) for variable in self.model.non_trainable_variables]
-            y, new_state, losses = called(self.model, state, x, training=True)
+            y, new_state, losses = call_stateless(self.model, state, x, training=True)
             changed.extend(
                 id(variable)
                 for variable, before, after in zip(self.model.non_trainable_variables, state, new_state, strict=True)
@@ -129,6 +144,15 @@ class Compiled:
 
 
 @contextmanager
+def config_errors(remedy: str = "") -> Iterator[None]:
+    """Turns a ValueError about the model into ConfigError, with a remedy more."""
+    try:
+        yield
+    except ValueError as error:
+        raise ConfigError(f"{error}{remedy}") from error
+
+
+@contextmanager
 def _data_errors(model: keras.Model) -> Iterator[None]:
     """Turns what Keras raises while it builds or traces a model into DataError."""
     try:
@@ -145,27 +169,25 @@ def first_batch(data: GivenData) -> dict[str, Any]:
     return {"image": inputs, "label": targets}
 
 
-def open_given(compiled: Compiled, config: DataConfig, seed: int) -> GivenData:
-    """The data of a compiled model."""
-    return compiled.data
+def open_given(config: DataConfig, seed: int) -> GivenData:
+    """The data of the compiled model."""
+    data: GivenData = running().data
+    return data
 
 
-# --- for child processes ------------------------------------------------------------------------------------------
+# --- for child processes ----------------------------------------------------------------------------------------------
 
 
 @contextmanager
-def written(compiled: Compiled, metrics: Sequence[str]) -> Iterator[Path]:
+def written(compiled: Compiled) -> Iterator[Path]:
     """A folder from which `read_compiled` makes the model again, with some of the examples.
 
     Raises:
         ConfigError: Keras can't save the model.
     """
     with temporary_folder("model") as folder:
-        try:
+        with config_errors("\nOr give `steps` as a number: nothing is tried out then"):
             write_model(compiled.model, folder)
-        except ValueError as error:
-            raise ConfigError(f"{error}\nOr give `steps` as a number: nothing is tried out then") from error
-        (folder / METRICS).write_text(json.dumps(list(metrics)), encoding="utf-8")
         examples = {name: _some(split) for name, split in compiled.data.splits.items()}
         (folder / EXAMPLES).write_bytes(pickle.dumps(examples))
         yield folder
@@ -182,3 +204,263 @@ def _some(split: Split) -> Any:
     """The first examples of a split, as arrays."""
     index = tf.range(min(split.size, MOST_EXAMPLES), dtype=tf.int64)
     return tf.nest.map_structure(lambda tensor: tensor.numpy(), split.read(index))
+
+
+# --- model ------------------------------------------------------------------------------------------------------------
+
+
+def build_model(config: CompiledModelConfig, spec: ModelSpec) -> Model:
+    """The model with its own variables, so their values at this moment are the initial weights.
+
+    Its output is that of the Keras model; if layers or weights have losses, a pair of that and the sum of these.
+
+    Raises:
+        ConfigError: it can't be recomputed, or changes variables in a forward pass that are no statistics.
+    """
+    compiled = running()
+    compiled.reset()
+    traced = compiled.traced
+    return KerasModel(
+        config, compiled.model, spec.variable_dtype, moving=traced.moving, penalised=traced.penalised, joins_loss=True
+    )
+
+
+# --- loss and metrics -------------------------------------------------------------------------------------------------
+
+
+def build_loss(config: LossConfig) -> PerExample:
+    """A function of targets and outputs: the compiled loss of the micro-batch, as the loss of each of its examples."""
+    compiled = running()
+
+    def loss(targets: Any, outputs: Any) -> tf.Tensor:
+        y_pred, penalty = _split(compiled, outputs)
+        y, *weights = targets
+        with keras.StatelessScope():  # several losses keep means of each, which nobody reads here
+            value = compiled.model._compile_loss(y, y_pred, weights[0] if weights else None)
+        return tf.fill(tf.shape(tf.nest.flatten(y)[0])[:1], tf.cast(value, penalty.dtype) + penalty)
+
+    return loss
+
+
+def build_metrics(config: LossConfig) -> dict[str, PerExample]:
+    """The compiled metrics that are means over examples, by name."""
+    compiled = running()
+    return {name: partial(_metric, compiled, name) for name in metric_names(compiled)}
+
+
+def _metric(compiled: Compiled, name: str, targets: Any, outputs: Any) -> tf.Tensor:
+    """A metric that is a mean over examples: its value for each of them, float [N]."""
+    found, metrics = _means(compiled.model)[name], compiled.model._compile_metrics
+    each = found.metric
+    y_pred, _ = _split(compiled, outputs)
+    of_output = (metrics._flatten_y(tensors)[found.place] for tensors in (targets[0], y_pred))
+    values = tf.convert_to_tensor(each._fn(*of_output, **each._fn_kwargs))
+    return tf.reduce_mean(tf.reshape(tf.cast(values, each.dtype), [tf.shape(values)[0], -1]), axis=1)
+
+
+def metric_names(compiled: Compiled) -> list[str]:
+    """The names of the compiled metrics that are means over examples.
+
+    Raises:
+        ConfigError: a name is one of the engine's, or a metric is no single number.
+    """
+    model = compiled.model
+    if taken := [name for name in _all(model) if name in RESERVED]:
+        raise ConfigError(f"a metric is named {taken[0]}, as accumtrain names something else: give it another name")
+    results = model._compile_metrics.result() if _all(model) else {}
+    for name, value in results.items():
+        if isinstance(value, Mapping) or len(value.shape):
+            raise ConfigError(f"the metric {name} is no single number: choose an average, such as average='macro'")
+    return [name for name in _means(model) if _has_one_for_each(compiled, name)]
+
+
+def _has_one_for_each(compiled: Compiled, name: str) -> bool:
+    """Whether the function of a metric has a value for each example, not one for all."""
+    found, metrics = _means(compiled.model)[name], compiled.model._compile_metrics
+
+    def values(y: Any, y_pred: Any) -> Any:
+        of_output = (metrics._flatten_y(tensors)[found.place] for tensors in (y, y_pred))
+        return tf.convert_to_tensor(found.metric._fn(*of_output, **found.metric._fn_kwargs))
+
+    traced = tf.function(values, autograph=False).get_concrete_function(compiled.targets[0], compiled.traced.outputs)
+    shape = traced.structured_outputs.shape
+    return bool(shape.rank) and shape[0] == EXAMPLES_TRACED
+
+
+def build_split_metrics(config: LossConfig) -> SplitMetrics | None:
+    """The compiled metrics that are no means over examples, such as AUC; None if there are none."""
+    compiled = running()
+    means = metric_names(compiled)
+    others = [name for name in _all(compiled.model) if name not in means]
+    return CompiledMetrics(compiled, others) if others else None
+
+
+class CompiledMetrics:
+    """The compiled metrics `names`, over a whole split."""
+
+    def __init__(self, compiled: Compiled, names: list[str]):
+        self.names, self._compiled, self._metrics = names, compiled, compiled.model._compile_metrics
+
+    def update(self, labels: Any, logits: Any) -> None:
+        y_pred, _ = _split(self._compiled, logits)
+        self._metrics.update_state(labels[0], y_pred, *labels[1:])
+
+    def take(self) -> dict[str, float]:
+        results = self._metrics.result()
+        self._metrics.reset_state()
+        return {name: float(results[name]) for name in self.names}
+
+
+def check_losses(compiled: Compiled) -> None:
+    """Raises ConfigError if the loss of a batch is not the mean of those of its micro-batches."""
+    losses = [each.loss for each in compiled.model._compile_loss._flat_losses]
+    for loss in losses:
+        if loss.reduction not in MEANS and (compiled.weighted or loss.reduction != "mean_with_sample_weight"):
+            raise ConfigError(
+                f"the loss {loss.name} has reduction={loss.reduction!r}, so that of a batch is no mean over its "
+                "examples: give it reduction='sum_over_batch_size', or use accumtrain.keras.accumulate and model.fit"
+            )
+
+    def values(targets: Any, outputs: Any) -> Any:
+        return compiled.model._compile_loss(targets[0], outputs, *targets[1:])
+
+    with config_errors():
+        with watched(losses, Trials()) as calls:
+            tf.function(values, autograph=False).get_concrete_function(compiled.targets, compiled.traced.outputs)
+        calls.check(divided=compiled.weighted)
+    if calls.masks:
+        raise ConfigError(
+            "a loss leaves some targets out, as ignore_class does, so that of a batch is no mean over its examples: "
+            "use accumtrain.keras.accumulate and model.fit"
+        )
+    if compiled.traced.penalised or has_own_loss(compiled.model):
+        _check_terms(compiled)
+
+
+def check_metrics(compiled: Compiled) -> None:
+    """Raises ConfigError if a metric can't be shown, or depends on how a split is cut into batches."""
+    y, *weights = compiled.targets
+    batch = (compiled.inputs, y, weights[0] if weights else None)
+    with config_errors():
+        joining = WholeBatchMetrics(compiled.model, batch, Trials()).names
+    means = metric_names(compiled)
+    if names := [name for name in joining if name not in means]:
+        raise ConfigError(
+            f"the metric {names[0]} gives one number for a batch that is not made of those of its parts, so its value "
+            "for a split depends on the size of the batches: return one value for each example, or make it a "
+            "keras.metrics.Metric that adds up, such as RootMeanSquaredError"
+        )
+
+
+def _check_terms(compiled: Compiled) -> None:
+    """Raises ConfigError if the loss of real examples has a term that is no mean over them."""
+    model, split = compiled.model, compiled.data.train
+    count = min(split.size, EXAMPLES_TRIED)
+    inputs, (targets, *weights) = split.read(tf.cast(tf.linspace(0, split.size - 1, count), tf.int64))
+    batch = (inputs, targets, weights[0] if weights else None)
+    with config_errors():
+        terms = LossTrial(model, batch, min(count, TRIED_AT_ONCE), LossShare(model, Trials())).terms(None)
+    if "sum" in terms.of_layers:
+        raise ConfigError(
+            f"add_loss, call {terms.of_layers.index('sum') + 1} in {model.name}, is a sum over the examples of a "
+            "batch, as an activity_regularizer is before Keras 3.14: give it their mean, or use "
+            "accumtrain.keras.accumulate and model.fit, where a sum is exact"
+        )
+    if not terms.settled:
+        warn(
+            f"a term of the loss of {model.name} is 0 for the {count} examples that were tried, and counts as a mean "
+            "over the examples: accumtrain.keras.accumulate and model.fit try it with each batch until it is not 0"
+        )
+
+
+def _split(compiled: Compiled, outputs: Any) -> tuple[Any, tf.Tensor]:
+    """The model's outputs, and the losses of its layers and weights."""
+    return outputs if compiled.traced.penalised else (outputs, tf.zeros((), keras.config.floatx()))
+
+
+def _all(model: keras.Model) -> dict[str, CompiledMetric]:
+    """The compiled metrics by the names that Keras shows."""
+    metrics = model._compile_metrics
+    return {} if metrics is None else dict(zip(metrics.result(), compiled_metrics(model), strict=True))
+
+
+def _means(model: keras.Model) -> dict[str, CompiledMetric]:
+    return {name: each for name, each in _all(model).items() if not each.weighted and _wraps(each.metric)}
+
+
+def _wraps(metric: keras.metrics.Metric) -> bool:
+    """Whether a metric is the mean of a function of each example."""
+    kind, mean = type(metric), keras.metrics.MeanMetricWrapper
+    return issubclass(kind, mean) and (kind.update_state, kind.result) == (mean.update_state, mean.result)
+
+
+# --- optimizer --------------------------------------------------------------------------------------------------------
+
+
+class CompiledOptimizer(Optimizer):
+    """A Keras optimizer on one device: its own `apply`, once per update, with all that is part of it.
+
+    The object itself makes the updates of its model, so its counter and its state go on from where they are. For other
+    variables, as job=verify has them, a new one of the same configuration does.
+    """
+
+    skips_missing = True
+
+    def __init__(self, model: keras.Model):
+        super().__init__(None, 0.0)
+        # hidden from tf.Module, which would find the weights through the optimizer
+        self._of_model = lambda: (inner_optimizer(model), model.trainable_variables)
+
+    def build(self, variables: Sequence[tf.Variable], decayed: Sequence[bool]) -> None:
+        """Raises TypeError if a variable is neither float32 nor float64."""
+        optimizer, own = self._of_model()
+        if [id(variable.value) for variable in own] != [id(variable) for variable in variables]:
+            optimizer = type(optimizer).from_config(optimizer.get_config())
+            own = [WeightView(Parameter(variable, decayed=False)) for variable in variables]
+        self._of_model = lambda: (optimizer, own)
+        super().build(variables, decayed)
+
+    def _build_slots(self) -> None:
+        optimizer, own = self._of_model()
+        if not optimizer.built:
+            optimizer.build(own)
+        self.slots = [variable.value for variable in optimizer.variables]
+
+    def learning_rate(self, step: tf.Tensor) -> tf.Tensor:
+        optimizer, _ = self._of_model()
+        return tf.cast(tf.convert_to_tensor(optimizer.learning_rate), tf.float32)
+
+    @tf.autograph.experimental.do_not_convert
+    def apply(
+        self, gradients: Sequence[tf.Tensor | None], rate: tf.Tensor, step: tf.Tensor, scale: tf.Tensor | float = 1.0
+    ) -> None:
+        """Makes an update. `rate` and `step` are the optimizer's own."""
+        optimizer, own = self._of_model()
+        scaled = [None if each is None else each * tf.cast(scale, each.dtype) for each in gradients]
+        optimizer.apply_gradients(zip(scaled, own, strict=True))  # which Keras's own fit calls
+
+
+def build_optimizer(**arguments: Any) -> Optimizer:
+    """The optimizer of the compiled model; the arguments are those of every optimizer, and are part of it already."""
+    return CompiledOptimizer(running().model)
+
+
+def inner_optimizer(model: keras.Model) -> keras.optimizers.Optimizer:
+    """The compiled optimizer, without the loss scale around it, for which the engine has its own.
+
+    Raises:
+        ConfigError: it accumulates or scales the loss by itself.
+    """
+    optimizer = model.optimizer
+    if accumulates(optimizer):
+        raise ConfigError(
+            f"the optimizer {optimizer.name} accumulates by itself, as accumtrain.fit does: compile the model with the "
+            "optimizer alone, and give fit the whole batch_size"
+        )
+    inner = optimizer.inner_optimizer if isinstance(optimizer, keras.optimizers.LossScaleOptimizer) else optimizer
+    if inner.loss_scale_factor:
+        raise ConfigError(
+            f"the optimizer {inner.name} has loss_scale_factor={inner.loss_scale_factor}, and the engine scales the "
+            "loss itself where the precision needs it: leave it out"
+        )
+    return inner

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import ExitStack
 from typing import Any
 
 import keras
@@ -13,22 +13,23 @@ import tensorflow as tf
 
 from accumtrain.config.convert import from_mapping
 from accumtrain.config.schema import Config
+from accumtrain.data.fingerprint import digest
 from accumtrain.errors import ConfigError, DataError
 from accumtrain.jobs import dispatch
-from accumtrain.keras.compiled import Compiled, written
-from accumtrain.keras.compiled_loss import check_losses, check_metrics, metric_names
-from accumtrain.keras.compiled_optimizer import inner_optimizer
-from accumtrain.keras.description import layers_digest, loss_text, optimizer_arguments
-from accumtrain.keras.given_examples import take_data
-from accumtrain.keras.split_train_step import SplitTrainStep
-from accumtrain.kinds.compiled import KIND, offered
+from accumtrain.keras.accumulate_step import SplitTrainStep
+from accumtrain.keras.compiled import Compiled, check_losses, check_metrics, inner_optimizer, written
+from accumtrain.keras.examples import take_data
+from accumtrain.kinds.compiled import KIND, load_in_child, running_with
 from accumtrain.kinds.model_keys import STORE
-from accumtrain.models.keras_parts import parts_of
+from accumtrain.models.keras_cuts import cut_model
+from accumtrain.process.child import prepared_by
 
 JOBS = ("train", "plan", "verify")
 PRECISIONS = {"float32": "float32", "mixed_bfloat16": "bfloat16", "mixed_float16": "float16", "float64": "float64"}
 NO_REASON = ("Graph execution error", "Detected at node", "File ")  # beginnings of lines of a graph's errors
 OF_THE_MODEL = ("model", "optim", "schedule", "loss", "data")  # groups that the compiled model decides
+PLAIN = (int, float, str, bool, type(None))  # what YAML can hold
+OF_LOSSES = vars(keras.losses.Loss()).keys()  # attributes of every loss
 
 
 def fit(
@@ -90,6 +91,7 @@ def fit(
     check_losses(compiled)
     check_metrics(compiled)
     steps = ("auto" if memory_limit_mb else 1) if steps is None else steps
+    asked = job == "train" or memory != STORE  # other jobs leave recomputation out where there are no cut points
     values: dict[str, Any] = {
         "job": job,
         "batch_size": _number(batch_size),
@@ -99,14 +101,14 @@ def fit(
         "run": {"name": run_name or model.name, "dir": os.fspath(run_dir), "seed": _number(seed)},
         "schedule": {"kind": "constant"},
         "data": {"kind": KIND},
-        **_of_model(model, memory, cuts=_may_be_cut(model) and (job == "train" or memory != STORE or _is_cut(model))),
+        **_of_model(model, memory, cuts=_may_be_cut(model) and (asked or not cut_model(model.name, model).refusal)),
     }
-    metrics, tries = metric_names(compiled), job == "plan" or steps == "auto"
-    with (
-        written(compiled, metrics) if tries else nullcontext() as folder,
-        offered(lambda: compiled, metrics, str(folder) if folder else None),
-        nullcontext() if job == "train" else compiled.unchanged(),
-    ):
+    with ExitStack() as stack:
+        if job == "plan" or steps == "auto":  # tried in child processes
+            stack.enter_context(prepared_by(load_in_child, str(stack.enter_context(written(compiled)))))
+        if job != "train":
+            stack.enter_context(compiled.unchanged())
+        stack.enter_context(running_with(compiled))
         try:
             result = dispatch.run(_configuration(values, settings or {}))
         except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError) as error:
@@ -181,15 +183,6 @@ def _may_be_cut(model: keras.Model) -> bool:
     return bool(graph) and not own_call and len(model.inputs) == len(model.outputs) == 1
 
 
-def _is_cut(model: keras.Model) -> bool:
-    """Whether such a model has cut points. A job that was not asked to recompute leaves that out where it has none."""
-    try:
-        parts_of(model.name, model, kept_share=0.0)
-    except ConfigError:
-        return False
-    return True
-
-
 def _number(value: Any) -> Any:
     """A number of numpy as one of Python."""
     return value.item() if isinstance(value, np.generic) else value
@@ -215,3 +208,57 @@ def _configuration(values: dict[str, Any], settings: Mapping[str, Any]) -> Confi
             "run.on_nonfinite=rollback: lowers a rate that a compiled optimizer has in itself; choose skip"
         )
     return config
+
+
+# --- a compiled model as values for YAML, which a continued run must have again ---------------------------------------
+
+
+def layers_digest(model: keras.Model) -> str:
+    """A digest of the layers' configurations, and of the shapes of the weights. Names are no part of it."""
+    layers = [layer for layer in model._flatten_layers(include_self=False) if not isinstance(layer, keras.Model)]
+    configurations = [f"{type(layer).__name__} {_without_names(_config(layer))}" for layer in layers]
+    weights = [f"{tuple(variable.shape)} {variable.dtype} {variable.trainable}" for variable in model.variables]
+    return digest([*configurations, *weights])
+
+
+def optimizer_arguments(optimizer: keras.optimizers.Optimizer) -> dict[str, Any]:
+    """The configuration of an optimizer, without its name."""
+    config = _config(optimizer) or {"learning_rate": type(optimizer._learning_rate).__name__}
+    return {key: value for key, value in config.items() if key != "name"}
+
+
+def loss_text(compiled: Any) -> str:
+    """A loss of `CompileLoss` with its arguments and its weight, without the name, which Keras numbers."""
+    loss = compiled.loss
+    own = {key: value for key, value in vars(loss).items() if key not in OF_LOSSES or key == "reduction"}
+    values = {**own, **getattr(loss, "_fn_kwargs", {})}
+    shown = [f"{key}={_plain(value)}" for key, value in values.items()]
+    function = getattr(loss, "fn", None)
+    weight = 1.0 if compiled.loss_weights is None else compiled.loss_weights
+    return f"{getattr(function, '__name__', type(loss).__name__)}({', '.join(shown)}) x {weight}"
+
+
+def _config(described: Any) -> dict[str, Any]:
+    """What `get_config` returns; nothing if an object, or a part of it, has none."""
+    try:
+        return _plain(described.get_config())
+    except NotImplementedError:
+        return {}
+
+
+def _plain(value: Any) -> Any:
+    """A value that YAML can hold."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    if isinstance(value, np.generic):
+        return value.item()
+    return value if isinstance(value, PLAIN) else type(value).__name__
+
+
+def _without_names(value: Any) -> Any:
+    """A configuration without names and numbers of objects, which count on in a program."""
+    if isinstance(value, Mapping):
+        return {key: _without_names(each) for key, each in value.items() if key not in ("name", "shared_object_id")}
+    return [_without_names(each) for each in value] if isinstance(value, list) else value

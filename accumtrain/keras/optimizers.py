@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from accumtrain.keras.accumulate import Accumulate
+from accumtrain.keras.accumulate_optimizer import Accumulate
 
 
 def __getattr__(name: str) -> Callable[..., Accumulate]:

@@ -2,12 +2,14 @@
 
 A layer reads and writes its variables while it is called. Here it gets them as tensors, by keras.StatelessScope:
 weights, and the state that a forward pass changes, such as moving statistics and the counters of seed generators.
+`with_own_gradient` has a tape record a backward function that replays such layers, and nothing of the layers.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import keras
@@ -16,11 +18,17 @@ import tensorflow as tf
 from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.order import after
 from accumtrain.backprop.pullback import Gradients, Pullback
-from accumtrain.models.counting_scope import CountingScope
+from accumtrain.backprop.replay import Consume
+from accumtrain.backprop.target import for_xla, is_for_xla
+from accumtrain.models.keras_call import StatelessCall
 
 Tensors = dict[int, tf.Tensor]  # by the id of the Keras variable, or of a tensor that calls share
 # (x, shared tensors) -> positional and keyword arguments of a layer
 Arguments = Callable[[Any, list[tf.Tensor]], tuple[Sequence[Any], dict[str, Any]]]
+# (kept, gradients of the outputs, consume) -> gradients of the inputs
+Backward = Callable[[list[tf.Tensor], list[tf.Tensor], Consume], list[tf.Tensor | None]]
+# inputs -> outputs, the tensors to keep, and the backward function
+Forward = Callable[[list[tf.Tensor]], tuple[list[tf.Tensor], list[tf.Tensor], Backward]]
 
 
 class Values:
@@ -103,11 +111,11 @@ class PureLayer:
     def __call__(self, x: Any, mode: Mode) -> Any:
         self._state = {id(variable): self.values.state.get(id(variable)) for variable in self.layer.variables}
         # gradients of all uses of x inside the layer are then summed before others join them, in the order of a replay
-        y, scope, changed = self._compute(tf.nest.map_structure(tf.identity, x), self.values.weights)
-        self.values.state |= changed
-        self.values.losses += scope.losses
-        self.values.assignments += scope.assignments
-        self.losses = len(scope.losses)
+        y, call = self._compute(tf.nest.map_structure(tf.identity, x), self.values.weights)
+        self.values.state |= call.changed()
+        self.values.losses += call.losses
+        self.values.assignments += call.assignments
+        self.losses = len(call.losses)
         return y
 
     def pullback(self, x: Any, mode: Mode) -> tuple[Any, Pullback]:
@@ -118,12 +126,12 @@ class PureLayer:
         sources = [tensor for tensor in (*inputs, *weights) if has_gradient(tensor)]
         with tf.GradientTape() as tape:
             tape.watch(sources)
-            y, scope, _ = self._compute(x, dict(zip(map(id, own), weights, strict=True)))
+            y, call = self._compute(x, dict(zip(map(id, own), weights, strict=True)))
 
         def backward(d_y: Any) -> tuple[Any, Gradients]:
             pairs = list(zip(tf.nest.flatten(y), tf.nest.flatten(d_y), strict=True))
             pairs = [pair for pair in pairs if has_gradient(pair[0])] + list(
-                zip(scope.losses, self.loss_gradients, strict=True)
+                zip(call.losses, self.loss_gradients, strict=True)
             )
             targets, upstream = map(list, zip(*pairs, strict=True))
             found = iter(tape.gradient(targets, sources, output_gradients=upstream))
@@ -133,36 +141,20 @@ class PureLayer:
 
         return y, backward
 
-    def _compute(self, x: Any, weights: Tensors) -> tuple[Any, CountingScope, Tensors]:
-        """Output, scope and changed state of the layer, from the state before the pass that counts."""
-        given = {id(v): weights[id(v)] if id(v) in weights else self._state[id(v)] for v in self.layer.variables}
-        scopes: list[CountingScope] = []
+    def _compute(self, x: Any, weights: Tensors) -> tuple[Any, StatelessCall]:
+        """Output of the layer and its call, from the state before the pass that counts."""
         args, kwargs = self.arguments(x, [weights[id(tensor)] for tensor in self.shared])
+        variables = self.layer.variables
+        call = StatelessCall((v, weights[id(v)] if id(v) in weights else self._state[id(v)]) for v in variables)
 
-        def call() -> Any:
-            mapping = [(variable, given[id(variable)]) for variable in self.layer.variables]
-            with CountingScope(mapping, collect_losses=True) as scope:
-                scopes.append(scope)
+        def run() -> Any:
+            with call:
                 return self.results(self.layer(*args, **kwargs))
 
-        y = _Host(call)(training=self.training)
-        (scope,) = scopes
-        changed = {key: value for key, value in scope.state_mapping.items() if value is not given.get(key)}
-        self._check(changed, given, weights)
-        return y, scope, changed
-
-    def _check(self, changed: Tensors, given: Tensors, weights: Tensors) -> None:
-        if changed.keys() - given.keys():
-            raise ValueError(
-                f"{self.layer.name} changes a variable that is not its own, which a replay would change again. Random "
-                "numbers need a keras.random.SeedGenerator that is an attribute of the layer; other variables must be "
-                "made by the layer itself"
-            )
-        for key in changed.keys() & weights.keys():
-            raise ValueError(
-                f"{self.layer.name} assigns its trainable variable {self.values.variables[key].path} during the call, "
-                "so its gradient can't be replayed; leave this layer outside, or make the variable trainable=False"
-            )
+        y = _Host(run)(training=self.training)
+        trained = [variable for variable in variables if id(variable) in weights]
+        call.check_changes(self.layer, trained, "which a replay would do again")
+        return y, call
 
 
 class _Host(keras.layers.Layer):
@@ -192,3 +184,97 @@ def _dense(gradient: tf.Tensor | tf.IndexedSlices | None) -> tf.Tensor | None:
         return gradient
     zeros = tf.zeros(gradient.dense_shape, gradient.dtype)
     return tf.tensor_scatter_nd_add(zeros, gradient.indices[:, tf.newaxis], gradient.values)
+
+
+# --- a computation that a tape does not record, with a backward function of its own -----------------------------------
+
+
+def with_own_gradient(
+    forward: Forward, inputs: Sequence[tf.Tensor], values: Values, calls: Sequence[PureLayer]
+) -> list[tf.Tensor]:
+    """Returns the outputs of `forward`. Its inner tensors are freed; its backward function computes them again.
+
+    Args:
+        forward: makes `calls`, which read `values`. Its backward function hands the gradients of their weights to
+            `consume`, and must be able to run more than once.
+
+    Raises:
+        ValueError: on back-propagation, if a layer reads a trainable variable that is not its own.
+        NotImplementedError: on a second derivative.
+    """
+
+    @tf.custom_gradient
+    def run(*tensors: tf.Tensor) -> tuple[list[tf.Tensor], Callable]:
+        marker = _marker(*tensors)
+        constants = [tf.stop_gradient(tensor) for tensor in tensors]
+        weights = constants[count:]
+        values.weights = dict(zip(values.weights, weights, strict=True))
+        outputs, kept, back = forward(constants[:count])
+        number = len(outputs)
+        traced_for = for_xla if is_for_xla() else nullcontext  # the gradient may be traced elsewhere
+
+        def backward(*d_results: tf.Tensor, variables: Sequence[tf.Variable] = ()) -> Any:
+            _refuse_foreign(variables)
+            with traced_for():
+                *once, _ = _differentiable_once(*kept, *weights, marker)
+                values.weights = dict(zip(values.weights, once[len(kept) :], strict=True))
+                d_losses = iter(d_results[number:])
+                for call in calls:
+                    call.loss_gradients = [next(d_losses) for _ in range(call.losses)]
+                sums: dict[int, tf.Tensor] = {}
+                d_inputs = back(once[: len(kept)], list(d_results[:number]), lambda found: _add(sums, found))
+            return [*d_inputs, *map(sums.get, values.weights)]
+
+        return [*outputs, *values.losses], backward
+
+    count = len(inputs)
+    results = run(*inputs, *values.weights.values())
+    outputs = results[: len(results) - len(values.losses)]
+    values.losses = results[len(outputs) :]
+    return outputs
+
+
+def _add(sums: dict[int, tf.Tensor], found: Gradients) -> list[tf.Tensor]:
+    """Adds gradients to the sums of their variables, which layers may share. Returns the sums that have changed."""
+    new = {id(variable): gradient for variable, gradient in found if gradient is not None}
+    for key, gradient in new.items():
+        sums[key] = sums[key] + gradient if key in sums else gradient
+    return [sums[key] for key in new]
+
+
+@tf.custom_gradient
+def _marker(*tensors: tf.Tensor) -> tuple[tf.Tensor, Callable]:
+    """A scalar that a tape takes to depend on all of the tensors. It keeps none of them."""
+    return tf.zeros([]), _refuse_second_derivative(tensors)
+
+
+@tf.custom_gradient
+def _differentiable_once(*tensors: tf.Tensor) -> tuple[list[tf.Tensor], Callable]:
+    """The same tensors. A second derivative, which would need what is not kept, arrives here and is refused."""
+    return [tf.identity(tensor) for tensor in tensors], _refuse_second_derivative(tensors)
+
+
+def _refuse_second_derivative(tensors: Sequence[tf.Tensor]) -> Callable:
+    eager = tf.executing_eagerly()
+    symbolic = () if eager else tensors  # eager ones would stay in memory
+
+    def refuse(*upstream: tf.Tensor | None) -> Any:
+        if eager or symbolic[0].graph is tf.compat.v1.get_default_graph():
+            raise NotImplementedError(
+                "a second derivative (also forward mode) can't be taken through layers whose activations are not kept; "
+                "use memory='store', or the layer without recompute"
+            )
+        # TensorFlow differentiates a function in advance, for a persistent tape or to save it; mostly only zeros arrive
+        arrived = [tf.reduce_any(d != 0) for d in upstream if d is not None]
+        value = tf.where(tf.reduce_any(arrived), float("nan"), 0.0)
+        return [tf.fill(tf.shape(x), tf.cast(value, x.dtype)) if has_gradient(x) else None for x in symbolic]
+
+    return refuse
+
+
+def _refuse_foreign(variables: Sequence[tf.Variable]) -> None:
+    if variables:
+        raise ValueError(
+            f"the trainable variable {variables[0].name} is used inside a replayed layer, but is not one of its "
+            "weights, so its gradient would be lost; make it with add_weight, or make its layer an attribute"
+        )

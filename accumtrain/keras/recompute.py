@@ -9,10 +9,8 @@ import tensorflow as tf
 
 from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.replay import Consume, replay
-from accumtrain.keras.call_arguments import parameters_of, with_parameters
-from accumtrain.keras.own_gradient import Backward, with_own_gradient
-from accumtrain.keras.pure_layer import PureLayer, Values
-from accumtrain.models.keras_masks import flatten_with_masks
+from accumtrain.keras.pure_layer import Backward, PureLayer, Values, with_own_gradient
+from accumtrain.models.keras_call import flatten_with_masks, parameters_of, with_parameters
 
 
 def recompute(layer: keras.layers.Layer, **kwargs: Any) -> Recompute:

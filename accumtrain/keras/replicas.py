@@ -1,4 +1,4 @@
-"""How a Keras optimizer makes its update on replicas whose gradients are reduced already."""
+"""One reduction for each update on replicas, and the strategy of several worker processes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import tensorflow as tf
 
 from accumtrain.engine.all_reduce import all_reduce_sum
 
+MEAN = ("MEAN", tf.distribute.ReduceOp.MEAN)
+
 
 def apply_reduced(
     optimizer: keras.optimizers.Optimizer,
@@ -21,12 +23,7 @@ def apply_reduced(
 
     The sum is one collective operation, and it comes before the optimizer clips or looks for an overflow: Keras itself
     does both with the gradients of each replica.
-
-    Raises:
-        ValueError: no variable has a gradient.
     """
-    if all(each is None for each in gradients):
-        raise ValueError("no variable has a gradient: the loss does not depend on the trainable variables")
 
     def update(reduced: Sequence[tf.Tensor]) -> None:
         known = iter(reduced)
@@ -80,3 +77,27 @@ def _optimizers_within(optimizer: keras.optimizers.Optimizer) -> list[keras.opti
 def _run_here(function: Callable[..., Any], args: Sequence[Any] = ()) -> Any:
     """Runs a function on this replica alone."""
     return function(*args)
+
+
+# --- several workers --------------------------------------------------------------------------------------------------
+
+
+class MultiWorkerMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
+    """`tf.distribute.MultiWorkerMirroredStrategy` under which a Keras 3 model can `fit`, `evaluate` and `predict`.
+
+    Keras 3 reduces a nested batch, to build the model, and scalars along axis 0, which are the metrics that the
+    progress bar shows of a batch. TensorFlow's strategy raises ValueError for both. Here the first is reduced tensor by
+    tensor, and the second is the mean over the replicas of this worker, without a collective operation: an update then
+    costs one. The metrics at the end of an epoch are those of all workers.
+    """
+
+    def reduce(self, reduce_op: Any, value: Any, axis: int | None) -> Any:
+        """As TensorFlow's, of nested values too, and of scalars along an axis."""
+
+        def reduced(value: Any) -> tf.Tensor:
+            own = self.experimental_local_results(value)
+            if axis == 0 and reduce_op in MEAN and own[0].shape.rank == 0:
+                return tf.reduce_mean(own, axis=0)
+            return super(MultiWorkerMirroredStrategy, self).reduce(reduce_op, value, axis)
+
+        return tf.nest.map_structure(reduced, value)

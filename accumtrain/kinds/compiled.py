@@ -1,29 +1,30 @@
 """The rows of a compiled Keras model that lives in a user's program: model, loss, optimizer, data and device.
 
-They are offered while `accumtrain.fit` runs, and in its child processes.
+`accumtrain.fit` chooses them. They build from the model that it runs with, in this process or a child of it.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
+from accumtrain.errors import ConfigError
 from accumtrain.kinds.devices import DEVICES, Device, DeviceConfig
 from accumtrain.kinds.losses import LOSSES, LossConfig, LossKind
 from accumtrain.kinds.model_keys import STORE, ModelConfig
 from accumtrain.kinds.models import MODELS
 from accumtrain.kinds.optimizers import OPTIMIZERS, OptimConfig
 from accumtrain.kinds.sources import SOURCES, DataConfig
-from accumtrain.kinds.table import Kind, Table, load
+from accumtrain.kinds.table import Kind, load
 
 KIND = "compiled"
-PACKAGE = "accumtrain.keras"
-METRICS = "metrics.json"  # file of the names of the metrics, for child processes
+
+_compiled: ContextVar[Callable[[], Any]] = ContextVar("compiled")  # returns an accumtrain.keras.compiled.Compiled
 
 
 @dataclass(kw_only=True)
@@ -93,40 +94,40 @@ class CurrentDeviceConfig(DeviceConfig):
     may_compute_on_cpu: ClassVar[bool] = False  # under a limit: it holds in probes alone
 
 
+MODELS.add(Kind(CompiledModelConfig, "accumtrain.keras.compiled:build_model"), listed=False)
+LOSSES.add(
+    LossKind(
+        CompiledLossConfig,
+        "accumtrain.keras.compiled:build_loss",
+        metrics={},
+        further_metrics="accumtrain.keras.compiled:build_metrics",
+        split_metrics="accumtrain.keras.compiled:build_split_metrics",
+    ),
+    listed=False,
+)
+OPTIMIZERS.add(Kind(CompiledOptimConfig, "accumtrain.keras.compiled:build_optimizer"), listed=False)
+SOURCES.add(Kind(GivenDataConfig, "accumtrain.keras.compiled:open_given"), listed=False)
+DEVICES.add(Device(CurrentDeviceConfig, "accumtrain.devices.current:resolve_current"), listed=False)
+
+
 @contextmanager
-def offered(compiled: Callable[[], Any], metrics: Sequence[str], folder: str | None) -> Iterator[None]:
-    """Within this context the rows can be chosen.
-
-    Args:
-        compiled: returns the `accumtrain.keras.compiled.Compiled` of this process.
-        metrics: names of what is measured beside the loss, on micro-batches too.
-        folder: where child processes find the model; None if there are none.
-    """
-    with ExitStack() as stack:
-        for table, row in _rows(compiled, metrics, folder):
-            stack.enter_context(table.offering(row))
+def running_with(compiled: Any) -> Iterator[None]:
+    """Within this context the rows build from `compiled`, an `accumtrain.keras.compiled.Compiled`."""
+    token = _compiled.set(lambda: compiled)
+    try:
         yield
+    finally:
+        _compiled.reset(token)
 
 
-def offer_carried(folder: str) -> None:
-    """Offers the rows in a child process, from what `accumtrain.keras.compiled` has written to `folder`."""
-    metrics = json.loads((Path(folder) / METRICS).read_text(encoding="utf-8"))
-    compiled = cache(lambda: load(f"{PACKAGE}.compiled:read_compiled")(Path(folder)))
-    for table, row in _rows(compiled, metrics, folder):
-        table.add(row)
+def load_in_child(folder: str) -> None:
+    """Has the rows build from the model in a folder of `accumtrain.keras.compiled.written`. It is read when needed."""
+    _compiled.set(cache(lambda: load("accumtrain.keras.compiled:read_compiled")(Path(folder))))
 
 
-def _rows(compiled: Callable[[], Any], metrics: Sequence[str], folder: str | None) -> Iterator[tuple[Table[Any], Any]]:
-    """Each row with its table."""
-
-    def build(target: str) -> Callable[..., Any]:
-        return lambda *arguments, **keywords: load(f"{PACKAGE}.{target}")(compiled(), *arguments, **keywords)
-
-    carried = None if folder is None else ("accumtrain.kinds.compiled:offer_carried", folder)
-    yield MODELS, Kind(CompiledModelConfig, build("compiled_model:build_model"), carried)
-    measured = {name: partial(build("compiled_loss:metric"), name) for name in metrics}
-    split_metrics = build("compiled_loss:build_split_metrics")
-    yield LOSSES, LossKind(CompiledLossConfig, build("compiled_loss:build_loss"), None, measured, split_metrics)
-    yield OPTIMIZERS, Kind(CompiledOptimConfig, build("compiled_optimizer:build_optimizer"))
-    yield SOURCES, Kind(GivenDataConfig, build("compiled:open_given"))
-    yield DEVICES, Device(CurrentDeviceConfig, "accumtrain.devices.current:resolve_current")
+def running() -> Any:
+    """The `accumtrain.keras.compiled.Compiled` that the rows build from."""
+    compiled = _compiled.get(None)
+    if compiled is None:
+        raise ConfigError(f"kind={KIND}: stands for the model that accumtrain.fit is given; choose another kind")
+    return compiled()

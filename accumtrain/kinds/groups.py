@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any
 
@@ -12,7 +11,7 @@ from accumtrain.kinds.models import MODELS
 from accumtrain.kinds.optimizers import OPTIMIZERS
 from accumtrain.kinds.schedules import SCHEDULES
 from accumtrain.kinds.sources import SOURCES
-from accumtrain.kinds.table import Kind, Table, load
+from accumtrain.kinds.table import Kind, Table
 
 GROUPS: dict[str, Table[Any]] = {
     "model": MODELS,
@@ -35,18 +34,8 @@ def chosen_rows(config: Any) -> list[Kind[Any]]:
     return [table[getattr(config, group).kind] for group, table in GROUPS.items()]
 
 
-def carried_by(config: Any) -> list[tuple[str, str]]:
-    """What a child process must be offered to make the same choices (`Kind.carried`)."""
-    return sorted({row.carried for row in chosen_rows(config) if row.carried})
-
-
-def offer_in_child(carried: Iterable[tuple[str, str]]) -> None:
-    """Offers in a child process what `carried_by` has named."""
-    for target, argument in carried:
-        load(target)(argument)
-
-
 def are_own_rows(config: Any) -> bool:
     """Whether accumtrain's own code builds all that a configuration chooses."""
-    rows = chosen_rows(config)
-    return all(isinstance(row.build, str) and row.build.startswith(OWN_CODE) and not row.carried for row in rows)
+    listed = all(getattr(config, group).kind in table.names for group, table in GROUPS.items())
+    builds = [row.build for row in chosen_rows(config)]
+    return listed and all(isinstance(build, str) and build.startswith(OWN_CODE) for build in builds)

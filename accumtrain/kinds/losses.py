@@ -121,6 +121,8 @@ class LossKind(Kind[LossConfig]):
     Attributes:
         metrics: what is measured beside the loss, by name: functions like the loss, or "module:function". `accuracy`
             decides which state is the best; without it the loss does.
+        further_metrics: a function of the configuration that returns more such metrics by name, where only the model
+            tells which there are; or None.
         split_metrics: a function of the configuration that returns an `accumtrain.engine.loss.SplitMetrics`: what is
             measured on a whole split only, as it is no mean over examples; or None.
     """
@@ -128,6 +130,7 @@ class LossKind(Kind[LossConfig]):
     metrics: Mapping[str, str | Callable[..., Any]] = field(
         default_factory=lambda: {"accuracy": "accumtrain.engine.loss:accuracy"}
     )
+    further_metrics: str | Callable[..., Any] | None = None
     split_metrics: str | Callable[..., Any] | None = None
 
 

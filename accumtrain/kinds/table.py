@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -49,13 +48,10 @@ class Kind(Generic[Keys]):
     Attributes:
         config: the dataclass of its keys; the default of `kind` is the row's name.
         build: the function or class that builds it, or "module:attribute" (see `load`).
-        carried: for a row of objects that live in this process: "module:function", and the argument with which a child
-            process calls it to offer the row, too.
     """
 
     config: type[Keys]
     build: str | Callable[..., Any]
-    carried: tuple[str, str] | None = None
 
     @property
     def name(self) -> str:
@@ -77,12 +73,14 @@ class Table(Generic[Row]):
 
     Attributes:
         key: the dotted key whose value names a row, such as `model.kind`.
+        rows: all of them; those that are not listed are chosen by code only, and no list of choices has them.
     """
 
     key: str
     rows: dict[str, Row] = field(default_factory=dict)
+    _unlisted: set[str] = field(default_factory=set)
 
-    def add(self, *rows: Row) -> None:
+    def add(self, *rows: Row, listed: bool = True) -> None:
         """Raises ValueError if a name is taken, or is not a letter or _, then letters, digits, - and _."""
         for row in rows:
             if not row.name.replace("-", "_").isidentifier():
@@ -90,20 +88,13 @@ class Table(Generic[Row]):
             if row.name in self.rows:
                 raise ValueError(f"{self.key}={row.name} is declared already; choose another name")
             self.rows[row.name] = row
-
-    @contextmanager
-    def offering(self, row: Row) -> Iterator[None]:
-        """Within this context the table has one more row. Raises ValueError as `add` does."""
-        self.add(row)
-        try:
-            yield
-        finally:
-            del self.rows[row.name]
+            if not listed:
+                self._unlisted.add(row.name)
 
     def __getitem__(self, name: str) -> Row:
         """Raises ConfigError for an unknown name."""
         if name not in self.rows:
-            raise ConfigError(f"{self.key}={name}: no such {self.key.rpartition('.')[2]}; {suggest(name, self.rows)}")
+            raise ConfigError(f"{self.key}={name}: no such {self.key.rpartition('.')[2]}; {suggest(name, self.names)}")
         return self.rows[name]
 
     def build(self: Table[Built], config: Choice, *arguments: Any) -> Any:
@@ -111,11 +102,11 @@ class Table(Generic[Row]):
         return load(self[config.kind].build)(config, *arguments)
 
     def __iter__(self) -> Iterator[Row]:
-        return iter(self.rows.values())
+        return (row for row in self.rows.values() if row.name not in self._unlisted)
 
     @property
     def names(self) -> list[str]:
-        return list(self.rows)
+        return [row.name for row in self]
 
 
 def load(target: str | Callable[..., Any]) -> Callable[..., Any]:

@@ -18,9 +18,8 @@ from accumtrain.backprop.replay import Consume
 from accumtrain.backprop.segments import Backward, forward_by_memory
 from accumtrain.errors import ConfigError
 from accumtrain.kinds.model_keys import ModelConfig
-from accumtrain.models.counting_scope import CountingScope
-from accumtrain.models.keras_masks import join_masks, separate_masks
-from accumtrain.models.keras_parts import SEED, parts_of
+from accumtrain.models.keras_call import call_stateless, join_masks, normalisations, separate_masks
+from accumtrain.models.keras_cuts import SEED, cut_model
 
 
 class KerasNorm(tf.Module):
@@ -103,7 +102,7 @@ class KerasSegment:
                 state[place] = tf.cast(tf.bitwise.bitwise_and(seed, 0x7FFFFFFF), state[place].dtype)
             for _, mean, variance in self._norms:
                 state[mean], state[variance] = tf.zeros_like(state[mean]), tf.zeros_like(state[variance])
-        y, new_state, losses = called(self.model, state, join_masks(x), training=mode.training)
+        y, new_state, losses = call_stateless(self.model, state, join_masks(x), training=mode.training)
         for place in self._constants:
             if new_state[place] is not state[place]:
                 raise ConfigError(
@@ -161,8 +160,11 @@ class KerasModel(Model):
         draws = {id(variable): draw for draw, variable in enumerate(states)}
         parts, policies = [model], ["store"]
         if config.policy != "store":
-            parts, kept = parts_of(config.label, model, kept_share)
-            policies = ["store" if place in kept else "recompute" for place in range(len(parts) - 1)] + ["store"]
+            cut = cut_model(config.label, model, kept_share)
+            if cut.refusal:
+                raise ConfigError(cut.refusal)
+            parts = cut.parts
+            policies = ["store" if place in cut.kept else "recompute" for place in range(len(parts) - 1)] + ["store"]
         dtypes = [*(None for _ in parts[:-1]), dtype]
         segments = [
             KerasSegment(part, policy, norms, draws, output, penalised=penalised)
@@ -194,65 +196,3 @@ class KerasModel(Model):
     def cast(self, images: Any) -> Any:
         x = super().cast(images)
         return (x, tf.zeros((), self.compute_dtype)) if self._penalised else x
-
-
-def called(
-    model: keras.Model, state: Sequence[tf.Tensor], x: Any, *, training: bool
-) -> tuple[Any, list[tf.Tensor], tf.Tensor | float]:
-    """Calls a model without a change of its variables, as Keras's own trainer calls it.
-
-    Args:
-        state: values of its non-trainable variables.
-
-    Returns:
-        Its output, the new values of its non-trainable variables, and the sum of the losses of its layers and weights.
-
-    Raises:
-        ConfigError: a batch normalisation is called twice, so that its statistics are those of no batch; a weight or a
-            variable that is not the model's is assigned; or a loss of a layer is no scalar.
-    """
-    weights = [(variable, tf.convert_to_tensor(variable.value)) for variable in model.trainable_variables]
-    values = [*weights, *zip(model.non_trainable_variables, state, strict=True)]
-    arguments = {"training": training} if model._call_has_training_arg else {}
-    with CountingScope(values, collect_losses=True) as scope:
-        y = model(x, **arguments)
-        losses = model.losses
-    _check_changes(model, scope, weights)
-    if any(each.shape.rank for each in losses):
-        raise ConfigError(
-            f"{model.name} has a layer whose add_loss gives one value for each example, which Keras adds up: "
-            "give it the mean"
-        )
-    for layer in normalisations(model):
-        assigned, read = scope.assignments[id(layer.moving_mean)], scope.reads[id(layer.moving_mean)]
-        if assigned and getattr(layer, "renorm", False):  # an argument of newer versions of Keras
-            raise ConfigError(f"{model.name} has {layer.name}, a BatchNormalization(renorm=True): leave renorm out")
-        if assigned > 1 or (assigned and read > 1):
-            raise ConfigError(
-                f"{model.name} calls its batch normalisation {layer.name} twice in a pass, and its statistics are then "
-                "those of no batch: use a layer for each place"
-            )
-    new_state = [scope.get_current_value(variable) for variable in model.non_trainable_variables]
-    dtype = keras.config.floatx()  # activities may have losses of a lower precision than weights
-    return y, new_state, tf.add_n([tf.cast(tf.reduce_sum(each), dtype) for each in losses]) if losses else 0.0
-
-
-def _check_changes(
-    model: keras.Model, scope: keras.StatelessScope, weights: Sequence[tuple[keras.Variable, tf.Tensor]]
-) -> None:
-    for variable, value in weights:
-        if scope.state_mapping[id(variable)] is not value:
-            raise ConfigError(
-                f"{model.name} assigns its weight {variable.path} in a forward pass: train it or freeze it"
-            )
-    if scope.state_mapping.keys() - {id(variable) for variable in model.variables}:
-        raise ConfigError(
-            f"{model.name} changes a variable in a forward pass that is none of its weights, such as a metric's or "
-            "another layer's: leave that out, or make it an attribute of the layer"
-        )
-
-
-def normalisations(model: keras.Model) -> list[keras.layers.BatchNormalization]:
-    """Its batch normalisations that are built, those of inner models included, in a fixed order."""
-    layers = [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.BatchNormalization)]
-    return [layer for layer in layers if layer.built]

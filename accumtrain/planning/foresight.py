@@ -15,7 +15,6 @@ from accumtrain.config.convert import from_mapping, to_mapping
 from accumtrain.config.schema import Config
 from accumtrain.console import say
 from accumtrain.errors import OutOfMemoryError, first_line
-from accumtrain.kinds.groups import carried_by, offer_in_child
 from accumtrain.planning import plan_cache
 from accumtrain.planning.probe import OF_MEMORY, STOPPED
 from accumtrain.process import child, environment
@@ -133,7 +132,7 @@ def _request(config: Config, sizes: Sequence[int], free: int, *, commit: bool) -
     device = replace(config.device, memory_limit_mb=None)
     return {
         child.TASK: TASK,
-        "carried": carried_by(config),
+        child.PREPARE: child._prepare.get(),  # so that the answer for a model in memory is not taken for another's
         "config": to_mapping(replace(config.with_accum_steps(1), device=device)),
         "sizes": list(sizes),
         "commit": commit,
@@ -162,7 +161,6 @@ def _ask(requests: Sequence[dict[str, Any]], free: int) -> list[dict[str, Any]] 
 
 def answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Rehearses the requested run. Returns fields of Foreseen, or `refused`, why it can't be rehearsed."""
-    offer_in_child(request["carried"])
     config = from_mapping(request["config"])
     environment.limit_without_job(request["free_mb"])
     environment.prepare(config.device, probed=True)

@@ -23,7 +23,7 @@ from accumtrain.config.convert import from_mapping, to_mapping
 from accumtrain.config.schema import Config, DebugConfig
 from accumtrain.console import say
 from accumtrain.errors import CheckpointError, OutOfMemoryError, first_line
-from accumtrain.kinds.groups import are_own_rows, carried_by, offer_in_child
+from accumtrain.kinds.groups import are_own_rows
 from accumtrain.kinds.model_keys import STORE
 from accumtrain.planning.probe import SHARE, measure_in_child
 from accumtrain.process import child, environment
@@ -133,7 +133,6 @@ def measure(config: Config, kinds: KernelKinds) -> dict[str, float] | None:
     timed = replace(config.with_accum_steps(1), device=device, debug=DebugConfig())
     request = {
         child.TASK: TASK,
-        "carried": carried_by(config),
         "config": to_mapping(timed),
         "micro_batch": micro_batch_size(config.batch_size, steps, 1),
         "free_mb": int(SHARE * free_bytes()) // 2**20,
@@ -162,7 +161,6 @@ def measure(config: Config, kinds: KernelKinds) -> dict[str, float] | None:
 
 def answer(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """The seconds of the kernels of a micro-step in this process, or why they fail."""
-    offer_in_child(request["carried"])
     config = from_mapping(request["config"])
     environment.limit_without_job(request["free_mb"])  # it is refused memory before the machine has none
     environment.prepare(config.device, probed=True)

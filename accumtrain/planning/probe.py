@@ -16,7 +16,6 @@ from accumtrain.config.convert import from_mapping, to_mapping
 from accumtrain.config.schema import Config
 from accumtrain.console import say
 from accumtrain.errors import OutOfMemoryError, Preempted
-from accumtrain.kinds.groups import carried_by, offer_in_child
 from accumtrain.process import child, environment
 from accumtrain.process.free_memory import free_bytes
 from accumtrain.process.program import child_command
@@ -104,7 +103,6 @@ def probe(config: Config, micro_batch: int | None, note: str = "") -> Trial:
         config = config.with_accum_steps(1)  # micro_batch decides, and not auto
     request = {
         child.TASK: TASK,
-        "carried": carried_by(config),
         "config": to_mapping(config),
         "micro_batch": micro_batch,
         "free_mb": free // 2**20,
@@ -145,7 +143,6 @@ def measure_in_child(
 
 def answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Makes the requested probe. Returns fields of a Trial."""
-    offer_in_child(request["carried"])
     config = from_mapping(request["config"])
     limit = config.device.memory_limit_mb
     if limit is not None:

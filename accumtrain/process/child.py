@@ -14,8 +14,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, TextIO
@@ -28,9 +29,12 @@ from accumtrain.process.temporary_folder import temporary_folder
 
 REQUEST, ANSWER, DOING, LAST_WORDS = "request.json", "answer.json", "doing", "stderr"
 TASK = "task"  # key of a request: "module:function" that the child calls
+PREPARE = "prepare"  # key of a request: "module:function", and the argument with which the child calls it before
 STOP = b"."  # what the parent writes to stop the child; a parent that has ended writes nothing
 SILENCE = 20.0  # seconds between two lines about what the child is doing
 LOOK = 0.5  # seconds between two checks whether the child is still needed
+
+_prepare: ContextVar[tuple[str, str] | None] = ContextVar("prepare", default=None)
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,7 @@ class Child:
         environment: Mapping[str, str] | None = None,
     ):
         self._folder, self._shown = folder, label is not None
-        (folder / REQUEST).write_text(json.dumps(request), encoding="utf-8")
+        (folder / REQUEST).write_text(json.dumps({**request, PREPARE: _prepare.get()}), encoding="utf-8")
         with (folder / LAST_WORDS).open("wb") as errors:
             self._process = subprocess.Popen(
                 [*command, str(folder)],
@@ -122,6 +126,16 @@ class Child:
             json.loads(answer.read_text(encoding="utf-8")) if answer.exists() else {},
             last_words,
         )
+
+
+@contextmanager
+def prepared_by(function: Callable[[str], None], argument: str) -> Iterator[None]:
+    """Within this context, each child calls `function(argument)`, a function of a module, before its task."""
+    token = _prepare.set((f"{function.__module__}:{function.__name__}", argument))
+    try:
+        yield
+    finally:
+        _prepare.reset(token)
 
 
 def ask(
@@ -227,6 +241,9 @@ def serve(folder: Path) -> int:
     threading.Thread(target=_end_with_parent, args=(folder,), daemon=True).start()
     request = json.loads((folder / REQUEST).read_text(encoding="utf-8"))
     try:
+        if request.get(PREPARE) is not None:
+            prepare, argument = request[PREPARE]
+            load(prepare)(argument)
         answer, code = load(request[TASK])(request, folder), 0
     except AccumtrainError as error:
         answer, code = {"message": str(error)}, error.exit_code

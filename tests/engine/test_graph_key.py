@@ -125,7 +125,7 @@ def test_nothing_is_kept_under_a_program_of_the_users_own(monkeypatch):
 
 
 @pytest.mark.parametrize("build", [lambda config, spec: SimpleNamespace(), "mine.net:build"], ids=["object", "module"])
-def test_nothing_is_kept_with_a_row_of_the_users_own(build):
+def test_nothing_is_kept_with_a_row_of_the_users_own(build, monkeypatch):
     config = named("mynet", type(BASE.model))
-    with MODELS.offering(Kind(config, build)):
-        assert not may_be_kept(replace(BASE, model=config()), of_one_cpu())
+    monkeypatch.setitem(MODELS.rows, "mynet", Kind(config, build))
+    assert not may_be_kept(replace(BASE, model=config()), of_one_cpu())

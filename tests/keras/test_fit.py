@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from accumtrain.data.pipeline import train_batches
 from accumtrain.errors import ConfigError
-from accumtrain.keras.given_examples import take_data
+from accumtrain.keras.examples import take_data
 from tests.keras.cases import CASES, EXAMPLES, OPTIMIZERS, UPDATES, mlp
 from tests.keras.fit_cases import CROSS_ENTROPY, SIZE, compiled, data_of, pair, run
 

@@ -11,8 +11,11 @@ import pytest
 import tensorflow as tf
 
 import accumtrain
+from accumtrain.config.convert import from_mapping
 from accumtrain.errors import AccumtrainError, ConfigError, DataError
 from accumtrain.keras import Accumulate, accumulate
+from accumtrain.kinds.compiled import KIND
+from accumtrain.kinds.groups import GROUPS
 from tests.keras.cases import CASES, mlp
 from tests.keras.fit_cases import SIZE, Numbers, compiled, data_of, run
 
@@ -152,7 +155,7 @@ def one_number(y: Any, p: Any) -> Any:
         (
             lambda: compiled(lambda: keras.Sequential([keras.Input((6,)), Assigning(4)])),
             {},
-            "assigns its weight .*bias in a forward pass",
+            "assigns its weight .*bias during its call",
         ),
         (lambda: compiled(halved), {"memory": "recompute"}, "has no cut points"),
         (lambda: compiled(drawing), {"memory": "recompute"}, "draws from one seed generator"),
@@ -243,3 +246,10 @@ def test_validation_data_of_another_shape_is_refused() -> None:
     data = data_of(CASES["mlp"])
     with pytest.raises(DataError, match=r"have shapes \(\[6\], \[\]\), in validation_data \(\[5\], \[\]\)"):
         run(compiled(), data, validation_data=(data[0][:, :5], data[1]))
+
+
+def test_its_kinds_are_chosen_by_fit_alone() -> None:
+    assert all(KIND not in table.names for table in GROUPS.values())
+    config = from_mapping({"data": {"kind": KIND}, "run": {"name": "alone"}})
+    with pytest.raises(ConfigError, match=r"kind=compiled: stands for the model that accumtrain\.fit is given"):
+        accumtrain.run(config)

@@ -3,13 +3,13 @@
 Theirs compares accuracies to two decimals, or trains and compares nothing. Here each test names the file of `tests/`
 there that it answers. The others are answered elsewhere:
 
-| there | here, in tests/keras |
+| there | here, in tests/keras; tests without a file are in test_accumulate_optimizer.py |
 |---|---|
 | test_optimizer_invariance.py, test_optimizer_wrapper.py | test_matrix.py: 8 optimizers, 2, 4 and 8 micro-batches |
-| test_optimizer_wrapper.py, MEAN and SUM | test_accumulate.py: `test_sum_is_the_mean_times_the_steps` |
+| test_optimizer_wrapper.py, MEAN and SUM | `test_sum_is_the_mean_times_the_steps` |
 | test_model_distribute.py, test_optimizer_distribute.py | test_matrix.py: replicas; test_workers_of_fit.py: workers |
-| test_sparse_optimizer.py | test_matrix.py, `lstm`; test_accumulate.py: `test_an_embedding_adds_only_its_rows` |
-| test_mixed_precision.py, overflows | test_accumulate.py: `test_an_overflow_drops_the_window_and_halves_the_scale` |
+| test_sparse_optimizer.py | test_matrix.py, `lstm`; `test_an_embedding_adds_only_its_rows` |
+| test_mixed_precision.py, overflows | `test_an_overflow_drops_the_window_and_halves_the_scale` |
 
 Their AccumBatchNormalization normalises each micro-batch by itself, as Keras's layer does under either door here. What
 differs: its moving variance moves towards the mean of the micro-batches' variances, which lacks the variance between

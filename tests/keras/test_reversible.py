@@ -353,7 +353,7 @@ def lends():
         (lambda: ReversibleSequence(pairs(1, dense), memory="recompute"), "neither"),
         (lambda: ReversibleSequence([Reversible(dense(), dense(), snap_bits=12)]), "one grid"),
         (lambda: ReversibleSequence([(Unseeded(), dense())]), "SeedGenerator"),
-        (lambda: ReversibleSequence([(Renorm(), dense())]), "assigns its trainable variable"),
+        (lambda: ReversibleSequence([(Renorm(), dense())]), "assigns its weight"),
         (lambda: ReversibleSequence([(lends(), dense())]), "not one of its weights"),
     ],
     ids=["wide", "function", "bits", "empty", "single", "memory", "grids", "unseeded", "assigned", "foreign"],

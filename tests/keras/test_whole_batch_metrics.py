@@ -12,7 +12,8 @@ import tensorflow as tf
 from keras import ops
 
 from accumtrain.keras import accumulate
-from accumtrain.keras.whole_batch_metrics import WholeBatchMetrics
+from accumtrain.keras.accumulate_step import WholeBatchMetrics
+from accumtrain.keras.split_loss import Trials
 
 DRAW = np.random.default_rng(0)
 X = DRAW.normal(size=(34, 6)).astype(np.float32)
@@ -90,7 +91,7 @@ def test_metrics_that_need_the_whole_batch_are_found(name):
     x = ops.convert_to_tensor(X)
     model._symbolic_build(data_batch=(x, x))
     before = [variable.numpy() for variable in model.metrics_variables]
-    assert bool(WholeBatchMetrics(model, (x, x, None), {}).variables) is not adds_up
+    assert bool(WholeBatchMetrics(model, (x, x, None), Trials()).variables) is not adds_up
     for variable, value in zip(model.metrics_variables, before, strict=True):
         np.testing.assert_array_equal(variable.numpy(), value)
 

@@ -8,8 +8,7 @@ import tensorflow as tf
 from keras import layers
 
 from accumtrain.errors import ConfigError
-from accumtrain.models.counting_scope import CountingScope
-from accumtrain.models.keras_model import called
+from accumtrain.models.keras_call import StatelessCall, call_stateless
 
 
 class Calls(layers.Layer):
@@ -30,7 +29,7 @@ def model_of(*trainings):
 
 def call(model):
     state = [tf.convert_to_tensor(variable.value) for variable in model.non_trainable_variables]
-    return called(model, state, tf.ones([4, 3]), training=True)
+    return call_stateless(model, state, tf.ones([4, 3]), training=True)
 
 
 @pytest.mark.parametrize("trainings", [(True, True), (True, False), (False, True)])
@@ -47,7 +46,7 @@ def test_one_that_is_called_once_or_only_reads_its_statistics_is_not(trainings):
 
 def test_assignments_and_reads_are_counted():
     variable, other = keras.Variable(1.0), keras.Variable(2.0)
-    with CountingScope([]) as scope:
+    with StatelessCall() as scope:
         for _ in range(2):
             variable.assign(3.0)
     assert (scope.assignments[id(variable)], scope.assignments[id(other)]) == (2, 0)

@@ -252,7 +252,7 @@ def test_operations_side_by_side_are_tried(config, monkeypatch):
 
 
 def request(config, **changed):
-    asked = {"carried": [], "config": to_mapping(config.with_accum_steps(1)), "sizes": [1, 2], "commit": True}
+    asked = {"config": to_mapping(config.with_accum_steps(1)), "sizes": [1, 2], "commit": True}
     return asked | {"free_mb": 4000} | changed
 
 

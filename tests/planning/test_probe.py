@@ -93,8 +93,7 @@ def test_a_limit_of_the_users_own_holds_in_a_probe(config, monkeypatch, tmp_path
     limits = (environment.CPU_LIMIT, environment.USERS_LIMIT)
     others = {name: value for name, value in os.environ.items() if name not in limits}
     monkeypatch.setattr(os, "environ", others | ({} if own is None else {environment.CPU_LIMIT: own}))
-    request = {"carried": None, "config": to_mapping(config("accum.steps=1")), "micro_batch": 8, "free_mb": 900}
-    monkeypatch.setattr(probe, "offer_in_child", lambda carried: None)
+    request = {"config": to_mapping(config("accum.steps=1")), "micro_batch": 8, "free_mb": 900}
     if limit_of_job:  # of the parent, which looks for what would help without it
         environment._set_limit(limit_of_job)
     probe.answer(request, tmp_path)

@@ -82,14 +82,18 @@ def test_what_is_own_run(monkeypatch):
     for table, of in ((MODELS, "model"), (LOSSES, "loss")):
         chosen = getattr(Config(), of)
         kept, config = table[chosen.kind], named("mine", type(chosen))
-        for row in (
-            Kind(config, "mine.code:build"),
-            Kind(config, print),
-            Kind(config, kept.build, carried=("accumtrain.kinds.compiled:offer_carried", "folder")),
+        for row, listed in (
+            (Kind(config, "mine.code:build"), True),
+            (Kind(config, print), True),
+            (Kind(config, kept.build), False),  # of what is in the memory of this process
         ):
-            with table.offering(row):
-                assert not is_own_run(replace(Config(), **{of: config()}))
-                assert not are_own_rows(replace(Config(), **{of: config()}))
+            monkeypatch.setattr(table, "rows", dict(table.rows))
+            monkeypatch.setattr(table, "_unlisted", set())
+            table.add(row, listed=listed)
+            assert not is_own_run(replace(Config(), **{of: config()}))
+            assert not are_own_rows(replace(Config(), **{of: config()}))
+            monkeypatch.undo()
+            monkeypatch.setenv(VARIABLE, '["-m", "accumtrain"]')
     monkeypatch.setenv(VARIABLE, '["mine.py"]')
     assert not is_own_run(Config())
     assert are_own_rows(Config())

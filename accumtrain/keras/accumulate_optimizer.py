@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from accumtrain.engine.all_reduce import all_reduce_sum
-from accumtrain.keras.accumulate_arguments import check_arguments, check_places, check_summable
-from accumtrain.keras.buffers import add_to, clear, new_sum
-from accumtrain.keras.float16 import check_no_float16, needs_loss_scale
-from accumtrain.keras.loss_divisor import warn_of_unequal_micro_batches
-from accumtrain.keras.optimizer_file import read_state
 from accumtrain.keras.replicas import already_reduced, meet
 from accumtrain.optim.adaptive_clip import clip_by_weight
 
@@ -23,6 +19,8 @@ OF_THE_INNER = (
     *("weight_decay", "clipnorm", "clipvalue", "global_clipnorm", "loss_scale_factor"),
     *("use_ema", "ema_momentum", "ema_overwrite_frequency", "gradient_accumulation_steps"),
 )
+DIVISIONS = ("RealDiv", "DivNoNan", "Div")
+OF_NO_VALUE = ("Shape", "ShapeN", "Size", "Rank", "ReadVariableOp")  # their results depend on no value of an example
 
 
 @keras.saving.register_keras_serializable(package="accumtrain")
@@ -298,3 +296,169 @@ def accumulates(optimizer: keras.optimizers.Optimizer) -> bool:
     if isinstance(optimizer, Accumulate) or optimizer.gradient_accumulation_steps:
         return True
     return isinstance(optimizer, keras.optimizers.LossScaleOptimizer) and accumulates(optimizer.inner_optimizer)
+
+
+# --- arguments, and what can be summed --------------------------------------------------------------------------------
+
+
+def is_count(value: Any) -> bool:
+    """Whether a value, of NumPy or of Python, is a whole number of 1 or more."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= 1)
+
+
+def check_arguments(steps: Any, reduction: Any, at_end: Any, adaptive_clip: Any) -> None:
+    """Raises ValueError unless the arguments are as `Accumulate` describes them."""
+    if not is_count(steps):
+        raise ValueError(f"steps={steps!r}: a window has a whole number of micro-batches, 1 or more")
+    for name, value, choices in (("reduction", reduction, ("mean", "sum")), ("at_end", at_end, ("keep", "flush"))):
+        if value not in choices:
+            raise ValueError(f"{name}={value!r} is not one of {', '.join(choices)}")
+    if not isinstance(adaptive_clip, int | float | np.number) or not 0.0 <= adaptive_clip < float("inf"):
+        raise ValueError(f"adaptive_clip={adaptive_clip!r} is not a finite number of 0 or more")
+
+
+def check_summable(variables: Sequence[keras.Variable]) -> None:
+    """Raises ValueError if a variable takes its gradient as its new value, as those of float8 layers do."""
+    for variable in variables:
+        if getattr(variable, "overwrite_with_gradient", False):
+            raise ValueError(f"{variable.path} is replaced by its gradient (float8), which can't be accumulated")
+
+
+def check_places(places: Sequence[int], before: Sequence[int] | None = None) -> None:
+    """Raises ValueError if no variable has a gradient, or others than in the micro-batches before."""
+    if not places:
+        raise ValueError("no variable has a gradient: the loss does not depend on the trainable variables")
+    if before not in (None, places):
+        raise ValueError("other variables have gradients than before: take an Accumulate for each group of them")
+
+
+# --- sums of gradients: buffers with a copy on each replica, and tensors within a step --------------------------------
+
+
+def name_of(variable: keras.Variable | tf.Variable) -> str:
+    """A name for variables that belong to a variable of a model, or to one of TensorFlow's own."""
+    return getattr(variable, "path", variable.name).replace("/", "_").replace(":", "_")
+
+
+def sum_dtype(dtype: tf.DType) -> tf.DType:
+    """The dtype of sums of gradients of a dtype: at least float32."""
+    return dtype if dtype.size >= 4 else tf.float32
+
+
+def add_gradient(total: tf.Tensor, gradient: tf.Tensor | tf.IndexedSlices | None) -> tf.Tensor:
+    """total + gradient. Of an embedding's gradient only the rows that were looked up are added."""
+    if gradient is None:
+        return total
+    if isinstance(gradient, tf.IndexedSlices):
+        rows = tf.cast(gradient.values, total.dtype)
+        return tf.tensor_scatter_nd_add(total, gradient.indices[:, tf.newaxis], rows)
+    return total + tf.cast(gradient, total.dtype)
+
+
+def new_sum(variable: keras.Variable | tf.Variable) -> keras.Variable:
+    """A buffer for the gradients of a variable, in at least float32. A file holds the sum over all replicas."""
+    return keras.Variable(
+        "zeros",
+        shape=variable.shape,
+        dtype=sum_dtype(tf.as_dtype(variable.dtype)).name,
+        trainable=False,
+        aggregation="sum",
+        synchronization="on_read",
+        name=f"{name_of(variable)}_sum",
+    )
+
+
+def add_to(buffer: keras.Variable, gradient: tf.Tensor | tf.IndexedSlices) -> None:
+    """Adds a gradient to the buffer of this replica. Of an embedding only the rows that were looked up are added."""
+    if isinstance(gradient, tf.IndexedSlices):
+        rows = tf.cast(gradient.values, buffer.dtype)
+        tf.raw_ops.ResourceScatterAdd(resource=buffer.value.handle, indices=gradient.indices, updates=rows)
+    else:
+        buffer.value.assign_add(tf.cast(gradient, buffer.dtype))
+
+
+def clear(buffer: keras.Variable) -> None:
+    """Sets the buffer of this replica to zero."""
+    buffer.value.assign(tf.zeros(buffer.shape, buffer.dtype))
+
+
+# --- float16, which rounds small gradients to 0 without a scaled loss -------------------------------------------------
+
+
+def needs_loss_scale(optimizer: keras.optimizers.Optimizer) -> bool:
+    """Whether Keras would scale the loss: the policy is mixed_float16, and the optimizer has no fixed scale."""
+    return keras.config.dtype_policy().name == "mixed_float16" and optimizer.loss_scale_factor is None
+
+
+def check_no_float16(loss: tf.Tensor) -> None:
+    """Raises ValueError if the graph of a loss has a tensor of float16. Outside of graphs this is not known."""
+    operations = () if tf.executing_eagerly() else loss.graph.get_operations()
+    if any(output.dtype == tf.float16 for operation in operations for output in operation.outputs):
+        raise ValueError(
+            "the model computes in float16, but the dtype policy was another when Accumulate was made: wrap a loss "
+            "scale, Accumulate(keras.optimizers.LossScaleOptimizer(optimizer), steps)"
+        )
+
+
+# --- divisors of a loss in its graph ----------------------------------------------------------------------------------
+
+
+def warn_of_unequal_micro_batches(loss: tf.Tensor) -> None:
+    """Warns if a number that depends on values of the examples divides a loss; an eager one has no graph to look at."""
+    if not tf.executing_eagerly() and _is_divided_by_values(loss):
+        warnings.warn(
+            "the loss is divided by a number that depends on the examples, as masks and the reduction "
+            "mean_with_sample_weight do, and Accumulate counts each micro-batch alike: use "
+            "accumtrain.keras.accumulate(model, steps), which weighs them, and fit with the whole batch",
+            stacklevel=3,
+        )
+
+
+def _is_divided_by_values(loss: tf.Tensor) -> bool:
+    divisors = [op.inputs[1] for op in _before([loss.op]) if op.type in DIVISIONS and op.inputs[1].shape.rank == 0]
+    return any(_is_value(op) for op in _before((each.op for each in divisors), _has_inputs_of_values))
+
+
+def _has_inputs_of_values(op: tf.Operation) -> bool:
+    return op.type not in OF_NO_VALUE
+
+
+def _is_value(op: tf.Operation) -> bool:
+    return op.type == "Placeholder" and op.outputs[0].dtype != tf.resource
+
+
+def _before(
+    ops: Iterable[tf.Operation], goes_on: Callable[[tf.Operation], bool] = lambda op: True
+) -> Iterable[tf.Operation]:
+    """Operations and all that their results come from, up to those where `goes_on` says no."""
+    waiting, seen = list(ops), set()
+    while waiting:
+        op = waiting.pop()
+        if op not in seen:
+            seen.add(op)
+            yield op
+            waiting += [each.op for each in op.inputs] if goes_on(op) else []
+
+
+# --- state in a file of Keras's ---------------------------------------------------------------------------------------
+
+
+def read_state(variables: Mapping[str, keras.Variable], store: Any, name: str) -> None:
+    """Assigns what a file has to variables of the same names. As Keras's own, it warns and leaves other state out.
+
+    Args:
+        store: names and arrays of the file; without any, the saved optimizer was not built.
+        name: of the optimizer.
+    """
+    if not store.keys():
+        return
+    if set(store.keys()) != set(variables):
+        warnings.warn(
+            f"Skipping variable loading for optimizer '{name}': the file has {len(store.keys())} variables of another "
+            f"optimizer, of other weights or of a loss scale, where it has {len(variables)}. The weights of the model "
+            "are loaded.",
+            stacklevel=3,
+        )
+        return
+    for each, variable in variables.items():
+        variable.assign(store[each])

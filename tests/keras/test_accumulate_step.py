@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.keras import accumulate
-from accumtrain.keras.loss_calls import EXAMPLES
+from accumtrain.keras.split_loss import EXAMPLES
 
 LOSS = keras.losses.SparseCategoricalCrossentropy
 DRAW = np.random.default_rng(0)

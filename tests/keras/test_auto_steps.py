@@ -12,9 +12,8 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.errors import OutOfMemoryError
-from accumtrain.keras import accumulate, choose_steps, step_probe
-from accumtrain.keras.choose_steps import batch_of, micro_batches
-from accumtrain.keras.step_probe import StepProbe, StepTrial
+from accumtrain.keras import accumulate, auto_steps
+from accumtrain.keras.auto_steps import StepProbe, StepTrial, batch_of, micro_batches
 from accumtrain.process import child
 
 MB = 2**20
@@ -42,7 +41,7 @@ def probes(monkeypatch):
             fits = memory_limit_mb is None or used <= memory_limit_mb * MB
             return StepTrial(steps, micro_batch, fits, used, 10 * used) if fits else StepTrial(steps, micro_batch, fits)
 
-    monkeypatch.setattr(choose_steps, "StepProbe", MadeUp)
+    monkeypatch.setattr(auto_steps, "StepProbe", MadeUp)
     return asked
 
 
@@ -58,7 +57,7 @@ def test_the_smallest_number_of_micro_batches_that_fits_is_installed(probes, cap
 
 
 def test_without_a_limit_resident_memory_counts(probes, monkeypatch, capsys):
-    monkeypatch.setattr(choose_steps, "budget", lambda limit: 1e12 if limit is None else pytest.fail("no limit"))
+    monkeypatch.setattr(auto_steps, "budget", lambda limit: 1e12 if limit is None else pytest.fail("no limit"))
     assert accumulate(model_of(), "auto", data=(X, Y), batch_size=100).train_step._steps == 1
     assert "of free memory" in capsys.readouterr().out
 
@@ -137,7 +136,7 @@ def test_a_model_that_can_not_be_read_is_refused(monkeypatch):
     def measure(request: Any, folder: Path) -> Any:
         return child.check(child.Ended(2, {"message": "it can't be made again"}, ""), "a probe")
 
-    monkeypatch.setattr(step_probe, "measure_in_child", measure)
+    monkeypatch.setattr(auto_steps, "measure_in_child", measure)
     with pytest.raises(ValueError, match="it can't be made again"):
         accumulate(model_of(), "auto", data=(X, Y), batch_size=8)
 

@@ -15,8 +15,7 @@ import tensorflow as tf
 from keras import ops
 
 from accumtrain.keras import accumulate
-from accumtrain.keras.loss_share import LossShare, LossTerms
-from accumtrain.keras.loss_trial import LossTrial
+from accumtrain.keras.split_loss import LossShare, LossTerms, LossTrial, Trials
 
 DRAW = np.random.default_rng(0)
 X = DRAW.normal(size=(20, 6)).astype(np.float32)
@@ -81,7 +80,7 @@ def terms_of(make: Callable[[], keras.Model], x: np.ndarray = X, y: np.ndarray =
     model = compiled(make, loss)
     model._symbolic_build(data_batch=(x, y))
     before = [variable.numpy() for variable in model.variables]
-    found = LossTrial(model, (ops.array(x), ops.array(y), None), 8, LossShare(model, {})).terms(None)
+    found = LossTrial(model, (ops.array(x), ops.array(y), None), 8, LossShare(model, Trials())).terms(None)
     for variable, value in zip(model.variables, before, strict=True):
         np.testing.assert_array_equal(variable.numpy(), value)
     return found
@@ -280,7 +279,7 @@ import keras, numpy as np, tensorflow as tf
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2)
 from accumtrain.keras import accumulate
-from tests.keras.test_loss_trial import AddLoss, X, compiled
+from tests.keras.test_split_loss import AddLoss, X, compiled
 penalty = lambda z, _: keras.ops.sum(keras.ops.relu(z))
 make = lambda: keras.Sequential([keras.Input((6,)), AddLoss(penalty), keras.layers.Dense(6)])
 x = -np.abs(X[:15])

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from accumtrain.keras.buffers import name_of
+from accumtrain.keras.accumulate_optimizer import name_of
 from accumtrain.kinds.adafactor_presets import ADAFACTOR_PRESETS
 from accumtrain.kinds.optimizers import AdafactorConfig
 from accumtrain.optim.adafactor_rule import AdafactorRule, AdafactorScalars

@@ -1,0 +1,561 @@
+"""Accumulation inside the training step of any Keras model: `fit` gets the effective batch, and the step splits it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice, tee
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from accumtrain.keras.accumulate_optimizer import (
+    accumulates,
+    add_gradient,
+    check_places,
+    check_summable,
+    is_count,
+    sum_dtype,
+)
+from accumtrain.keras.replicas import apply_reduced
+from accumtrain.keras.split_batch import Split, batch_size, splits, take, tensors_of
+from accumtrain.keras.split_loss import (
+    CALL_ERRORS,
+    EXAMPLES,
+    FUNCTIONS_OVER_BATCHES,
+    TOLERANCE,
+    LossShare,
+    LossTerms,
+    LossTrial,
+    Trials,
+    UntriedLossError,
+    is_of_keras,
+    made_up_outputs,
+    made_up_targets,
+)
+from accumtrain.models.keras_call import StatelessCall, call_in_mode, mask_of, normalisations, read_values
+
+IN_THE_GRAPH = (tf.data.Iterator, tf.distribute.DistributedIterator)  # takes the batches of these, after the tracing
+
+
+def accumulate(
+    model: keras.Model,
+    steps: int | str,
+    *,
+    data: Any = None,
+    batch_size: int | None = None,
+    memory_limit_mb: float | None = None,
+) -> keras.Model:
+    """Has `model.fit` compute each batch in `steps` micro-batches, in the memory of one of them.
+
+    The update is that of the whole batch: gradients, losses, metrics and example weights, also of a batch that `steps`
+    does not divide. Losses of your own are tried with examples of the first batch: means and sums over the examples are
+    exact, all else is refused. Metrics that need the whole batch see all of its outputs at once.
+
+    Batch norm normalises each micro-batch by itself, and its moving statistics become those of the whole batch. Dropout
+    is drawn for each micro-batch, and other state that layers change in a call, such as a counter, changes with each.
+    The optimizer, and all there is around the step, stay as they are.
+
+    Args:
+        model: compiled or not. A `compute_loss` of its own must be a mean or a sum over examples. What is saved or
+            cloned is the model without this change: call `accumulate` again.
+        steps: number of micro-batches; a batch with fewer examples has as many. `auto` takes the smallest number with
+            which a step fits into memory on this CPU: processes with a copy of the model, which must be compiled, try.
+        data: for `auto`, what `fit` will get: (x, y), (x, y, sample_weight) or a data set. Some of it is used.
+        batch_size: for `auto`, the number of examples in a batch.
+        memory_limit_mb: for `auto`, the most that the tensors of a step may take in MiB, weights and optimizer state
+            included, the data set and batches made in advance not; None is the memory that is free.
+
+    Returns:
+        The same model.
+
+    Raises:
+        OutOfMemoryError: with `auto`, not even a micro-batch of 1 fits.
+        RuntimeError: with `auto`, a trial failed for another reason than memory.
+        ValueError: `steps` is neither `auto` nor a whole number of 1 or more, another argument is not as above, the
+            model has a `train_step` of its own, or, with `auto`, can't be copied to another process.
+    """
+    _check(model, steps, data, batch_size, memory_limit_mb)
+    if isinstance(steps, str):
+        from accumtrain.keras.auto_steps import choose_steps  # its probes make steps of this module
+
+        steps = choose_steps(model, data, batch_size, memory_limit_mb)
+    split_training(model, SplitTrainStep(model, int(steps)))
+    return model
+
+
+def _check(model: keras.Model, steps: Any, *of_auto: Any) -> None:
+    if steps != "auto" and any(value is not None for value in of_auto):
+        raise ValueError(f"steps={steps!r}: data, batch_size and memory_limit_mb are for steps='auto'; leave them out")
+    if steps != "auto" and not is_count(steps):
+        raise ValueError(f"steps={steps!r}: a batch has a whole number of micro-batches, 1 or more, or 'auto'")
+    own = vars(model).get("train_step")
+    if type(model).train_step is not keras.Model.train_step or not isinstance(own, SplitTrainStep | None):
+        raise ValueError(
+            f"{type(model).__name__} has a train_step of its own, which can't be split: fit with the micro-batch and "
+            "compile(optimizer=Accumulate(optimizer, steps))"
+        )
+
+
+# --- the step: a loop over micro-batches, then one update -------------------------------------------------------------
+
+
+class SplitTrainStep:
+    """Takes the place of `keras.Model.train_step`: a loop over micro-batches, then one update.
+
+    Attributes:
+        terms: of the loss; None before it was tried on real examples.
+    """
+
+    def __init__(self, model: keras.Model, steps: int) -> None:
+        self._model, self._steps, self._trials = model, steps, Trials()
+        self.terms: LossTerms | None = None
+
+    def try_loss(self, data: Any) -> None:
+        """Finds the terms of the loss with examples of a batch, (x, y, sample_weight), of each replica in turn.
+
+        Raises:
+            ValueError: see `LossTrial.terms`.
+        """
+        results = self._model.distribute_strategy.experimental_local_results
+        for replica in range(len(results(keras.tree.flatten(data)[0]))):
+            of_replica = keras.tree.map_structure(lambda value, place=replica: results(value)[place], data)
+            batch = keras.utils.unpack_x_y_sample_weight(tensors_of(of_replica))
+            examples = int(batch_size(batch))
+            if examples and not (self.terms and self.terms.settled):
+                self._model._symbolic_build(data_batch=of_replica)
+                share = LossShare(self._model, self._trials)
+                self.terms = LossTrial(self._model, batch, -(-examples // self._steps), share).terms(self.terms)
+
+    @tf.autograph.experimental.do_not_convert
+    def __call__(self, data: Any) -> dict[str, tf.Tensor]:
+        """Makes the update of a batch, (x, y, sample_weight), on this replica. Returns the metrics.
+
+        Raises:
+            ValueError: the update can't be that of the whole batch, for one of the reasons in docs/keras.md.
+        """
+        if accumulates(self._model.optimizer):
+            raise ValueError(
+                f"the optimizer {self._model.optimizer.name} accumulates by itself: compile the model with the "
+                "optimizer alone, or leave accumulate(model) out"
+            )
+        check_summable(self._model.trainable_variables)
+        with tf.init_scope():  # in a loop nothing can be built any more
+            self._model._symbolic_build(data_batch=data)
+        batch = keras.utils.unpack_x_y_sample_weight(tensors_of(data))
+        examples = batch_size(batch)
+        share = LossShare(self._model, self._trials, self.terms)
+        sums = BatchSums(self._model, examples, share, WholeBatchMetrics(self._model, batch, self._trials))
+        totals = sums.zeros()
+        for split in self.splits(examples):
+
+            def body(number: tf.Tensor, totals: Any, split: Split = split) -> tuple[tf.Tensor, Any]:
+                start = split.start + number * split.size
+                return number + 1, sums.add(totals, *take(batch, split, number), start=start, size=split.size)
+
+            count = tf.convert_to_tensor(split.count)
+            with tf.control_dependencies(keras.tree.flatten(totals)):  # the second loop would begin beside the first
+                start = tf.identity(0)
+            # parallel iterations would hold the activations of several micro-batches
+            _, totals = tf.while_loop(lambda number, _: number < count, body, (start, totals), parallel_iterations=1)  # noqa: B023
+        return sums.update(totals)
+
+    def splits(self, examples: int | tf.Tensor) -> list[Split]:
+        """The micro-batches of a batch."""
+        return splits(examples, self._steps)
+
+
+class BatchSums:
+    """Sums over the micro-batches of a batch, and the update made of them.
+
+    Args:
+        model: a compiled and built model.
+        examples: number of examples of the batch.
+        share: of the losses that the model is compiled with.
+        metrics: those that are updated with the whole batch.
+    """
+
+    def __init__(
+        self, model: keras.Model, examples: int | tf.Tensor, share: LossShare, metrics: WholeBatchMetrics
+    ) -> None:
+        self._model, self._examples, self._metrics = model, examples, metrics
+        self._share, self._statistics = share, BatchStatistics(model)
+        # what a forward pass and the metrics change; the next micro-batch goes on from there
+        variables = [*model.non_trainable_variables, *model.metrics_variables]
+        self._trackers = (
+            [] if model._compile_loss is None else model._compile_loss.metrics
+        )  # if there are several losses
+        self._tracked = [variable for tracker in self._trackers for variable in tracker.variables] + metrics.variables
+        others = {id(variable) for variable in (*self._tracked, *(each for each, _ in self._statistics.before))}
+        self._state = [variable for variable in variables if id(variable) not in others]
+        self._missing: set[int] = set()  # places of weights without a gradient
+
+    def zeros(self) -> dict[str, Any]:
+        """What the loop starts with."""
+        weights = [variable.value for variable in self._model.trainable_variables]
+        dtype = keras.config.floatx()
+        return {
+            "gradients": [tf.zeros(weight.shape, sum_dtype(weight.dtype)) for weight in weights],
+            "loss": tf.zeros((), dtype),
+            "losses": [tf.zeros((), dtype) for _ in self._trackers],
+            "outputs": self._metrics.zeros(self._examples),
+            "share": tf.zeros((), dtype),
+            "state": [tf.convert_to_tensor(variable.value) for variable in self._state],
+            "statistics": self._statistics.zeros(),
+        }
+
+    def add(
+        self, totals: dict[str, Any], x: Any, y: Any, sample_weight: Any, *, start: tf.Tensor, size: int | tf.Tensor
+    ) -> dict[str, Any]:
+        """Runs forward and backward pass of a micro-batch that begins with example `start`. Returns the new totals."""
+        model, dtype = self._model, totals["loss"].dtype
+        part = tf.cast(size, dtype) / tf.cast(self._examples, dtype)
+        weights = [tf.convert_to_tensor(variable.value) for variable in model.trainable_variables]
+        with StatelessCall(self._given(weights, totals["state"])) as call:
+            with tf.GradientTape() as tape:
+                tape.watch(weights)
+                y_pred = call_in_mode(model, x, training=True)
+                with self._share.watched() as calls:
+                    loss = model._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True)
+                share = self._share.of(part, y_pred, sample_weight, calls)
+                loss = self._share.joined(tf.cast(loss, dtype), part, share)
+                scaled = model.optimizer.scale_loss(loss)
+            losses = [tf.cast(tracker.result(), dtype) for tracker in self._trackers]
+            shown = model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+            if more := shown.keys() - model.get_metrics_result().keys():
+                raise ValueError(
+                    f"compute_metrics of {model.name} returns {', '.join(sorted(more))}, which no metric of the model "
+                    "keeps over micro-batches: make it a keras.metrics.Metric"
+                )
+        call.check_changes(model, model.trainable_variables, "which can't be split")
+        gradients = tape.gradient(scaled, weights)
+        self._missing = {place for place, gradient in enumerate(gradients) if gradient is None}
+        return {
+            "gradients": [add_gradient(*pair) for pair in zip(totals["gradients"], gradients, strict=True)],
+            "loss": totals["loss"] + loss,
+            "losses": [
+                total + self._share.counted(value, share) for total, value in zip(totals["losses"], losses, strict=True)
+            ],
+            "outputs": self._metrics.add(totals["outputs"], y_pred, start),
+            "share": totals["share"] + share,
+            "state": [call.get_current_value(variable) for variable in self._state],
+            "statistics": self._statistics.add(totals["statistics"], part, call),
+        }
+
+    def update(self, totals: dict[str, Any]) -> dict[str, tf.Tensor]:
+        """Makes the update of the whole batch. Returns the metrics.
+
+        Without examples, as a replica may be at the end of an epoch, the share is 0 and so are loss and gradients.
+        """
+        model, share = self._model, totals["share"]
+        for variable, value in zip(self._state, totals["state"], strict=True):
+            variable.assign(value)
+        self._statistics.write(totals["statistics"])
+        self._metrics.update(totals["outputs"])
+        replicas = tf.cast(tf.distribute.get_strategy().num_replicas_in_sync, share.dtype)
+        model._loss_tracker.update_state(_mean(totals["loss"], share) * replicas, sample_weight=self._examples)
+        known = self._examples if isinstance(self._examples, int) else None  # else each batch counts alike, as in Keras
+        for tracker, total in zip(self._trackers, totals["losses"], strict=True):
+            tracker.update_state(_mean(total, share), sample_weight=known)
+        gradients = [
+            None if place in self._missing else tf.cast(_mean(total, share), variable.dtype)
+            for place, (total, variable) in enumerate(zip(totals["gradients"], model.trainable_variables, strict=True))
+        ]
+        if gradients:
+            check_places([place for place, each in enumerate(gradients) if each is not None])
+            apply_reduced(model.optimizer, gradients, model.trainable_variables)
+        else:  # as Keras does
+            warnings.warn(f"{model.name} has no trainable weight, so nothing is learned", stacklevel=2)
+        return model.get_metrics_result()
+
+    def _given(self, weights: list[tf.Tensor], state: list[tf.Tensor]) -> list[tuple[keras.Variable, tf.Tensor]]:
+        """Each variable with its value in a pass."""
+        pairs = [*zip(self._model.trainable_variables, weights, strict=True), *zip(self._state, state, strict=True)]
+        unused = [(variable, tf.zeros_like(variable.value)) for variable in self._tracked]
+        return pairs + unused + self._statistics.before
+
+
+def _mean(total: tf.Tensor, share: tf.Tensor) -> tf.Tensor:
+    return tf.math.divide_no_nan(total, tf.cast(share, total.dtype))
+
+
+# --- the train function, which tries the loss of a batch before it is trained on --------------------------------------
+
+
+def split_training(model: keras.Model, step: SplitTrainStep) -> None:
+    """Has `fit` and `train_on_batch` of a model make their steps by `step`."""
+    model.train_step = step
+    model.make_train_function = MakeTrainFunction(model, step)
+    model.train_function = None  # made anew by the next fit
+
+
+class MakeTrainFunction:
+    """Takes the place of `keras.Model.make_train_function`."""
+
+    def __init__(self, model: keras.Model, step: SplitTrainStep) -> None:
+        self._model, self._step = model, step
+
+    def __call__(self, force: bool = False) -> None:
+        """Makes the train function, unless there is one."""
+        if self._model.train_function is None or force:
+            self._step.terms = None  # another loss may be compiled
+            self._model.train_function = SplitTrainFunction(self._model, self._step)
+
+
+class SplitTrainFunction:
+    """Takes the place of the train function of a Keras model."""
+
+    def __init__(self, model: keras.Model, step: SplitTrainStep) -> None:
+        self._model, self._step, self._of_keras = model, step, _train_function_of(model)
+
+    def __call__(self, batches: Iterator[Any]) -> Any:
+        """Makes the next steps, and returns what Keras's function does.
+
+        Raises:
+            StopIteration: there is no batch left.
+            ValueError: see `LossTrial.terms`.
+        """
+        terms = self._step.terms
+        if terms is not None and terms.settled:
+            return self._of_keras(batches)
+        if terms is None and not self._model.run_eagerly:
+            traced = batches
+            if not isinstance(batches, IN_THE_GRAPH):
+                traced, batches = tee(batches)
+            try:
+                return self._of_keras(traced)
+            except UntriedLossError:  # while the step is traced, so nothing has changed
+                pass
+        taken = [next(batches), *islice(batches, self._model.steps_per_execution - 1)]
+        for batch in taken:
+            self._step.try_loss(batch)
+        if self._step.terms != terms:
+            self._of_keras = _train_function_of(self._model)
+        return self._of_keras(iter(taken))
+
+
+def _train_function_of(model: keras.Model) -> Callable[[Iterator[Any]], Any]:
+    """What Keras makes of the model's train_step."""
+    own = model.train_function
+    type(model).make_train_function(model, force=True)
+    made, model.train_function = model.train_function, own
+    return made
+
+
+# --- moving statistics of batch normalisation -------------------------------------------------------------------------
+
+
+class BatchStatistics:
+    """The batch normalisations of a model, before a batch.
+
+    Each micro-batch starts from the same moving statistics, and moves them towards its own by a share of 1 - momentum.
+    The mean of these moves is the move by the whole batch, but for the variance between micro-batches, which is added.
+
+    Attributes:
+        before: each moving statistic with its value, [channels].
+
+    Raises:
+        ValueError: one is synchronized between several replicas, which can't meet inside a loop, or has renorm=True.
+    """
+
+    def __init__(self, model: keras.Model) -> None:
+        self._layers = normalisations(model)
+        if renormed := [each.name for each in self._layers if getattr(each, "renorm", False)]:
+            raise ValueError(f"{renormed[0]} has renorm=True, which can't be computed in micro-batches: leave it out")
+        if tf.distribute.get_strategy().num_replicas_in_sync > 1 and any(each.synchronized for each in self._layers):
+            raise ValueError("BatchNormalization(synchronized=True) can't be computed in micro-batches on replicas")
+        self.before = read_values(v for each in self._layers for v in _statistics(each))
+
+    def zeros(self) -> list[Any]:
+        """For each layer, the sums to begin with: moves of the mean, of the variance, squared moves of the mean."""
+        return [[tf.zeros_like(value) for value in (mean, variance, mean)] for mean, variance in self._values()]
+
+    def add(self, sums: list[Any], part: tf.Tensor, call: StatelessCall) -> list[Any]:
+        """Adds a micro-batch.
+
+        Args:
+            part: its share of the examples.
+            call: its forward pass, which holds the statistics it left.
+
+        Raises:
+            ValueError: a layer has normalised several batches in one pass, so that its move is not towards one.
+        """
+        added = []
+        for layer, totals, before in zip(self._layers, sums, self._values(), strict=True):
+            if (calls := call.assignments[id(layer.moving_mean)]) > 1:
+                raise ValueError(
+                    f"{layer.name} is called {calls} times in one pass, so its moving variance can't be that of the "
+                    "whole batch: take a BatchNormalization for each call, or fit with the micro-batch and "
+                    "compile(optimizer=Accumulate(optimizer, steps))"
+                )
+            after = map(call.get_current_value, _statistics(layer))
+            mean, variance = (new - old for new, old in zip(after, before, strict=True))
+            share = tf.cast(part, mean.dtype)
+            moves = (mean, variance, tf.square(mean))
+            added.append([total + share * move for total, move in zip(totals, moves, strict=True)])
+        return added
+
+    def write(self, sums: list[Any]) -> None:
+        """Assigns the moving statistics after the whole batch."""
+        for layer, (mean, variance, squared_mean), before in zip(self._layers, sums, self._values(), strict=True):
+            between = tf.math.divide_no_nan(squared_mean - tf.square(mean), tf.cast(1.0 - layer.momentum, mean.dtype))
+            layer.moving_mean.assign(before[0] + mean)
+            layer.moving_variance.assign(before[1] + variance + between)
+
+    def _values(self) -> list[list[tf.Tensor]]:
+        values = [value for _, value in self.before]
+        return [values[place : place + 2] for place in range(0, len(values), 2)]
+
+
+def _statistics(layer: keras.layers.BatchNormalization) -> tuple[keras.Variable, keras.Variable]:
+    return layer.moving_mean, layer.moving_variance
+
+
+# --- metrics that need the outputs of the whole batch -----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CompiledMetric:
+    """A metric that a model is compiled with.
+
+    Attributes:
+        place: of the output that it measures, among all.
+        weighted: it gets the weights of the examples.
+    """
+
+    place: int
+    metric: keras.metrics.Metric
+    weighted: bool
+
+
+def compiled_metrics(model: keras.Model) -> list[CompiledMetric]:
+    """The metrics of a compiled and built model, in the order in which Keras shows them."""
+    metrics = model._compile_metrics
+    if metrics is None:
+        return []
+    lists = [
+        (place, each, weighted)
+        for weighted, found in ((False, metrics._flat_metrics), (True, metrics._flat_weighted_metrics))
+        for place, each in enumerate(found)
+    ]
+    return [CompiledMetric(place, each, weighted) for place, of, weighted in lists if of for each in of.metrics]
+
+
+class WholeBatchMetrics:
+    """Those of a model's metrics whose state after a batch is another than after its micro-batches.
+
+    Only metrics that may be so are tried, with made-up examples.
+
+    Args:
+        batch: x, y and sample_weight, nested tensors [N, ...] or None.
+        trials: of metrics.
+
+    Raises:
+        ValueError: one measures an output whose size is not known before.
+    """
+
+    def __init__(self, model: keras.Model, batch: Any, trials: Trials) -> None:
+        self._model, (x, self._y, self._sample_weight) = model, batch
+        own = [each for each in compiled_metrics(model) if _may_join_examples(each.metric)]
+        outputs = self._flat(_output_specs(model, x)) if own else []
+        self._metrics = [each for each in own if not self._adds_up(each, outputs[each.place], trials)]
+        self._outputs = {each.place: outputs[each.place] for each in self._metrics}
+        for each in self._metrics:
+            if None in outputs[each.place].shape[1:]:
+                raise ValueError(
+                    f"the metric {each.metric.name} has to see the whole batch, and its output has sizes that are not "
+                    "known before: return one value for each example, or make it a keras.metrics.Metric that adds up"
+                )
+
+    @property
+    def names(self) -> list[str]:
+        """The names of these metrics."""
+        return [each.metric.name for each in self._metrics]
+
+    @property
+    def variables(self) -> list[keras.Variable]:
+        """The state of these metrics."""
+        return [variable for each in self._metrics for variable in each.metric.variables]
+
+    def zeros(self, examples: int | tf.Tensor) -> list[tf.Tensor]:
+        """For each output that they measure, tensors [N, ...] to begin with."""
+        return [tf.zeros([examples, *like.shape[1:]], like.dtype) for like in self._outputs.values()]
+
+    def add(self, kept: Sequence[tf.Tensor], y_pred: Any, start: tf.Tensor) -> list[tf.Tensor]:
+        """Puts the outputs of a micro-batch, which begins with example `start`, in their places.
+
+        Raises:
+            ValueError: an output has a mask.
+        """
+        found = self._flat(y_pred) if self._metrics else []
+        for each in self._metrics:
+            if mask_of(found[each.place]) is not None:
+                raise ValueError(
+                    f"the metric {each.metric.name} has to see the whole batch, and its output has a mask: return one "
+                    "value for each example, or make it a keras.metrics.Metric that adds up"
+                )
+        return [
+            tf.tensor_scatter_nd_update(all_kept, _rows(start, found[place]), tf.cast(found[place], all_kept.dtype))
+            for place, all_kept in zip(self._outputs, kept, strict=True)
+        ]
+
+    def update(self, kept: Sequence[tf.Tensor]) -> None:
+        """Updates the metrics with the whole batch."""
+        if not self._metrics:
+            return
+        outputs, targets = dict(zip(self._outputs, kept, strict=True)), self._flat(self._y)
+        weights = [None] if self._sample_weight is None else self._flat(self._sample_weight)
+        for each in self._metrics:
+            weight = weights[each.place if each.place < len(weights) else 0] if each.weighted else None
+            each.metric.update_state(targets[each.place], outputs[each.place], sample_weight=weight)
+
+    def _flat(self, structure: Any) -> list[Any]:
+        return self._model._compile_metrics._flatten_y(structure)
+
+    def _adds_up(self, each: CompiledMetric, output: Any, trials: Trials) -> bool:
+        target = self._flat(self._y)[each.place]
+        return trials.result(each.metric, (target, output), partial(_adds_up, each.metric, target, output))
+
+
+def _may_join_examples(metric: keras.metrics.Metric) -> bool:
+    """Whether a metric is the user's own, or of a function that may have one number for all examples."""
+    function = getattr(metric, "_fn", None)
+    if isinstance(function, keras.losses.Loss) or any(function is each for each in FUNCTIONS_OVER_BATCHES):
+        return True
+    return not (is_of_keras(type(metric)) and (function is None or is_of_keras(function)))
+
+
+def _adds_up(metric: keras.metrics.Metric, target: Any, output: Any) -> bool:
+    """Whether the state after made-up examples is that after two parts of them."""
+
+    def state_after(*parts: slice) -> list[np.ndarray]:
+        with keras.StatelessScope() as scope:
+            metric.reset_state()
+            for part in parts:
+                metric.update_state(targets[part], outputs[part])
+        return [np.asarray(scope.get_current_value(variable)) for variable in metric.variables]
+
+    with tf.init_scope():
+        random = np.random.default_rng(0)
+        outputs, targets = made_up_outputs(output, random), made_up_targets(target, random)
+        try:
+            whole, parts = state_after(slice(None)), state_after(slice(1), slice(1, EXAMPLES))
+        except CALL_ERRORS:  # it takes no such examples, and those of the batch may be alike
+            return False
+    return all(np.allclose(*pair, rtol=TOLERANCE, atol=TOLERANCE) for pair in zip(whole, parts, strict=True))
+
+
+def _output_specs(model: keras.Model, x: Any) -> Any:
+    """Shapes and dtypes of what a model returns."""
+    with tf.init_scope():
+        return model.compute_output_spec(
+            keras.tree.map_structure(lambda each: keras.KerasTensor([None, *each.shape[1:]], each.dtype.name), x)
+        )
+
+
+def _rows(start: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+    return tf.range(start, start + tf.shape(values)[0])[:, tf.newaxis]

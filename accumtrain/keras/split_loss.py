@@ -1,0 +1,532 @@
+"""What the loss of a micro-batch counts in the loss of the whole batch.
+
+Keras divides the sum of a batch's losses by the number of examples, by the sum of their weights, by the number of
+values that a mask leaves, or not at all. The loss of the batch is the mean of the losses of the micro-batches, each
+weighted by its own divisor.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from functools import partial, reduce
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from accumtrain.keras.split_batch import batch_size
+from accumtrain.models.keras_call import StatelessCall, call_in_mode, mask_of, read_values
+
+EXAMPLES = 6  # of a batch that is made up
+MARKS = (-1.0, -100.0, 255.0, math.nan)  # targets that own losses often leave out
+TOLERANCE = 1e-4  # of a mean in float32
+CALL_ERRORS = (ValueError, TypeError, IndexError, tf.errors.OpError)  # of a function that takes no such targets
+OVER_BATCHES = (keras.losses.Dice, keras.losses.Tversky, keras.losses.Circle)  # Keras's own that may join examples
+FUNCTIONS_OVER_BATCHES = (keras.losses.dice, keras.losses.tversky, keras.losses.circle)
+TOLERANCE_OF_16_BITS, ROUNDING = 3e-2, 1e-6
+HALF = {"float16", "bfloat16"}
+REMEDY = (
+    "make it a mean over the examples, such as keras.ops.mean of one value for each of them, and draw random numbers "
+    "from a keras.random.SeedGenerator alone"
+)
+
+
+class UntriedLossError(ValueError):
+    """A loss has terms of the user's own, and none of its examples was seen yet."""
+
+
+@dataclass(frozen=True)
+class LossTerms:
+    """What the terms of a loss are over the examples of a batch: `mean`, `sum`, or None for one that was 0 so far.
+
+    Attributes:
+        total: the loss without that of layers, or what a `compute_loss` of the model's own returns.
+        of_layers: each loss that layers add, in their order.
+    """
+
+    total: str | None = "mean"
+    of_layers: tuple[str | None, ...] = ()
+
+    @property
+    def settled(self) -> bool:
+        """All are known."""
+        return None not in (self.total, *self.of_layers)
+
+    def check_number(self, model: keras.Model, losses: Sequence[Any]) -> None:
+        """Raises ValueError if these are more or fewer losses of layers than were tried."""
+        if len(losses) != len(self.of_layers):
+            raise ValueError(
+                f"layers of {model.name} add {len(losses)} losses, and {len(self.of_layers)} with the examples before: "
+                "let them add the same in each pass"
+            )
+
+
+def losses_of_layers(model: keras.Model) -> list[tf.Tensor]:
+    """The losses that layers have added in the pass that was made last, scalars; those of weights are left out."""
+    of_weights = sum(variable.regularizer is not None for variable in model.trainable_variables)
+    losses = model.losses  # those of weights come last
+    return [model._aggregate_additional_loss(each) for each in losses[: len(losses) - of_weights]]
+
+
+def has_own_loss(model: keras.Model) -> bool:
+    """Whether code of the user's own computes the loss of a compiled and built model, beside that of layers."""
+    losses = [] if model._compile_loss is None else model._compile_loss._flat_losses
+    return _computes_loss(model) or any(may_join_examples(each.loss) for each in losses)
+
+
+def _computes_loss(model: keras.Model) -> bool:
+    return type(model).compute_loss is not keras.Model.compute_loss
+
+
+class LossShare:
+    """The weights of micro-batches' losses, by the reduction of the losses that a model is compiled with.
+
+    Args:
+        trials: of losses.
+        terms: of the loss; None if it was not tried on examples.
+
+    Raises:
+        ValueError: several losses have different reductions, or a loss has reduction=None.
+    """
+
+    def __init__(self, model: keras.Model, trials: Trials, terms: LossTerms | None = None) -> None:
+        self._model, self._trials, self._terms = model, trials, terms
+        self.is_own = _computes_loss(model)
+        self._is_own_sum = self.is_own and terms is not None and terms.total == "sum"
+        self._losses = [] if model._compile_loss is None else model._compile_loss._flat_losses
+        reductions = {each.loss.reduction for each in self._losses}
+        reductions = {"mean" if each == "sum_over_batch_size" else each for each in reductions} or {"mean"}
+        if len(reductions) > 1:
+            raise ValueError(
+                f"losses of the reductions {', '.join(sorted(map(str, reductions)))} can't be joined over "
+                "micro-batches: give all losses the same"
+            )
+        (self._reduction,) = reductions
+        if self._reduction in (None, "none"):
+            raise ValueError("a loss has reduction=None, and so no single number to minimise: choose one")
+
+    def kinds(self) -> Sequence[str]:
+        """What the loss may be over the examples of a batch."""
+        return ("mean", "sum") if self.is_own else ("sum" if self._reduction == "sum" else "mean",)
+
+    def watched(self) -> AbstractContextManager[LossCalls]:
+        """In this context the loss of a micro-batch is computed."""
+        return watched([each.loss for each in self._losses], self._trials)
+
+    def of(self, part: tf.Tensor, y_pred: Any, sample_weight: Any, calls: LossCalls) -> tf.Tensor:
+        """The weight of a micro-batch's loss, a scalar. The weights of all micro-batches need not sum to 1.
+
+        Args:
+            part: its share of the examples.
+            y_pred: the predictions, with the masks that Keras attaches to them.
+            sample_weight: the weights of its examples, or None.
+            calls: of the losses, in this micro-batch.
+
+        Raises:
+            ValueError: masks or weights differ between several losses, a loss is no mean over examples, or layers add
+                losses of their own beside one that masks or weights divide.
+        """
+        if not self._losses:
+            return part
+        of_outputs = [mask for mask in map(mask_of, self._with_losses(y_pred)) if mask is not None]
+        masks = [*of_outputs, *calls.masks]
+        if len(of_outputs) == len(calls.masks) == 1:  # Keras joins the two
+            masks = [tf.logical_and(*masks)]
+        calls.check(divided=bool(masks) or sample_weight is not None)
+        weights = keras.tree.flatten(sample_weight) if self._reduction == "mean_with_sample_weight" else []
+        divisors = [each for each in (*masks, *weights) if each is not None]
+        if self._reduction == "sum" or not divisors or self._is_own_sum:
+            return part
+        if len(self._losses) > 1 or len(divisors) > 1:
+            raise ValueError(
+                "several losses with masks, or with weights that divide them, can't be joined over micro-batches: "
+                "give them the reduction 'sum', or leave all masks or losses out but one"
+            )
+        if losses_of_layers(self._model):
+            raise ValueError(
+                "add_loss and activity regularizers count by examples, and masks or weights divide the compiled loss, "
+                "so the two can't be joined over micro-batches: leave the one or the other out, or give the loss the "
+                "reduction 'sum'"
+            )
+        return part * tf.reduce_mean(tf.cast(divisors[0], part.dtype))
+
+    def counted(self, loss: tf.Tensor, share: tf.Tensor) -> tf.Tensor:
+        """What a loss of a micro-batch adds to that of the batch: all of a sum, else its share."""
+        return loss if self._reduction == "sum" else share * loss
+
+    def _with_losses(self, y_pred: Any) -> list[tf.Tensor]:
+        """The outputs that have losses."""
+        if not keras.tree.is_nested(y_pred):
+            return [y_pred]
+        structure = self._model._compile_loss._y_pred_build_structure
+        outputs = keras.tree.pack_sequence_as(structure, keras.tree.flatten(y_pred))
+        return [reduce(lambda inner, key: inner[key], each.path, outputs) for each in self._losses]
+
+    def without_layers(self, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> tf.Tensor:
+        """The loss of a batch without that of layers and weights; a `compute_loss` of the model's own as it is."""
+        if self.is_own:
+            return self._model._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True)
+        return self._model._compile_loss(y, y_pred, sample_weight) if self._losses else tf.zeros(())
+
+    def joined(self, loss: tf.Tensor, part: tf.Tensor, share: tf.Tensor) -> tf.Tensor:
+        """What a micro-batch adds to the total loss of the batch.
+
+        Losses of weights and of `add_loss` are part of `loss`, and a compiled loss that is a sum counts them once for
+        the batch.
+
+        Raises:
+            UntriedLossError: there are terms that have to be tried, and were not.
+            ValueError: layers add another number of losses than when they were tried.
+        """
+        of_layers = losses_of_layers(self._model)
+        if self._terms is None:
+            if of_layers or has_own_loss(self._model):
+                raise UntriedLossError(
+                    f"the loss of {self._model.name} has terms of your own, which have to be seen with real examples "
+                    "first: train with fit or train_on_batch"
+                )
+            sums = []
+        elif self.is_own:
+            return loss if self._is_own_sum else share * loss
+        else:
+            self._terms.check_number(self._model, of_layers)
+            sums = [each for each, kind in zip(of_layers, self._terms.of_layers, strict=True) if kind == "sum"]
+        if self._reduction == "sum":
+            # as Keras has added them: on replicas each takes its share
+            added = [self._model._aggregate_additional_loss(each) for each in self._model.losses]
+            return loss - (1.0 - part) * (_total(added, loss) - _total(sums, loss))
+        return self.counted(loss, share) + (1.0 - share) * _total(sums, loss)
+
+
+def _total(losses: list[tf.Tensor], like: tf.Tensor) -> tf.Tensor:
+    """The sum of scalars, in the dtype of `like`."""
+    return tf.add_n([tf.cast(each, like.dtype) for each in losses]) if losses else tf.zeros_like(like)
+
+
+# --- calls of compiled losses, watched --------------------------------------------------------------------------------
+
+
+class Trials:
+    """The results of trials: eager steps call a loss or a metric each time, and it is tried once for each signature."""
+
+    def __init__(self) -> None:
+        self._results: dict[Any, tuple[Any, bool]] = {}  # with what was tried, so that its id stays its own
+
+    def result(self, tried: Any, arguments: Any, trial: Callable[[], bool]) -> bool:
+        """What `trial` returned for these shapes and dtypes of the arguments, of examples [N, ...]."""
+        signature = tuple((tuple(each.shape[1:]), str(each.dtype)) for each in keras.tree.flatten(arguments))
+        if (id(tried), signature) not in self._results:
+            self._results[id(tried), signature] = tried, trial()
+        return self._results[id(tried), signature][1]
+
+
+@dataclass
+class LossCalls:
+    """Calls of losses.
+
+    Attributes:
+        masks: those that a loss put on its own values, such as `ignore_class` does.
+        one_number: names of the losses with one number for a batch.
+        unlike_means: names of the losses whose value for a batch is not the mean of those of its examples.
+    """
+
+    masks: list[tf.Tensor] = field(default_factory=list)
+    one_number: list[str] = field(default_factory=list)
+    unlike_means: list[str] = field(default_factory=list)
+
+    def check(self, *, divided: bool) -> None:
+        """Checks that the loss of a batch is made of those of its examples.
+
+        Args:
+            divided: masks or weights of examples act on the losses.
+
+        Raises:
+            ValueError: it is not.
+        """
+        if self.unlike_means:
+            raise ValueError(
+                f"the loss {self.unlike_means[0]} of a batch is not the mean of the losses of its examples, so it "
+                "can't be joined over micro-batches: return one value for each example, as Dice(axis=(1, 2, 3)) does"
+            )
+        if self.one_number and divided:
+            raise ValueError(
+                f"the loss {self.one_number[0]} gives one number for a batch, so that weights of examples and masks "
+                "do not act on it: return one value for each example"
+            )
+
+
+@contextmanager
+def watched(losses: Sequence[keras.losses.Loss], trials: Trials) -> Iterator[LossCalls]:
+    """Records the calls of losses. Those that may join examples are tried with a made-up batch.
+
+    Raises:
+        ValueError: a loss is no `keras.losses.Loss` with its `call` alone, or has one number and can't be tried.
+    """
+    calls = LossCalls()
+    distinct = list({id(loss): loss for loss in losses}.values())  # one may be that of several outputs
+    for loss in distinct:
+        if type(loss).__call__ is not keras.losses.Loss.__call__ or "call" in vars(loss):
+            raise ValueError(f"the loss {loss.name} has a __call__ of its own: give its class a `call`, as Keras asks")
+    for loss in distinct:
+        loss.call = _watched(loss, loss.call, calls, trials)
+    try:
+        yield calls
+    finally:
+        for loss in distinct:
+            del loss.call  # the method of the class is seen again
+
+
+def _watched(loss: keras.losses.Loss, call: Callable[..., Any], calls: LossCalls, trials: Trials) -> Callable[..., Any]:
+    def watched_call(y_true: Any, y_pred: Any) -> Any:
+        values = call(y_true, y_pred)
+        if (mask := mask_of(values)) is not None:
+            calls.masks.append(mask)
+        one_number = len(values.shape) == 0
+        if one_number:
+            calls.one_number.append(loss.name)
+        if one_number or may_join_examples(loss):
+            is_mean = partial(_is_mean, loss, call, y_true, y_pred, one_number)
+            if not trials.result(loss, (y_true, y_pred), is_mean):
+                calls.unlike_means.append(loss.name)
+        return values
+
+    return watched_call
+
+
+def may_join_examples(loss: keras.losses.Loss) -> bool:
+    """Whether a loss is the user's own, or one of Keras's that may have one number for all examples."""
+    function = getattr(loss, "fn", type(loss))
+    return isinstance(loss, OVER_BATCHES) or function in FUNCTIONS_OVER_BATCHES or not is_of_keras(function)
+
+
+def is_of_keras(code: Any) -> bool:
+    """Tells Keras's own functions and classes from those of a user."""
+    return str(getattr(code, "__module__", "")).startswith("keras.")
+
+
+def _is_mean(loss: keras.losses.Loss, call: Callable[..., Any], y_true: Any, y_pred: Any, one_number: bool) -> bool:
+    """Whether the loss of several examples is the mean of their losses, by a batch of made-up targets and outputs."""
+    if one_number and loss.reduction == "sum":
+        return False
+    random = np.random.default_rng(0)
+    with tf.init_scope():
+        outputs, targets = made_up_outputs(y_pred, random), made_up_targets(y_true, random)
+        try:
+            same = _keeps_mean(call, targets, outputs)
+        except CALL_ERRORS as error:
+            if not one_number:
+                return True  # a value for each example, as Keras asks of a loss
+            raise ValueError(
+                f"the loss {loss.name} gives one number for a batch, and whether that is a mean over its examples "
+                f"can't be tried: return one value for each example\n{error}"
+            ) from error
+        for mark in MARKS:
+            marked = keras.tree.map_structure(lambda each, mark=mark: _with_mark(each, mark), targets)
+            try:
+                same = same and _keeps_mean(call, marked, outputs)
+            except CALL_ERRORS:
+                continue  # so it leaves no such targets out
+    return same
+
+
+def _keeps_mean(call: Callable[..., Any], targets: Any, outputs: Any) -> bool:
+    """Whether the value of a batch is the mean of those of its examples.
+
+    Raises:
+        ValueError: neither is finite.
+    """
+
+    def mean_of(examples: slice) -> float:
+        batch = keras.tree.map_structure(lambda tensor: tensor[examples], (targets, outputs))
+        return float(tf.reduce_mean(call(*batch)))
+
+    whole, mean = mean_of(slice(None)), float(np.mean([mean_of(slice(at, at + 1)) for at in range(EXAMPLES)]))
+    if not np.isfinite([whole, mean]).any():
+        raise ValueError(f"its value is {whole}")
+    return abs(whole - mean) <= TOLERANCE * max(abs(whole), abs(mean), 1e-3)
+
+
+def made_up_outputs(like: Any, random: np.random.Generator) -> Any:
+    """Probabilities for `EXAMPLES` examples, in the structure, shapes and dtypes of outputs."""
+    return keras.tree.map_structure(lambda each: _filled(each, random.uniform(0.1, 0.9, _shape(each))), like)
+
+
+def made_up_targets(like: Any, random: np.random.Generator) -> Any:
+    """Targets of 0 and 1 for `EXAMPLES` examples, in the structure, shapes and dtypes of others."""
+    return keras.tree.map_structure(lambda each: _filled(each, random.integers(0, 2, _shape(each))), like)
+
+
+def _shape(like: tf.Tensor) -> list[int]:
+    return [EXAMPLES, *(3 if size is None else size for size in like.shape[1:])]
+
+
+def _filled(like: tf.Tensor, values: np.ndarray) -> tf.Tensor:
+    return tf.constant(values, like.dtype)
+
+
+def _with_mark(targets: tf.Tensor, mark: float) -> tf.Tensor:
+    """Every second target of the later examples replaced, so that examples differ in how many they keep."""
+    flat = targets.numpy().reshape(EXAMPLES, -1)
+    flat[EXAMPLES // 2 :, ::2] = mark
+    return tf.constant(flat.reshape(targets.shape), targets.dtype)
+
+
+# --- the loss of real examples, tried: a mean or a sum over them ------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A forward pass of some examples.
+
+    Attributes:
+        total: the loss without that of layers, or what a `compute_loss` of the model's own returns.
+        share: what divides `total`, as a share of the examples: below 1 with masks and weights.
+        of_layers: the losses that layers add.
+        changed: it changes state of the model, as batch statistics and random draws do.
+    """
+
+    total: float
+    share: float
+    of_layers: list[float]
+    changed: bool
+
+    def open_values(self, known: LossTerms) -> list[float]:
+        """The values of the terms that are not known yet; those that are not finite tell nothing."""
+        pairs = zip((self.total, *self.of_layers), (known.total, *known.of_layers), strict=True)
+        return [value for value, kind in pairs if kind is None and np.isfinite(value)]
+
+
+class LossTrial:
+    """Passes of two groups of examples, A and B, in six batches: AB, BA, AA, BB, and each of them alone.
+
+    A mean and a sum are additive: the losses of AB and BA are together those of AA and BB. That holds with random draws
+    as well, since the four batches have the same size and so the same draws. The loss of AA is that of A, if it is a
+    mean, or twice that, if it is a sum. Nothing that a pass changes is kept.
+
+    A is one example, repeated, and B are those after it. Examples are tried until no term of the batch is 0 for them.
+
+    Args:
+        model: compiled and built.
+        batch: x, y and sample_weight, nested tensors [N, ...] or None.
+        most: the most examples in a pass; two are taken for 1.
+        share: of the losses that the model is compiled with.
+    """
+
+    def __init__(self, model: keras.Model, batch: Any, most: int, share: LossShare) -> None:
+        self._model, self._batch, self._most, self._share = model, batch, max(2, most), share
+        self._examples = int(batch_size(batch))
+        own_dtypes = {layer.compute_dtype for layer in model._flatten_layers()}
+        self._tolerance = TOLERANCE_OF_16_BITS if own_dtypes & HALF else TOLERANCE
+
+    def terms(self, known: LossTerms | None) -> LossTerms:
+        """The terms of the loss, tried with one group of the batch after another until all of them are known.
+
+        Args:
+            known: of an earlier batch, in which some terms were 0. The others stay what they are.
+
+        Returns:
+            The terms; None stands for those that are 0 for all examples of the batch.
+
+        Raises:
+            ValueError: one is neither a mean nor a sum over the examples, or can't be tried, or layers add more or
+                fewer losses than before.
+        """
+        for start in range(0, self._examples, self._most):
+            if known is None or not known.settled:
+                known = self._terms_in(range(start, min(start + self._most, self._examples)), known)
+        assert known is not None, "a batch has examples"
+        return known
+
+    def _terms_in(self, examples: range, known: LossTerms | None) -> LossTerms:
+        """The terms after some more examples, which fit into one pass."""
+        trained = self._pass(examples, training=True)
+        if known is None:  # Keras's own losses are what their reduction says
+            total = None if has_own_loss(self._model) else self._share.kinds()[0]
+            known = LossTerms(total, (None,) * len(trained.of_layers))
+        known.check_number(self._model, trained.of_layers)
+        if self._examples == 1 or not any(trained.open_values(known)):  # each rule is right for one example
+            return known
+        training = not trained.changed and self._pass(examples, training=True) == trained
+        for example in examples:
+            if any(trained.open_values(known)):
+                known = self._terms_by(example, known, training)
+        if any(trained.open_values(known)):
+            raise ValueError(self._in_training_only())
+        return known
+
+    def _terms_by(self, example: int, known: LossTerms, training: bool) -> LossTerms:
+        """The terms after the six batches, if one that is not known is not 0 in them."""
+        half = self._most // 2
+        first, second = [example] * half, [(example + place) % self._examples for place in range(1, half + 1)]
+        both = self._pass([*first, *second], training)
+        if len(both.of_layers) != len(known.of_layers):
+            raise ValueError(self._in_training_only())
+        if not any(both.open_values(known)):
+            return known
+        others = ([*second, *first], [*first, *first], [*second, *second], first, second)
+        passes = [both, *(self._pass(each, training) for each in others)]
+        loosely = both.changed  # random draws, which differ between batches of two sizes
+        of_layers = zip(*(each.of_layers for each in passes), strict=True)
+        kinds = tuple(
+            kind or self._kind(f"add_loss, call {place + 1} in {self._model.name},", np.array(values), loosely)
+            for place, (kind, values) in enumerate(zip(known.of_layers, of_layers, strict=True))
+        )
+        name = f"compute_loss of {self._model.name}" if self._share.is_own else f"the loss of {self._model.name}"
+        totals, shares = np.array([(each.total, each.share) for each in passes]).T
+        return LossTerms(known.total or self._kind(name, totals, loosely, shares, self._share.kinds()), kinds)
+
+    def _in_training_only(self) -> str:
+        return (
+            f"{self._model.name} adds a loss in training only, and its batch statistics or random draws don't allow to "
+            "try it there: call add_loss whatever `training` is, with the same factor, or leave it out"
+        )
+
+    def _pass(self, examples: Sequence[int], training: bool) -> Pass:
+        model = self._model
+        x, y, sample_weight = keras.tree.map_structure(
+            lambda tensor: None if tensor is None else tf.gather(tensor, examples), self._batch
+        )
+        weights = read_values(model.trainable_variables)
+        metrics = [(variable, tf.zeros(variable.shape, variable.dtype)) for variable in model.metrics_variables]
+        with StatelessCall([*weights, *metrics]) as call:
+            y_pred = call_in_mode(model, x, training=training)
+            with self._share.watched() as calls:
+                total = self._share.without_layers(x, y, y_pred, sample_weight)
+            share = self._share.of(tf.ones(()), y_pred, sample_weight, calls)
+            of_layers = [float(each) for each in losses_of_layers(model)]
+        changed = call.assignments.keys() - {id(variable) for variable in model.metrics_variables}
+        return Pass(float(total), float(share), of_layers, bool(changed))
+
+    def _kind(
+        self,
+        name: str,
+        values: np.ndarray,
+        loosely: bool,
+        shares: np.ndarray | float = 1.0,
+        kinds: Sequence[str] = ("mean", "sum"),
+    ) -> str | None:
+        """One of `kinds`; None if the values don't tell, as all are 0 or none is finite.
+
+        Args:
+            loosely: a group alone may differ by a quarter.
+            kinds: what is allowed.
+        """
+        finite = np.isfinite(values)
+        if not np.any(values) or not np.any(finite):
+            return None
+        largest = float(np.max(np.abs(values)))
+        for kind, weights, factor in (("mean", shares, 1.0), ("sum", 1.0, 2.0)) if np.all(finite) else ():
+            ab, ba, aa, bb, *_ = values * weights
+            additive = abs(ab + ba - aa - bb) <= self._tolerance * largest
+            twice, alone = values[2:4], factor * values[4:]
+            alike = np.allclose(twice, alone, 0.25 if loosely else self._tolerance, ROUNDING * largest)
+            if additive and alike and kind in kinds:
+                return kind
+        raise ValueError(
+            f"{name} is neither the mean nor the sum of the losses of its examples, so it can't be joined over "
+            f"micro-batches: {REMEDY}"
+        )

@@ -1,0 +1,228 @@
+"""One call of a Keras layer or model that changes none of its variables.
+
+Keras reads and assigns variables, adds losses and carries masks while it calls a layer. Here variables have values for
+the call alone, and what the call does to them is known afterwards, so that it can be replayed, split or left out.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import keras
+import tensorflow as tf
+
+from accumtrain.errors import ConfigError
+
+TRAINING = inspect.Parameter("training", inspect.Parameter.KEYWORD_ONLY, default=None)
+POSITIONAL = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+
+
+class StatelessCall(keras.StatelessScope):
+    """Within this context variables have the given values. What is assigned to them and the losses are kept here.
+
+    Args:
+        values: each variable with its value. All others have their own.
+
+    Attributes:
+        losses: those that layers have added.
+        assignments: how often each variable was assigned, by its id.
+        reads: how often each variable was read, by its id.
+    """
+
+    def __init__(self, values: Iterable[tuple[keras.Variable, tf.Tensor]] = ()) -> None:
+        super().__init__(values, collect_losses=True)
+        self._given = dict(self.state_mapping)
+        self.assignments: Counter[int] = Counter()
+        self.reads: Counter[int] = Counter()
+
+    def add_update(self, update: tuple[keras.Variable, tf.Tensor]) -> None:
+        self.assignments[id(update[0])] += 1
+        super().add_update(update)
+
+    def get_current_value(self, variable: keras.Variable) -> tf.Tensor | None:
+        self.reads[id(variable)] += 1
+        return super().get_current_value(variable)
+
+    def changed(self) -> dict[int, tf.Tensor]:
+        """The new values, by the id of the variable."""
+        return {key: value for key, value in self.state_mapping.items() if value is not self._given.get(key)}
+
+    def check_changes(self, owner: keras.layers.Layer, weights: Iterable[keras.Variable], consequence: str) -> None:
+        """Checks that only variables with a given value have changed, and no weight.
+
+        Args:
+            owner: what was called.
+            weights: variables that are trained.
+            consequence: the end of the message's first part, such as "which can't be split".
+
+        Raises:
+            ValueError: another variable has changed.
+        """
+        changed = self.changed()
+        if changed.keys() - self._given.keys():
+            raise ValueError(
+                f"{owner.name} changes a variable that is not its own during its call, {consequence}: make it an "
+                "attribute of the layer that changes it, random numbers by a keras.random.SeedGenerator, or leave it "
+                "out, as one of a metric"
+            )
+        for variable in weights:
+            if id(variable) in changed:
+                raise ValueError(
+                    f"{owner.name} assigns its weight {variable.path} during its call, {consequence}: make it "
+                    "trainable=False, or train it alone"
+                )
+
+
+def read_values(variables: Iterable[keras.Variable]) -> list[tuple[keras.Variable, tf.Tensor]]:
+    """Each variable with the value that it has now."""
+    return [(variable, tf.convert_to_tensor(variable.value)) for variable in variables]
+
+
+def call_in_mode(model: keras.Model, x: Any, *, training: bool) -> Any:
+    """Calls a model as Keras's own trainer does."""
+    return model(x, training=training) if model._call_has_training_arg else model(x)
+
+
+def call_stateless(
+    model: keras.Model, state: Sequence[tf.Tensor], x: Any, *, training: bool
+) -> tuple[Any, list[tf.Tensor], tf.Tensor | float]:
+    """Calls a model as Keras's own trainer does, without a change of its variables.
+
+    Args:
+        state: values of its non-trainable variables.
+
+    Returns:
+        Its output, the new values of its non-trainable variables, and the sum of the losses of its layers and weights.
+
+    Raises:
+        ConfigError: a batch normalisation is called twice, so that its statistics are those of no batch; a weight or a
+            variable that is not the model's is assigned; or a loss of a layer is no scalar.
+    """
+    weights = read_values(model.trainable_variables)
+    with StatelessCall([*weights, *zip(model.non_trainable_variables, state, strict=True)]) as call:
+        y = call_in_mode(model, x, training=training)
+        losses = model.losses
+    try:
+        call.check_changes(model, model.trainable_variables, "which may change with an update alone")
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    if any(each.shape.rank for each in losses):
+        raise ConfigError(
+            f"{model.name} has a layer whose add_loss gives one value for each example, which Keras adds up: "
+            "give it the mean"
+        )
+    _check_normalisations(model, call)
+    new_state = [call.get_current_value(variable) for variable in model.non_trainable_variables]
+    dtype = keras.config.floatx()  # activities may have losses of a lower precision than weights
+    return y, new_state, tf.add_n([tf.cast(tf.reduce_sum(each), dtype) for each in losses]) if losses else 0.0
+
+
+def normalisations(model: keras.Model) -> list[keras.layers.BatchNormalization]:
+    """Its batch normalisations that are built, those of inner models included, in a fixed order."""
+    layers = [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.BatchNormalization)]
+    return [layer for layer in layers if layer.built]
+
+
+def _check_normalisations(model: keras.Model, call: StatelessCall) -> None:
+    for layer in normalisations(model):
+        assigned, read = call.assignments[id(layer.moving_mean)], call.reads[id(layer.moving_mean)]
+        if assigned and getattr(layer, "renorm", False):  # an argument of newer versions of Keras
+            raise ConfigError(f"{model.name} has {layer.name}, a BatchNormalization(renorm=True): leave renorm out")
+        if assigned > 1 or (assigned and read > 1):
+            raise ConfigError(
+                f"{model.name} calls its batch normalisation {layer.name} twice in a pass, and its statistics are then "
+                "those of no batch: use a layer for each place"
+            )
+
+
+# --- masks: attributes of tensors, which new tensors of the same values have lost -------------------------------------
+
+
+class Masked(NamedTuple):
+    """A structure of tensors, and the masks of some of them by their places in it."""
+
+    tensors: Any
+    masks: dict[int, tf.Tensor]
+
+
+def mask_of(tensor: tf.Tensor) -> tf.Tensor | None:
+    """The mask that Keras carries with a tensor, if there is one."""
+    return getattr(tensor, "_keras_mask", None)
+
+
+def set_mask(tensor: tf.Tensor, mask: tf.Tensor | None) -> tf.Tensor:
+    """Has Keras carry the mask with the tensor, in place. Returns the tensor."""
+    tensor._keras_mask = mask
+    return tensor
+
+
+def separate_masks(structure: Any) -> Any:
+    """The structure as Masked, or as it is where no tensor has a mask."""
+    found = {place: mask_of(tensor) for place, tensor in enumerate(tf.nest.flatten(structure))}
+    masks = {place: mask for place, mask in found.items() if mask is not None}
+    return Masked(structure, masks) if masks else structure
+
+
+def join_masks(structure: Any) -> Any:
+    """What `separate_masks` was given. The masks are set on the tensors, in place."""
+    if not isinstance(structure, Masked):
+        return structure
+    tensors = tf.nest.flatten(structure.tensors)
+    for place, mask in structure.masks.items():
+        set_mask(tensors[place], mask)
+    return structure.tensors
+
+
+def flatten_with_masks(structure: Any) -> tuple[list[tf.Tensor], Callable[[Sequence[tf.Tensor]], Any]]:
+    """Returns the tensors of a structure, then the masks that they carry, and the function that puts such a list back.
+
+    What is no tensor, such as None or a flag, stays in its place. The function sets masks on what it is given, and
+    keeps none of the structure's own.
+    """
+    leaves = tf.nest.flatten(structure)
+    places = [place for place, leaf in enumerate(leaves) if tf.is_tensor(leaf)]
+    tensors = [tf.convert_to_tensor(leaves[place]) for place in places]
+    masked = [number for number, tensor in enumerate(tensors) if mask_of(tensor) is not None]
+    masks = [tf.convert_to_tensor(mask_of(tensors[number])) for number in masked]
+    template = tf.nest.map_structure(lambda leaf: None if tf.is_tensor(leaf) else leaf, structure)
+
+    def pack(flat: Sequence[tf.Tensor]) -> Any:
+        new = dict(zip(places, flat[: len(places)], strict=True))
+        for number, mask in zip(masked, flat[len(places) :], strict=True):
+            set_mask(flat[number], mask)
+        rest = enumerate(tf.nest.flatten(template))
+        return tf.nest.pack_sequence_as(template, [new.get(place, leaf) for place, leaf in rest])
+
+    return [*tensors, *masks], pack
+
+
+# --- arguments of a call ----------------------------------------------------------------------------------------------
+
+
+def parameters_of(layer: keras.layers.Layer) -> dict[str, inspect.Parameter]:
+    """The parameters of the layer's call, by their names."""
+    return dict(inspect.signature(layer.call).parameters)
+
+
+def required_arguments(layer: keras.layers.Layer) -> int:
+    """How many tensors the layer's call takes at least: 1, or 2 of keras.layers.MultiHeadAttention."""
+    parameters = parameters_of(layer).values()
+    return max(1, sum(each.kind in POSITIONAL and each.default is each.empty for each in parameters))
+
+
+def with_parameters(call: Callable, parameters: Iterable[inspect.Parameter]) -> Callable:
+    """Returns `call` with these parameters and `training`, by which Keras hands masks and the training mode to a layer.
+
+    Of several parameters with one name the first counts. Keras reads them in the layer's __init__.
+    """
+    by_name: dict[str, inspect.Parameter] = {}
+    for parameter in (*parameters, TRAINING):
+        by_name.setdefault(parameter.name, parameter)
+    signed: Any = partial(call)
+    signed.__signature__ = inspect.Signature(sorted(by_name.values(), key=attrgetter("kind")))
+    return signed
