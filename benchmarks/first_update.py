@@ -4,8 +4,8 @@
     .venv/bin/python benchmarks/first_update.py --before ../accumtrain-before      # beside another checkout
 
 A continued run begins with the checkpoint of update 0. All train the same update, take turns, and must leave the same
-bytes. The micro-batch is small, so that little of the time is training. Processor time is what to compare on a busy machine; it
-counts the evaluation, the checkpoints and the end of the process, too.
+bytes. The micro-batch is small, so that little of the time is training. Processor time is what to compare on a busy
+machine; it counts the evaluation, the checkpoints and the end of the process, too.
 """
 
 from __future__ import annotations
