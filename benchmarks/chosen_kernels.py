@@ -14,7 +14,7 @@ from accumtrain.planning.kernel_choice import chosen_kernels
 
 @contextlib.contextmanager
 def kernels_of(config: Config) -> Iterator[dict[str, str]]:
-    """Within this context the environment has the variable that a run of `config` sets, as measured; gives it too."""
+    """Within this context the environment has the variable that a run of `config` sets; gives it too."""
     given = dict(os.environ)
     with contextlib.ExitStack() as chosen:
         with contextlib.redirect_stdout(sys.stderr):

@@ -64,7 +64,7 @@ class Case:
 
 
 def kernels(case: Case) -> dict[str, str]:
-    """The variable by which a run chooses its CPU kernels, as measured for this case; none where it is not set."""
+    """The variable by which a run chooses its CPU kernels; none where it is not set."""
     with kernels_of(of_case(case.ours, case.precision, case.micro_batch, case.steps, case.image_size)) as chosen:
         return chosen
 

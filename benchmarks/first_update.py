@@ -1,12 +1,11 @@
-"""Seconds to the first update, and of the processor for the whole job: a first start, a second, a continued run.
+"""Seconds to the first update, and of the processor for the whole job: a first start, and a continued run.
 
     .venv/bin/python benchmarks/first_update.py --repeats 3                        # about ten minutes
     .venv/bin/python benchmarks/first_update.py --before ../accumtrain-before      # beside another checkout
 
-The first start has an empty cache folder, the second finds the graphs that the first has kept, and so does the run
-that is continued from its update 0. All train the same update, take turns, and must leave the same bytes. The
-micro-batch is small, so that little of the time is training. Processor time is what to compare on a busy machine; it
-counts the evaluation, the checkpoints and the end of the process, too.
+A continued run begins with the checkpoint of update 0. All train the same update, take turns, and must leave the same
+bytes. The micro-batch is small, so that little of the time is training. Processor time is what to compare on a busy
+machine; it counts the evaluation, the checkpoints and the end of the process, too.
 """
 
 from __future__ import annotations
@@ -41,11 +40,11 @@ class Start:
     state: str
 
 
-def start(case: str, checkout: Path, cache: Path, run: Path) -> Start:
+def start(case: str, checkout: Path, run: Path) -> Start:
     """Trains one update in a process of its own, with the code of `checkout`, or continues the run to its end."""
     place = (f"run.dir={run.parent}", f"run.name={run.name}")
     command = [sys.executable, "-m", "accumtrain", *CASES[case], *SMALL, *place]
-    environment = {**os.environ, "PYTHONPATH": str(checkout.absolute()), "XDG_CACHE_HOME": str(cache)}
+    environment = {**os.environ, "PYTHONPATH": str(checkout.absolute())}
     # python -m looks into the current folder first
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, cwd=checkout.absolute())
     _, code, used = os.wait4(process.pid, 0)
@@ -72,13 +71,13 @@ def compare(case: str, repeats: int, before: Path | None) -> None:
     """Prints a row for each kind of start: the median of its repeats, and the least, as others share the machine."""
     found: dict[str, list[Start]] = {}
     for _ in range(repeats):
-        with tempfile.TemporaryDirectory() as cache, tempfile.TemporaryDirectory() as scratch:
+        with tempfile.TemporaryDirectory() as scratch:
             if before is not None:
-                found.setdefault("before", []).append(start(case, before, Path(cache), Path(scratch) / "before"))
-            for name in ("first", "second"):
-                found.setdefault(name, []).append(start(case, OURS, Path(cache), Path(scratch) / name))
-            go_back(Path(scratch) / "second")
-            found.setdefault("continued", []).append(start(case, OURS, Path(cache), Path(scratch) / "second"))
+                found.setdefault("before", []).append(start(case, before, Path(scratch) / "before"))
+            run = Path(scratch) / "run"
+            found.setdefault("first", []).append(start(case, OURS, run))
+            go_back(run)
+            found.setdefault("continued", []).append(start(case, OURS, run))
     if len({each.state for starts in found.values() for each in starts}) > 1:
         raise SystemExit(f"{case}: the starts do not leave the same bytes")
     for name, starts in found.items():

@@ -59,7 +59,10 @@ def write(folder: Path, overrides: list[str], updates: int, highest: bool) -> No
         window.accumulate(dict(zip(names, values, strict=True)))
         return {}
 
-    variables = window.all_variables
+    averages = [] if window.ema is None else window.ema.averages
+    scale = [] if window.loss_scale is None else window.loss_scale.variables
+    state = [*window.model.named.values(), *window.optimizer.state, *averages, *scale, *window.buffers, window.step]
+    variables = list({id(variable): variable for variable in state}.values())
     functions = {"micro_step": (micro_step, specs), "commit": (window.commit, [])}
     told: dict[str, Any] = {
         name: lower(folder / f"{name}.bin", function, arguments, variables, highest)

@@ -27,9 +27,9 @@ from accumtrain.shell.overrides import for_hydra
 
 # before a test imports TensorFlow
 os.environ.update(environment.VARIABLES | tpu_runtime.quiet_environment(), TF_CPP_MIN_LOG_LEVEL="3")
-if not NEURAL.intersection(cpu()["instructions"]):  # TensorFlow's default there, or each command would time kernels
+if not NEURAL.intersection(cpu()["instructions"]):  # TensorFlow's default there, whatever the images
     os.environ.setdefault(environment.ONEDNN, "0")
-os.environ.setdefault(environment.KERNELS_16BIT, "1")  # the default, for the same reason
+os.environ.setdefault(environment.KERNELS_16BIT, "1")  # the default, whatever the processor
 
 # a shell in the background, and nohup, start commands with these ignored, and so would be all processes of the tests
 for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):

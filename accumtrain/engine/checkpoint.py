@@ -21,7 +21,6 @@ import tensorflow as tf
 from accumtrain.backprop.model import Model
 from accumtrain.engine.checkpoint_files import TensorReader, again_if_changed, find_whole, load_into
 from accumtrain.engine.ema import MovingAverage
-from accumtrain.engine.graph_cache import GraphCache
 from accumtrain.engine.graph_optimizer import NO_GRAPH_OPTIMIZER, CompiledFunction
 from accumtrain.engine.window import Window
 from accumtrain.errors import CheckpointError, first_line
@@ -46,7 +45,6 @@ class Checkpoints:
         keep_hours: one more is kept for every so many hours; None keeps no others.
         facts: returns what else the manifest of a checkpoint shall hold, when it is begun.
         writes: False writes nothing, on workers that leave this to the chief.
-        cache: where the graph that saves is kept between processes; None traces it in each.
         frees_first: as in `load_into`.
     """
 
@@ -59,7 +57,6 @@ class Checkpoints:
         keep_hours: float | None = None,
         facts: Callable[[], Mapping[str, Any]] = dict,
         writes: bool = True,
-        cache: GraphCache | None = None,
         frees_first: bool = True,
     ):
         self.directory, self.step, self._frees_first = directory, window.step, frees_first
@@ -75,9 +72,8 @@ class Checkpoints:
             state["loss_scale"] = window.loss_scale
         self._by_accuracy = ACCURACY in window.metrics
         self._checkpoint = tf.train.Checkpoint(**state, best_accuracy=self.best_accuracy, best_loss=self.best_loss)
-        cache = None if cache is None else cache.with_variables([self.best_accuracy, self.best_loss])
         # a graph, as tf.train.Checkpoint walks through all objects in each call
-        self._save = CompiledFunction(self._save_graph, NO_GRAPH_OPTIMIZER, cache)
+        self._save = CompiledFunction(self._save_graph, NO_GRAPH_OPTIMIZER)
         self._last, self._best = CheckpointStore(directory), CheckpointStore(directory / BEST)
         self._read_back = TensorReader()
         self._writer, self._yields = ThreadPoolExecutor(1, "checkpoint"), True
@@ -229,7 +225,7 @@ class Checkpoints:
             return {"prefix": self._checkpoint.write(prefix)}
 
     def _write_files(self, prefix: str) -> None:
-        save = self._save.function_for(tf.constant(prefix))
+        save = self._save.get_concrete_function(tf.constant(prefix))
         if self._yields:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
         if len({variable.device for variable in save.captured_inputs}) > 1:  # which this executor does not join

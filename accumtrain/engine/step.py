@@ -8,7 +8,6 @@ from typing import Any
 import tensorflow as tf
 
 from accumtrain.backprop.target import for_xla
-from accumtrain.engine.graph_cache import GraphCache
 from accumtrain.engine.graph_optimizer import FUSION_ONLY, NO_GRAPH_OPTIMIZER, CompiledFunction
 from accumtrain.engine.window import Window
 from accumtrain.runs.recent_means import SUM
@@ -21,7 +20,6 @@ class Step:
         strategy: None is the current one.
         xla: compile micro-steps with XLA. The commit would gain nothing from it.
         eager: run micro-steps without graphs, slowly, so that a debugger and prints work inside layers.
-        cache: where graphs are kept between processes; None traces them in each.
     """
 
     def __init__(
@@ -31,15 +29,14 @@ class Step:
         *,
         xla: bool = False,
         eager: bool = False,
-        cache: GraphCache | None = None,
     ):
         self._window, self._strategy = window, strategy or tf.distribute.get_strategy()
         self._micro_step = by_xla(window.accumulate, self._strategy) if xla else window.accumulate
         self._update = for_xla()(window.commit) if on_tpu(self._strategy) else window.commit
-        self.compiled_micro_steps = CompiledFunction(self._accumulate, FUSION_ONLY, cache)
-        self.compiled_commit = CompiledFunction(self._commit, NO_GRAPH_OPTIMIZER, cache)
+        self.compiled_micro_steps = CompiledFunction(self._accumulate, FUSION_ONLY)
+        self.compiled_commit = CompiledFunction(self._commit, NO_GRAPH_OPTIMIZER)
         # the two functions that `_updates` calls keep their own settings
-        self.compiled_updates = CompiledFunction(self._updates, NO_GRAPH_OPTIMIZER, cache)
+        self.compiled_updates = CompiledFunction(self._updates, NO_GRAPH_OPTIMIZER)
         self._taken: int | None = 0  # micro-steps since the last commit; None if a call has failed amid them
         self.eager = eager
 
@@ -102,23 +99,16 @@ class Step:
         self._taken = 0
         return scalars
 
-    def compile_kept(self) -> None:
-        """Starts to compile the graph of the commit in another thread, if it is kept: it needs no batches."""
-        self.compiled_commit.compile_kept_ahead()
-
     def prepare(self, batches: Any) -> Any:
-        """Makes the graph of the micro-step. It is then compiled in another thread, and that of the commit in a third.
+        """Traces the micro-step. The commit is then traced in another thread, while the first micro-steps run.
 
         Returns:
-            The micro-step as a concrete function; None if it is eager or a kept graph is used in its place.
+            The micro-step as a concrete function; None if it is eager.
         """
         if self.eager:
             return None
-        micro_step = self.compiled_micro_steps.prepare(batches, tf.constant(1))
-        compiles = not on_tpu(self._strategy)  # a TPU's compiler has its turn when a graph runs
-        if compiles:
-            self.compiled_micro_steps.prepare_ahead(batches, tf.constant(1))
-        self.compiled_commit.prepare_ahead(compiles=compiles)
+        micro_step = self.compiled_micro_steps.get_concrete_function(batches, tf.constant(1))
+        self.compiled_commit.trace_ahead()
         return micro_step
 
     def _accumulate(self, batches: Any, count: tf.Tensor) -> None:

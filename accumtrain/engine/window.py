@@ -129,14 +129,6 @@ class Window(tf.Module):
         state = [*self.variables_, *self.optimizer.state, *self.statistics.variables_, *averages]
         return [variable for variable in state if variable.dtype.is_floating]
 
-    @property
-    def all_variables(self) -> list[tf.Variable]:
-        """Every variable that its functions read or write, in an order that the configuration alone decides."""
-        others = [] if self.ema is None else self.ema.averages
-        scale = [] if self.loss_scale is None else self.loss_scale.variables
-        state = [*self.model.named.values(), *self.optimizer.state, *others, *scale, *self.buffers, self.step]
-        return list({id(variable): variable for variable in state}.values())
-
     # --- micro-step -----------------------------------------------------------------------------------------------
 
     def accumulate(self, batch: Batch) -> None:

@@ -56,7 +56,7 @@ def _run_job(config: Config, job: Job) -> dict[str, Any] | None:
     try:
         if job.scope == "train" and not config.device.has_workers:  # the chief of several holds the lock for all
             check_free(folder_of(config))
-        with chosen_kernels(with_least_memory(config), job):
+        with chosen_kernels(config, job):
             config = with_memory_settled(config) if job.probed else with_least_memory(config)
             if not job.in_children:
                 if "tensorflow" not in sys.modules:

@@ -21,8 +21,6 @@ from accumtrain.engine.build_window import build_window
 from accumtrain.engine.checkpoint import Checkpoints
 from accumtrain.engine.emulation import tell_emulation
 from accumtrain.engine.evaluator import Evaluator
-from accumtrain.engine.graph_cache import GraphCache
-from accumtrain.engine.graph_key import graph_key, may_be_kept
 from accumtrain.engine.loss import build_means, build_split_metrics
 from accumtrain.engine.memory_meter import Meter
 from accumtrain.engine.pace import WORTH_TOGETHER, Pace
@@ -44,7 +42,6 @@ from accumtrain.planning.tensorflow_errors import in_user_words
 from accumtrain.planning.worker_share import own_share, with_steps_for_all
 from accumtrain.process.interrupt import Interrupt
 from accumtrain.process.program import is_own_run
-from accumtrain.process.user_cache import user_cache
 from accumtrain.process.walltime import Walltime
 from accumtrain.process.watchdog import Watchdog
 from accumtrain.runs.checkpoint_store import best_first, newest_manifest
@@ -114,9 +111,8 @@ class Session:
         self.place = Place(config.batch_size, epochs)
         self.micro_batch = micro_batch_size(config.batch_size, config.accum.count, devices.replicas)
         self.global_micro_batch = self.micro_batch * devices.replicas
-        cache = self._graph_cache()  # in the scope each strategy would be the current one
         with devices.strategy.scope():
-            self.step = Step(window, devices.strategy, xla=devices.xla, eager=config.debug.eager, cache=cache)
+            self.step = Step(window, devices.strategy, xla=devices.xla, eager=config.debug.eager)
             self.evaluator = self._evaluator(data.watched)
             both = data.val is not None and data.test is not None
             self.tester = self._evaluator("test") if both else None  # at the end, of the best state
@@ -129,12 +125,9 @@ class Session:
             keep_hours=config.checkpoint.keep_hours,
             facts=self._facts,
             writes=devices.chief,
-            cache=cache,
             frees_first=not config.device.as_it_is,  # there the weights are those of a model of the user's
         )
         self.resumed = self.restore(needed=continued)
-        if self.done < self.total:
-            self.step.compile_kept()
         self._check_workers_agree()
         run.truncate(self.done)
         self.logbook = Logbook(run, config.batch_size, epochs, self.evaluator.names)
@@ -149,13 +142,6 @@ class Session:
         self.reversal = Reversal(config.model.policy)
         self.repeats = find_repeats(data)
         self.skipped = SkippedExamples(run.path, data, writes=devices.chief)
-
-    def _graph_cache(self) -> GraphCache | None:
-        folder = user_cache()
-        if folder is None or not may_be_kept(self.config, self.devices):
-            return None
-        key = graph_key(self.config, self.data, self.total)
-        return GraphCache(key, self.window.all_variables, folder / "graphs")
 
     def _evaluator(self, split: str) -> Evaluator:
         return Evaluator(
@@ -227,7 +213,7 @@ class Session:
     def prepare_step(self, batches: Any) -> None:
         """Makes the graph of the micro-step, and says what its precision costs on this machine.
 
-        While it is compiled, the chief of a new run draws the first images.
+        While the commit is traced, the chief of a new run draws the first images.
         """
         micro_step = self.step.prepare(batches)
         tell_emulation(micro_step, self.config.precision, compiled=not (self.devices.xla or self.step.eager))

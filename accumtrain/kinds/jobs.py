@@ -37,7 +37,7 @@ class Job:
         measures_other_data: its command may choose other data than the run's.
         probed: a probe may check before the job starts that it fits into the memory.
         measures_graphs: it measures or checks compiled micro-steps alone, so it can't go with debug.eager.
-        chooses_kernels: the kernels of the CPU may be timed first, and the faster ones are used.
+        chooses_kernels: a rule may choose the kernels of the CPU (planning/kernel_choice.py).
         in_children: child processes do the work, or none is needed; this process does not import TensorFlow.
         told_in_full: all of its result is on the screen, so a file that can't be written is no error.
         shared_by_workers: several workers can run the job together.

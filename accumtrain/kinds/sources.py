@@ -79,6 +79,11 @@ class DataConfig(Choice):
         return (size[0], size[1]) if isinstance(size, list) else None if size is None else (size, size)
 
     @property
+    def known_pixels(self) -> tuple[int, int] | None:
+        """Height and width of all images, if the configuration tells them."""
+        return self.pixels
+
+    @property
     def val_share(self) -> float:
         """The share of the training examples that is held out, if the source has no validation split of its own."""
         return self.VAL_SHARE if self.val_fraction is None else self.val_fraction
@@ -105,6 +110,10 @@ class DigitsConfig(DataConfig):
     kind: str = "digits"
     mean: list[float] = field(default_factory=lambda: [0.305])
     std: list[float] = field(default_factory=lambda: [0.376])
+
+    @property
+    def known_pixels(self) -> tuple[int, int]:
+        return self.pixels or (8, 8)
 
 
 @dataclass(kw_only=True)
@@ -296,6 +305,10 @@ class TfrecordConfig(RecordsConfig):
     label_feature: str = "image/class/label"
     num_classes: Annotated[int, CLASSES] = required("10")
     raw_shape: list[int] | None = None
+
+    @property
+    def known_pixels(self) -> tuple[int, int] | None:
+        return self.pixels or ((self.raw_shape[0], self.raw_shape[1]) if self.raw_shape else None)
 
     def check(self) -> None:
         super().check()

@@ -1,29 +1,55 @@
-"""Which CPU kernels a run computes with, where either of two kinds may be faster."""
+"""Which CPU kernels a run computes with, where either of two kinds may be faster: a rule, and the record of a run.
+
+On CPUs with instructions for neural networks TensorFlow uses oneDNN's kernels. It leaves them off on all others, where
+oneDNN's are the faster ones but for small images. And where the CPU has instructions for bfloat16, but none for
+matrices of it, float32 is faster on Intel's processors (docs/kernels.md).
+"""
 
 from __future__ import annotations
 
-import math
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 
 from accumtrain.config.schema import Config
 from accumtrain.console import say, warn
 from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.kinds.groups import are_own_rows
 from accumtrain.kinds.jobs import JOBS, Job
-from accumtrain.planning.kernel_comparison import IN_16_BITS, LIBRARY, KernelKinds, seconds_of_each
 from accumtrain.process import environment
-from accumtrain.process.environment import ONEDNN
-from accumtrain.process.processor import FOR_16_BITS, MATRIX_BFLOAT16, cpu
+from accumtrain.process.environment import KERNELS_16BIT, ONEDNN
+from accumtrain.process.processor import FOR_16_BITS, INTEL, MATRIX_BFLOAT16, cpu, vendor
 from accumtrain.runs.files import read_json, write_json
 from accumtrain.runs.folder import folder_of, has_checkpoints
 
 # with one of these TensorFlow uses oneDNN's kernels by default
 NEURAL = {"avx512_vnni", "avx512_bf16", "avx_vnni", "amx_tile", "amx_bf16"}
-WORTH = 1.1  # how many times as fast other kernels than the default must be by themselves: whole updates gain less
+SMALL = 16  # pixels of height and width; TensorFlow's own kernels are the faster ones for smaller images
 USED = "used"  # key of a run's record: the value of the variable
+
+
+@dataclass(frozen=True)
+class KernelKinds:
+    """Two kinds of kernels.
+
+    Attributes:
+        variable: of the environment, with "0" or "1" as its value.
+        names: of the kernels by that value, the default first.
+        record: name of the file in a run's folder that says which of them the run began with.
+        once: TensorFlow reads the variable once, when it is imported.
+    """
+
+    variable: str
+    names: Mapping[str, str]
+    record: str
+    once: bool
+
+
+LIBRARY = KernelKinds(ONEDNN, {"0": "TensorFlow's own", "1": "oneDNN's"}, "kernels.json", once=True)
+# kernels that compute in bfloat16, or in float32 from its values
+IN_16_BITS = KernelKinds(KERNELS_16BIT, {"1": "bfloat16's", "0": "float32's"}, "kernels_16bit.json", once=False)
 
 
 @contextmanager
@@ -31,11 +57,10 @@ def chosen_kernels(config: Config, job: Job) -> Iterator[None]:
     """Within this context the environment says which kernels compute, in this process and in its children.
 
     What is decided already stays, by the user or by TensorFlow's import. A run that goes on, or is used, computes with
-    the kernels that it began with. Else what is faster is chosen, as measured now or before.
+    the kernels that it began with. Else a rule decides.
 
     Raises:
-        AccumtrainError: the run would fail, for example for missing data, or a variable has another value than 0 or 1.
-        KeyboardInterrupt: a signal stopped the measurement.
+        ConfigError: a variable has another value than 0 or 1.
     """
     for each in (LIBRARY, IN_16_BITS):
         _check(each)
@@ -76,7 +101,7 @@ def _open_kinds(config: Config, job: Job) -> KernelKinds | None:
     if not instructions & NEURAL:
         return LIBRARY if "avx2" in instructions else None
     in_bfloat16 = config.precision == "bfloat16" and os.environ.get(ONEDNN) != "0"
-    # with instructions for matrices bfloat16 is the faster one, so there is nothing to measure
+    # with instructions for matrices bfloat16 is the faster one on all processors
     either = instructions & FOR_16_BITS["bfloat16"] and MATRIX_BFLOAT16 not in instructions
     by_own_layers = config.model.kind != "keras" and are_own_rows(config)  # others choose their dtype themselves
     return IN_16_BITS if in_bfloat16 and either and by_own_layers else None
@@ -103,23 +128,24 @@ def _decide(config: Config, kinds: KernelKinds, *, goes_on: bool) -> str:
         return recorded
     if goes_on:
         return default  # it has no record, so nothing had decided
-    return _faster(config, kinds)
-
-
-def _faster(config: Config, kinds: KernelKinds) -> str:
-    default, other = kinds.names
-    seconds = seconds_of_each(config, kinds)
-    if seconds is None:
-        say(f"the kernels can't be compared: {kinds.names[default]} are used")
-        return default
-    ratio = seconds[default] / seconds[other]
-    used = other if ratio >= WORTH else default
-    if math.inf in seconds.values():
-        say(f"{kinds.names[used]} kernels are used ({kinds.variable}={used}): the others fail")
-        return used
-    timed = f"for this model and size {kinds.names[other]} are {ratio:.2f} times as fast here"
-    say(f"{kinds.names[used]} kernels are used ({kinds.variable}={used}): {timed}")
+    used, reason = _choose_library(config) if kinds is LIBRARY else _choose_dtype()
+    say(f"{kinds.names[used]} kernels are used ({kinds.variable}={used}): {reason}")
     return used
+
+
+def _choose_library(config: Config) -> tuple[str, str]:
+    """The value of ONEDNN for the images of a run, and the reason."""
+    height, width = config.data.known_pixels or (SMALL, SMALL)
+    if height * width < SMALL**2:
+        return "0", f"they are the faster ones for images of less than {SMALL} x {SMALL} pixels"
+    return "1", "they are the faster ones on this processor"
+
+
+def _choose_dtype() -> tuple[str, str]:
+    """The value of KERNELS_16BIT for this processor, and the reason."""
+    if vendor() == INTEL:
+        return "0", "they are the faster ones on Intel's processors without AMX"
+    return "1", "they are the faster ones on this processor"
 
 
 # --- the record of a run -----------------------------------------------------------------------------------------
@@ -127,7 +153,7 @@ def _faster(config: Config, kinds: KernelKinds) -> str:
 
 def _recorded(config: Config, kinds: KernelKinds) -> str | None:
     """The value that the run began with; None if it has no record."""
-    path = folder_of(config) / f"{kinds.stem}.json"
+    path = folder_of(config) / kinds.record
     if not path.exists():
         return None
     default, *_ = kinds.names.values()
@@ -148,7 +174,7 @@ def record_kernels(config: Config) -> None:
     kinds = _open_kinds(config, job)
     if kinds is None or kinds.variable not in os.environ or job.scope != "train":
         return
-    path = folder / f"{kinds.stem}.json"
+    path = folder / kinds.record
     if path.exists() and has_checkpoints(folder):  # of what has ended before its first checkpoint it is no record
         return
     with suppress(CheckpointError):  # a full disk is told by what can't do without it

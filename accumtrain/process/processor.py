@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+INTEL = "GenuineIntel"  # as its processors name their vendor
 CPU_INFO = Path("/proc/cpuinfo")
 # of x86 and ARM, as far as they decide which kernels compute and so which bits come out
 INSTRUCTIONS = (
@@ -27,6 +28,11 @@ def cpu() -> dict[str, Any]:
         "model": facts.get("model name") or platform.processor() or platform.machine(),
         "instructions": [name for name in INSTRUCTIONS if name in known],
     }
+
+
+def vendor() -> str:
+    """The vendor of the processor as it names it; empty where the system does not."""
+    return dict(_cpu_facts()).get("vendor_id", "")
 
 
 def _cpu_facts() -> Iterator[tuple[str, str]]:

@@ -108,6 +108,14 @@ def train(window: Window, batches: list[dict[str, tf.Tensor]], micro_steps: int)
     return updates
 
 
+def all_variables(window: Window) -> list[tf.Variable]:
+    """All that an update of the window reads or writes, each once."""
+    averages = [] if window.ema is None else window.ema.averages
+    scale = [] if window.loss_scale is None else window.loss_scale.variables
+    state = [*window.model.variables, *window.optimizer.state, *averages, *scale, window.step, *window.buffers]
+    return list({id(variable): variable for variable in state}.values())
+
+
 def is_compiled_by_xla(step: Step, batches: Iterator[Any]) -> bool:
     """Whether XLA compiles its micro-steps."""
     functions = step.prepare(batches).graph.as_graph_def().library.function

@@ -20,7 +20,7 @@ from accumtrain.kinds.models import KerasModelConfig
 from accumtrain.kinds.optimizers import AdafactorConfig, SgdConfig
 from accumtrain.runs import checkpoint_store
 from accumtrain.runs.checkpoint_store import Saved
-from tests.engine.small import bottleneck_revnet, examples, lenet, resnet20, revnet38, train, window_for
+from tests.engine.small import all_variables, bottleneck_revnet, examples, lenet, resnet20, revnet38, train, window_for
 
 
 def small_window():
@@ -167,12 +167,12 @@ def test_variables_that_belong_to_the_user_keep_their_values_if_they_can_not_be_
     with Checkpoints(tmp_path, window, keep=9, frees_first=False) as checkpoints:
         checkpoints.save()
         checkpoints.wait()
-        before = [variable.numpy() for variable in window.all_variables]
+        before = [variable.numpy() for variable in all_variables(window)]
         monkeypatch.setattr(tf.train.Checkpoint, "read", fail)
         for restore in (checkpoints.restore, checkpoints.restore_best):
             with pytest.raises(CheckpointError, match="the disk is gone"):
                 restore()
-    for variable, value in zip(window.all_variables, before, strict=True):
+    for variable, value in zip(all_variables(window), before, strict=True):
         np.testing.assert_array_equal(variable, value)
 
 
@@ -258,7 +258,7 @@ def test_a_flipped_bit_of_a_manifest_costs_one_checkpoint_and_nothing_else(windo
     """The state is that of the checkpoint before, to the bit; the damaged one is in quarantine, unchanged."""
     save(checkpoints, 1)
     buffers = {id(buffer) for buffer in window.buffers}
-    state = [variable for variable in window.all_variables if id(variable) not in buffers]
+    state = [variable for variable in all_variables(window) if id(variable) not in buffers]
     expected = [variable.numpy() for variable in state]
     place = checkpoints.directory / "step-2"
     for variable in state:

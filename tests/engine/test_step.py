@@ -14,7 +14,7 @@ from accumtrain.devices.resolve import resolve
 from accumtrain.engine.ema import MovingAverage
 from accumtrain.engine.step import Step
 from accumtrain.kinds.optimizers import AdafactorConfig, SgdConfig
-from tests.engine.small import examples, is_compiled_by_xla, lenet, revnet38, window_for
+from tests.engine.small import all_variables, examples, is_compiled_by_xla, lenet, revnet38, window_for
 
 ROOT = Path(__file__).parents[2]
 SGD = SgdConfig(lr=0.1, weight_decay=1e-4, momentum=0.9)
@@ -51,11 +51,6 @@ def apart(step, batches, count):
         step.accumulate(batches, MICRO_STEPS)
         update = step.commit()
     return update
-
-
-def all_variables(window):
-    averages = window.ema.averages if window.ema is not None else []
-    return [*window.model.variables, *window.optimizer.state, *averages, window.step, *window.buffers]
 
 
 def assert_same_bits(strategy, one, other):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from accumtrain.process import processor as module
-from accumtrain.process.processor import cpu
+from accumtrain.process.processor import cpu, vendor
 
 
 @pytest.mark.parametrize(
@@ -24,3 +24,13 @@ def test_model_and_instructions(tmp_path, monkeypatch, text, model, instructions
     found = cpu()
     assert found["model"] == model if model else found["model"]
     assert len(found["instructions"]) == instructions
+
+
+@pytest.mark.parametrize(
+    ("text", "known"), [("processor: 0\nvendor_id\t: GenuineIntel\n", "GenuineIntel"), ("Features: asimd\n", "")]
+)
+def test_the_vendor(tmp_path, monkeypatch, text, known):
+    file = tmp_path / "cpuinfo"
+    file.write_text(text)
+    monkeypatch.setattr(module, "CPU_INFO", file)
+    assert vendor() == known
