@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from accumtrain.engine.allocation_log import Log, log_allocations
+from accumtrain.engine.allocation_log import log_allocations
 from accumtrain.engine.workspace import paired, peak_bytes, without_workspace
 
 
@@ -20,6 +20,5 @@ def bytes_asked_at_peak(work: Callable[[], Any], *, workspace: bool = True) -> i
     Args:
         workspace: with the scratch memory of kernels.
     """
-    log = log_allocations(work)
-    pieces = list(paired(Log([replace(change, size=change.asked) for change in log.changes])))
+    pieces = list(paired(replace(change, size=change.asked) for change in log_allocations(work)))
     return peak_bytes(pieces if workspace else without_workspace(pieces))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import statistics
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,6 @@ from accumtrain.config.schema import Config
 from accumtrain.data.pipeline import train_stream
 from accumtrain.data.source import Data
 from accumtrain.devices.found import Devices
-from accumtrain.devices.resolve import resolve
 from accumtrain.engine.build_window import build_window
 from accumtrain.engine.checkpoint import Checkpoints
 from accumtrain.engine.evaluator import Evaluator
@@ -28,28 +29,45 @@ MICRO_STEPS = 2  # largest number in a window; the second adds to a buffer that 
 SECONDS = 2.0  # how long updates are timed, at least one; the first is not, as it also traces and compiles
 
 
-def measure(config: Config, data: Data, micro_batch: int | None, directory: Path) -> dict[str, Any]:
-    """Builds the run of `config` with `micro_batch` examples per micro-step and replica, and measures some updates.
+def measure(
+    config: Config, data: Data, devices: Devices, micro_batches: Sequence[int | None], directory: Path
+) -> list[dict[str, Any]]:
+    """Builds the run of `config`, and measures some updates with each of `micro_batches`, one after the other.
 
     Args:
-        config: accum.steps is ignored, as it follows from `micro_batch`, unless that is None and follows from it.
+        config: accum.steps is ignored, unless a micro-batch is None and follows from it.
+        micro_batches: examples per micro-step and replica, increasing: the peak of resident memory is that of the
+            process.
         directory: an empty folder for checkpoints.
 
     Returns:
-        micro_batch, accum_steps, replicas, batch_norm (whether the model has a norm that takes statistics of a
+        For each micro_batch, accum_steps, replicas, batch_norm (whether the model has a norm that takes statistics of a
         micro-batch), static_bytes, peak_bytes, workspace_bytes, rss_bytes, examples_per_second (of whole updates of
         accum_steps micro-steps), seconds_to_first_update (from the start of the process).
 
     Raises:
-        ConfigError: batch_size does not divide by micro_batch, or accum.steps, and replicas.
+        ConfigError: batch_size does not divide by a micro-batch, or accum.steps, and replicas.
         tf.errors.ResourceExhaustedError: it does not fit.
     """
-    devices = resolve(config.device)
+    windows = [_window_of(config, micro_batch, devices.replicas) for micro_batch in micro_batches]
+    steps, micro_batch = windows[0]
+    made = min(steps, MICRO_STEPS)
+    dry_run = DryRun(config.with_accum_steps(steps), data, devices, micro_batch, directory, made)
+    found = [_measured(dry_run, config.batch_size, steps, micro_batch)]
+    for steps, micro_batch in windows[1:]:
+        dry_run.begin(micro_batch, min(steps, MICRO_STEPS))
+        found.append(_measured(dry_run, config.batch_size, steps, micro_batch))
+    return found
+
+
+def _window_of(config: Config, micro_batch: int | None, replicas: int) -> tuple[int, int]:
+    """accum.steps and the micro-batch, one of which follows from the other."""
     given = config.accum.count if micro_batch is None else micro_batch
-    other = micro_batch_size(config.batch_size, given, devices.replicas)  # the same division gives the steps
-    steps, micro_batch = (given, other) if micro_batch is None else (other, micro_batch)
-    config = config.with_accum_steps(steps)
-    dry_run = DryRun(config, data, devices, micro_batch, directory, min(steps, MICRO_STEPS))
+    other = micro_batch_size(config.batch_size, given, replicas)  # the same division gives the steps
+    return (given, other) if micro_batch is None else (other, micro_batch)
+
+
+def _measured(dry_run: DryRun, batch_size: int, steps: int, micro_batch: int) -> dict[str, Any]:
     dry_run.update()
     first_update = environment.job_seconds()
     timings, started = [dry_run.update()], time.perf_counter()
@@ -62,13 +80,13 @@ def measure(config: Config, data: Data, micro_batch: int | None, directory: Path
     return {
         "micro_batch": micro_batch,
         "accum_steps": steps,
-        "replicas": devices.replicas,
+        "replicas": dry_run.replicas,
         "batch_norm": bool(dry_run.window.model.norms),
         "static_bytes": memory["tensor_static_bytes"],
         "peak_bytes": memory["tensor_peak_bytes"],
         "workspace_bytes": memory["workspace_bytes"],
         "rss_bytes": memory["rss_peak_bytes"],
-        "examples_per_second": config.batch_size / (steps * micro_step + commit),
+        "examples_per_second": batch_size / (steps * micro_step + commit),
         "seconds_to_first_update": first_update + (steps - min(steps, MICRO_STEPS)) * micro_step,
     }
 
@@ -84,10 +102,23 @@ class DryRun:
     def __init__(
         self, config: Config, data: Data, devices: Devices, micro_batch: int, directory: Path, micro_steps: int
     ):
-        batch = micro_batch * devices.replicas
+        self._config, self._data, self._devices, self._directory = config, data, devices, directory
+        self.replicas = devices.replicas
         self.window = build_window(config, data, total_steps(config, Epochs(config, data.train.size)), devices.strategy)
         with devices.strategy.scope():
             self.step = Step(self.window, devices.strategy, xla=devices.xla)
+        self._updates_pace = Pace(WORTH_TOGETHER)
+        self._together = False  # whether several updates in one call are compiled
+        self.begin(micro_batch, micro_steps)
+
+    def begin(self, micro_batch: int, micro_steps: int) -> None:
+        """Gets ready for updates of this size, with the same window; what an earlier size has needed is freed first."""
+        config, data, strategy = self._config, self._data, self._devices.strategy
+        batch = micro_batch * self.replicas
+        self.batches: Any = None
+        self._evaluator: Any = None
+        gc.collect()
+        with strategy.scope():
             self._evaluator = Evaluator(
                 self.window.model,
                 self.window.ema,
@@ -95,15 +126,14 @@ class DryRun:
                 data,
                 data.watched,
                 batch,
-                devices.strategy,
+                strategy,
                 build_split_metrics(config.loss),
             )
-        self._checkpoints = Checkpoints(directory, self.window, config.checkpoint.keep)
-        self.batches = train_stream(devices.strategy, data, batch=batch, seed=config.run.seed)
-        self._micro_steps, self._pace, self._updates_pace = micro_steps, Pace(), Pace(WORTH_TOGETHER)
-        self._together = False  # whether several updates in one call are compiled
+        self._checkpoints = Checkpoints(self._directory, self.window, config.checkpoint.keep)
+        self.batches = train_stream(strategy, data, batch=batch, seed=config.run.seed)
+        self._micro_steps, self._pace = micro_steps, Pace()
         self.calls = 0.0  # number of compiled calls per update, for the last ones
-        self.meter = Meter(xla=devices.xla)
+        self.meter = Meter(xla=self._devices.xla)
         self.meter.start()
 
     def update(self) -> tuple[float, float]:

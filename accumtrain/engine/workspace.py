@@ -6,11 +6,11 @@ without it TensorFlow's own take about as much as the processor's last cache hol
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from accumtrain.engine.allocation_log import Log, log_allocations
+from accumtrain.engine.allocation_log import Change, log_allocations
 
 
 @dataclass(frozen=True)
@@ -60,10 +60,10 @@ def peak_bytes(allocations: list[Allocation]) -> int:
     return peak
 
 
-def paired(log: Log) -> Iterator[Allocation]:
+def paired(changes: Iterable[Change]) -> Iterator[Allocation]:
     """The pieces of a log, each with its begin and its end."""
     held: dict[int, Allocation] = {}
-    for change in log.changes:
+    for change in changes:
         if change.taken:
             held[change.address] = Allocation(change.size, change.moment, None, change.operation_ended)
         elif taken := held.pop(change.address, None):

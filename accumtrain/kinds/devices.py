@@ -157,7 +157,7 @@ class Device(Kind[DeviceConfig]):
     """
 
     before_tensorflow: str | None = None
-    plan: str = "accumtrain.planning.foreseen_plan:plan_memory"
+    plan: str = "accumtrain.planning.probed_plan:plan_by_probes"
 
 
 DEVICES: Table[Device] = Table("device.kind")

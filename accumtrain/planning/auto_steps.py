@@ -1,4 +1,4 @@
-"""accum.steps=auto: the largest micro-batch that fits, foreseen and confirmed by a probe, or found by probes.
+"""accum.steps=auto: the largest micro-batch that fits, found by probes.
 
 batch_size and updates do not change.
 """
@@ -6,22 +6,19 @@ batch_size and updates do not change.
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
-from accumtrain.config.arithmetic import divisors
 from accumtrain.config.schema import Config
 from accumtrain.console import format_bytes, say, table
 from accumtrain.errors import CheckpointError, OutOfMemoryError
 from accumtrain.kinds.model_keys import LEAST_WITH_BATCH_NORM
 from accumtrain.planning.advice import LAST_RESORT, combined, in_words, remedies
 from accumtrain.planning.as_begun import has_fitted, saved_steps, steps_as_begun
-from accumtrain.planning.foresight import Foreseen, foresee
-from accumtrain.planning.probe import SHARE, Trial, known_micro_batch, probe
-from accumtrain.planning.search import Point, largest_that_fits, line_through
+from accumtrain.planning.probe import SHARE, Trial, known_micro_batch, probe, probe_smallest
+from accumtrain.planning.search import Point, largest_that_fits, micro_batches, on_lines
 from accumtrain.process import environment
 from accumtrain.process.free_memory import free_bytes
 from accumtrain.runs.folder import folder_of
@@ -33,6 +30,8 @@ class ProbeFunction(Protocol):
     def __call__(self, config: Config, micro_batch: int | None, note: str = "") -> Trial: ...
 
 
+SmallestFunction = Callable[[Config], list[Trial]]  # `planning.probe.probe_smallest`, or a replacement for it in tests
+CLEARLY = 1.1  # a size that should take more than this many times the budget is not tried
 ENOUGH = 2 * 2**30  # bytes of free memory: with less, a search for RevNet-104 reads TensorFlow's code again and again
 COLUMNS = ("memory", "steps", "micro-batch", "peak", "workspace", "resident", "images/s", "fits")
 
@@ -59,12 +58,7 @@ def with_accum_steps_resolved(config: Config, share: Config | None = None) -> Co
     if (free := free_bytes()) < ENOUGH:
         say(f"only {format_bytes(free)} of memory is free, and the search takes more than the run itself")
         say("if it is slow, stop it and give accum.steps as a number: the larger, the less memory")
-    found = foresee([share], ladder(share.batch_size))
-    if isinstance(found, str):
-        say(f"the memory of this run can't be foreseen, so it is tried: {found}")
-        trials = search(share, probe)
-    else:
-        trials = search_foreseen(share, probe, partial(_expected, share, found[0]), found[0].batch_norm)
+    trials = search(share, probe_smallest, probe)
     table(f"accum.steps for batch_size={share.batch_size} in {limit_text(share)}", COLUMNS, [row(t) for t in trials])
     fitting = [trial for trial in trials if trial.fits]
     if not fitting:
@@ -95,11 +89,22 @@ def with_trained_accum_steps(config: Config) -> Config:
     return config.with_accum_steps(steps)
 
 
-def search(config: Config, attempt: ProbeFunction) -> list[Trial]:
+def search(
+    config: Config,
+    smallest: SmallestFunction,
+    attempt: ProbeFunction,
+    among: Callable[[list[int]], list[int]] = list,
+) -> list[Trial]:
     """Probes until the largest micro-batch is known that fits while the next larger one does not, or does not exist.
 
     A micro-batch divides the examples of a replica's update, so that every micro-batch is full. With batch norm it is
-    not 1, unless there is no other.
+    not 1, unless there is no other. What a line through the trials settles is not tried: sizes below one that fits,
+    and sizes that are CLEARLY beyond the budget.
+
+    Args:
+        smallest: tries the two smallest micro-batches in one process.
+        attempt: tries one.
+        among: chooses those that are looked at.
 
     Returns:
         The trials, sorted by micro-batch. If the first does not fit, there is no other.
@@ -107,97 +112,38 @@ def search(config: Config, attempt: ProbeFunction) -> list[Trial]:
     Raises:
         ConfigError: batch_size does not divide by the replicas.
     """
-    first = attempt(config, 1)
-    if first.replicas is None:
-        return [first]
-    return search_among(config, attempt, _sizes(config.batch_size // first.replicas, first.batch_norm), [first])
-
-
-def _sizes(examples: int, batch_norm: bool | None) -> list[int]:
-    """The micro-batches that divide the examples of a replica, and that can be trained."""
-    sizes = divisors(examples)
-    return [size for size in sizes if size >= LEAST_WITH_BATCH_NORM] or sizes if batch_norm else sizes
-
-
-def search_among(
-    config: Config, attempt: ProbeFunction, sizes: Sequence[int], made: Sequence[Trial] = ()
-) -> list[Trial]:
-    """Probes as `search` does, among these sizes, which are increasing. `made` are trials that need no probe."""
+    made = smallest(config) or [attempt(config, 1)]
+    if made[0].replicas is None:
+        return made
+    sizes = among(sizes_of(config, made[0]))
     trials = {trial.micro_batch: trial for trial in made}
 
     def used(size: int) -> float | None:
         if size not in trials:
+            known = dict(point(config, trial) for trial in trials.values() if trial.fits)
+            if len(known) > 1 and size < max(known):
+                return on_lines(known, size)
+            if len(known) > 1 and on_lines(known, size) > CLEARLY * budget(config):
+                return None
             trials[size] = attempt(config, size)
         return point(config, trials[size])[1] if trials[size].fits else None
 
-    if sizes:
-        largest_that_fits(sizes, used, partial(budget, config))
+    largest_that_fits(sizes, used, partial(budget, config))
     return [trials[size] for size in sorted(trials) if size in sizes]
 
 
-def search_foreseen(
-    config: Config, attempt: ProbeFunction, expected: Callable[[int], float], batch_norm: bool = False
-) -> list[Trial]:
-    """Probes the largest micro-batch that should fit on one replica: one probe, where what is foreseen is right.
-
-    If it fits, the next larger one is probed only if it should fit by what the probe has measured, and so on. If it
-    does not fit, the next smaller one is probed, as the allocator may pack a run a little worse than foreseen; if that
-    does not fit either, smaller ones are searched as without foresight.
-
-    Args:
-        expected: bytes that a micro-batch takes, as `budget` counts them; not decreasing.
-        batch_norm: as in Trial.
-
-    Returns:
-        The trials, sorted by micro-batch. If the first does not fit, nothing does.
-    """
-    sizes = _sizes(config.batch_size, batch_norm)
-    place = max(0, bisect_right(sizes, budget(config), key=expected) - 1)
-    trials = [attempt(config, sizes[place])]
-    if not trials[0].fits and place:
-        place -= 1
-        trials.insert(0, attempt(config, sizes[place]))
-    if not trials[0].fits:
-        return [*search_among(config, attempt, sizes[:place]), *trials]
-    while trials[-1].fits and place + 1 < len(sizes):
-        if _next_from(config, trials, expected, sizes[place + 1]) > budget(config):
-            break
-        place += 1
-        trials.append(attempt(config, sizes[place]))
-    return trials
-
-
-def _next_from(config: Config, trials: Sequence[Trial], expected: Callable[[int], float], size: int) -> float:
-    """Bytes of the next larger size: on a line through the last two trials, or as foreseen, in proportion to one."""
-    points = [point(config, trial) for trial in trials[-2:]]
-    if len(points) == 2:
-        base, slope = line_through(*points)
-        return base + slope * size
-    (tried, used), *_ = points
-    return expected(size) * used / expected(tried)
-
-
-def _expected(config: Config, found: Foreseen, micro_batch: int) -> float:
-    """Bytes that a micro-batch takes, as `budget` counts them."""
-    peak = found.peak_bytes(micro_batch)
-    return peak if config.device.memory_limit_mb is not None else found.resident_bytes(peak)
-
-
-def ladder(examples: int) -> list[int]:
-    """Divisors of `examples` from 1 on, each the smallest that is at least twice the one before."""
-    sizes = [1]
-    for size in divisors(examples):
-        if size >= 2 * sizes[-1]:
-            sizes.append(size)
-    return sizes
+def sizes_of(config: Config, trial: Trial) -> list[int]:
+    """The micro-batches that can be trained, as a trial that has run tells the replicas and the model's norms."""
+    assert trial.replicas is not None
+    return micro_batches(config.batch_size // trial.replicas, LEAST_WITH_BATCH_NORM if trial.batch_norm else 1)
 
 
 def row(trial: Trial) -> tuple[str, ...]:
     """A trial's line in a table of COLUMNS."""
-    sizes = (trial.peak_bytes, trial.workspace_bytes, trial.rss_bytes)
+    sizes = (trial.peak_bytes, trial.workspace_bytes, trial.resident_bytes)
     peak, workspace, resident = ("-" if size is None else format_bytes(size) for size in sizes)
-    if trial.peak_bytes is not None and trial.expected_bytes is not None:
-        resident = f"some {format_bytes(trial.expected_bytes)}"
+    if trial.expected_bytes is not None:
+        resident = f"some {resident}"
     return (
         trial.memory,
         str(trial.accum_steps or "-"),
@@ -206,7 +152,7 @@ def row(trial: Trial) -> tuple[str, ...]:
         workspace,
         resident,
         speed(trial),
-        _verdict(trial),
+        "yes" if trial.fits else "no",
     )
 
 
@@ -214,12 +160,6 @@ def speed(trial: Trial) -> str:
     """Images per second, as a table shows them."""
     found = trial.examples_per_second
     return "-" if found is None else f"{found:.3g}" if found < 100 else f"{found:,.0f}"
-
-
-def _verdict(trial: Trial) -> str:
-    if trial.peak_bytes is None and trial.expected_bytes is not None:
-        return f"beyond (some {format_bytes(trial.expected_bytes)})"
-    return "yes" if trial.fits else "no"
 
 
 def limit_text(config: Config) -> str:
@@ -271,6 +211,6 @@ def budget(config: Config) -> float:
 
 def point(config: Config, trial: Trial) -> Point:
     """The micro-batch of a trial that fits, and the bytes that it takes, as `budget` counts them."""
-    used = trial.rss_bytes if config.device.memory_limit_mb is None else trial.peak_bytes
+    used = trial.resident_bytes if config.device.memory_limit_mb is None else trial.peak_bytes
     assert used is not None
     return trial.micro_batch, used

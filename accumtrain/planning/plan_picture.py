@@ -13,7 +13,7 @@ from accumtrain.runs.curves import new_figure, save_figure
 def draw(trials: Sequence[Trial], limit_mb: int | None, path: Path) -> None:
     """Draws tensors at the peak against the micro-batch, the limit dashed.
 
-    A measured peak is a filled point, a foreseen one a ring.
+    A measured peak is a filled point, one on a line a ring.
 
     Raises:
         CheckpointError: the file can't be written.
@@ -30,7 +30,7 @@ def draw(trials: Sequence[Trial], limit_mb: int | None, path: Path) -> None:
     if limit_mb is not None:
         axis.axhline(limit_mb, color="black", ls="--", lw=1, label="limit")
     if any(not trial.measured for trial, _ in drawn):
-        axis.plot([], [], ls="", marker="o", color="0.5", mfc="white", label="foreseen")
+        axis.plot([], [], ls="", marker="o", color="0.5", mfc="white", label="on a line")
         axis.plot([], [], ls="", marker="o", color="0.5", label="measured")
     scale_axis(axis, "x", [trial.micro_batch for trial, _ in drawn], base=2)
     scale_axis(axis, "y", [*(peak for _, peak in drawn), *([] if limit_mb is None else [limit_mb])], base=2)

@@ -6,7 +6,7 @@ The child runs `answer`.
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,12 @@ from accumtrain.config.convert import from_mapping, to_mapping
 from accumtrain.config.schema import Config
 from accumtrain.console import say
 from accumtrain.errors import OutOfMemoryError, Preempted
+from accumtrain.planning.search import doubled, micro_batches
 from accumtrain.process import child, environment
 from accumtrain.process.free_memory import free_bytes
 from accumtrain.process.program import child_command
 from accumtrain.process.temporary_folder import temporary_folder
+from accumtrain.runs.folder import CHECKPOINTS
 
 # Share of a limit that a probe may use, as the allocator packs memory less well over many updates than over two.
 SHARE = 0.95
@@ -32,7 +34,7 @@ STOPPED = (-signal.SIGINT, -signal.SIGTERM, Preempted.exit_code)
 
 @dataclass(frozen=True)
 class Trial:
-    """The result of one probe, or what is foreseen in its place. What was not measured or foreseen is None.
+    """The result of one probe, or what a straight line through others says. What neither tells is None.
 
     Attributes:
         memory: the memory policy.
@@ -45,10 +47,8 @@ class Trial:
         rss_bytes: peak resident memory of the process.
         examples_per_second: over whole updates of accum_steps micro-steps.
         seconds_to_first_update: from the start of the process.
-        expected_bytes: an estimate where no probe was made: of rss_bytes beside a foreseen peak_bytes; where that is
-            None, of peak_bytes under a limit, else of rss_bytes.
-        measured: it was run. If not, peak_bytes and workspace_bytes are foreseen, or None, and expected_bytes is set.
-        moments: the largest moments as foreseen, the peak first (fields of played.Moment).
+        expected_bytes: an estimate of rss_bytes, where that is None.
+        measured: it was run. If not, peak_bytes and expected_bytes lie on a line through what was.
     """
 
     memory: str
@@ -65,7 +65,11 @@ class Trial:
     seconds_to_first_update: float | None = None
     expected_bytes: int | None = None
     measured: bool = True
-    moments: list[dict[str, Any]] | None = None
+
+    @property
+    def resident_bytes(self) -> int | None:
+        """Peak resident memory of the process, as measured, else as expected."""
+        return self.expected_bytes if self.rss_bytes is None else self.rss_bytes
 
     @property
     def activation_bytes(self) -> int | None:
@@ -95,25 +99,43 @@ def probe(config: Config, micro_batch: int | None, note: str = "") -> Trial:
         KeyboardInterrupt: a signal stopped the child.
         RuntimeError: the child ended by a bug; the end of its stderr is in the message.
     """
-    free = int(SHARE * free_bytes())
-    what = f"{config.model.kept_in_words}, {config.optim.kind}, {config.precision}"
     size = f"accum.steps={config.accum.count}" if micro_batch is None else f"micro-batch {micro_batch}"
-    say(f"probing {what}, {size}{note}")
+    tried = micro_batch or micro_batch_size(config.batch_size, config.accum.count, config.device.known_replicas)
     if micro_batch is not None:
         config = config.with_accum_steps(1)  # micro_batch decides, and not auto
+    found = _ask(config, [micro_batch], f"{size}{note}")
+    return Trial(config.model.policy, tried, fits=False) if found is None else found[0]
+
+
+def probe_smallest(config: Config, note: str = "") -> list[Trial]:
+    """Tries the two smallest micro-batches, or the only one, in one child process. Arguments and errors as of `probe`.
+
+    Returns:
+        Trials by increasing micro-batch; none if they ran out of memory.
+    """
+    return _ask(config.with_accum_steps(1), None, f"two small micro-batches{note}") or []
+
+
+def _ask(config: Config, micro_batches: Sequence[int | None] | None, what: str) -> list[Trial] | None:
+    """Trials of a child, one after the other; None if it ran out of memory.
+
+    Args:
+        micro_batches: None are the two smallest, which the child knows: it counts the replicas.
+    """
+    say(f"probing {config.model.kept_in_words}, {config.optim.kind}, {config.precision}, {what}")
+    free = int(SHARE * free_bytes())
     request = {
         child.TASK: TASK,
         "config": to_mapping(config),
-        "micro_batch": micro_batch,
+        "micro_batches": micro_batches,
         "free_mb": free // 2**20,
     }
     with temporary_folder("probe") as folder:
-        measured = measure_in_child(request, folder)
-    tried = micro_batch or micro_batch_size(config.batch_size, config.accum.count, config.device.known_replicas)
-    out_of_memory = Trial(config.model.policy, tried, fits=False)
-    if measured is None:
-        return out_of_memory
-    return replace(out_of_memory, fits=measured["rss_bytes"] <= free, **measured)
+        answer = measure_in_child(request, folder)
+    if answer is None:
+        return None
+    trials = [Trial(config.model.policy, fits=False, **each) for each in answer["measured"]]
+    return [replace(trial, fits=trial.resident_bytes is not None and trial.resident_bytes <= free) for trial in trials]
 
 
 def measure_in_child(
@@ -142,7 +164,7 @@ def measure_in_child(
 
 
 def answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Makes the requested probe. Returns fields of a Trial."""
+    """Makes the requested probe. Returns fields of its Trials."""
     config = from_mapping(request["config"])
     limit = config.device.memory_limit_mb
     if limit is not None:
@@ -150,13 +172,14 @@ def answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     else:  # the free memory is the limit, so that the probe fails before the machine does
         environment.limit_without_job(request["free_mb"])
     environment.prepare(config.device, probed=True)  # the probe itself may crash
-    return _measure(config, request["micro_batch"], folder)
+    return {"measured": _measure(config, request["micro_batches"], folder)}
 
 
-def _measure(config: Config, micro_batch: int | None, folder: Path) -> dict[str, Any]:
+def _measure(config: Config, micro_batches: Sequence[int | None] | None, folder: Path) -> list[dict[str, Any]]:
     import tensorflow as tf
 
     from accumtrain.data.open_data import open_data
+    from accumtrain.devices.resolve import resolve
     from accumtrain.engine.dry_run import measure
     from accumtrain.planning.tensorflow_errors import in_user_words
 
@@ -166,6 +189,25 @@ def _measure(config: Config, micro_batch: int | None, folder: Path) -> dict[str,
         data = open_data(config.data, config.run.seed)
         doing.write_text("compiling, then timing updates", encoding="utf-8")
         with in_user_words(config, data):
-            return measure(config, data, micro_batch, folder / "checkpoints")
+            devices = resolve(config.device)
+            sizes = micro_batches or _smallest(config, devices.replicas)
+            found = measure(config, data, devices, sizes, folder / CHECKPOINTS)
     except tf.errors.ResourceExhaustedError as error:
         raise OutOfMemoryError(str(error)) from error
+    for later in found[1:]:
+        _correct(later, found[0], on_cpu=not tf.config.list_logical_devices("GPU"))
+    return found
+
+
+def _correct(later: dict[str, Any], first: dict[str, Any], *, on_cpu: bool) -> None:
+    """Takes out of a measurement what is of an earlier one in the same process: its graphs, its time."""
+    left = later["static_bytes"] - first["static_bytes"]
+    peak = later["peak_bytes"] - left
+    later |= {"static_bytes": first["static_bytes"], "peak_bytes": peak, "seconds_to_first_update": None}
+    if on_cpu:  # beside its tensors as much is resident as with the first
+        later |= {"rss_bytes": None, "expected_bytes": first["rss_bytes"] - first["peak_bytes"] + peak}
+
+
+def _smallest(config: Config, replicas: int) -> list[int]:
+    """The two smallest micro-batches of a table, as far as the keys tell what can be trained."""
+    return doubled(micro_batches(config.batch_size // replicas, config.model.least_micro_batch))[:2]

@@ -1,23 +1,34 @@
-"""job=plan by probes: memory and speed of each micro-batch size under each memory policy."""
+"""job=plan by probes: memory and speed of micro-batch sizes under each memory policy.
+
+Two small sizes of a policy are measured in one process. A straight line through them says which is the largest that
+should fit; that one is measured, too, and what is between and beyond lies on lines.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from accumtrain.config.schema import Config
 from accumtrain.console import say, table
-from accumtrain.kinds.model_keys import LEAST_WITH_BATCH_NORM
 from accumtrain.planning.advice import policies
-from accumtrain.planning.auto_steps import COLUMNS, ProbeFunction, budget, ladder, limit_text, point, row
+from accumtrain.planning.auto_steps import (
+    COLUMNS,
+    ProbeFunction,
+    SmallestFunction,
+    limit_text,
+    row,
+    search,
+    sizes_of,
+)
 from accumtrain.planning.plan_file import plan_result, title
 from accumtrain.planning.plan_picture import draw
-from accumtrain.planning.probe import Trial, probe
-from accumtrain.planning.search import line_through
+from accumtrain.planning.probe import Trial, probe, probe_smallest
+from accumtrain.planning.search import doubled, on_lines
 from accumtrain.runs.folder import folder_of, result_file
 
-PROBES = 6  # largest number for each policy
-CLEARLY = 1.25  # a trial expected to take more than this many times the limit is not made
+ROWS = 6  # largest number for each policy
 
 
 def plan_by_probes(config: Config) -> dict[str, Any]:
@@ -31,63 +42,57 @@ def plan_by_probes(config: Config) -> dict[str, Any]:
     """
     variants = policies(config)
     trials: list[Trial] = []
-    for place, variant in enumerate(variants):
-        done = sum(trial.measured for trial in trials)
-        trials += climb(variant, probe, done=done, policies_after=len(variants) - place - 1)
+    for place, variant in enumerate(variants, start=1):
+        note = f" (policy {place} of {len(variants)})"
+        trials += plan_policy(variant, partial(probe_smallest, note=note), partial(probe, note=note))
     limit = config.device.memory_limit_mb
     folder = folder_of(config)
     draw(trials, limit, folder / "plan.png")
-    table(f"{title(config)} in {limit_text(config)}", COLUMNS, [row(trial) for trial in trials])
+    lines = [(*row(trial), "measured" if trial.measured else "line") for trial in trials]
+    table(f"{title(config)} in {limit_text(config)}", (*COLUMNS, "from"), lines)
     say_where_it_ends(trials)
     say(f"the same in {result_file(config)}, as a picture in {folder / 'plan.png'}")
     return plan_result(config, {"memory_limit_mb": limit}, trials)
 
 
-def climb(config: Config, attempt: ProbeFunction, done: int = 0, policies_after: int = 0) -> list[Trial]:
-    """Probes micro-batches from 1 on, each about twice the one before, as long as they fit.
-
-    A micro-batch divides the examples of a replica. The last trial is not made if the two before it show that it would
-    be clearly beyond the limit.
-
-    Args:
-        done: number of probes of other policies before.
-        policies_after: number of policies that follow.
-    """
-
-    def place(number: int, planned: Sequence[int]) -> str:
-        return f" ({done + number} of about {done + len(planned) * (1 + policies_after)})"
-
-    trials = [attempt(config, 1, place(1, sizes(config, config.device.known_replicas)))]
-    if not trials[0].fits:
-        return trials
-    assert trials[0].replicas is not None
-    planned = sizes(config, trials[0].replicas)
-    for number, size in enumerate(planned[1:], start=2):
-        trials.append(_expected_beyond(config, trials, size) or attempt(config, size, place(number, planned)))
-        if not trials[-1].fits:
-            break
-    return trials
+def plan_policy(config: Config, smallest: SmallestFunction, attempt: ProbeFunction) -> list[Trial]:
+    """Trials of micro-batches, each about twice the one before: measured, or on lines through those that are."""
+    measured = search(config, smallest, attempt, table_sizes)
+    fitting = [trial for trial in measured if trial.fits]
+    if len(fitting) < 2:
+        return measured
+    trials = {trial.micro_batch: trial for trial in measured}
+    sizes = table_sizes(sizes_of(config, fitting[0]))
+    return [trials.get(size) or _on_lines(config, fitting, size) for size in sizes]
 
 
-def sizes(config: Config, replicas: int) -> list[int]:
-    return ladder(config.batch_size // replicas)[:PROBES]
+def table_sizes(sizes: list[int]) -> list[int]:
+    """Those that the table shows."""
+    return doubled(sizes)[:ROWS]
+
+
+def _on_lines(config: Config, fitting: Sequence[Trial], size: int) -> Trial:
+    """A trial that was not made, by those that fit, the largest of which the next larger one exceeds."""
+    peaks = {trial.micro_batch: trial.peak_bytes for trial in fitting if trial.peak_bytes is not None}
+    resident = {trial.micro_batch: trial.resident_bytes for trial in fitting if trial.resident_bytes is not None}
+    first, largest = fitting[0], fitting[-1]
+    assert first.replicas is not None
+    return Trial(
+        first.memory,
+        size,
+        fits=size < largest.micro_batch,
+        accum_steps=config.batch_size // (size * first.replicas),
+        replicas=first.replicas,
+        batch_norm=first.batch_norm,
+        static_bytes=first.static_bytes,
+        peak_bytes=int(on_lines(peaks, size)),
+        expected_bytes=int(on_lines(resident, size)),
+        measured=False,
+    )
 
 
 def say_where_it_ends(trials: Sequence[Trial]) -> None:
-    """Says which micro-batches are not in the table and may fit, too, and which are in it and can't be trained."""
+    """Says which micro-batches are not in the table and may fit, too."""
     largest = max(trial.micro_batch for trial in trials)
     if any(trial.fits and trial.micro_batch == largest and trial.accum_steps != 1 for trial in trials):
         say(f"micro-batches above {largest} may fit, too, and were not looked at: accum.steps=auto does")
-    if any(trial.batch_norm and trial.micro_batch < LEAST_WITH_BATCH_NORM for trial in trials):
-        say("a micro-batch of 1 is measured only: batch norm can't learn from the statistics of one example")
-
-
-def _expected_beyond(config: Config, fitting: Sequence[Trial], size: int) -> Trial | None:
-    """The trial of `size` without a probe, if a straight line through the last two is CLEARLY beyond the limit."""
-    if len(fitting) < 2:
-        return None
-    base, slope = line_through(*(point(config, trial) for trial in fitting[-2:]))
-    expected = base + slope * size
-    if expected <= CLEARLY * budget(config):
-        return None
-    return Trial(config.model.policy, size, fits=False, expected_bytes=int(expected), measured=False)

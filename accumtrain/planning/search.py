@@ -1,9 +1,11 @@
-"""The search for the largest micro-batch that fits, with few trials."""
+"""The search for the largest micro-batch that fits, with few trials, and the sizes among which it looks."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Mapping, Sequence
+
+from accumtrain.config.arithmetic import divisors
 
 Point = tuple[int, float]  # micro-batch, bytes that it takes
 
@@ -40,10 +42,33 @@ def largest_that_fits(
     return sizes[low]
 
 
+def micro_batches(examples: int, least: int) -> list[int]:
+    """The sizes that divide `examples`, from `least` on; all of them if none is as large."""
+    sizes = divisors(examples)
+    return [size for size in sizes if size >= least] or sizes
+
+
+def doubled(sizes: Sequence[int]) -> list[int]:
+    """The first of `sizes`, then again and again the next that is at least twice the one before."""
+    found = [sizes[0]]
+    for size in sizes:
+        if size >= 2 * found[-1]:
+            found.append(size)
+    return found
+
+
 def line_through(before: Point, last: Point) -> tuple[float, float]:
     """A line through two trials: bytes at a micro-batch of 0, and per example."""
     slope = (last[1] - before[1]) / (last[0] - before[0])
     return last[1] - slope * last[0], slope
+
+
+def on_lines(known: Mapping[int, float], place: int) -> float:
+    """The value at a place, on straight lines through at least two known ones."""
+    places = sorted(known)
+    upper = min(max(bisect_left(places, place), 1), len(places) - 1)
+    base, slope = line_through(*((each, known[each]) for each in (places[upper - 1], places[upper])))
+    return base + slope * place
 
 
 def _target(fitting: Sequence[Point], budget: Callable[[], float]) -> int:

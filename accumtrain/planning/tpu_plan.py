@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from accumtrain.config.arithmetic import Epochs, micro_batch_size, total_steps
+from accumtrain.config.arithmetic import Epochs, divisors, micro_batch_size, total_steps
 from accumtrain.config.convert import from_mapping, to_mapping
 from accumtrain.config.schema import Config
 from accumtrain.console import format_bytes, say, table
@@ -20,8 +20,8 @@ from accumtrain.errors import ConfigError, OutOfMemoryError
 from accumtrain.kinds.devices import CpuConfig
 from accumtrain.kinds.tpu_topology import hbm_bytes
 from accumtrain.planning.advice import policies
-from accumtrain.planning.auto_steps import ladder
 from accumtrain.planning.plan_file import plan_result, title
+from accumtrain.planning.search import doubled
 from accumtrain.process import child, environment
 from accumtrain.process.program import child_command
 from accumtrain.process.temporary_folder import temporary_folder
@@ -81,7 +81,7 @@ def plan_by_compiler(config: Config) -> dict[str, Any]:
 def _descend(config: Config, python: str) -> Iterator[CompiledTrial]:
     """Compiles with the given accum.steps, or with increasing numbers until the program fits if that is `auto`."""
     given = [] if config.accum.is_auto else [config.accum.count]
-    for steps in given or ladder(config.batch_size):
+    for steps in given or doubled(divisors(config.batch_size)):
         trial = _trial(config.with_accum_steps(steps), python)
         yield trial
         if trial.fits:

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -158,34 +158,6 @@ def ask(
         while not child.wait(SILENCE):
             say(f"  {format_seconds(time.monotonic() - started)}: {child.doing or doing}")
     return child.ended()
-
-
-def ask_all(
-    command: Sequence[str], requests: Sequence[Mapping[str, Any]], use: str, doing: str, at_once: int
-) -> list[Ended]:
-    """Runs a child for each request, `at_once` of them side by side, without their output.
-
-    Prints a line about their progress every SILENCE seconds. `doing` is its text until a child has written its own.
-
-    Args:
-        use: in the names of their temporary folders. Each is made with its child, which removes it if this process is
-            killed.
-    """
-    started = told = time.monotonic()
-    waiting, children = list(requests), list[Child]()
-    with ExitStack() as folders:
-        with ExitStack() as running:
-            while waiting or not all(child.wait(0) for child in children):
-                if waiting and sum(not child.wait(0) for child in children) < at_once:
-                    folder = folders.enter_context(temporary_folder(use))
-                    children.append(running.enter_context(Child(command, folder, waiting.pop(0))))
-                    continue
-                time.sleep(LOOK / 10)
-                if time.monotonic() - told > SILENCE:
-                    told = time.monotonic()
-                    now = ", ".join(child.doing or doing for child in children if not child.wait(0))
-                    say(f"  {format_seconds(told - started)}: {now}")
-        return [child.ended() for child in children]
 
 
 def show(

@@ -13,7 +13,7 @@ from accumtrain.errors import CheckpointError, ConfigError, DataError, DivergedE
 from accumtrain.jobs import bench, memory
 from accumtrain.jobs.dispatch import run
 from accumtrain.kinds.jobs import JOBS, cell
-from accumtrain.planning import foreseen_plan, probed_plan
+from accumtrain.planning import probed_plan
 from accumtrain.planning.probe import Trial
 from accumtrain.runs.files import plain
 from accumtrain.runs.folder import CHECKPOINTS, folder_of, job_folder, result_file
@@ -67,7 +67,7 @@ def done(compose: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bench, "INPUT_SECONDS", 0.1)
         patch.setattr(bench, "matmul_flops_per_second", lambda dtype: 1e12)
-        patch.setattr(foreseen_plan, "foresee", lambda variants, sizes: "a test tries it")
+        patch.setattr(probed_plan, "probe_smallest", lambda config, note="": [])
         for module in (probed_plan, memory):
             patch.setattr(module, "probe", lambda config, size, note="": Trial(config.model.memory, size, True, 1, 1))
         for job in sorted(JOBS, key=lambda job: job.scope in ("trained", "runs")):

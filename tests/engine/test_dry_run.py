@@ -20,6 +20,7 @@ from accumtrain.process import environment
 from tests.engine.small import is_compiled_by_xla
 
 BATCH, MICRO = 24, 4
+ONE_REPLICA = SimpleNamespace(replicas=1)
 UPDATES = 5  # of the run, over which its rate falls
 LENET = ("model=lenet5", "data=digits", f"batch_size={BATCH}", f"train.steps={UPDATES}", "schedule=cosine")
 
@@ -47,12 +48,17 @@ class Timed:
     """In the place of a dry run: updates of given seconds, and what the meter reads."""
 
     window = SimpleNamespace(model=SimpleNamespace(norms=[]))
+    replicas = 1
     timings = ((9.0, 9.0), (0.5, 0.2), (0.3, 0.4), (0.7, 0.3))  # the first one compiles
 
     def __init__(self, config, data, devices, micro_batch, directory, micro_steps):
-        self.did = [(config.accum.steps, micro_batch, micro_steps, directory)]
-        self._timings = iter(self.timings)
+        self.did = [(config.accum.steps, directory)]
+        self.begin(micro_batch, micro_steps)
         Timed.last = self
+
+    def begin(self, micro_batch, micro_steps):
+        self.did.append((micro_batch, micro_steps))
+        self._timings, self._micro_batch = iter(self.timings), micro_batch
 
     def update(self):
         self.did.append("update")
@@ -66,23 +72,31 @@ class Timed:
 
     def finish(self):
         self.did.append("finish")
-        return {"tensor_static_bytes": 1, "tensor_peak_bytes": 2, "workspace_bytes": 3, "rss_peak_bytes": 4}
+        peak = 10 * self._micro_batch
+        return {"tensor_static_bytes": 1, "tensor_peak_bytes": peak, "workspace_bytes": 3, "rss_peak_bytes": 400}
 
 
-@pytest.mark.parametrize("known", [True, False])
-@pytest.mark.parametrize(("micro_batch", "steps", "made"), [(4, 6, 2), (12, 2, 2), (24, 1, 1)])
-def test_a_probe_reckons_whole_updates_from_short_ones(
-    config, data, tmp_path, monkeypatch, micro_batch, steps, made, known
-):
-    monkeypatch.setattr(dry_run, "DryRun", Timed)
-    # the clock shows how many updates were made
+@pytest.fixture
+def timed(monkeypatch):
+    """The clock shows how many updates were made."""
     clock = SimpleNamespace(perf_counter=lambda: Timed.last.did.count("update"))
+    monkeypatch.setattr(dry_run, "DryRun", Timed)
     monkeypatch.setattr(dry_run, "time", clock)
     monkeypatch.setattr(dry_run, "SECONDS", 2)
     monkeypatch.setattr(environment, "job_seconds", lambda: 5.0)
+
+
+ONE_SIZE = [*["update"] * 4, "evaluate", "workspace", "finish"]
+
+
+@pytest.mark.usefixtures("timed")
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize(("micro_batch", "steps", "made"), [(4, 6, 2), (12, 2, 2), (24, 1, 1)])
+def test_a_probe_reckons_whole_updates_from_short_ones(config, data, tmp_path, micro_batch, steps, made, known):
     # without it the number of micro-steps decides
-    found = measure(config.with_accum_steps(1 if known else steps), data, micro_batch if known else None, tmp_path)
-    assert Timed.last.did == [(steps, micro_batch, made, tmp_path), *["update"] * 4, "evaluate", "workspace", "finish"]
+    asked = config.with_accum_steps(1 if known else steps)
+    (found,) = measure(asked, data, ONE_REPLICA, [micro_batch if known else None], tmp_path)
+    assert Timed.last.did == [(steps, tmp_path), (micro_batch, made), *ONE_SIZE]
     first_update = found.pop("seconds_to_first_update") - (steps - made) * 0.5
     assert first_update == pytest.approx(5.0)
     assert found == {
@@ -91,16 +105,37 @@ def test_a_probe_reckons_whole_updates_from_short_ones(
         "replicas": 1,
         "batch_norm": False,
         "static_bytes": 1,
-        "peak_bytes": 2,
+        "peak_bytes": 10 * micro_batch,
         "workspace_bytes": 3,
-        "rss_bytes": 4,
+        "rss_bytes": 400,
         "examples_per_second": BATCH / (steps * 0.5 + 0.3),  # the medians of all but the first update
     }
 
 
+@pytest.mark.usefixtures("timed")
+def test_sizes_are_measured_one_after_the_other(config, data, tmp_path):
+    found = measure(config, data, ONE_REPLICA, [2, 24], tmp_path)
+    assert Timed.last.did == [(12, tmp_path), (2, 2), *ONE_SIZE, (24, 1), *ONE_SIZE]
+    assert [(each["micro_batch"], each["accum_steps"], each["peak_bytes"]) for each in found] == [
+        (2, 12, 20),
+        (24, 1, 240),
+    ]
+
+
 def test_a_micro_batch_that_does_not_divide_is_refused(config, data, tmp_path):
     with pytest.raises(ConfigError, match="batch_size=24"):
-        measure(config, data, 7, tmp_path)
+        measure(config, data, ONE_REPLICA, [7], tmp_path)
+
+
+@pytest.mark.parametrize("model", ["lenet5", "revnet38"])
+def test_each_of_two_sizes_has_its_own_peak(compose, tmp_path, model):
+    """By one window: no state of the first is counted again, which two windows of a RevNet would."""
+    config = compose(f"model={model}", "data=digits", "batch_size=64", "accum.steps=1")
+    gc.collect()
+    found = measure(config, open_data(config.data, 0), resolve(config.device), [4, 64], tmp_path)
+    (static, peak), (later_static, later_peak) = [(each["static_bytes"], each["peak_bytes"]) for each in found]
+    assert later_static == pytest.approx(static, rel=0.1)
+    assert peak - static < later_peak - later_static < 20 * (peak - static)
 
 
 # --- what it makes ----------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from accumtrain.engine.allocation_log import Change, Log
+from accumtrain.engine.allocation_log import Change
 from accumtrain.engine.workspace import Allocation, paired, peak_bytes
 
 MB = 2**20
@@ -33,15 +33,13 @@ def test_the_peak_is_what_is_held_at_once():
 
 
 def test_a_piece_is_from_its_begin_to_its_end():
-    log = Log(
-        [
-            Change(10, True, 1, 8, 5, "Conv", 30, "thread"),
-            Change(20, False, 1, 8, 5, "Conv", 30, "thread"),
-            Change(25, False, 3, 4, 4, None, None, "thread"),  # taken before the log begins
-            Change(40, True, 1, 16, 16, None, None, "thread"),
-        ]
-    )
-    assert list(paired(log)) == [allocation(8, 10, 20, 30), allocation(16, 40, None)]
+    changes = [
+        Change(10, True, 1, 8, 5, 30),
+        Change(20, False, 1, 8, 5, 30),
+        Change(25, False, 3, 4, 4, None),  # taken before the log begins
+        Change(40, True, 1, 16, 16, None),
+    ]
+    assert list(paired(changes)) == [allocation(8, 10, 20, 30), allocation(16, 40, None)]
 
 
 MEASURED = """

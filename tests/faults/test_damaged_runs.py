@@ -194,7 +194,6 @@ def test_micro_batches_of_a_damaged_run_are_looked_for_again(trained, command, m
     shutil.copytree(before, run)
     damage(run / "config.yaml")
     found = Trial("store", 32, fits=True, accum_steps=2)
-    monkeypatch.setattr(auto_steps, "foresee", lambda *_: "this is a test")
     monkeypatch.setattr(auto_steps, "search", lambda *_: [found])
     answer = command(*SMALL, "accum.steps=auto", "train.steps=6")
     assert answer.code == 0, answer

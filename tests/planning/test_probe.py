@@ -55,6 +55,45 @@ def test_probe_measures_a_run_without_tensorflow_here(config, tmp_path):
 
 
 @pytest.mark.slow
+def test_two_small_sizes_are_measured_in_one_process(config):
+    first, second = probe.probe_smallest(config("model=revnet38", "batch_size=48"))
+    assert [(trial.micro_batch, trial.accum_steps, trial.fits) for trial in (first, second)] == [
+        (2, 24, True),
+        (4, 12, True),
+    ]
+    assert second.static_bytes == first.static_bytes < first.peak_bytes
+    assert second.peak_bytes == pytest.approx(first.peak_bytes, rel=0.1), "images of 8 pixels take little"
+    assert (second.rss_bytes, second.seconds_to_first_update) == (None, None)
+    assert second.expected_bytes - first.rss_bytes == second.peak_bytes - first.peak_bytes
+
+
+@pytest.mark.parametrize(
+    ("on_cpu", "resident"),
+    [(True, {"rss_bytes": None, "expected_bytes": 912}), (False, {"rss_bytes": 990})],
+)
+def test_what_an_earlier_size_has_left_is_not_that_of_a_later_one(on_cpu, resident):
+    first = {"static_bytes": 10, "peak_bytes": 20, "rss_bytes": 900, "seconds_to_first_update": 5.0}
+    later = {"static_bytes": 14, "peak_bytes": 36, "rss_bytes": 990, "seconds_to_first_update": 9.0}
+    probe._correct(later, first, on_cpu=on_cpu)
+    assert later == {"static_bytes": 10, "peak_bytes": 32, "seconds_to_first_update": None} | resident
+
+
+@pytest.mark.parametrize(
+    ("overrides", "replicas", "sizes"),
+    [
+        ((), 1, [1, 2]),  # LeNet-5 has no norm
+        (("model=revnet38",), 1, [2, 4]),
+        (("model=revnet38", "model.norm=group"), 1, [1, 2]),
+        (("model=revnet38",), 16, [3]),
+        (("model=revnet38",), 48, [1]),
+        (("model=revnet38", "batch_size=45"), 1, [3, 9]),
+    ],
+)
+def test_the_two_smallest_are_those_that_can_be_trained(config, overrides, replicas, sizes):
+    assert probe._smallest(config(*overrides), replicas) == sizes
+
+
+@pytest.mark.slow
 def test_probe_without_memory_does_not_fit(config):
     trial = probe.probe(config("model=resnet20", "device.memory_limit_mb=1"), 48)
     assert trial == Trial("store", 48, fits=False)
@@ -80,8 +119,9 @@ def test_without_a_micro_batch_the_child_gets_the_number_of_steps(config, monkey
     monkeypatch.setattr(probe, "measure_in_child", lambda request, folder: requests.append(request))
     assert probe.probe(config("accum.steps=4"), None) == Trial("store", 12, fits=False)
     probe.probe(config("accum.steps=auto"), 8)
-    sent = [(request["micro_batch"], request["config"]["accum"]["steps"]) for request in requests]
-    assert sent == [(None, 4), (8, 1)]
+    assert probe.probe_smallest(config("accum.steps=auto")) == []
+    sent = [(request["micro_batches"], request["config"]["accum"]["steps"]) for request in requests]
+    assert sent == [([None], 4), ([8], 1), (None, 1)]
 
 
 @pytest.mark.parametrize(("own", "used"), [(None, "900"), ("300", "300"), ("5000", "900"), ("much", "900")])
@@ -93,7 +133,7 @@ def test_a_limit_of_the_users_own_holds_in_a_probe(config, monkeypatch, tmp_path
     limits = (environment.CPU_LIMIT, environment.USERS_LIMIT)
     others = {name: value for name, value in os.environ.items() if name not in limits}
     monkeypatch.setattr(os, "environ", others | ({} if own is None else {environment.CPU_LIMIT: own}))
-    request = {"config": to_mapping(config("accum.steps=1")), "micro_batch": 8, "free_mb": 900}
+    request = {"config": to_mapping(config("accum.steps=1")), "micro_batches": [8], "free_mb": 900}
     if limit_of_job:  # of the parent, which looks for what would help without it
         environment._set_limit(limit_of_job)
     probe.answer(request, tmp_path)
@@ -164,7 +204,7 @@ def runs(process):
     "number", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGINT, signal.SIGKILL]
 )
 def test_a_probe_ends_with_its_command(tmp_path, job, stopped, number):
-    """Stopped in the middle of a probe or rehearsals, a command takes the children and their folders with it."""
+    """Stopped in the middle of a probe, a command takes the children and their folders with it."""
     environment = os.environ | {"TMPDIR": str(tmp_path)}
     arguments = ("model=lenet5", job, f"run.dir={tmp_path / 'runs'}")
     command = subprocess.Popen(

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from accumtrain.planning.search import largest_that_fits, line_through
+from accumtrain.planning.search import doubled, largest_that_fits, line_through, micro_batches, on_lines
 
 
 class Room:
@@ -47,3 +47,23 @@ def test_nothing_else_is_tried_if_the_first_size_does_not_fit():
 
 def test_line_through():
     assert line_through((2, 30.0), (6, 50.0)) == (20.0, 5.0)
+
+
+def test_values_between_and_beyond_known_ones_lie_on_lines():
+    known = {2: 10.0, 4: 14.0, 16: 74.0}
+    assert [on_lines(known, place) for place in (1, 2, 3, 10, 16, 32)] == [8.0, 10.0, 12.0, 44.0, 74.0, 154.0]
+
+
+@pytest.mark.parametrize(
+    ("examples", "least", "sizes"),
+    [
+        (64, 1, [1, 2, 4, 8, 16, 32, 64]),
+        (50, 1, [1, 2, 5, 10, 25, 50]),
+        (7, 1, [1, 7]),
+        (1, 1, [1]),
+        (12, 2, [2, 4, 12]),
+        (1, 2, [1]),
+    ],
+)
+def test_sizes_of_a_table(examples, least, sizes):
+    assert doubled(micro_batches(examples, least)) == sizes

@@ -30,7 +30,7 @@ def test_a_worker_goes_on_as_its_run_began_and_probes_its_share_alone(compose, t
 
     monkeypatch.setattr(worker_share, "silence", lambda: None)
     monkeypatch.setattr(auto_steps, "probe", attempt)
-    monkeypatch.setattr(auto_steps, "foresee", lambda variants, sizes: "a test tries it")
+    monkeypatch.setattr(auto_steps, "probe_smallest", lambda config: [attempt(config, 1)])
     own = (f"run.dir={tmp_path}", "run.name=mine", "batch_size=96")
     config = compose(*WORKERS, *own, "accum.steps=auto")
     found = auto_steps.with_accum_steps_resolved(config, own_share(config))

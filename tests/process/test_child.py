@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 
 import psutil
 import pytest
@@ -144,21 +143,3 @@ def test_the_end_of_the_parent_does_not_hurry_a_job_that_saves(ask, tmp_path, fi
     out, _ = process.communicate(timeout=30)  # closes the pipe that the child reads
     assert out.endswith("saved\n")
     assert process.returncode == 0
-
-
-@pytest.mark.parametrize(("at_once", "seen"), [(1, [1, 2, 3]), (3, [3, 3, 3])])
-def test_a_folder_is_made_when_its_child_starts(tmp_path, monkeypatch, at_once, seen):
-    """A folder whose child has not started yet would be left by a process that is killed."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    # a child that may start at once waits until all have
-    program = f"""
-import os, sys, time
-end = time.monotonic() + 30
-while len(os.listdir({str(tmp_path)!r})) < {at_once} and time.monotonic() < end:
-    time.sleep(0.01)
-sys.exit(len(os.listdir({str(tmp_path)!r})))
-"""
-    requests = [{"number": number} for number in range(3)]
-    ends = child.ask_all([sys.executable, "-c", program], requests, "folder", "starting", at_once)
-    assert [ended.code for ended in ends] == seen
-    assert not any(tmp_path.iterdir())
