@@ -130,14 +130,15 @@ def fake_job(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Config]]:
     return put
 
 
+def composed(*overrides: str) -> Config:
+    """Compose and check the configuration of `overrides`, without a command line."""
+    offer_rows()
+    with hydra.initialize_config_dir(str(CONF_DIR), version_base="1.3"):
+        found = hydra.compose("config", for_hydra(overrides))
+    return from_mapping(plain_values(found))
+
+
 @pytest.fixture(scope="session")
 def compose() -> Callable[..., Config]:
     """Composes and checks the configuration of `overrides`, without a command line."""
-
-    def config(*overrides: str) -> Config:
-        offer_rows()
-        with hydra.initialize_config_dir(str(CONF_DIR), version_base="1.3"):
-            composed = hydra.compose("config", for_hydra(overrides))
-        return from_mapping(plain_values(composed))
-
-    return config
+    return composed

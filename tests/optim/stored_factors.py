@@ -1,0 +1,65 @@
+"""Factors of schedules, as bits of float32: what each update of a run was multiplied by when they were written.
+
+`python -m tests.optim.stored_factors` writes them; that is for a schedule that is new.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from accumtrain.kinds.schedules import (
+    ConstantConfig,
+    CosineConfig,
+    InverseTimeConfig,
+    OneCycleConfig,
+    RsqrtConfig,
+    ScheduleConfig,
+    StepConfig,
+)
+from accumtrain.optim.rate_schedules import build_schedule
+from tests.machine import machine
+
+FILE = Path(__file__).with_name("stored_factors.json")
+TOTALS = (1, 2, 7, 60)
+BEYOND = 5  # updates after the end
+CONFIGS: dict[str, ScheduleConfig] = {
+    "constant": ConstantConfig(),
+    "constant, warmup": ConstantConfig(warmup=7),
+    "cosine": CosineConfig(),
+    "cosine, warmup": CosineConfig(warmup=6, final=0.1),
+    "step": StepConfig(boundaries=[3, 5, 41]),
+    "step, warmup": StepConfig(warmup=4, boundaries=[3, 30], factor=0.3),
+    "step, no boundaries": StepConfig(boundaries=[]),
+    "rsqrt": RsqrtConfig(timescale=9),
+    "rsqrt, warmup": RsqrtConfig(timescale=3, warmup=11),
+    "inverse_time": InverseTimeConfig(timescale=7, decay=0.7),
+    "inverse_time, staircase": InverseTimeConfig(timescale=7, decay=0.7, warmup=3, staircase=True),
+    "one_cycle": OneCycleConfig(),
+    "one_cycle, short rise": OneCycleConfig(rise=0.05, start=0.2, final=0.01),
+}
+
+
+def factors(config: ScheduleConfig, total: int) -> np.ndarray:
+    """Return the factor of each update of a run and of some beyond, by one graph."""
+    schedule = build_schedule(config, total)
+    graph = tf.function(schedule, autograph=False, input_signature=[tf.TensorSpec([], tf.int64)])
+    return np.array([graph(tf.constant(step, tf.int64)) for step in range(total + BEYOND)], np.float32)
+
+
+def main() -> None:
+    """Write the factors of all schedules."""
+    rows = {
+        f"{name}, {total} updates": factors(config, total).view(np.uint32).tolist()
+        for name, config in CONFIGS.items()
+        for total in TOTALS
+    }
+    lines = [f" {json.dumps(name)}: {json.dumps(bits)}" for name, bits in rows.items()]
+    FILE.write_text("{\n" + ",\n".join([f' "machine": {json.dumps(machine())}', *lines]) + "\n}\n")
+
+
+if __name__ == "__main__":
+    main()
