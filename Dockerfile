@@ -14,10 +14,11 @@ FROM python:${PYTHON}-slim
 ARG EXTRAS=joblib
 
 WORKDIR /usr/src/accumtrain
-COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY pyproject.toml README.md LICENSE ./
+COPY requirements/constraints.txt requirements/
 COPY conf conf
 COPY accumtrain accumtrain
-RUN pip install --no-cache-dir --constraint constraints.txt ".[${EXTRAS}]"
+RUN pip install --no-cache-dir --constraint requirements/constraints.txt ".[${EXTRAS}]"
 
 # for the NVIDIA container toolkit; without a GPU they have no effect
 ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility

@@ -85,15 +85,15 @@ bench-full: $(PEERS) ## all cases, an hour or so on a quiet machine; writes benc
 	$(BIN)/python benchmarks/compare.py --output benchmarks/RESULTS.md $(ARGS)
 
 audit: $(READY) $(AUDIT)/.ready ## is what is pinned installed, and nothing of it known to be vulnerable (needs the network)
-	$(BIN)/python .ci/installed_is_pinned.py constraints.txt
+	$(BIN)/python .ci/installed_is_pinned.py requirements/constraints.txt
 	$(AUDIT)/bin/pip-audit --strict --progress-spinner off --disable-pip --require-hashes \
-		--requirement requirements-hashed.txt
+		--requirement requirements/hashed.txt
 
-lock: $(AUDIT)/.ready ## write requirements-hashed.txt anew, after a change of constraints.txt or pyproject.toml
-	@grep '^#' requirements-hashed.txt > .requirements-hashed.txt
+lock: $(AUDIT)/.ready ## write requirements/hashed.txt anew, after a change of the constraints or of pyproject.toml
+	@grep '^#' requirements/hashed.txt > requirements/.hashed.txt
 	@$(AUDIT)/bin/uv pip compile --quiet --no-config --no-python-downloads --universal --python-version 3.10 --no-header \
-		--no-annotate --generate-hashes --constraint constraints.txt pyproject.toml >> .requirements-hashed.txt
-	@mv .requirements-hashed.txt requirements-hashed.txt
+		--no-annotate --generate-hashes --constraint requirements/constraints.txt pyproject.toml >> requirements/.hashed.txt
+	@mv requirements/.hashed.txt requirements/hashed.txt
 
 clean: ## remove the environments and caches; runs/ stays
 	rm -rf .venv $(TPU) $(TPU_COMPILE) $(AUDIT) $(DOCS) site build dist .pytest_cache .mypy_cache .ruff_cache
@@ -109,43 +109,43 @@ endef
 # as others may use what it leads to.
 VENV = $(PYTHON) -m venv $(if $(wildcard $@),$(shell test -L $(@D) || echo --clear)) $(@D)
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml requirements/constraints.txt
 	$(CHECK_PYTHON)
 	@echo "setting up .venv (a few minutes, once)"
 	@$(VENV)
-	@$(BIN)/python $(PIP) --constraint constraints.txt --editable '.[dev]'
+	@$(BIN)/python $(PIP) --constraint requirements/constraints.txt --editable '.[dev]'
 	@touch $@
 
 $(PEERS): $(READY)
 	@echo "installing PyTorch to compare with"
-	@$(BIN)/python $(PIP) --constraint constraints.txt --editable '.[peers]'
+	@$(BIN)/python $(PIP) --constraint requirements/constraints.txt --editable '.[peers]'
 	@touch $@
 
-$(TPU)/.ready: pyproject.toml requirements-tpu.txt
+$(TPU)/.ready: pyproject.toml requirements/tpu.txt
 	$(CHECK_PYTHON)
 	@echo "setting up $(TPU) (a few minutes, once)"
 	@$(VENV)
-	@$(TPU)/bin/python $(PIP) --no-deps --requirement requirements-tpu.txt --editable .
+	@$(TPU)/bin/python $(PIP) --no-deps --requirement requirements/tpu.txt --editable .
 	@touch $@
 
-$(TPU_COMPILE)/.ready: requirements-tpu-compile.txt
+$(TPU_COMPILE)/.ready: requirements/tpu-compile.txt
 	@echo "setting up $(TPU_COMPILE) (needs Python 3.11 or newer)"
 	@$(VENV)
-	@$(TPU_COMPILE)/bin/python $(PIP) --no-deps --requirement requirements-tpu-compile.txt
+	@$(TPU_COMPILE)/bin/python $(PIP) --no-deps --requirement requirements/tpu-compile.txt
 	@touch $@
 
-$(AUDIT)/.ready: requirements-audit.txt
+$(AUDIT)/.ready: requirements/audit.txt
 	$(CHECK_PYTHON)
 	@echo "setting up $(AUDIT)"
 	@$(VENV)
-	@$(AUDIT)/bin/python $(PIP) --no-deps --requirement requirements-audit.txt
+	@$(AUDIT)/bin/python $(PIP) --no-deps --requirement requirements/audit.txt
 	@touch $@
 
 # pip 26.3 installs a dependency group without the project
-$(DOCS)/.ready: pyproject.toml constraints.txt
+$(DOCS)/.ready: pyproject.toml requirements/constraints.txt
 	$(CHECK_PYTHON)
 	@echo "setting up $(DOCS)"
 	@$(VENV)
 	@$(DOCS)/bin/python $(PIP) pip==26.3
-	@$(DOCS)/bin/python $(PIP) --constraint constraints.txt --group docs
+	@$(DOCS)/bin/python $(PIP) --constraint requirements/constraints.txt --group docs
 	@touch $@

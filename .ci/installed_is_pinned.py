@@ -1,6 +1,6 @@
 """Compares the packages of this environment with a file of pins, lines `name==version ; marker`. 1 if they differ.
 
-.venv/bin/python .ci/installed_is_pinned.py constraints.txt
+.venv/bin/python .ci/installed_is_pinned.py requirements/constraints.txt
 """
 
 import sys

@@ -14,23 +14,20 @@ from __future__ import annotations
 import argparse
 import datetime
 import importlib.metadata
-import json
 import os
 import platform
 import shlex
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 from chosen_kernels import kernels_of
-from composed import of_case
+from workbench import Table, Worker, by_rounds, in_turn, of_case
 
 from accumtrain.process.processor import cpu
 
@@ -93,82 +90,41 @@ WARM_UP = 2  # turns of each worker before those that count
 WORKERS = {"ours": "ours.py", "keras": "keras_fit.py", "torch": "torch_fit.py", "matmul": "matmul.py"}
 
 
-class Worker:
-    """A process that makes one update for every turn. `answers` holds what it said, the first update apart."""
-
-    def __init__(self, name: str, case: Case):
-        self.name = name
-        self.answers: list[dict[str, Any]] = []
-        options = {
-            "--model": case.ours if name == "ours" else case.peer,
-            "--precision": case.precision,
-            "--micro-batch": case.micro_batch,
-            "--steps": case.steps,
-            "--image-size": case.image_size,
-        }
-        words = [str(word) for option in options.items() for word in option]
-        command = [sys.executable, str(PEERS / WORKERS[name]), *words]
-        self._stderr = tempfile.TemporaryFile("w+")  # noqa: SIM115
-        chosen = kernels(case) if name == "ours" else {}
-        self._process = subprocess.Popen(
-            command,
-            env=os.environ | chosen,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._stderr,
-            text=True,
-            bufsize=1,
-        )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._asked, self._said = self._process.stdin, self._process.stdout
-        self.first = self._answer()
-
-    def turn(self) -> dict[str, Any]:
-        self._asked.write("go\n")
-        self.answers.append(self._answer())
-        return self.answers[-1]
-
-    def close(self) -> None:
-        self._asked.close()
-        self._process.wait()
-        self._stderr.close()
-
-    def cpu_seconds(self) -> float:
-        times = psutil.Process(self._process.pid).cpu_times()
-        return times.user + times.system
-
-    def facts(self) -> dict[str, Any]:
-        """All that it ever said, the latest word of each kind."""
-        return {key: value for answer in (self.first, *self.answers) for key, value in answer.items()}
-
-    def _answer(self) -> dict[str, Any]:
-        line = self._said.readline()
-        if not line:
-            self._stderr.seek(0)
-            raise SystemExit(f"{self.name} ended:\n{self._stderr.read()[-4000:]}")
-        return json.loads(line)
+def started(name: str, case: Case) -> Worker:
+    """A worker that has made its first update."""
+    options = {
+        "--model": case.ours if name == "ours" else case.peer,
+        "--precision": case.precision,
+        "--micro-batch": case.micro_batch,
+        "--steps": case.steps,
+        "--image-size": case.image_size,
+    }
+    words = [str(word) for option in options.items() for word in option]
+    chosen = kernels(case) if name == "ours" else {}
+    return Worker([sys.executable, str(PEERS / WORKERS[name]), *words], os.environ | chosen)
 
 
 def compare(case: Case, names: Sequence[str], rounds: int) -> dict[str, dict[str, Any]]:
-    """Facts of every worker, its answers in `rounds`; of `machine`, the share of its CPUs that `others` used."""
-    workers = [Worker(name, case) for name in names]
-    for _ in range(WARM_UP):
-        for worker in workers:
-            worker.turn()
-    started, used = time.perf_counter(), used_by_others(workers)
-    for number in range(rounds):
-        # the order turns round by round: nobody always follows the same one
-        for worker in workers[number % len(workers) :] + workers[: number % len(workers)]:
-            worker.turn()
-    others = (used_by_others(workers) - used) / (time.perf_counter() - started) / (os.cpu_count() or 1)
-    for worker in workers:
+    """What every worker told, and its `rounds`; of `machine`, the share of its CPUs that `others` used."""
+    workers, facts = {}, {}
+    for name in names:  # alone, so that its first update is timed alone
+        workers[name] = started(name, case)
+        facts[name] = workers[name].answer()
+    turns = {name: worker.turn for name, worker in workers.items()}
+    warm = in_turn(turns, WARM_UP)
+    began, used = time.perf_counter(), used_by_others(workers.values())
+    answers = in_turn(turns, rounds)
+    others = (used_by_others(workers.values()) - used) / (time.perf_counter() - began) / (os.cpu_count() or 1)
+    found: dict[str, dict[str, Any]] = {"machine": {"others": others}}
+    for name, worker in workers.items():
         worker.close()
-    found = {worker.name: worker.facts() | {"rounds": worker.answers[WARM_UP:]} for worker in workers}
-    return found | {"machine": {"others": others}}
+        for answer in (*warm[name], *answers[name]):
+            facts[name] |= answer  # the latest word of each kind
+        found[name] = facts[name] | {"rounds": answers[name]}
+    return found
 
 
-def used_by_others(workers: Sequence[Worker]) -> float:
+def used_by_others(workers: Iterable[Worker]) -> float:
     """CPU seconds that this machine, or the host that steals from it, has spent on anything but these workers."""
     times = psutil.cpu_times()
     busy = times.user + times.nice + times.system + getattr(times, "steal", 0.0)  # of Linux only
@@ -182,14 +138,10 @@ def rates(facts: dict[str, Any]) -> list[float]:
     return [answer["images_per_second"] for answer in facts["rounds"]]
 
 
-def ratio(a: Sequence[float], b: Sequence[float]) -> str:
-    return f"{statistics.median(x / y for x, y in zip(a, b, strict=True)):.2f}"
-
-
 def share(found: dict[str, dict[str, Any]]) -> str:
     peaks = [answer["flops_per_second"] for answer in found["matmul"]["rounds"]]
     flops = found["ours"]["flops_per_image"]
-    return ratio([flops * rate for rate in rates(found["ours"])], peaks)
+    return f"{by_rounds([flops * rate for rate in rates(found['ours'])], peaks):.2f}"
 
 
 def of_each(found: dict[str, dict[str, Any]], show: Callable[[dict[str, Any]], str]) -> list[str]:
@@ -207,7 +159,7 @@ def row(name: str, found: dict[str, dict[str, Any]]) -> list[str]:
     return [
         name,
         *of_each(found, speed),
-        *(ratio(ours, rates(found[peer])) if peer in found else "-" for peer in ("keras", "torch")),
+        *(f"{by_rounds(ours, rates(found[peer])):.2f}" if peer in found else "-" for peer in ("keras", "torch")),
         share(found),
         " / ".join(of_each(found, lambda facts: f"{facts['rss_peak_bytes'] / 2**30:.2f}")),
         " / ".join(of_each(found, lambda facts: f"{facts['seconds_to_first_update']:.1f}")),
@@ -229,10 +181,6 @@ HEAD = (
     "M parameters",
     "others",
 )
-
-
-def markdown(rows: Sequence[Sequence[str]]) -> str:
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (HEAD, ["---"] * len(HEAD), *rows))
 
 
 def machine() -> str:
@@ -258,20 +206,21 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="write the table there too, after every case")
     options = parser.parse_args()
     rounds = options.rounds or (3 if options.small else 9)
-    rows = []
-    print(f"{machine()}\n\n{markdown([])}", flush=True)
+    print(f"{machine()}\n")
+    table, done = Table(*HEAD), []
     for name in SMALL if options.small else options.case:
-        rows.append(row(name, compare(CASES[name], ["ours", *options.peers, "matmul"], rounds)))
-        print(markdown(rows).splitlines()[-1], flush=True)
+        table.row(*row(name, compare(CASES[name], ["ours", *options.peers, "matmul"], rounds)))
+        done.append(name)
         if options.output:
-            options.output.write_text(report(rows, rounds))
+            options.output.write_text(report(table, done, rounds))
 
 
-def report(rows: Sequence[Sequence[str]], rounds: int) -> str:
-    cases = "\n".join(f"- {cells[0]}: {CASES[cells[0]].text}" for cells in rows)
+def report(table: Table, done: Sequence[str], rounds: int) -> str:
+    lines = "\n".join(table.lines)
+    cases = "\n".join(f"- {name}: {CASES[name].text}" for name in done)
     return (
         f"# accumtrain beside Keras and PyTorch\n\n{datetime.date.today()}, {machine()}\n\n"
-        f"`.venv/bin/python {shlex.join(sys.argv)}`, {rounds} rounds\n\n{markdown(rows)}\n\n{MEANINGS}\n{cases}\n"
+        f"`.venv/bin/python {shlex.join(sys.argv)}`, {rounds} rounds\n\n{lines}\n\n{MEANINGS}\n{cases}\n"
     )
 
 

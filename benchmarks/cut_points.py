@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import argparse
 
+from workbench import Table
+
 from accumtrain.models.keras_cuts import cheapest, pieces
 
 SIDE = 224  # pixels
@@ -26,7 +28,7 @@ def main() -> None:
     unknown = set(only) - builders.keys()
     if unknown:
         parser.error(f"keras.applications has no {', '.join(sorted(unknown))}")
-    print("| model | cut points | segments | share, % |\n|---|---|---|---|")
+    table = Table("model", "cut points", "segments", "share, %")
     for name, build in builders.items():
         if only and name not in only:
             continue
@@ -35,7 +37,7 @@ def main() -> None:
         )
         ends, worst = cheapest(chain)
         share = worst / sum(piece.inner for piece in chain)
-        print(f"| {name} | {len(chain)} | {len(ends)} | {100 * share:.0f} |", flush=True)
+        table.row(name, len(chain), len(ends), f"{100 * share:.0f}")
         keras.backend.clear_session()
 
 

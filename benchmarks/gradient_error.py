@@ -17,6 +17,7 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # before TensorFlow is imported
 
 import numpy as np
 import tensorflow as tf
+from workbench import Table
 
 from accumtrain.backprop import tape
 from accumtrain.backprop.mode import Mode
@@ -86,26 +87,23 @@ def errors_of(name: str) -> dict[int, list[float]]:
 
 
 def main() -> None:
-    print("model      snap_bits   median     mean      +-  moved  beside floats")
+    table = Table("model", "snap_bits", "median", "mean", "+-", "moved", "beside floats")
     everything: dict[int, list[float]] = {bits: [] for bits in BITS}
     for name in MODELS:
         errors = errors_of(name)
-        show(name, errors)
+        show(table, name, errors)
         for bits, found in errors.items():
             everything[bits] += found
-    show("all", everything)
+    show(table, "all", everything)
 
 
-def show(name: str, errors: dict[int, list[float]]) -> None:
+def show(table: Table, name: str, errors: dict[int, list[float]]) -> None:
     floats = np.array(errors[0])
     for bits, found in ((bits, np.array(found)) for bits, found in errors.items()):
-        moved, ratio = np.mean(found > MOVED), found.mean() / floats.mean()
+        ratio = found.mean() / floats.mean()
         deviation = standard_error(found - ratio * floats) / floats.mean()  # of a ratio of means, to first order
-        print(
-            f"{name:<10} {bits:>9} {np.median(found):>8.1e} {found.mean():>8.1e} {standard_error(found):>7.1e} "
-            f"{moved:>6.0%} {ratio:>7.2f} +- {deviation:.2f}",
-            flush=True,
-        )
+        sizes = (f"{value:.1e}" for value in (np.median(found), found.mean(), standard_error(found)))
+        table.row(name, bits, *sizes, f"{np.mean(found > MOVED):.0%}", f"{ratio:.2f} +- {deviation:.2f}")
 
 
 def standard_error(values: np.ndarray) -> float:

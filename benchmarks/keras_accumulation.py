@@ -13,9 +13,9 @@ import os
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -25,6 +25,7 @@ if "memory" in sys.argv:
 import keras
 import numpy as np
 import tensorflow as tf
+from workbench import Table, by_rounds, in_turn, timed
 
 from accumtrain.keras import Accumulate, accumulate
 
@@ -109,7 +110,7 @@ def right() -> None:
     mirrored = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     keras.config.set_floatx("float64")
     print("distance from the weights of the big batch, over the distance they have gone, float64\n")
-    print(f"{'case':34}" + "".join(f"{way:>28}" for way in WAYS))
+    table = Table("case", *WAYS)
     for name, case in RIGHT.items():
         expected, start = trained("whole", case, tf.distribute.get_strategy())
         cells = []
@@ -119,7 +120,7 @@ def right() -> None:
                 cells.append(f"{norm(found, expected) / norm(start, expected):.1e}")
             except (RuntimeError, ValueError) as error:
                 cells.append(f"raises {type(error).__name__}")
-        print(f"{name:34}" + "".join(f"{cell:>28}" for cell in cells), flush=True)
+        table.row(name, *cells)
 
 
 def trained(way: str, case: Case, strategy: tf.distribute.Strategy) -> tuple[list[np.ndarray], list[np.ndarray]]:
@@ -165,37 +166,29 @@ def prepared(way: str, name: str) -> Callable[[], Any]:
 
 
 def speed(names: list[str], rounds: int) -> None:
-    print("images/s, median of the rounds; ratios to Keras's own within a round: median (p10 to p90)\n")
-    print(f"{'':30}{'images/s':>8}   {'by the clock':24}by processor time")
+    print("images/s, median of the rounds; ratios to Keras's own within a round, median\n")
+    table = Table("model", "way", "images/s", "by the clock", "by processor time")
     for name in names:
         runs = {way: prepared(way, name) for way in WAYS}
-        for run in runs.values():
-            run()
-        seconds: dict[str, list[tuple[float, float]]] = {way: [] for way in WAYS}  # by the clock, of the processor
-        for _ in range(rounds):
-            for way, run in runs.items():
-                start = time.perf_counter(), time.process_time()
-                run()
-                seconds[way].append((time.perf_counter() - start[0], time.process_time() - start[1]))
+        turns = {way: partial(timed, run) for way, run in runs.items()}
+        in_turn(turns, 1)  # traces
+        taken = in_turn(turns, rounds)
         for way in WAYS:
-            images = 2 * MODELS[name][2] / statistics.median(clock for clock, _ in seconds[way])
-            ratios = [spread(seconds["keras"], seconds[way], which) for which in (0, 1)]
-            print(f"{name:18}{way:12}{images:8.1f}   {ratios[0]:24}{ratios[1]}", flush=True)
-
-
-def spread(others: list[tuple[float, float]], ours: list[tuple[float, float]], which: int) -> str:
-    ratios = sorted(a[which] / b[which] for a, b in zip(others, ours, strict=True))
-    tenth = len(ratios) // 10
-    return f"{statistics.median(ratios):.3f} ({ratios[tenth]:.3f} to {ratios[-1 - tenth]:.3f})"
+            images = 2 * MODELS[name][2] / statistics.median(each.seconds for each in taken[way])
+            ratios = [
+                by_rounds([each[which] for each in taken["keras"]], [each[which] for each in taken[way]])
+                for which in (0, 1)
+            ]
+            table.row(name, way, f"{images:.1f}", *(f"{ratio:.3f}" for ratio in ratios))
 
 
 def memory(names: list[str]) -> None:
     print("peak of the allocator in MB, weights and optimizer state included\n")
-    print(f"{'':18}" + "".join(f"{way:>12}" for way in WAYS))
+    table = Table("model", *WAYS)
     for name in names:
         command = [sys.executable, __file__, "memory", "--models", name, "--way"]
         peaks = [json.loads(subprocess.check_output([*command, way], stderr=subprocess.DEVNULL)) for way in WAYS]
-        print(f"{name:18}" + "".join(f"{peak:12.1f}" for peak in peaks), flush=True)
+        table.row(name, *(f"{peak:.1f}" for peak in peaks))
 
 
 def main() -> None:

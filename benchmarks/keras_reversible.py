@@ -11,7 +11,6 @@ the weights' gradients, which any way of training needs: as asked of the CPU's a
 import argparse
 import multiprocessing
 import os
-import time
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
@@ -20,6 +19,7 @@ os.environ.update(TF_CPU_ALLOCATOR_USE_BFC="true", TF_CPP_MIN_LOG_LEVEL="3")  # 
 import keras
 import tensorflow as tf
 from asked import bytes_asked_at_peak
+from workbench import Table, timed
 
 from accumtrain.keras import ReversibleSequence, recompute
 
@@ -80,17 +80,13 @@ def measure(memory: str, units: int, way: str, policy: str) -> tuple[float, floa
             model.fit(data, steps_per_epoch=1, shuffle=False, verbose=0)
 
     work()  # traces
-    seconds = []
-    for _ in range(3):
-        started = time.perf_counter()
-        work()
-        seconds.append(time.perf_counter() - started)
+    seconds = min(timed(work).seconds for _ in range(3))
     static = tf.config.experimental.get_memory_info("CPU:0")["current"]
     tf.config.experimental.reset_memory_stats("CPU:0")
     work()
     handed_out = tf.config.experimental.get_memory_info("CPU:0")["peak"] - static
     gradients = 4 * sum(int(tf.size(weight)) for weight in model.trainable_variables)
-    return (bytes_asked_at_peak(work) - gradients) / MB, (handed_out - gradients) / MB, min(seconds)
+    return (bytes_asked_at_peak(work) - gradients) / MB, (handed_out - gradients) / MB, seconds
 
 
 def alone(*arguments: Any) -> tuple[float, float, float]:
@@ -105,14 +101,11 @@ if __name__ == "__main__":
     parser.add_argument("--memories", nargs="+", choices=MEMORIES, default=MEMORIES)
     parser.add_argument("--policies", nargs="+", default=["float32", "mixed_bfloat16"])
     options = parser.parse_args()
-    print(f"batch {BATCH}, streams [{SIDE}, {SIDE}, {CHANNELS}]")
+    print(f"batch {BATCH}, streams [{SIDE}, {SIDE}, {CHANNELS}]\n")
+    table = Table("policy", "way", "memory", "units", "MB asked for", "MB handed out", "seconds")
     for policy in options.policies:
         for way in options.ways:
             for memory in options.memories:
                 for units in options.units:
                     asked, handed_out, seconds = alone(memory, units, way, policy)
-                    print(
-                        f"{policy:<15} {way:<9} {memory:<10} {units:>3} units: {asked:7.1f} MB asked for, "
-                        f"{handed_out:7.1f} MB handed out, {seconds:5.2f} s",
-                        flush=True,
-                    )
+                    table.row(policy, way, memory, units, f"{asked:.1f}", f"{handed_out:.1f}", f"{seconds:.2f}")

@@ -10,18 +10,18 @@ the same weights stored. Memory is what a micro-step takes over what is always t
 
 import argparse
 import gc
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 
 import matplotlib
 
 matplotlib.use("Agg")
-from composed import compose
 from matplotlib import pyplot
-from workbench import MB, MicroStep
+from micro_step import MB, Measured, MicroStep
+from workbench import Table, by_rounds, compose, in_turn
 
 from accumtrain.config.schema import Config
 from accumtrain.kinds.model_keys import ModelConfig
@@ -35,9 +35,8 @@ OUTPUT = Path(__file__).parents[1] / "docs" / "memory_dial.png"
 
 @dataclass(frozen=True)
 class Point:
-    """A place of the dial: what is kept, MB, seconds per those of stored."""
+    """A place of the dial: MB, and seconds per those of stored."""
 
-    kept: str
     mb: float
     time: float
 
@@ -60,32 +59,30 @@ def curve(name: str, places: int, repeats: int) -> list[Point]:
     """Points of increasing memory, the stored one last."""
     kind, _, application = name.partition(":")
     config = compose(f"model={kind}", *[f"model.name={application}"] * bool(application), "optim=adafactor")
+    table = Table(f"{name}: kept", "MB", "time")
     stored = warmed(replace(config, model=config.model.with_policy("store")))
     found: list[Point] = []
+
+    def add(kept: str, measured: list[Measured], time: float) -> None:
+        found.append(Point(max(each.bytes for each in measured) / MB, time))
+        table.row(kept, f"{found[-1].mb:.0f}", f"{time:.3f}")
+
     for model in spread(config.model, places):
         run = warmed(replace(config, model=model))
-        for each in (run, stored):
-            each.seconds.clear()
-        for _ in range(repeats):
-            stored.run(BATCH)
-            run.run(BATCH)
-        time = statistics.median(a / b for a, b in zip(run.seconds, stored.seconds, strict=True))
-        found.append(tell(name, Point(model.kept_in_words, max(run.bytes) / MB, time)))
+        taken = in_turn({"stored": partial(stored.run, BATCH), "place": partial(run.run, BATCH)}, repeats)
+        seconds = {side: [each.seconds for each in measured] for side, measured in taken.items()}
+        add(model.kept_in_words, taken["place"], by_rounds(seconds["place"], seconds["stored"]))
         del run
         gc.collect()
-    return [*found, tell(name, Point("store", max(stored.bytes) / MB, 1.0))]
+    add("`store`", taken["stored"], 1.0)
+    return found
 
 
 def warmed(config: Config) -> MicroStep:
     run = MicroStep(config, SHAPE, CLASSES)
     for _ in range(2):
-        run.run(BATCH, timed=False)
+        run.run(BATCH)
     return run
-
-
-def tell(name: str, point: Point) -> Point:
-    print(f"  {name}: {point.kept}, {point.mb:.0f} MB, {point.time:.3f} of the time of stored", flush=True)
-    return point
 
 
 def draw(curves: dict[str, list[Point]], path: Path) -> None:

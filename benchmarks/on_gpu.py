@@ -10,15 +10,12 @@ the others wait. `--torch` is the Python of an environment with PyTorch for GPUs
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import shlex
 import statistics
-import subprocess
 import sys
-import time
 from pathlib import Path
-from typing import Any
+
+from workbench import Table, Worker, in_turn, timed
 
 PEERS = Path(__file__).parent / "peers"
 IMAGES, STEPS = 64, 2  # of a micro-batch, and micro-batches of an update
@@ -37,49 +34,30 @@ TORCH = ("resnet50", "resnet101")
 SECONDS = 0.7  # of a worker's turn, about
 
 
-class Worker:
-    """A process that makes an update for every line it is sent. `peak` is in bytes, of the GPU's memory."""
+class Side:
+    """A worker whose turn is several updates. `peak` is in bytes, of the GPU's memory."""
 
     def __init__(self, command: list[str]):
-        self._command = command
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, bufsize=1
-        )
-        self.peak, self.speeds, self._updates = 0, list[float](), 1
+        self.worker = Worker(command, os.environ | {"TF_FORCE_GPU_ALLOW_GROWTH": "true"})
+        self.peak, self._updates = 0, 1
 
-    def begin(self) -> dict[str, Any]:
-        """Waits for the first update, makes two more, and decides how many are a turn. Returns the first answer."""
-        first = self._answer()
-        for _ in range(2):
-            started = time.perf_counter()
-            self._update()
-        self._updates = max(1, round(SECONDS / (time.perf_counter() - started)))
-        return first
+    def begin(self) -> float:
+        """Waits for the first update, makes two more, and decides how many are a turn. Seconds to the first."""
+        first = self.worker.answer()
+        self._update()
+        self._updates = max(1, round(SECONDS / timed(self._update).seconds))
+        return first["seconds_to_first_update"]
 
-    def turn(self) -> None:
-        started = time.perf_counter()
+    def turn(self) -> float:
+        """Images per second."""
+        return self._updates * IMAGES * STEPS / timed(self._turn).seconds
+
+    def _turn(self) -> None:
         for _ in range(self._updates):
             self._update()
-        self.speeds.append(self._updates * IMAGES * STEPS / (time.perf_counter() - started))
-
-    def close(self) -> None:
-        assert self._process.stdin
-        self._process.stdin.close()
-        self._process.wait()
 
     def _update(self) -> None:
-        assert self._process.stdin
-        self._process.stdin.write("go\n")
-        self._answer()
-
-    def _answer(self) -> dict[str, Any]:
-        assert self._process.stdout
-        line = self._process.stdout.readline()
-        if not line:
-            raise SystemExit(f"{shlex.join(self._command)}: ended with {self._process.wait()}; run it alone to see why")
-        answer = json.loads(line)
-        self.peak = max(self.peak, answer.get("gpu_peak_bytes", 0))
-        return answer
+        self.peak = max(self.peak, self.worker.turn().get("gpu_peak_bytes", 0))
 
 
 def commands(torch: str | None) -> dict[str, list[str]]:
@@ -103,22 +81,17 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", nargs="*", default=[""])
     options = parser.parse_args()
-    os.environ["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"
     chosen = {
         name: command for name, command in commands(options.torch).items() if name.startswith(tuple(options.only))
     }
-    workers = {name: Worker(command) for name, command in chosen.items()}
-    starts = {name: worker.begin()["seconds_to_first_update"] for name, worker in workers.items()}
-    for _ in range(options.rounds):
-        for worker in workers.values():
-            worker.turn()
-    for name, worker in workers.items():
-        worker.close()
-        low, high = min(worker.speeds), max(worker.speeds)
-        print(
-            f"{name:40} {statistics.median(worker.speeds):7.0f} images/s ({low:.0f} to {high:.0f}), "
-            f"peak {worker.peak / 2**20:,.0f} MB, first update {starts[name]:.0f} s"
-        )
+    sides = {name: Side(command) for name, command in chosen.items()}
+    starts = {name: side.begin() for name, side in sides.items()}
+    speeds = in_turn({name: side.turn for name, side in sides.items()}, options.rounds)
+    table = Table("", "images/s", "lowest to highest", "peak, MB", "first update, s")
+    for name, side in sides.items():
+        side.worker.close()
+        median, low, high = statistics.median(speeds[name]), min(speeds[name]), max(speeds[name])
+        table.row(name, f"{median:.0f}", f"{low:.0f} to {high:.0f}", f"{side.peak / 2**20:,.0f}", f"{starts[name]:.0f}")
 
 
 if __name__ == "__main__":

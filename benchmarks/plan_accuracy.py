@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from chosen_kernels import kernels_of
-from command_line import call
-from composed import compose
+from workbench import call, compose
 
 from accumtrain.planning.probe import probe, probe_smallest
 from accumtrain.planning.search import on_lines

@@ -13,15 +13,16 @@ is left of the time where other work, or the host, takes the CPUs away.
 import argparse
 import multiprocessing
 import statistics
-from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 
 import numpy as np
-from composed import compose
-from workbench import MB, MicroStep
+from micro_step import MB, MicroStep
+from workbench import Table, by_rounds, compose, in_turn
 
 SHAPE, CLASSES = (224, 224, 3), 1000
 PROCESSES = 3
+POLICIES = {"store": "stored", "reverse": "reversed"}
 
 
 def micro_step(*overrides: str) -> MicroStep:
@@ -41,58 +42,44 @@ def peaks(batches: list[int], *overrides: str) -> list[tuple[float, float]]:
 def _peaks(batches: list[int], *overrides: str) -> list[tuple[float, float]]:
     run, found = micro_step(*overrides), []
     for batch in batches:
-        run.run(batch, timed=False)  # traces
-        run.bytes.clear()
-        for _ in range(3):
-            run.run(batch)
-        found.append((max(run.bytes) / MB, run.bytes_asked(batch) / MB))
+        run.run(batch)  # traces
+        handed_out = max(run.run(batch).bytes for _ in range(3))
+        found.append((handed_out / MB, run.bytes_asked(batch) / MB))
     return found
 
 
-def line(name: str, both: Iterable[float], form: str) -> None:
-    stored, reversed_ = both
-    ratio = reversed_ / stored
-    print(f"  {name:<26} stored {stored:>8{form}}  reversed {reversed_:>8{form}}  ratio {ratio:.3f}", flush=True)
-
-
 def against_stored(model: str, precision: str, batch: int, repeats: int) -> None:
-    policies = [
-        [f"model={model}", f"model.memory={memory}", f"precision={precision}"] for memory in ("store", "reverse")
-    ]
-    print(f"{model}, {precision}, {SHAPE[0]} px, batch {batch}", flush=True)
-    at_once, at_twice = zip(*(peaks([batch, 2 * batch], *policy) for policy in policies), strict=True)
+    policies = {memory: [f"model={model}", f"model.memory={memory}", f"precision={precision}"] for memory in POLICIES}
+    print(f"\n{model}, {precision}, {SHAPE[0]} px, batch {batch}; times by {repeats} rounds\n", flush=True)
+    table = Table("", *POLICIES.values(), "ratio")
+    at_once, at_twice = zip(*(peaks([batch, 2 * batch], *policy) for policy in policies.values()), strict=True)
     for i, name in enumerate(("MB at the peak", "MB asked for")):
         once, twice = [peak[i] for peak in at_once], [peak[i] for peak in at_twice]
-        line(name, once, ".0f")
-        line("  by a further image", ((b - a) / batch for a, b in zip(once, twice, strict=True)), ".1f")
+        further = [(b - a) / batch for a, b in zip(once, twice, strict=True)]
+        table.row(name, *(f"{mb:.0f}" for mb in once), f"{once[1] / once[0]:.3f}")
+        table.row(f"{name}, by a further image", *(f"{mb:.1f}" for mb in further), f"{further[1] / further[0]:.3f}")
 
-    stored, reversed_ = (micro_step(*policy) for policy in policies)
-    for run in (stored, reversed_):
-        run.run(batch, timed=False)
-    pairs = list(
-        zip(*([buffer.numpy() for buffer in run.window.gradients] for run in (stored, reversed_)), strict=True)
-    )
-    differing = sum(int(np.sum(s != r)) for s, r in pairs)
-    print(f"  {'gradient values':<26} {differing:,} of {sum(s.size for s, _ in pairs):,} differ", flush=True)
-    for run in (stored, reversed_):
-        run.update(batch, 1, timed=False)  # traces
-    for _ in range(repeats):
-        for run in (stored, reversed_):
-            run.update(batch, 1)
-    for name, taken in (
-        ("seconds of an update", (stored.seconds, reversed_.seconds)),
-        ("seconds of both CPUs", (stored.cpu_seconds, reversed_.cpu_seconds)),
-    ):
-        line(name, map(statistics.median, taken), ".2f")
-        ratio = statistics.median(r / s for s, r in zip(*taken, strict=True))
-        print(f"  {'  by pairs':<26} {ratio:.3f} (median of {repeats})", flush=True)
+    runs = {memory: micro_step(*policy) for memory, policy in policies.items()}
+    for run in runs.values():
+        run.run(batch)
+    stored, reversed_ = ([buffer.numpy() for buffer in run.window.gradients] for run in runs.values())
+    differing = sum(int(np.sum(s != r)) for s, r in zip(stored, reversed_, strict=True))
+    table.row("gradient values that differ", "", f"{differing:,} of {sum(values.size for values in stored):,}", "")
+    turns = {memory: partial(run.update, batch, 1) for memory, run in runs.items()}
+    in_turn(turns, 1)  # traces
+    taken = in_turn(turns, repeats)
+    for name, which in (("seconds of an update", "seconds"), ("seconds of both CPUs", "cpu_seconds")):
+        seconds = {memory: [getattr(each, which) for each in found] for memory, found in taken.items()}
+        ratio = by_rounds(seconds["reverse"], seconds["store"])
+        table.row(name, *(f"{statistics.median(values):.2f}" for values in seconds.values()), f"{ratio:.3f}")
 
 
 def depth(batch: int) -> None:
-    print(f"revnet104 with more units in its third stage, float32, {SHAPE[0]} px, batch {batch}, reversed")
+    print(f"\nrevnet104, float32, {SHAPE[0]} px, batch {batch}, reversed\n")
+    table = Table("units in the third stage", "MB at the peak", "MB asked for")
     for units in (11, 44):
         ((peak, asked),) = peaks([batch], "model=revnet104", f"model.units=[2,2,{units},2]")
-        print(f"  {units} units: {peak:.1f} MB over static at the peak, {asked:.1f} MB asked for", flush=True)
+        table.row(units, f"{peak:.1f}", f"{asked:.1f}")
 
 
 if __name__ == "__main__":

@@ -23,9 +23,10 @@ import matplotlib
 
 matplotlib.use("Agg")
 from matplotlib import pyplot, ticker
+from workbench import Table, compose
 
 if TYPE_CHECKING:
-    from workbench import MicroStep  # imports TensorFlow, which only the children need
+    from micro_step import Measured, MicroStep  # imports TensorFlow, which only the children need
 
 HERE = Path(__file__).parent
 CHILD = "import sys, scaling; scaling.child(*sys.argv[1:])"
@@ -103,7 +104,7 @@ ROWS = {
 
 def child(line: str, sweep: str) -> None:
     """Prints the points of one curve, one JSON object a line; exits with OUT_OF_MEMORY at the first that needs more."""
-    from workbench import tf  # before anything else imports TensorFlow
+    from micro_step import tf  # before anything else imports TensorFlow
 
     for value in SWEEPS[sweep]:
         try:
@@ -118,19 +119,17 @@ def measure(line: str, value: int, setting: Setting) -> Point:
 
     run = network(line, setting.depth, setting.image_size)
 
-    def once(timed: bool) -> None:
+    def once() -> "Measured":
         if setting.accum_steps is None:
-            run.run(setting.micro_batch, timed)
-        else:
-            run.update(setting.micro_batch, setting.accum_steps, timed)
+            return run.run(setting.micro_batch)
+        return run.update(setting.micro_batch, setting.accum_steps)
 
     for _ in range(WARM_UP):
-        once(timed=False)
-    while len(run.seconds) < REPEATS or sum(run.seconds) < SECONDS:
-        once(timed=True)
-    seconds, activations = statistics.median(run.seconds), max(run.bytes)
-    run.seconds.clear()
-    run.bytes.clear()
+        once()
+    found: list[Measured] = []
+    while len(found) < REPEATS or sum(each.seconds for each in found) < SECONDS:
+        found.append(once())
+    seconds, activations = statistics.median(each.seconds for each in found), max(each.bytes for each in found)
     images = setting.micro_batch * (setting.accum_steps or 1)
     state = sum(state_bytes(run.window).values())
     return Point(value, seconds / images, activations / setting.micro_batch, state + activations)
@@ -138,8 +137,7 @@ def measure(line: str, value: int, setting: Setting) -> Point:
 
 @lru_cache(maxsize=1)  # neighbouring points of micro_batch and accum_steps share it
 def network(line: str, depth: int | None, image_size: int) -> "MicroStep":
-    from composed import compose
-    from workbench import MicroStep
+    from micro_step import MicroStep
 
     return MicroStep(compose(*LINES[line].overrides(depth)), (image_size, image_size, 3), CLASSES)
 
@@ -186,13 +184,12 @@ def draw(curves: dict[str, dict[str, list[Point]]], path: Path) -> None:
 def main(output: Path) -> None:
     curves: dict[str, dict[str, list[Point]]] = {}
     for sweep in SWEEPS:
-        print(f"{TITLES[sweep]}: {', '.join(ROWS)}", flush=True)
+        table = Table("curve", TITLES[sweep], *ROWS)
         curves[sweep] = {line: [] for line in LINES}
         for line, points in curves[sweep].items():
             for point in curve(line, sweep):
                 points.append(point)
-                values = "".join(f"{quantity(point):>10.2f}" for quantity in ROWS.values())
-                print(f"  {line:<22}{point.value:>4}{values}", flush=True)
+                table.row(line, point.value, *(f"{quantity(point):.2f}" for quantity in ROWS.values()))
     draw(curves, output)
 
 

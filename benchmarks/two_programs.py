@@ -31,7 +31,7 @@ Arrays = dict[str, np.ndarray]
 
 
 def write(folder: Path, overrides: list[str], updates: int, highest: bool) -> None:
-    from composed import compose
+    from workbench import compose
 
     from accumtrain.config.arithmetic import Epochs, micro_batch_size, total_steps
     from accumtrain.process import environment

@@ -1,96 +1,138 @@
-"""What the benchmarks share: configurations composed as the command line composes them, and one measured micro-step.
+"""What the benchmarks share: configurations, processes that take turns, ratios by rounds, and one kind of table.
 
-Import it before TensorFlow: it settles the allocator as a run does.
+Nothing here imports TensorFlow, as a benchmark may have to settle the environment before that.
 """
 
 from __future__ import annotations
 
+import json
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
+import hydra
+import psutil
+
+from accumtrain.config.conf_dir import CONF_DIR
 from accumtrain.config.schema import Config
-from accumtrain.kinds.devices import CpuConfig
-from accumtrain.process import environment
+from accumtrain.shell.compose import plain_values, read_config
+from accumtrain.shell.overrides import for_hydra
 
-CPU = CpuConfig()
-environment.prepare(CPU)
-
-import tensorflow as tf  # noqa: E402
-from asked import bytes_asked_at_peak  # noqa: E402
-
-from accumtrain.devices.resolve import resolve  # noqa: E402
-from accumtrain.engine.step import Step  # noqa: E402
-from accumtrain.engine.window import Window  # noqa: E402
-from accumtrain.models.build_model import build_model  # noqa: E402
-from accumtrain.models.spec import ModelSpec  # noqa: E402
-from accumtrain.optim.build_optimizer import build_optimizer  # noqa: E402
-from accumtrain.optim.rate_schedules import build_schedule  # noqa: E402
-
-MB = 2**20
-STRATEGY = resolve(CPU).strategy
+Answer = TypeVar("Answer")
+CLASSES = {32: 10, 224: 1000}  # by the image size of a comparison
 
 
-@dataclass
-class MicroStep:
-    """A model with buffers, and what its micro-steps or updates took."""
+def compose(*overrides: str) -> Config:
+    """The configuration that `accumtrain *overrides` would run."""
+    with hydra.initialize_config_dir(str(CONF_DIR), version_base="1.3"):
+        return read_config(plain_values(hydra.compose("config", for_hydra(overrides))), overrides)
 
-    config: Config
-    shape: tuple[int, int, int]
-    classes: int
-    seconds: list[float] = field(default_factory=list)
-    cpu_seconds: list[float] = field(default_factory=list)
-    bytes: list[int] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        spec = ModelSpec(self.shape, self.classes, self.config.precision, seed=3)
-        self.window = Window(
-            build_model(self.config.model, spec),
-            build_optimizer(self.config.optim),
-            schedule=build_schedule(self.config.schedule, 1),
-            seed=11,
-            micro_steps=2,
+def of_case(model: str, precision: str, micro_batch: int, steps: int, image_size: int) -> Config:
+    """The configuration of our side of a comparison with peers; `model` is one or more overrides."""
+    return compose(
+        *model.split(),
+        "optim=adam",
+        "data=synthetic",
+        f"data.image_size={image_size}",
+        f"data.num_classes={CLASSES[image_size]}",
+        f"precision={precision}",
+        f"batch_size={micro_batch * steps}",
+        f"accum.steps={steps}",
+    )
+
+
+def call(folder: Path, *overrides: str) -> tuple[int, Path]:
+    """Runs `accumtrain *overrides` in a process of its own; returns its exit code and the folder of the run."""
+    command = [sys.executable, "-m", "accumtrain", *overrides, f"run.dir={folder}", "run.name=run"]
+    return subprocess.run(command, capture_output=True, check=False).returncode, folder / "run"
+
+
+def in_turn(turns: Mapping[str, Callable[[], Answer]], rounds: int) -> dict[str, list[Answer]]:
+    """What each side answers, round by round. Who begins changes, so that nobody always follows the same one."""
+    names = list(turns)
+    answers: dict[str, list[Answer]] = {name: [] for name in names}
+    for number in range(rounds):
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            answers[name].append(turns[name]())
+    return answers
+
+
+def by_rounds(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    """The median of ours over theirs, each within its round."""
+    return statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
+
+
+class Taken(NamedTuple):
+    """Seconds by the clock, and of the processor: those of all threads of this process, added."""
+
+    seconds: float
+    cpu_seconds: float
+
+
+def timed(work: Callable[[], Any]) -> Taken:
+    started, cpu_started = time.perf_counter(), time.process_time()
+    work()
+    return Taken(time.perf_counter() - started, time.process_time() - cpu_started)
+
+
+class Worker:
+    """A process that makes its first update at once, then one for every turn (peers/turns.py)."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str]):
+        self._command = command
+        self._stderr = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        self._process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            text=True,
+            bufsize=1,
         )
-        self.step = Step(self.window, STRATEGY)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._asked, self._said = self._process.stdin, self._process.stdout
 
-    def run(self, batch: int, timed: bool = True) -> None:
-        """One micro-step on a batch that is already there; its gradient is added to the buffers."""
-        self._measured(batch, timed, lambda batches: self.step.accumulate(batches, 1))
+    def turn(self) -> dict[str, Any]:
+        """Has it make an update, and returns what it says of it."""
+        self._asked.write("go\n")
+        return self.answer()
 
-    def update(self, batch: int, micro_steps: int, timed: bool = True) -> None:
-        """A whole update of micro-steps on a batch that is already there."""
+    def answer(self) -> dict[str, Any]:
+        """Waits for what it says next."""
+        line = self._said.readline()
+        if not line:
+            self._stderr.seek(0)
+            raise SystemExit(f"{shlex.join(self._command)} ended:\n{self._stderr.read()[-4000:]}")
+        return json.loads(line)
 
-        def work(batches: Iterator) -> None:
-            self.step.accumulate(batches, micro_steps)
-            self.step.commit(partial=True)
+    def cpu_seconds(self) -> float:
+        times = psutil.Process(self._process.pid).cpu_times()
+        return times.user + times.system
 
-        self._measured(batch, timed, work)
-
-    def bytes_asked(self, batch: int) -> int:
-        """What a micro-step asks of the allocator at its peak."""
-        batches = self._batches(batch)
-        return bytes_asked_at_peak(lambda: self.step.accumulate(batches, 1))
-
-    def _batches(self, batch: int) -> Iterator:
-        return iter(tf.data.Dataset.from_tensors(examples(batch, self.shape, self.classes)).repeat())
-
-    def _measured(self, batch: int, timed: bool, work: Callable[[Iterator], None]) -> None:
-        batches = self._batches(batch)
-        tf.config.experimental.reset_memory_stats("CPU:0")
-        static = tf.config.experimental.get_memory_info("CPU:0")["current"]
-        started, cpu_started = time.perf_counter(), time.process_time()
-        work(batches)
-        tf.test.experimental.sync_devices()
-        if timed:
-            self.seconds.append(time.perf_counter() - started)
-            self.cpu_seconds.append(time.process_time() - cpu_started)
-            self.bytes.append(tf.config.experimental.get_memory_info("CPU:0")["peak"] - static)
+    def close(self) -> None:
+        self._asked.close()
+        self._process.wait()
+        self._stderr.close()
 
 
-def examples(count: int, shape: Sequence[int], classes: int) -> dict[str, tf.Tensor]:
-    """Normal noise as images, labels in turn: the same bits each time."""
-    return {
-        "image": tf.random.stateless_normal([count, *shape], [0, 1]),
-        "label": tf.range(count) % classes,
-        "weight": tf.ones([count]),
-    }
+class Table:
+    """A table in Markdown, of which each row is printed as soon as it is there."""
+
+    def __init__(self, *head: str):
+        self.lines: list[str] = []
+        self.row(*head)
+        self.row(*["---"] * len(head))
+
+    def row(self, *cells: object) -> None:
+        self.lines.append(f"| {' | '.join(map(str, cells))} |")
+        print(self.lines[-1], flush=True)

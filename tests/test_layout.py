@@ -7,11 +7,9 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
-
-import pytest
 
 import accumtrain
 from accumtrain.kinds.table import load
@@ -122,55 +120,80 @@ def path_to_itself(start: str, module: str, seen: set[str]) -> list[str] | None:
     return None
 
 
+def assert_none(offenders: Iterable[str]) -> None:
+    """The message lists all of them, one a line."""
+    found = sorted(offenders)
+    assert not found, "\n".join(["", *found])
+
+
 def test_every_file_is_in_a_room():
     assert {room_of(module) for module in INSIDE} == set(LEVELS)
 
 
-@pytest.mark.parametrize("module", INSIDE)
-def test_imports_run_downward(module):
-    room = room_of(module)
-    for name in imports(ast.walk(TREES[module])):
-        if name.split(".")[0] == "accumtrain":
-            other = room_of(f"{name}.")
-            assert other in LEVELS, f"{module} imports {name}, not the module that defines it"
-            assert other == room or LEVELS[other] > LEVELS[room], f"{module} imports {name}"
+def test_imports_run_downward():
+    assert_none(
+        f"{module} imports {name}"
+        for module in INSIDE
+        for name in imports(ast.walk(TREES[module]))
+        if name.split(".")[0] == "accumtrain" and not runs_downward(room_of(module), room_of(f"{name}."))
+    )
 
 
-@pytest.mark.parametrize("module", INSIDE)
-def test_no_module_imports_itself_by_way_of_others(module):
-    assert path_to_itself(module, module, set()) is None
+def runs_downward(room: str, other: str) -> bool:
+    """False, too, for what is no room: a name is imported from the module that defines it."""
+    return other == room or (other in LEVELS and LEVELS[other] > LEVELS[room])
 
 
-@pytest.mark.parametrize("module", [module for module in INSIDE if room_of(module) != "kinds"])
-def test_code_is_named_by_a_text_only_in_rows_and_for_children(module):
-    for target in targets(module):
-        assert target.startswith(f"{module}:")
-        assert f"TASK = {target!r}" in map(ast.unparse, TREES[module].body)
+def test_no_module_imports_itself_by_way_of_others():
+    cycles = (path_to_itself(module, module, set()) for module in INSIDE)
+    assert_none(" -> ".join([*cycle, cycle[0]]) for cycle in cycles if cycle)
 
 
-@pytest.mark.parametrize("module", INSIDE)
-def test_modules_are_imported_by_name_only_in_the_tables(module):
-    calls = [node for node in ast.walk(TREES[module]) if isinstance(node, ast.Call) and called(node) in IMPORTERS]
-    for call in calls if room_of(module) != "kinds" else ():
-        (name,) = call.args
-        assert isinstance(name, ast.Constant), "a text, so that it can be seen here"
-        assert not name.value.startswith("accumtrain")
+def test_code_is_named_by_a_text_only_in_rows_and_for_children():
+    assert_none(
+        f"{module} names {target}"
+        for module in INSIDE
+        if room_of(module) != "kinds"
+        for target in targets(module)
+        if not target.startswith(f"{module}:") or f"TASK = {target!r}" not in map(ast.unparse, TREES[module].body)
+    )
 
 
-@pytest.mark.parametrize("target", sorted({target for module in INSIDE for target in targets(module)}))
-def test_code_that_is_named_by_a_text_is_there(target):
-    assert callable(load(target))
+def test_modules_are_imported_by_name_only_in_the_tables():
+    """Elsewhere by a text, so that it can be seen here, and none of ours."""
+    assert_none(
+        f"{module}, line {call.lineno}: {ast.unparse(call)}"
+        for module in INSIDE
+        if room_of(module) != "kinds"
+        for call in calls(module)
+        if called(call) in IMPORTERS and not is_text_of_others(call.args)
+    )
 
 
-@pytest.mark.parametrize("module", [each for each in INSIDE if {room_of(each), each.partition(".")[2]} & LIGHT])
-def test_what_a_command_imports_before_its_job_is_light(module):
-    seen, waiting = {module}, [module]
+def is_text_of_others(arguments: list[ast.expr]) -> bool:
+    (name,) = arguments
+    return isinstance(name, ast.Constant) and not name.value.startswith("accumtrain")
+
+
+def calls(module: str) -> Iterator[ast.Call]:
+    return (node for node in ast.walk(TREES[module]) if isinstance(node, ast.Call))
+
+
+def test_code_that_is_named_by_a_text_is_there():
+    assert_none(target for module in INSIDE for target in targets(module) if not callable(load(target)))
+
+
+def test_what_a_command_imports_before_its_job_is_light():
+    light = [module for module in INSIDE if {room_of(module), module.partition(".")[2]} & LIGHT]
+    seen, waiting = set(light), light
+    found = []
     while waiting:
-        current = waiting.pop()
-        heavy = {name.split(".")[0] for name in imports(at_module_level(TREES[current]))} & HEAVY
-        assert not heavy, f"{current} imports {heavy}"
-        waiting += loads(current) - seen
-        seen |= loads(current)
+        module = waiting.pop()
+        heavy = {name.split(".")[0] for name in imports(at_module_level(TREES[module]))} & HEAVY
+        found += [f"{module} imports {name}" for name in heavy]
+        waiting += loads(module) - seen
+        seen |= loads(module)
+    assert_none(found)
 
 
 def test_what_is_light_is_there():
@@ -186,11 +209,13 @@ def is_text(call: ast.Call) -> bool:
     return call.func.attr != "open" or not call.args or any(set(str(mode)) <= set("rwxa+t") for mode in modes)
 
 
-@pytest.mark.parametrize("module", FILES)
-def test_text_is_utf8_whatever_the_locale(module):
-    calls = [node for node in ast.walk(TREES[module]) if isinstance(node, ast.Call)]
-    for call in filter(is_text, calls):
-        assert "encoding" in {keyword.arg for keyword in call.keywords}, f"line {call.lineno}"
+def test_text_is_utf8_whatever_the_locale():
+    assert_none(
+        f"{module}, line {call.lineno}: {ast.unparse(call)}"
+        for module in FILES
+        for call in calls(module)
+        if is_text(call) and "encoding" not in {keyword.arg for keyword in call.keywords}
+    )
 
 
 def parameters(node: ast.FunctionDef | ast.ClassDef) -> set[str]:
@@ -203,19 +228,26 @@ def parameters(node: ast.FunctionDef | ast.ClassDef) -> set[str]:
     return {each.arg for each in ast.walk(node.args) if isinstance(each, ast.arg)}
 
 
-@pytest.mark.parametrize("module", FILES)
-def test_what_a_docstring_calls_an_argument_is_one(module):
+def described(node: ast.FunctionDef | ast.ClassDef) -> set[str]:
+    """The names in the section `Args:` of a docstring."""
+    section = re.search(r"^Args:\n((?: {4}.*\n?|\n)+)", ast.get_docstring(node) or "", re.MULTILINE)
+    return set(re.findall(r"^ {4}\**(\S[^:]*):", section[1], re.MULTILINE)) if section else set()
+
+
+def test_what_a_docstring_calls_an_argument_is_one():
     """One name a line, or `make site` ends with an error."""
-    for node in ast.walk(TREES[module]):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            section = re.search(r"^Args:\n((?: {4}.*\n?|\n)+)", ast.get_docstring(node) or "", re.MULTILINE)
-            described = re.findall(r"^ {4}\**(\S[^:]*):", section[1], re.MULTILINE) if section else []
-            assert set(described) <= parameters(node), node.name
+    assert_none(
+        f"{module}, {node.name}: {name}"
+        for module, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.ClassDef)
+        for name in described(node) - parameters(node)
+    )
 
 
-@pytest.mark.parametrize("module", FILES)
-def test_a_file_is_one_idea(module):
-    assert len(FILES[module].read_text().splitlines()) <= 600
+def test_a_file_is_one_idea():
+    lengths = {module: len(file.read_text().splitlines()) for module, file in FILES.items()}
+    assert_none(f"{module}: {length} lines" for module, length in lengths.items() if length > 600)
 
 
 def test_a_file_name_says_which_file():
@@ -223,16 +255,18 @@ def test_a_file_name_says_which_file():
     rooms = {
         (file.name, room_of(module)) for module, file in FILES.items() if file.stem not in ("__init__", "__main__")
     }
-    assert not repeated(name for name, room in rooms if room != "keras")
+    assert_none(repeated(name for name, room in rooms if room != "keras"))
 
 
 def test_a_class_name_says_which_class():
     """But for the room of Keras, whose classes have the names of their kind in Keras."""
-    assert not repeated(
-        node.name
-        for module, tree in TREES.items()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ClassDef) and room_of(f"{module}.") != "keras"
+    assert_none(
+        repeated(
+            node.name
+            for module, tree in TREES.items()
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ClassDef) and room_of(f"{module}.") != "keras"
+        )
     )
 
 
@@ -251,9 +285,8 @@ def public_names() -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize(("name", "target"), public_names().items())
-def test_a_public_name_is_there(name, target):
-    assert getattr(accumtrain, name) is load(target)
+def test_every_public_name_is_there():
+    assert_none(name for name, target in public_names().items() if getattr(accumtrain, name) is not load(target))
 
 
 def test_all_public_names_are_declared():

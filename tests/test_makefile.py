@@ -16,8 +16,9 @@ SETUP = "python3 -m venv {}.venv\n"
 @pytest.fixture
 def folder(tmp_path):
     """A ready environment of Python 3.9.0 beside what make reads."""
-    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
-        shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / "requirements").mkdir()
+    for name in ("Makefile", "pyproject.toml", "requirements/constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path / name)
         os.utime(tmp_path / name, (0, 0))
     (tmp_path / ".venv/bin").mkdir(parents=True)
     python = tmp_path / ".venv/bin/python"
@@ -47,7 +48,7 @@ def test_another_python_beside_it_is_told(folder):
 
 
 def test_it_is_made_from_nothing_when_the_pins_have_changed(folder):
-    (folder / "constraints.txt").touch()
+    (folder / "requirements/constraints.txt").touch()
     os.utime(folder / ".venv/.ready", (1, 1))
     assert SETUP.format("--clear ") in make(folder).stdout
 
@@ -55,7 +56,7 @@ def test_it_is_made_from_nothing_when_the_pins_have_changed(folder):
 def test_what_a_link_leads_to_is_not_removed(folder):
     (folder / ".venv").rename(folder / "shared")
     (folder / ".venv").symlink_to("shared")
-    (folder / "constraints.txt").touch()
+    (folder / "requirements/constraints.txt").touch()
     os.utime(folder / ".venv/.ready", (1, 1))
     assert SETUP.format(" ") in make(folder).stdout
 

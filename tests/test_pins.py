@@ -9,13 +9,14 @@ import pytest
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
+REQUIREMENTS = ROOT / "requirements"
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
-FILES = sorted(path.name for path in ROOT.glob("requirements-*.txt"))
+FILES = sorted(path.name for path in REQUIREMENTS.glob("*.txt"))
 
 
 def pins(file, python):
     """The versions by name, on Linux."""
-    text = (ROOT / file).read_text().replace("\\\n", " ")
+    text = (REQUIREMENTS / file).read_text().replace("\\\n", " ")
     lines = [re.sub(r"--hash=\S+", "", line).strip() for line in text.splitlines() if not line.startswith("#")]
     where = {"python_version": python, "python_full_version": f"{python}.0", "sys_platform": "linux"}
     asked = [pin for pin in map(Requirement, filter(None, lines)) if pin.marker is None or pin.marker.evaluate(where)]
@@ -24,14 +25,14 @@ def pins(file, python):
 
 
 @pytest.mark.parametrize("python", PYTHONS)
-@pytest.mark.parametrize("file", ["constraints.txt", *FILES])
+@pytest.mark.parametrize("file", FILES)
 def test_each_package_has_one_version(file, python):
     assert all(re.fullmatch(r"==[\w.]+", version) for version in pins(file, python).values())
 
 
 @pytest.mark.parametrize("python", PYTHONS)
 def test_the_hashed_pins_are_those_of_the_constraints(python):
-    hashed, pinned = pins("requirements-hashed.txt", python), pins("constraints.txt", python)
+    hashed, pinned = pins("hashed.txt", python), pins("constraints.txt", python)
     assert hashed.items() <= pinned.items(), "make lock"
 
 
@@ -41,11 +42,11 @@ def test_what_is_needed_is_hashed():
     needed = {Requirement(text).name for text in re.findall(r'^    "([^"]+)"', listed, re.MULTILINE)}
     assert {"tensorflow", "rich"} <= needed
     for python in PYTHONS:
-        assert needed <= pins("requirements-hashed.txt", python).keys(), "make lock"
+        assert needed <= pins("hashed.txt", python).keys(), "make lock"
 
 
 def test_every_pin_has_a_hash():
-    text = (ROOT / "requirements-hashed.txt").read_text().replace("\\\n", " ")
+    text = (REQUIREMENTS / "hashed.txt").read_text().replace("\\\n", " ")
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     assert all(re.search(r"--hash=sha256:[0-9a-f]{64}", line) for line in lines)
     assert "://" not in text

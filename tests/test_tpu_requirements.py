@@ -1,4 +1,4 @@
-"""requirements-tpu.txt is installed without a resolver: nothing that accumtrain needs may be missing from it."""
+"""requirements/tpu.txt is installed without a resolver: nothing that accumtrain needs may be missing from it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def names(lines):
 
 
 def test_every_dependency_is_pinned_and_tensorflow_is_the_tpus():
-    lines = (ROOT / "requirements-tpu.txt").read_text().splitlines()
+    lines = (ROOT / "requirements/tpu.txt").read_text().splitlines()
     assert all("==" in line for line in lines if not line.startswith("#"))
     needed = names(line for line in requires("accumtrain") if "extra ==" not in line)
     assert "tensorflow" in needed

@@ -113,7 +113,7 @@ def prepare(folder: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
     subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", folder, ROOT], check=True)
     (wheel,) = folder.glob("accumtrain-*.whl")
-    subprocess.run([*pip, "install", "--constraint", ROOT / "constraints.txt", wheel], check=True)
+    subprocess.run([*pip, "install", "--constraint", ROOT / "requirements/constraints.txt", wheel], check=True)
     shutil.copy(HERE / "use.py", folder / "use.py")
     subprocess.run([python, HERE / "photos.py"], cwd=folder, check=True)
 

@@ -38,7 +38,7 @@ def kernel_gradient(
 
 
 def faster_as_products(shape: tuple[int, int, int, int], dtype: tf.DType, width: int) -> bool:
-    """Whether oneDNN computes the gradient faster by matrix products (measured by benchmarks/kernel_gradient.py).
+    """Whether oneDNN computes the gradient faster by matrix products (measured: docs/kernels.md).
 
     Args:
         width: pixels along a row of the input.

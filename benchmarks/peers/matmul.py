@@ -11,7 +11,7 @@ options = arguments()
 turns = Turns(images=1)
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from workbench import tf  # noqa: E402
+from micro_step import tf  # noqa: E402
 
 from accumtrain.engine.flops import matmul_flops_per_second  # noqa: E402
 

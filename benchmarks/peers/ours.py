@@ -12,8 +12,8 @@ options = arguments()
 turns = Turns(options.micro_batch * options.steps)
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from composed import of_case  # noqa: E402
-from workbench import tf  # noqa: E402
+from micro_step import tf  # noqa: E402
+from workbench import of_case  # noqa: E402
 
 from accumtrain.data.open_data import open_data  # noqa: E402
 from accumtrain.devices.resolve import resolve  # noqa: E402

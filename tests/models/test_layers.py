@@ -79,7 +79,7 @@ def test_a_kernels_gradient_as_products_is_the_convolutions(size, dtype):
     ],
 )
 def test_where_products_are_faster(monkeypatch, matrices, size, channels, dtype, width, products):
-    """As measured by benchmarks/kernel_gradient.py, with instructions for products of matrices and without."""
+    """As measured (docs/kernels.md), with instructions for products of matrices and without."""
     monkeypatch.setattr(kernel_gradients, "_multiplies_matrices", lambda: matrices)
     assert faster_as_products((size, size, channels, 8), dtype, width) is products
 

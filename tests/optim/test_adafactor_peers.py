@@ -1,8 +1,8 @@
 """Adafactor's presets, through both doors, against the implementations that they are named after.
 
-tests/optim/adafactor_peers.npz holds the peers' weights; `python benchmarks/adafactor_peers.py` writes it, where optax,
-jax, torch and transformers are installed. The Keras 2 optimizer of bojone needs an older Keras: what its adafactor.py
-computes at commit 3305e11 stands here in NumPy.
+tests/optim/adafactor_peers.npz holds the weights of the peers. `python tests/optim/adafactor_peers.py` writes it, where
+optax, jax, torch and transformers are installed. The Keras 2 optimizer of bojone needs an older Keras: what its
+adafactor.py computes at commit 3305e11 stands here in NumPy.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import accumtrain.keras
 from accumtrain.kinds.adafactor_presets import ADAFACTOR_PRESETS
 from accumtrain.kinds.optimizers import AdafactorConfig
 from accumtrain.optim.adafactor import Adafactor
-from benchmarks.adafactor_peers import CASES, FILE, PEERS, SHAPES, UPDATES, gradients, weights
+from tests.optim.adafactor_peers import CASES, FILE, PEERS, SHAPES, UPDATES, gradients, weights
 
 Options = Mapping[str, Any]
 

@@ -2,7 +2,7 @@
 
 Run it where optax, jax, torch and transformers are installed; it writes tests/optim/adafactor_peers.npz:
 
-    python benchmarks/adafactor_peers.py
+    python tests/optim/adafactor_peers.py
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-FILE = Path(__file__).parents[1] / "tests" / "optim" / "adafactor_peers.npz"
+FILE = Path(__file__).with_suffix(".npz")
 PEERS = ("jax", "optax", "torch", "transformers")
 UPDATES = 30
 SHAPES = [(5,), (6, 4), (6, 4, 5), (3, 5, 2, 4)]  # the largest axes are not always the last ones
