@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from accumtrain.devices.found import Devices
-
 
 def all_reduce_sum(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """The sum over replicas of each tensor. Call it in replica context.
@@ -39,13 +37,15 @@ def same_on_all_replicas(strategy: tf.distribute.Strategy, value: int) -> bool:
     return bool(total[1] * strategy.num_replicas_in_sync == total[0] ** 2)  # n * sum(v^2) = sum(v)^2: all v are equal
 
 
-def values_of_workers(devices: Devices, value: int) -> list[int]:
-    """The value that each worker calls it with, in the order of the workers."""
-    place = tf.one_hot(devices.worker, devices.workers, dtype=tf.float64)
+def values_of_workers(strategy: tf.distribute.Strategy, worker: int, workers: int, value: int) -> list[int]:
+    """Return the value that each worker calls it with, in the order of the workers."""
+    place = tf.one_hot(worker, workers, dtype=tf.float64)
 
     @tf.function(autograph=False)
     def sums() -> tf.Tensor:
-        return devices.strategy.run(lambda: all_reduce_sum([value * place])[0])
+        return strategy.run(lambda: all_reduce_sum([value * place])[0])
 
-    total = devices.strategy.experimental_local_results(sums())[0].numpy()
-    return [round(each) for each in total * devices.workers / devices.replicas]  # every replica of a worker adds it
+    total = strategy.experimental_local_results(sums())[0].numpy()
+    return [
+        round(each) for each in total * workers / strategy.num_replicas_in_sync
+    ]  # every replica of a worker adds it

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import tensorflow as tf
 
 from accumtrain.backprop.draws import example_draws
 from accumtrain.backprop.mode import Mode
-from accumtrain.engine.loss import Batch
 
 
-def micro_mode(seed: int, step: tf.Tensor, place: tf.Tensor, parts: int, batch: Batch) -> Mode:
+def micro_mode(seed: int, step: tf.Tensor, place: tf.Tensor, parts: int, batch: Mapping[str, tf.Tensor]) -> Mode:
     """The mode of the training pass of a micro-batch.
 
     Args:

@@ -10,7 +10,8 @@ import tensorflow as tf
 from accumtrain.backprop.target import for_xla
 from accumtrain.engine.graph_optimizer import FUSION_ONLY, NO_GRAPH_OPTIMIZER, CompiledFunction
 from accumtrain.engine.window import Window
-from accumtrain.runs.recent_means import SUM
+
+SUM = "sum_"  # before the name of a mean: its sum over the examples of all updates of a call
 
 
 class Step:

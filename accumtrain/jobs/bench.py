@@ -24,6 +24,7 @@ from accumtrain.engine.dry_run import DryRun
 from accumtrain.engine.emulation import tell_emulation
 from accumtrain.engine.flops import count_flops, matmul_flops_per_second
 from accumtrain.engine.memory_meter import at_peak
+from accumtrain.kinds.groups import has_own_layers
 from accumtrain.planning.auto_steps import with_accum_steps_resolved
 from accumtrain.planning.tensorflow_errors import in_user_words
 from accumtrain.process import environment
@@ -80,7 +81,8 @@ def measure(config: Config, imported: float) -> dict[str, Any]:
         tensorflow = environment.tensorflow_import_seconds()  # a part of "import"
         micro_step = dry_run.step.prepare(dry_run.batches)
         start["trace"] = clock.lap()
-        tell_emulation(micro_step, config.precision, compiled=not devices.xla)
+        if not devices.xla:
+            tell_emulation(config.precision, own_layers=has_own_layers(config))
         dry_run.update()
         start["first_run"] = clock.lap()
 

@@ -34,6 +34,7 @@ from accumtrain.jobs.reversal import Reversal
 from accumtrain.jobs.skipped import SkippedExamples
 from accumtrain.jobs.starting import digest, window_with_weights
 from accumtrain.jobs.summary import batch_sizes, results, speed_and_memory
+from accumtrain.kinds.groups import has_own_layers
 from accumtrain.models.start import Started
 from accumtrain.planning.auto_steps import with_accum_steps_resolved
 from accumtrain.planning.batch_norm import check_micro_batch
@@ -215,8 +216,9 @@ class Session:
 
         While the commit is traced, the chief of a new run draws the first images.
         """
-        micro_step = self.step.prepare(batches)
-        tell_emulation(micro_step, self.config.precision, compiled=not (self.devices.xla or self.step.eager))
+        self.step.prepare(batches)
+        if not (self.devices.xla or self.step.eager):
+            tell_emulation(self.config.precision, own_layers=has_own_layers(self.config))
         if self.devices.chief and self.done == 0 and self.config.log.images and self.data.image_shape:
             images = first_images(self.data, self.config.log.images, self.recovery.seed)
             self.events.images("first images, augmented", images)

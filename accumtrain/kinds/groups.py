@@ -39,3 +39,8 @@ def are_own_rows(config: Any) -> bool:
     listed = all(getattr(config, group).kind in table.names for group, table in GROUPS.items())
     builds = [row.build for row in chosen_rows(config)]
     return listed and all(isinstance(build, str) and build.startswith(OWN_CODE) for build in builds)
+
+
+def has_own_layers(config: Any) -> bool:
+    """Return whether all layers are accumtrain's, which choose the dtype of their kernels; Keras's do not."""
+    return config.model.kind != "keras" and are_own_rows(config)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from accumtrain.config.schema import Config
 from accumtrain.console import say, warn
 from accumtrain.errors import CheckpointError, ConfigError
-from accumtrain.kinds.groups import are_own_rows
+from accumtrain.kinds.groups import has_own_layers
 from accumtrain.kinds.jobs import JOBS, Job
 from accumtrain.process import environment
 from accumtrain.process.environment import KERNELS_16BIT, ONEDNN
@@ -103,8 +103,7 @@ def _open_kinds(config: Config, job: Job) -> KernelKinds | None:
     in_bfloat16 = config.precision == "bfloat16" and os.environ.get(ONEDNN) != "0"
     # with instructions for matrices bfloat16 is the faster one on all processors
     either = instructions & FOR_16_BITS["bfloat16"] and MATRIX_BFLOAT16 not in instructions
-    by_own_layers = config.model.kind != "keras" and are_own_rows(config)  # others choose their dtype themselves
-    return IN_16_BITS if in_bfloat16 and either and by_own_layers else None
+    return IN_16_BITS if in_bfloat16 and either and has_own_layers(config) else None
 
 
 def _decide(config: Config, kinds: KernelKinds, *, goes_on: bool) -> str:

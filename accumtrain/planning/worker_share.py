@@ -43,7 +43,7 @@ def with_steps_for_all(config: Config, devices: Devices, steps: int) -> Config:
     """
     if not config.accum.is_auto:
         return config
-    found = values_of_workers(devices, steps)
+    found = values_of_workers(devices.strategy, devices.worker, devices.workers, steps)
     if min(found) < max(found):
         say(f"accum.steps={max(found)}, which worker {found.index(max(found))} needs")
     return config.with_accum_steps(max(found))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 
-SUM = "sum_"  # before the name of a mean: its sum over the examples of all updates of a call
+from accumtrain.engine.step import SUM
 
 
 class RecentMeans:
