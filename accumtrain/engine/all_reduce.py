@@ -46,6 +46,5 @@ def values_of_workers(strategy: tf.distribute.Strategy, worker: int, workers: in
         return strategy.run(lambda: all_reduce_sum([value * place])[0])
 
     total = strategy.experimental_local_results(sums())[0].numpy()
-    return [
-        round(each) for each in total * workers / strategy.num_replicas_in_sync
-    ]  # every replica of a worker adds it
+    replicas = strategy.num_replicas_in_sync // workers  # each of a worker's adds its value
+    return [round(value) for value in total / replicas]

@@ -1,4 +1,4 @@
-"""A notice of what a precision of 16 bits costs on a CPU that has no kernels for it, or slower ones than for float32."""
+"""A notice of what a precision of 16 bits costs on a CPU without kernels for it, or with slower ones."""
 
 from __future__ import annotations
 
