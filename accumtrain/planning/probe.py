@@ -118,20 +118,15 @@ def probe(config: Config, micro_batch: int | None, note: str = "") -> Trial:
     return replace(out_of_memory, fits=measured["rss_bytes"] <= free, **measured)
 
 
-def measure_in_child(
-    request: Mapping[str, Any], folder: Path, variables: Mapping[str, str] | None = None
-) -> dict[str, Any] | None:
+def measure_in_child(request: Mapping[str, Any], folder: Path) -> dict[str, Any] | None:
     """The answer of a child that may run out of memory; None if it did.
-
-    Args:
-        variables: of the environment, in addition to those of this process.
 
     Raises:
         AccumtrainError: it failed for another reason.
         KeyboardInterrupt: a signal stopped the child.
         RuntimeError: the child ended by a bug; the end of its stderr is in the message.
     """
-    ended = child.ask(child_command(), folder, request, "importing TensorFlow", variables)
+    ended = child.ask(child_command(), folder, request, "importing TensorFlow")
     if ended.code == OutOfMemoryError.exit_code or ended.code in OF_MEMORY:
         return None
     if ended.code in STOPPED:
