@@ -138,20 +138,15 @@ def _ask(config: Config, micro_batches: Sequence[int | None] | None, what: str) 
     return [replace(trial, fits=trial.resident_bytes is not None and trial.resident_bytes <= free) for trial in trials]
 
 
-def measure_in_child(
-    request: Mapping[str, Any], folder: Path, variables: Mapping[str, str] | None = None
-) -> dict[str, Any] | None:
+def measure_in_child(request: Mapping[str, Any], folder: Path) -> dict[str, Any] | None:
     """The answer of a child that may run out of memory; None if it did.
-
-    Args:
-        variables: of the environment, in addition to those of this process.
 
     Raises:
         AccumtrainError: it failed for another reason.
         KeyboardInterrupt: a signal stopped the child.
         RuntimeError: the child ended by a bug; the end of its stderr is in the message.
     """
-    ended = child.ask(child_command(), folder, request, "importing TensorFlow", variables)
+    ended = child.ask(child_command(), folder, request, "importing TensorFlow")
     if ended.code == OutOfMemoryError.exit_code or ended.code in OF_MEMORY:
         return None
     if ended.code in STOPPED:

@@ -138,23 +138,16 @@ def prepared_by(function: Callable[[str], None], argument: str) -> Iterator[None
         _prepare.reset(token)
 
 
-def ask(
-    command: Sequence[str],
-    folder: Path,
-    request: Mapping[str, Any],
-    doing: str,
-    environment: Mapping[str, str] | None = None,
-) -> Ended:
+def ask(command: Sequence[str], folder: Path, request: Mapping[str, Any], doing: str) -> Ended:
     """Runs a child to its end without its output. Prints a line about its progress every SILENCE seconds.
 
     Args:
         doing: the text of this line until the child has written what it is doing.
-        environment: variables in addition to those of this process.
     """
     for left_over in (ANSWER, DOING):
         (folder / left_over).unlink(missing_ok=True)
     started = time.monotonic()
-    with Child(command, folder, request, environment=environment) as child:
+    with Child(command, folder, request) as child:
         while not child.wait(SILENCE):
             say(f"  {format_seconds(time.monotonic() - started)}: {child.doing or doing}")
     return child.ended()
