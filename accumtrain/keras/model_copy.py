@@ -139,7 +139,7 @@ def _by_name(found: list[Any], config: str) -> dict[str, Any]:
 
 
 def _deserializer(own: Any) -> Any:
-    """Returns what Keras can call `from_config` of: the class itself, unless its constructor takes too few arguments."""
+    """Returns what Keras can call `from_config` of: the class, unless its constructor takes too few arguments."""
     if isinstance(own, FunctionType) or not issubclass(own, keras.Layer):
         return own
     takes_all = any(each.kind is each.VAR_KEYWORD for each in inspect.signature(own).parameters.values())
