@@ -118,7 +118,7 @@ class Accumulate(keras.optimizers.LossScaleOptimizer):
         return self.add_variable((), keras.initializers.Constant(value), dtype, aggregation, name=name)
 
     def exclude_from_weight_decay(self, var_list: Any = None, var_names: Any = None) -> None:
-        """As Keras's, for the wrapped optimizer: call it before `build`."""
+        """Excludes variables from the decay of the wrapped optimizer, as Keras's own does. Call it before `build`."""
         self.inner_optimizer.exclude_from_weight_decay(var_list, var_names)
 
     @property
@@ -143,7 +143,7 @@ class Accumulate(keras.optimizers.LossScaleOptimizer):
         return self.inner_optimizer.scale_loss(loss)
 
     def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, keras.Variable]]) -> keras.Variable:
-        """As `apply`. Returns the number of updates."""
+        """Does what `apply` does. Returns the number of updates."""
         self.apply(*map(list, zip(*grads_and_vars, strict=True)))
         return self.iterations
 
@@ -292,7 +292,7 @@ class Accumulate(keras.optimizers.LossScaleOptimizer):
 
 
 def accumulates(optimizer: keras.optimizers.Optimizer) -> bool:
-    """Whether an optimizer, or one within its loss scale, makes an update of several micro-batches by itself."""
+    """Tells whether an optimizer, or one within its loss scale, makes an update of several micro-batches by itself."""
     if isinstance(optimizer, Accumulate) or optimizer.gradient_accumulation_steps:
         return True
     return isinstance(optimizer, keras.optimizers.LossScaleOptimizer) and accumulates(optimizer.inner_optimizer)
@@ -302,7 +302,7 @@ def accumulates(optimizer: keras.optimizers.Optimizer) -> bool:
 
 
 def is_count(value: Any) -> bool:
-    """Whether a value, of NumPy or of Python, is a whole number of 1 or more."""
+    """Tells whether a value, of NumPy or of Python, is a whole number of 1 or more."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= 1)
 
 
@@ -386,7 +386,7 @@ def clear(buffer: keras.Variable) -> None:
 
 
 def needs_loss_scale(optimizer: keras.optimizers.Optimizer) -> bool:
-    """Whether Keras would scale the loss: the policy is mixed_float16, and the optimizer has no fixed scale."""
+    """Tells whether Keras would scale the loss: the policy is mixed_float16, and the optimizer has no fixed scale."""
     return keras.config.dtype_policy().name == "mixed_float16" and optimizer.loss_scale_factor is None
 
 

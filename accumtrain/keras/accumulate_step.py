@@ -195,7 +195,7 @@ class BatchSums:
         self._missing: set[int] = set()  # places of weights without a gradient
 
     def zeros(self) -> dict[str, Any]:
-        """What the loop starts with."""
+        """Makes the sums that the loop starts with."""
         weights = [variable.value for variable in self._model.trainable_variables]
         dtype = keras.config.floatx()
         return {
@@ -339,7 +339,7 @@ class SplitTrainFunction:
 
 
 def _train_function_of(model: keras.Model) -> Callable[[Iterator[Any]], Any]:
-    """What Keras makes of the model's train_step."""
+    """Makes the function that Keras itself makes of the model's train_step."""
     own = model.train_function
     type(model).make_train_function(model, force=True)
     made, model.train_function = model.train_function, own
@@ -446,7 +446,7 @@ def compiled_metrics(model: keras.Model) -> list[CompiledMetric]:
 
 
 class WholeBatchMetrics:
-    """Those of a model's metrics whose state after a batch is another than after its micro-batches.
+    """Metrics of a model whose state after a batch is another than after its micro-batches.
 
     Only metrics that may be so are tried, with made-up examples.
 
@@ -522,7 +522,7 @@ class WholeBatchMetrics:
 
 
 def _may_join_examples(metric: keras.metrics.Metric) -> bool:
-    """Whether a metric is the user's own, or of a function that may have one number for all examples."""
+    """Tells whether a metric is the user's own, or of a function that may have one number for all examples."""
     function = getattr(metric, "_fn", None)
     if isinstance(function, keras.losses.Loss) or any(function is each for each in FUNCTIONS_OVER_BATCHES):
         return True
@@ -530,7 +530,7 @@ def _may_join_examples(metric: keras.metrics.Metric) -> bool:
 
 
 def _adds_up(metric: keras.metrics.Metric, target: Any, output: Any) -> bool:
-    """Whether the state after made-up examples is that after two parts of them."""
+    """Tells whether the state after made-up examples is that after two parts of them."""
 
     def state_after(*parts: slice) -> list[np.ndarray]:
         with keras.StatelessScope() as scope:

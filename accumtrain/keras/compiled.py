@@ -52,7 +52,7 @@ RESERVED = (  # names in records and results
 
 @dataclass(frozen=True)
 class Traced:
-    """What a forward pass in training shows of a model.
+    """Facts that a forward pass in training shows of a model.
 
     Attributes:
         moving: the batch normalisations whose moving statistics it changes.
@@ -194,7 +194,7 @@ def written(compiled: Compiled) -> Iterator[Path]:
 
 
 def read_compiled(folder: Path) -> Compiled:
-    """What `written` has written."""
+    """Reads what `written` has written."""
     examples = pickle.loads((folder / EXAMPLES).read_bytes())
     splits = {name: GivenSplit(*arrays) for name, arrays in examples.items()}
     return Compiled(read_model(folder), given_data(splits["train"], splits["val"]))
@@ -275,7 +275,7 @@ def metric_names(compiled: Compiled) -> list[str]:
 
 
 def _has_one_for_each(compiled: Compiled, name: str) -> bool:
-    """Whether the function of a metric has a value for each example, not one for all."""
+    """Tells whether the function of a metric has a value for each example, not one for all."""
     found, metrics = _means(compiled.model)[name], compiled.model._compile_metrics
 
     def values(y: Any, y_pred: Any) -> Any:
@@ -389,7 +389,7 @@ def _means(model: keras.Model) -> dict[str, CompiledMetric]:
 
 
 def _wraps(metric: keras.metrics.Metric) -> bool:
-    """Whether a metric is the mean of a function of each example."""
+    """Tells whether a metric is the mean of a function of each example."""
     kind, mean = type(metric), keras.metrics.MeanMetricWrapper
     return issubclass(kind, mean) and (kind.update_state, kind.result) == (mean.update_state, mean.result)
 

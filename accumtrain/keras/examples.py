@@ -97,7 +97,7 @@ def _arrays(model: keras.Model, data: Any, notes: list[str]) -> tuple[Any, Any]:
 
 
 def _takes_text(model: keras.Model) -> bool:
-    """Whether a model has an input of text, or is not a graph of layers and may have one."""
+    """Tells whether a model has an input of text, or is not a graph of layers and may have one."""
     inputs = getattr(model, "inputs", None)
     return not inputs or any(each.dtype == "string" for each in inputs)
 
@@ -140,7 +140,7 @@ def _read_all(model: keras.Model, dataset: tf.data.Dataset, notes: list[str]) ->
 
 
 def _is_batched(model: keras.Model, dataset: tf.data.Dataset) -> bool:
-    """Whether an element is a batch: its inputs have the ranks of the model's own, or all first dimensions vary.
+    """Tells whether an element is a batch: its inputs have the ranks of the model's own, or all first dimensions vary.
 
     Raises:
         DataError: the model is not built, and the shapes leave it open.

@@ -153,7 +153,7 @@ def _check(model: keras.Model, job: str) -> None:
 
 
 def _of_model(model: keras.Model, memory: str, *, cuts: bool) -> dict[str, Any]:
-    """What the configuration says of a compiled model. A run that is continued must have the same."""
+    """Describes a compiled model as keys of the configuration. A run that is continued must have the same."""
     optimizer, outer = inner_optimizer(model), model.optimizer
     losses = [loss_text(each) for each in model._compile_loss._flat_losses]
     scale = {} if outer is optimizer else {"loss_scale": _scale(outer)}
@@ -177,7 +177,7 @@ def _scale(optimizer: keras.optimizers.LossScaleOptimizer) -> dict[str, Any]:
 
 
 def _may_be_cut(model: keras.Model) -> bool:
-    """Whether the model is a graph of layers with one input and one output, which may be cut into segments."""
+    """Tells whether the model is a graph of layers with one input and one output, which may be cut into segments."""
     graph = getattr(model, "inputs", None) and getattr(model, "outputs", None)
     own_call = type(model).call.__module__.partition(".")[0] != "keras"
     return bool(graph) and not own_call and len(model.inputs) == len(model.outputs) == 1
@@ -239,7 +239,7 @@ def loss_text(compiled: Any) -> str:
 
 
 def _config(described: Any) -> dict[str, Any]:
-    """What `get_config` returns; nothing if an object, or a part of it, has none."""
+    """Returns what `get_config` does; nothing if an object, or a part of it, has none."""
     try:
         return _plain(described.get_config())
     except NotImplementedError:

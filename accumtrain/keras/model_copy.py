@@ -103,7 +103,7 @@ def _is_code(each: Any) -> bool:
 
 
 def _parts(each: Any) -> Iterable[Any]:
-    """What a container holds, or the attributes of an object."""
+    """Returns what a container holds, or the attributes of an object."""
     if isinstance(each, dict):
         return each.values()
     if isinstance(each, (list, tuple, set)):
@@ -139,7 +139,7 @@ def _by_name(found: list[Any], config: str) -> dict[str, Any]:
 
 
 def _deserializer(own: Any) -> Any:
-    """What Keras can call `from_config` of: the class itself, unless its constructor takes too few arguments."""
+    """Returns what Keras can call `from_config` of: the class, unless its constructor takes too few arguments."""
     if isinstance(own, FunctionType) or not issubclass(own, keras.Layer):
         return own
     takes_all = any(each.kind is each.VAR_KEYWORD for each in inspect.signature(own).parameters.values())
@@ -162,7 +162,7 @@ class WithoutKeywords:
 
 
 def _state(model: keras.Model) -> list[str]:
-    """What a copy may have lost without an error of Keras, in words."""
+    """Says in words what a copy may have lost without an error of Keras."""
     return [
         "a model that is compiled" if getattr(model, "optimizer", None) is not None else "a model that is not compiled",
         f"layers of the policies {', '.join(sorted({layer.dtype_policy.name for layer in model._flatten_layers()}))}",

@@ -30,7 +30,7 @@ def recompute(layer: keras.layers.Layer, **kwargs: Any) -> Recompute:
 
 @keras.saving.register_keras_serializable(package="accumtrain")
 class Recompute(keras.layers.Wrapper):
-    """What `recompute` returns. Arguments and results are those of `layer`, with its shapes, dtypes and masks."""
+    """Layer that `recompute` returns. Arguments and results are those of `layer`, with its shapes, dtypes and masks."""
 
     def __init__(self, layer: keras.layers.Layer, **kwargs: Any):
         if not isinstance(layer, keras.layers.Layer):

@@ -92,7 +92,7 @@ class MultiWorkerMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
     """
 
     def reduce(self, reduce_op: Any, value: Any, axis: int | None) -> Any:
-        """As TensorFlow's, of nested values too, and of scalars along an axis."""
+        """Reduces as TensorFlow's does, nested values too, and scalars along an axis."""
 
         def reduced(value: Any) -> tf.Tensor:
             own = self.experimental_local_results(value)

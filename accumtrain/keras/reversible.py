@@ -31,7 +31,7 @@ Pair = tuple[keras.layers.Layer, keras.layers.Layer]
 
 
 class ReversibleLayer(keras.layers.Layer):
-    """What `Reversible` and `ReversibleSequence` share: two streams, joined in one tensor or apart.
+    """Base of `Reversible` and `ReversibleSequence`: two streams, joined in one tensor or apart.
 
     The streams are float32, or float64 under the policy float64, whatever policy the layers inside compute in. A stream
     keeps its mask, which the layers get with it. The call takes the keywords of the layers inside, too, and hands each

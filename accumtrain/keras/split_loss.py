@@ -1,4 +1,4 @@
-"""What the loss of a micro-batch counts in the loss of the whole batch.
+"""Share of a micro-batch's loss in the loss of the whole batch.
 
 Keras divides the sum of a batch's losses by the number of examples, by the sum of their weights, by the number of
 values that a mask leaves, or not at all. The loss of the batch is the mean of the losses of the micro-batches, each
@@ -41,7 +41,7 @@ class UntriedLossError(ValueError):
 
 @dataclass(frozen=True)
 class LossTerms:
-    """What the terms of a loss are over the examples of a batch: `mean`, `sum`, or None for one that was 0 so far.
+    """Kinds of the terms of a loss, over the examples of a batch: `mean`, `sum`, or None for one that was 0 so far.
 
     Attributes:
         total: the loss without that of layers, or what a `compute_loss` of the model's own returns.
@@ -73,7 +73,7 @@ def losses_of_layers(model: keras.Model) -> list[tf.Tensor]:
 
 
 def has_own_loss(model: keras.Model) -> bool:
-    """Whether code of the user's own computes the loss of a compiled and built model, beside that of layers."""
+    """Tells whether code of the user's own computes the loss of a compiled and built model, beside that of layers."""
     losses = [] if model._compile_loss is None else model._compile_loss._flat_losses
     return _computes_loss(model) or any(may_join_examples(each.loss) for each in losses)
 
@@ -110,7 +110,7 @@ class LossShare:
             raise ValueError("a loss has reduction=None, and so no single number to minimise: choose one")
 
     def kinds(self) -> Sequence[str]:
-        """What the loss may be over the examples of a batch."""
+        """Names the kinds that the loss may be over the examples of a batch."""
         return ("mean", "sum") if self.is_own else ("sum" if self._reduction == "sum" else "mean",)
 
     def watched(self) -> AbstractContextManager[LossCalls]:
@@ -155,7 +155,7 @@ class LossShare:
         return part * tf.reduce_mean(tf.cast(divisors[0], part.dtype))
 
     def counted(self, loss: tf.Tensor, share: tf.Tensor) -> tf.Tensor:
-        """What a loss of a micro-batch adds to that of the batch: all of a sum, else its share."""
+        """Returns what a loss of a micro-batch adds to that of the batch: all of a sum, else its share."""
         return loss if self._reduction == "sum" else share * loss
 
     def _with_losses(self, y_pred: Any) -> list[tf.Tensor]:
@@ -173,7 +173,7 @@ class LossShare:
         return self._model._compile_loss(y, y_pred, sample_weight) if self._losses else tf.zeros(())
 
     def joined(self, loss: tf.Tensor, part: tf.Tensor, share: tf.Tensor) -> tf.Tensor:
-        """What a micro-batch adds to the total loss of the batch.
+        """Returns what a micro-batch adds to the total loss of the batch.
 
         Losses of weights and of `add_loss` are part of `loss`, and a compiled loss that is a sum counts them once for
         the batch.
@@ -217,7 +217,7 @@ class Trials:
         self._results: dict[Any, tuple[Any, bool]] = {}  # with what was tried, so that its id stays its own
 
     def result(self, tried: Any, arguments: Any, trial: Callable[[], bool]) -> bool:
-        """What `trial` returned for these shapes and dtypes of the arguments, of examples [N, ...]."""
+        """Returns what `trial` did for these shapes and dtypes of the arguments, of examples [N, ...]."""
         signature = tuple((tuple(each.shape[1:]), str(each.dtype)) for each in keras.tree.flatten(arguments))
         if (id(tried), signature) not in self._results:
             self._results[id(tried), signature] = tried, trial()
@@ -298,7 +298,7 @@ def _watched(loss: keras.losses.Loss, call: Callable[..., Any], calls: LossCalls
 
 
 def may_join_examples(loss: keras.losses.Loss) -> bool:
-    """Whether a loss is the user's own, or one of Keras's that may have one number for all examples."""
+    """Tells whether a loss is the user's own, or one of Keras's that may have one number for all examples."""
     function = getattr(loss, "fn", type(loss))
     return isinstance(loss, OVER_BATCHES) or function in FUNCTIONS_OVER_BATCHES or not is_of_keras(function)
 
@@ -309,7 +309,7 @@ def is_of_keras(code: Any) -> bool:
 
 
 def _is_mean(loss: keras.losses.Loss, call: Callable[..., Any], y_true: Any, y_pred: Any, one_number: bool) -> bool:
-    """Whether the loss of several examples is the mean of their losses, by a batch of made-up targets and outputs."""
+    """Tells whether the loss of several examples is the mean of their losses, by a batch that is made up."""
     if one_number and loss.reduction == "sum":
         return False
     random = np.random.default_rng(0)
@@ -334,7 +334,7 @@ def _is_mean(loss: keras.losses.Loss, call: Callable[..., Any], y_true: Any, y_p
 
 
 def _keeps_mean(call: Callable[..., Any], targets: Any, outputs: Any) -> bool:
-    """Whether the value of a batch is the mean of those of its examples.
+    """Tells whether the value of a batch is the mean of those of its examples.
 
     Raises:
         ValueError: neither is finite.

@@ -123,7 +123,7 @@ def call_stateless(
 
 
 def normalisations(model: keras.Model) -> list[keras.layers.BatchNormalization]:
-    """Its batch normalisations that are built, those of inner models included, in a fixed order."""
+    """Finds the batch normalisations that are built, those of inner models included, in a fixed order."""
     layers = [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.BatchNormalization)]
     return [layer for layer in layers if layer.built]
 
@@ -169,7 +169,7 @@ def separate_masks(structure: Any) -> Any:
 
 
 def join_masks(structure: Any) -> Any:
-    """What `separate_masks` was given. The masks are set on the tensors, in place."""
+    """Returns what `separate_masks` was given. The masks are set on the tensors, in place."""
     if not isinstance(structure, Masked):
         return structure
     tensors = tf.nest.flatten(structure.tensors)
@@ -210,7 +210,7 @@ def parameters_of(layer: keras.layers.Layer) -> dict[str, inspect.Parameter]:
 
 
 def required_arguments(layer: keras.layers.Layer) -> int:
-    """How many tensors the layer's call takes at least: 1, or 2 of keras.layers.MultiHeadAttention."""
+    """Counts the tensors that the layer's call takes at least: 1, or 2 of keras.layers.MultiHeadAttention."""
     parameters = parameters_of(layer).values()
     return max(1, sum(each.kind in POSITIONAL and each.default is each.empty for each in parameters))
 

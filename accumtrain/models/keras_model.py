@@ -184,7 +184,7 @@ class KerasModel(Model):
 
     @property
     def learnable(self) -> Sequence[tf.Variable]:
-        """Those that Keras trains; its frozen ones are trainable to TensorFlow."""
+        """Weights that Keras trains; its frozen ones are trainable to TensorFlow."""
         return tuple(self.weights)
 
     def freeze(self, paths: Iterable[str]) -> None:

@@ -78,7 +78,7 @@ def _keys(model: keras.Model) -> dict[str, str]:
 
 
 def _legacy_keys(content: h5py.Group, model: keras.Model) -> dict[str, str]:
-    """As `_keys`, for files that name their layers; the variables of a layer stand in the same order."""
+    """Does what `_keys` does, for files that name their layers; the variables of a layer stand in the same order."""
     keys: dict[str, str] = {}
     for layer in model.layers:
         group = content.get(layer.name)

@@ -24,6 +24,12 @@ def double(request, folder):
     print("not shown")
     return {"twice": 2 * request["number"], "folder": folder.name}
 
+def put(value):
+    os.environ["PUT"] = value
+
+def show(request, folder):
+    return {"put": os.environ.get("PUT")}
+
 def data(request, folder):
     raise DataError("no data")
 
@@ -72,6 +78,14 @@ def test_an_answer(ask, capfd):
 def test_an_answer_is_that_of_its_request(ask, tmp_path):
     ask("double", number=21)
     assert ask("bug").answer == {}
+
+
+def test_a_child_is_prepared_within_the_context_alone(ask):
+    import tasks_of_child
+
+    with child.prepared_by(tasks_of_child.put, "there"):
+        assert ask("show").answer == {"put": "there"}
+    assert ask("show").answer == {"put": None}
 
 
 def test_an_error_is_raised_here(ask):
