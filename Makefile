@@ -21,7 +21,7 @@ endif
 endif
 endif
 
-.PHONY: help train memory sweep workers tpu tpu-compile test test-slow test-tpu mutants slurm reference site screens torture bench bench-full audit lock clean
+.PHONY: help train memory sweep workers tpu tpu-compile lint quick test test-slow test-tpu mutants slurm reference site screens torture bench bench-full audit lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -45,10 +45,15 @@ tpu: $(TPU)/.ready ## train on a Cloud TPU VM, in an environment of its own; ARG
 tpu-compile: $(READY) $(TPU_COMPILE)/.ready ## what a run would take on a TPU, by its compiler: ARGS="model=revnet104 ..."
 	@ACCUMTRAIN_TPU_COMPILER=$(CURDIR)/$(TPU_COMPILE)/bin/python $(BIN)/accumtrain job=plan device=tpu $(ARGS)
 
-test: $(READY) ## lint, layout, types and the fast tests; ARGS go to pytest
+lint: $(READY) ## lint, layout and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+quick: lint ## lint and the everyday tests, of every room those that neither train nor start processes; ARGS go to pytest
+	$(BIN)/pytest -m "not slow and not slurm and not run" --numprocesses 2 --dist loadfile $(ARGS)
+
+test: lint ## lint and all fast tests; ARGS go to pytest
 	$(BIN)/pytest --numprocesses 2 --dist loadfile $(ARGS)
 
 test-slow: $(READY) ## the tests that take minutes; ARGS go to pytest

@@ -24,6 +24,7 @@ from accumtrain.shell import cli
 from accumtrain.shell.choices import offer_rows
 from accumtrain.shell.compose import plain_values
 from accumtrain.shell.overrides import for_hydra
+from tests.quick import RUNS
 
 # before a test imports TensorFlow
 os.environ.update(environment.VARIABLES | tpu_runtime.quiet_environment(), TF_CPP_MIN_LOG_LEVEL="3")
@@ -42,6 +43,13 @@ MISSING_BESIDE_TENSORFLOW_TPU = {
     "xla": "tensorflow-tpu has no XLA for the CPU",
     "launchers": "make tpu installs no launchers",
 }
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m looks at the markers
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.relative_to(Path(__file__).parent).as_posix() in RUNS:
+            item.add_marker(pytest.mark.run)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
