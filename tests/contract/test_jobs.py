@@ -68,8 +68,11 @@ def done(compose: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) 
         patch.setattr(bench, "INPUT_SECONDS", 0.1)
         patch.setattr(bench, "matmul_flops_per_second", lambda dtype: 1e12)
         patch.setattr(probed_plan, "probe_smallest", lambda config, note="": [])
+        sizes = {"peak_bytes": 2**20, "rss_bytes": 2**20}
         for module in (probed_plan, memory):
-            patch.setattr(module, "probe", lambda config, size, note="": Trial(config.model.memory, size, True, 1, 1))
+            patch.setattr(
+                module, "probe", lambda config, size, note="": Trial(config.model.memory, size, True, 1, 1, **sizes)
+            )
         for job in sorted(JOBS, key=lambda job: job.scope in ("trained", "runs")):
             config = compose(f"job={job.name}", f"run.dir={folder}", *SMALL, *example_of("job", job.name))
             results[job.name] = config, run(config)

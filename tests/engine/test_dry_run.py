@@ -134,7 +134,7 @@ def test_each_of_two_sizes_has_its_own_peak(compose, tmp_path, model):
     gc.collect()
     found = measure(config, open_data(config.data, 0), resolve(config.device), [4, 64], tmp_path)
     (static, peak), (later_static, later_peak) = [(each["static_bytes"], each["peak_bytes"]) for each in found]
-    assert later_static == pytest.approx(static, rel=0.1)
+    assert later_static < 1.5 * static, "a graph leaves a little"
     assert peak - static < later_peak - later_static < 20 * (peak - static)
 
 
