@@ -28,16 +28,18 @@ from .kinds.register import register_job as register_job
 from .kinds.register import register_loss as register_loss
 from .kinds.register import register_model as register_model
 from .kinds.register import register_optimizer as register_optimizer
+from .kinds.register import register_schedule as register_schedule
 from .kinds.sources import DataConfig as DataConfig
 from .models.spec import ModelSpec as ModelSpec
 from .optim.adafactor import Adafactor as Adafactor
 from .optim.adam import Adam as Adam
 from .optim.adam import AdamW as AdamW
 from .optim.optimizer import Optimizer as Optimizer
-from .optim.rate_schedules import constant_schedule as constant_schedule
-from .optim.rate_schedules import cosine_schedule as cosine_schedule
-from .optim.rate_schedules import rsqrt_schedule as rsqrt_schedule
-from .optim.rate_schedules import step_schedule as step_schedule
+from .optim.schedules import ScheduleConfig as ScheduleConfig
+from .optim.schedules import constant_schedule as constant_schedule
+from .optim.schedules import cosine_schedule as cosine_schedule
+from .optim.schedules import rsqrt_schedule as rsqrt_schedule
+from .optim.schedules import step_schedule as step_schedule
 from .optim.sgd import SGD as SGD
 from .shell.main import main as main
 

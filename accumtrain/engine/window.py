@@ -27,7 +27,7 @@ from accumtrain.engine.moving_statistics import MovingStatisticsBuffer
 from accumtrain.optim.adaptive_clip import clip_by_weight
 from accumtrain.optim.optimizer import Optimizer, in_sequence
 from accumtrain.optim.per_shape import VariableHandle
-from accumtrain.optim.rate_schedules import Schedule, constant_schedule
+from accumtrain.optim.schedules import Schedule, constant_schedule
 
 
 def sum_buffer(shape: Sequence[int], dtype: tf.DType) -> tf.Variable:

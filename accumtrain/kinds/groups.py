@@ -10,9 +10,9 @@ from accumtrain.kinds.devices import DEVICES
 from accumtrain.kinds.losses import LOSSES
 from accumtrain.kinds.models import MODELS
 from accumtrain.kinds.optimizers import OPTIMIZERS
-from accumtrain.kinds.schedules import SCHEDULES
 from accumtrain.kinds.sources import SOURCES
-from accumtrain.kinds.table import Kind, Table, load
+from accumtrain.kinds.table import Kind, Table, load, module_of
+from accumtrain.optim.schedules import SCHEDULES
 
 GROUPS: dict[str, Table[Any]] = {
     "model": MODELS,
@@ -48,5 +48,4 @@ def offer_in_child(carried: Iterable[tuple[str, str]]) -> None:
 
 def are_own_rows(config: Any) -> bool:
     """Whether accumtrain's own code builds all that a configuration chooses."""
-    rows = chosen_rows(config)
-    return all(isinstance(row.build, str) and row.build.startswith(OWN_CODE) and not row.carried for row in rows)
+    return all(module_of(row.build).startswith(OWN_CODE) and not row.carried for row in chosen_rows(config))

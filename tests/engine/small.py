@@ -18,7 +18,7 @@ from accumtrain.kinds.resnets import ResNetConfig, RevNetConfig
 from accumtrain.models.build_model import build_model
 from accumtrain.models.spec import ModelSpec
 from accumtrain.optim.build_optimizer import build_optimizer
-from accumtrain.optim.rate_schedules import Schedule
+from accumtrain.optim.schedules import Schedule
 
 CLASSES = 10
 

@@ -28,7 +28,7 @@ from accumtrain.kinds.optimizers import (
 from accumtrain.models.build_model import build_model
 from accumtrain.models.spec import ModelSpec
 from accumtrain.optim.build_optimizer import build_optimizer
-from accumtrain.optim.rate_schedules import step_schedule
+from accumtrain.optim.schedules import step_schedule
 from tests.engine.small import CLASSES, examples, lenet, train
 
 SHAPE = (8, 8, 1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import tensorflow as tf
 
 from accumtrain.backprop import replay, segments, tape
@@ -17,7 +19,7 @@ from accumtrain.models.blocks import PoolAndPad, Projection, Residual
 from accumtrain.models.layers import Bias, Conv
 from accumtrain.models.norms import BatchNorm, GroupNorm
 from accumtrain.models.revnet import OnStreams, Stems
-from accumtrain.optim import adafactor_rule, adam, rate_schedules, sgd
+from accumtrain.optim import adafactor_rule, adam, schedules, sgd
 from accumtrain.optim.adafactor_rule import AdafactorRule
 from accumtrain.optim.adam import Adam, AdamW
 from accumtrain.optim.keras_adapter import KerasOptimizer
@@ -258,9 +260,9 @@ FAULTS = [
           (*KERAS, "optim.name=Lion", "optim.lr=1e-3", "optim.weight_decay=0.1")),
     # rates and averages
     Fault("the schedule read one update late", Window, "__init__", schedule_read_late, COSINE),
-    Fault("a warm-up longer by one update", rate_schedules, "_with_warmup", argument(1, lambda warmup: warmup + 1),
-          COSINE),
-    Fault("a cosine of twice the length", rate_schedules, "_falling", argument(0, lambda progress: progress / 2.0),
+    Fault("a warm-up longer by one update", schedules.ScheduleConfig, "build",
+          argument(0, lambda config: replace(config, warmup=config.warmup + 1)), COSINE),
+    Fault("a cosine of twice the length", schedules, "_half_cosine", argument(0, lambda progress: progress / 2.0),
           COSINE),
     Fault("rate x 1.00001", Optimizer, "learning_rate", result(scaled(1.00001)), LENET),
     Fault("Adafactor: relative step of the next update", AdafactorRule, "relative_step",
