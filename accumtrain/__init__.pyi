@@ -22,7 +22,6 @@ from .jobs.dispatch import run as run
 from .keras.fit import fit as fit
 from .kinds.losses import LossConfig as LossConfig
 from .kinds.model_keys import ModelConfig as ModelConfig
-from .kinds.optimizers import OptimConfig as OptimConfig
 from .kinds.register import register_data as register_data
 from .kinds.register import register_job as register_job
 from .kinds.register import register_loss as register_loss
@@ -34,7 +33,9 @@ from .models.spec import ModelSpec as ModelSpec
 from .optim.adafactor import Adafactor as Adafactor
 from .optim.adam import Adam as Adam
 from .optim.adam import AdamW as AdamW
+from .optim.config import OptimConfig as OptimConfig
 from .optim.optimizer import Optimizer as Optimizer
+from .optim.optimizer import zeros_slot as zeros_slot
 from .optim.schedules import ScheduleConfig as ScheduleConfig
 from .optim.schedules import constant_schedule as constant_schedule
 from .optim.schedules import cosine_schedule as cosine_schedule

@@ -19,7 +19,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 from accumtrain import Config, run
 from accumtrain.config.schema import RunConfig, TrainConfig
 from accumtrain.kinds.models import LeNetConfig
-from accumtrain.kinds.optimizers import AdafactorConfig, AdamConfig, OptimConfig
+from accumtrain.optim.config import AdafactorConfig, AdamConfig, OptimConfig
 
 BATCHES = (32, 64, 128, 256, 512, 1024)
 RATES = {AdamConfig: (2e-3, 1e-2), AdafactorConfig: (0.05, 0.2)}

@@ -33,7 +33,7 @@ LAYERS = [  # from the top; the members of a layer do not import each other
     {"console"},
     {"errors", "version"},
 ]
-KINDS = {"optim.schedules"}  # modules that belong to the layer of kinds, wherever they lie
+KINDS = {"optim.config", "optim.schedules"}  # modules that belong to the layer of kinds, wherever they lie
 LEVELS = {room: level for level, layer in enumerate(LAYERS) for room in layer}
 # What a command imports before its job begins; whole rooms, or modules of a room.
 LIGHT = {

@@ -16,7 +16,7 @@ from accumtrain.keras.float16 import check_no_float16, needs_loss_scale
 from accumtrain.keras.loss_divisor import warn_of_unequal_micro_batches
 from accumtrain.keras.optimizer_file import read_state
 from accumtrain.keras.replicas import already_reduced, meet
-from accumtrain.optim.adaptive_clip import clip_by_weight
+from accumtrain.optim.optimizer import clip_by_weight
 
 # What Keras's base class sets on each optimizer. Here they are the wrapped optimizer's.
 OF_THE_INNER = (

@@ -11,7 +11,7 @@ import tensorflow as tf
 from accumtrain.errors import ConfigError
 from accumtrain.keras.accumulate import accumulates
 from accumtrain.keras.compiled import Compiled
-from accumtrain.optim.keras_adapter import WeightView
+from accumtrain.optim.keras_optimizer import WeightView
 from accumtrain.optim.optimizer import Optimizer, Parameter
 
 
@@ -38,7 +38,7 @@ class CompiledOptimizer(Optimizer):
         self._of_model = lambda: (optimizer, own)
         super().build(variables, decayed)
 
-    def _build_slots(self) -> None:
+    def build_slots(self) -> None:
         optimizer, own = self._of_model()
         if not optimizer.built:
             optimizer.build(own)

@@ -9,9 +9,9 @@ from typing import Any
 from accumtrain.kinds.devices import DEVICES
 from accumtrain.kinds.losses import LOSSES
 from accumtrain.kinds.models import MODELS
-from accumtrain.kinds.optimizers import OPTIMIZERS
 from accumtrain.kinds.sources import SOURCES
 from accumtrain.kinds.table import Kind, Table, load, module_of
+from accumtrain.optim.config import OPTIMIZERS
 from accumtrain.optim.schedules import SCHEDULES
 
 GROUPS: dict[str, Table[Any]] = {

@@ -14,9 +14,9 @@ from accumtrain.kinds.jobs import JOBS, Job
 from accumtrain.kinds.losses import LOSSES, LossConfig, LossKind
 from accumtrain.kinds.model_keys import ModelConfig
 from accumtrain.kinds.models import MODELS
-from accumtrain.kinds.optimizers import OPTIMIZERS, OptimConfig
 from accumtrain.kinds.sources import SOURCES, DataConfig
 from accumtrain.kinds.table import Choice, Kind, Table, module_of, named
+from accumtrain.optim.config import OPTIMIZERS, OptimConfig
 from accumtrain.optim.schedules import SCHEDULES, ScheduleConfig
 
 Code = str | Callable[..., Any]

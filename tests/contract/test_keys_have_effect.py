@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.kinds.optimizers import OPTIMIZERS, OptimConfig
 from accumtrain.kinds.values import OneOf, constraints_of
 from accumtrain.optim.build_optimizer import build_optimizer
+from accumtrain.optim.config import OPTIMIZERS, OptimConfig
 from accumtrain.optim.schedules import SCHEDULES
 from tests.contract.examples import example_of
 

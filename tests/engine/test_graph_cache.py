@@ -19,7 +19,7 @@ from accumtrain.engine.ema import MovingAverage
 from accumtrain.engine.graph_cache import GraphCache
 from accumtrain.engine.graph_optimizer import NO_GRAPH_OPTIMIZER, CompiledFunction
 from accumtrain.engine.step import Step
-from accumtrain.kinds.optimizers import AdafactorConfig, AdamConfig, SgdConfig
+from accumtrain.optim.config import AdafactorConfig, AdamConfig, SgdConfig
 from tests.engine.small import bottleneck_revnet, examples, lenet, resnet20, window_for
 
 SHAPE = (16, 16, 3)

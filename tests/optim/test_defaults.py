@@ -7,11 +7,11 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.engine.checks.rate_rules import FACTORS
-from accumtrain.kinds.optimizers import AdafactorConfig, AdamConfig, AdamWConfig, SgdConfig
 from accumtrain.optim import schedules
 from accumtrain.optim.adafactor import Adafactor
 from accumtrain.optim.adam import Adam, AdamW
-from accumtrain.optim.keras_adapter import KerasOptimizer
+from accumtrain.optim.config import AdafactorConfig, AdamConfig, AdamWConfig, SgdConfig
+from accumtrain.optim.keras_optimizer import KerasOptimizer
 from accumtrain.optim.optimizer import Parameter
 from accumtrain.optim.schedules import (
     ConstantConfig,

@@ -19,10 +19,10 @@ from accumtrain.models.blocks import PoolAndPad, Projection, Residual
 from accumtrain.models.layers import Bias, Conv
 from accumtrain.models.norms import BatchNorm, GroupNorm
 from accumtrain.models.revnet import OnStreams, Stems
-from accumtrain.optim import adafactor_rule, adam, schedules, sgd
-from accumtrain.optim.adafactor_rule import AdafactorRule
+from accumtrain.optim import adafactor, adam, schedules, sgd
+from accumtrain.optim.adafactor import AdafactorRule
 from accumtrain.optim.adam import Adam, AdamW
-from accumtrain.optim.keras_adapter import KerasOptimizer
+from accumtrain.optim.keras_optimizer import KerasOptimizer
 from accumtrain.optim.optimizer import Optimizer, Parameter
 from tests.planted.plant import Fault, argument, gradients, input_gradient, result
 
@@ -249,8 +249,8 @@ FAULTS = [
           (*LENET, "optim.rates={segments/0/*:0.1}")),
     Fault("Adafactor: beta2 of the next update", AdafactorRule, "_blend", argument(1, lambda t: t + 1.0),
           ADAFACTOR),
-    Fault("Adafactor: RMS of the weight x 1.01", adafactor_rule, "_rms", result(scaled(1.01)), ADAFACTOR),
-    Fault("Adafactor: momentum the other way", adafactor_rule, "_average",
+    Fault("Adafactor: RMS of the weight x 1.01", adafactor, "_rms", result(scaled(1.01)), ADAFACTOR),
+    Fault("Adafactor: momentum the other way", adafactor, "_average",
           argument(2, lambda blend: 1.0 - blend if isinstance(blend, float) else blend),
           (*ADAFACTOR, "optim.momentum=0.9", "optim.momentum_of=update")),
     Fault("Keras's optimizer: one update behind", KerasOptimizer, "apply",

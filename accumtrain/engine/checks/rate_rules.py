@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from accumtrain.kinds.optimizers import AdafactorConfig, OptimConfig
+from accumtrain.optim.config import AdafactorConfig, OptimConfig
 from accumtrain.optim.schedules import (
     ConstantConfig,
     CosineConfig,
