@@ -26,7 +26,6 @@ from accumtrain.engine.window import Window  # noqa: E402
 from accumtrain.models.build_model import build_model  # noqa: E402
 from accumtrain.models.spec import ModelSpec  # noqa: E402
 from accumtrain.optim.build_optimizer import build_optimizer  # noqa: E402
-from accumtrain.optim.rate_schedules import build_schedule  # noqa: E402
 
 MB = 2**20
 STRATEGY = resolve(CPU).strategy
@@ -49,7 +48,7 @@ class MicroStep:
         self.window = Window(
             build_model(config.model, spec),
             build_optimizer(config.optim),
-            schedule=build_schedule(config.schedule, 1),
+            schedule=config.schedule.build(1),
             seed=11,
             micro_steps=2,
         )

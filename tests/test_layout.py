@@ -31,6 +31,7 @@ LAYERS = [  # from the top; the members of a layer do not import each other
     {"console"},
     {"errors", "version"},
 ]
+KINDS = {"optim.config", "optim.schedules"}  # modules that belong to the layer of kinds, wherever they lie
 LEVELS = {room: level for level, layer in enumerate(LAYERS) for room in layer}
 # What a command imports before its job begins; whole rooms, or modules of a room.
 LIGHT = {
@@ -59,7 +60,8 @@ INSIDE = [module for module in FILES if module not in ("accumtrain", "accumtrain
 
 def room_of(name: str) -> str:
     """accumtrain.engine.window -> engine."""
-    return name.split(".")[1]
+    _, room, *inside = name.split(".")
+    return "kinds" if ".".join([room, *inside[:1]]) in KINDS else room
 
 
 def imports(nodes: Iterator[ast.AST]) -> Iterator[str]:
@@ -79,9 +81,10 @@ def called(call: ast.Call) -> str:
 
 
 def at_module_level(node: ast.AST) -> Iterator[ast.AST]:
-    """What importing the module runs: all but the bodies of functions."""
+    """What importing the module runs: all but the bodies of functions, and what type checkers alone read."""
     for child in ast.iter_child_nodes(node):
-        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+        for_types = isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"
+        if not (for_types or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)):
             yield child
             yield from at_module_level(child)
 

@@ -15,11 +15,9 @@ from accumtrain.config.schema import Config
 from accumtrain.errors import ConfigError
 from accumtrain.kinds.groups import GROUPS, kinds_with
 from accumtrain.kinds.table import Choice
-from accumtrain.kinds.values import Constraint, OneOf, Word, constraints_of, is_finite_number, show, suggest
+from accumtrain.kinds.values import Constraint, OneOf, Word, constraints_of, in_words, is_finite_number, show, suggest
 
 MISSING = "???"  # OmegaConf's mark for a value that the user must give
-WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "null"}
-PLURALS = {int: "whole numbers", float: "numbers", str: "texts"}
 
 
 def from_mapping(mapping: Mapping[str, Any]) -> Config:
@@ -143,13 +141,6 @@ def _value(hint: Any, value: Any, key: str, rules: Sequence[Constraint] = ()) ->
     said = f"must be {' or '.join(map(in_words, options))}{_remedy(options, value, key, rules)}"
     words = [rule.rule for rule in rules if isinstance(rule, Word)]
     raise ConfigError(f"{key}={show(value)}: {words[0] if words else said}")
-
-
-def in_words(hint: Any) -> str:
-    """A type as messages say it: "a whole number", "a list of texts"."""
-    if typing.get_origin(hint) is list:
-        return f"a list of {PLURALS[typing.get_args(hint)[0]]}"
-    return "a mapping" if typing.get_origin(hint) is dict else WORDS[hint]
 
 
 def _remedy(options: tuple[Any, ...], value: Any, key: str, rules: Sequence[Constraint]) -> str:

@@ -13,12 +13,12 @@ import typing
 from types import UnionType
 from typing import Any
 
-from accumtrain.config.convert import has_no_default, in_words
+from accumtrain.config.convert import has_no_default
 from accumtrain.config.schema import Config
 from accumtrain.kinds.groups import GROUPS
 from accumtrain.kinds.jobs import JOBS
 from accumtrain.kinds.table import Choice
-from accumtrain.kinds.values import Constraint, OneOf, Word, constraints_of, show
+from accumtrain.kinds.values import Constraint, OneOf, Word, constraints_of, in_words, show
 
 MEANING = re.compile(r"((?:`\w+`(?:, )?)+): (.+)")
 NAMES_A_ROW = "kind"  # chosen by group=choice

@@ -9,9 +9,7 @@ from accumtrain.kinds.devices import AutoConfig, DeviceConfig
 from accumtrain.kinds.exports import FORMATS
 from accumtrain.kinds.losses import CrossEntropyConfig, LossConfig
 from accumtrain.kinds.model_keys import ModelConfig
-from accumtrain.kinds.optimizers import AdafactorConfig, OptimConfig
 from accumtrain.kinds.resnets import RevNetConfig
-from accumtrain.kinds.schedules import CosineConfig, ScheduleConfig
 from accumtrain.kinds.sources import DataConfig, DigitsConfig
 from accumtrain.kinds.trackers import NONE, TRACKERS
 from accumtrain.kinds.values import (
@@ -27,6 +25,8 @@ from accumtrain.kinds.values import (
     Word,
     duration_seconds,
 )
+from accumtrain.optim.config import AdafactorConfig, OptimConfig
+from accumtrain.optim.schedules import CosineConfig, ScheduleConfig
 
 PRECISIONS = ("float32", "bfloat16", "float16", "float64")
 

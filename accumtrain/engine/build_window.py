@@ -16,7 +16,6 @@ from accumtrain.models.build_model import build_model
 from accumtrain.models.path_patterns import rate_factors
 from accumtrain.models.spec import ModelSpec
 from accumtrain.optim.build_optimizer import build_optimizer
-from accumtrain.optim.rate_schedules import build_schedule
 
 
 def model_for(config: Config, data: Data, *, draws: bool = True) -> Model:
@@ -73,7 +72,7 @@ def build_window(
             optimizer,
             loss=build_loss(training_loss(config, data)),
             metrics=build_metrics(config.loss),
-            schedule=build_schedule(config.schedule, total_steps),
+            schedule=config.schedule.build(total_steps),
             clip_norm=config.optim.clip_norm,
             adaptive_clip=config.optim.adaptive_clip,
             ema=moving_average(config, model),

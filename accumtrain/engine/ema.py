@@ -8,8 +8,7 @@ from functools import partial
 
 import tensorflow as tf
 
-from accumtrain.optim.optimizer import in_sequence
-from accumtrain.optim.per_shape import PerShapeFunction, VariableHandle
+from accumtrain.optim.optimizer import PerShapeFunction, VariableHandle, in_sequence
 
 
 class MovingAverage(tf.Module):

@@ -24,10 +24,8 @@ from accumtrain.engine.loss import Batch, PerExample, accuracy, cross_entropy, w
 from accumtrain.engine.loss_scale import LossScale
 from accumtrain.engine.micro_mode import micro_mode
 from accumtrain.engine.moving_statistics import MovingStatisticsBuffer
-from accumtrain.optim.adaptive_clip import clip_by_weight
-from accumtrain.optim.optimizer import Optimizer, in_sequence
-from accumtrain.optim.per_shape import VariableHandle
-from accumtrain.optim.rate_schedules import Schedule, constant_schedule
+from accumtrain.optim.optimizer import Optimizer, VariableHandle, clip_by_weight, in_sequence
+from accumtrain.optim.schedules import Schedule, constant_schedule
 
 
 def sum_buffer(shape: Sequence[int], dtype: tf.DType) -> tf.Variable:
@@ -55,7 +53,7 @@ class Window(tf.Module):
         metrics: functions like `loss`; the commit returns the mean of each by its name.
         schedule: int64 update count -> factor on the optimizer's rate; None is 1.
         clip_norm: largest global norm of the gradient; 0 does not clip.
-        adaptive_clip: largest ratio of the norm of a unit's gradient to that of its weights (optim/adaptive_clip.py),
+        adaptive_clip: largest ratio of the norm of a unit's gradient to that of its weights (optim/optimizer.py),
             in place of `clip_norm`; 0 does not clip. It takes the memory of a second set of gradients.
         ema: moving average of the weights, or None.
         loss_scale: factor on the loss while gradients are computed, which the commit divides out; or None.

@@ -17,7 +17,7 @@ from accumtrain.devices.resolve import resolve
 from accumtrain.engine.step import Step
 from accumtrain.errors import ConfigError
 from accumtrain.jobs.starting import window_with_weights
-from accumtrain.optim.rate_schedules import exponential_schedule
+from accumtrain.optim.schedules import exponential_schedule
 from accumtrain.planning.auto_steps import with_accum_steps_resolved
 from accumtrain.planning.batch_norm import check_micro_batch
 from accumtrain.planning.tensorflow_errors import in_user_words

@@ -12,7 +12,6 @@ from accumtrain.config.schema import Config, RunConfig
 from accumtrain.console import warn
 from accumtrain.engine.window import Window
 from accumtrain.kinds.model_keys import ModelConfig
-from accumtrain.optim.rate_schedules import build_schedule
 
 RATE_FACTOR = 0.5  # on the learning rate, for each rollback
 ANOTHER_ORDER = 1_000_003  # added to the seed of the order of examples, for each rollback
@@ -120,7 +119,7 @@ def warn_of_rate_jump(config: Config, total_before: int | None, total: int, done
     if total_before in (None, total) or done == 0:
         return
     step = tf.constant(done, tf.int64)
-    before, now = (float(build_schedule(config.schedule, count)(step)) for count in (total_before, total))
+    before, now = (float(config.schedule.build(count)(step)) for count in (total_before, total))
     if math.isclose(before, now, rel_tol=0.01):
         return
     warn(

@@ -33,9 +33,9 @@ from accumtrain.engine.window import Window
 from accumtrain.errors import ConfigError, VerificationError
 from accumtrain.jobs.starting import window_with_weights
 from accumtrain.kinds.models import MODELS
-from accumtrain.kinds.optimizers import SgdConfig
 from accumtrain.models.path_patterns import rate_factors
 from accumtrain.optim.build_optimizer import build_optimizer
+from accumtrain.optim.config import SgdConfig
 from accumtrain.planning.tensorflow_errors import in_user_words
 from accumtrain.runs.folder import result_file
 

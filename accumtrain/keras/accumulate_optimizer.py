@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from accumtrain.engine.all_reduce import all_reduce_sum
 from accumtrain.keras.replicas import already_reduced, meet
-from accumtrain.optim.adaptive_clip import clip_by_weight
+from accumtrain.optim.optimizer import clip_by_weight
 
 # What Keras's base class sets on each optimizer. Here they are the wrapped optimizer's.
 OF_THE_INNER = (

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from accumtrain.keras.accumulate_optimizer import name_of
-from accumtrain.kinds.adafactor_presets import ADAFACTOR_PRESETS
-from accumtrain.kinds.optimizers import AdafactorConfig
-from accumtrain.optim.adafactor_rule import AdafactorRule, AdafactorScalars
-from accumtrain.optim.check_arguments import check_arguments
-from accumtrain.optim.per_shape import PerShapeFunction, VariableHandle
+from accumtrain.optim.adafactor import AdafactorRule, AdafactorScalars
+from accumtrain.optim.config import ADAFACTOR_PRESETS, AdafactorConfig, check_arguments
+from accumtrain.optim.optimizer import PerShapeFunction, VariableHandle
 
 
 @keras.saving.register_keras_serializable(package="accumtrain")
 class Adafactor(keras.optimizers.Optimizer):
     """Shazeer & Stern 2018, arXiv:1804.04235: a second moment of n + m values for an n x m matrix.
 
-    The rule is that of `optim=adafactor`; `accumtrain.optim.adafactor_rule.AdafactorRule` says what `decay_exponent`
+    The rule is that of `optim=adafactor`; `accumtrain.optim.adafactor.AdafactorRule` says what `decay_exponent`
     and all arguments after it do. Weights are float32 or float64, slots have their dtype, and sparse gradients are made
     dense.
 
@@ -61,7 +58,8 @@ class Adafactor(keras.optimizers.Optimizer):
             check_arguments(AdafactorConfig, {"weight_decay": weight_decay})
         rate = self._relative_step if learning_rate is None else learning_rate
         super().__init__(learning_rate=rate, weight_decay=weight_decay, **kwargs)
-        self._rule = AdafactorRule(
+        self._rule = AdafactorRule.of_arguments(
+            learning_rate,
             decay_exponent=decay_exponent,
             beta2=beta2,
             epsilon1=epsilon1,
@@ -76,7 +74,6 @@ class Adafactor(keras.optimizers.Optimizer):
             momentum_of=momentum_of,
             weight_decay_factor=weight_decay_factor,
         )
-        self._rule.check_rate(learning_rate)
         self._change_one = PerShapeFunction(self._change)
 
     @classmethod
@@ -165,6 +162,6 @@ class Adafactor(keras.optimizers.Optimizer):
         return self._rule.relative_step(tf.convert_to_tensor(self.iterations))
 
     def get_config(self) -> dict[str, Any]:
-        config = {**asdict(self._rule), **super().get_config()}
+        config = {**self._rule.options, **super().get_config()}
         own = getattr(self._learning_rate, "__func__", None) is Adafactor._relative_step
         return {**config, "learning_rate": None} if own else config

@@ -34,7 +34,7 @@ from accumtrain.kinds.sources import DataConfig
 from accumtrain.models.keras_call import call_stateless, mask_of, normalisations
 from accumtrain.models.keras_model import KerasModel
 from accumtrain.models.spec import ModelSpec
-from accumtrain.optim.keras_adapter import WeightView
+from accumtrain.optim.keras_optimizer import WeightView
 from accumtrain.optim.optimizer import Optimizer, Parameter
 from accumtrain.process.temporary_folder import temporary_folder
 
@@ -420,7 +420,7 @@ class CompiledOptimizer(Optimizer):
         self._of_model = lambda: (optimizer, own)
         super().build(variables, decayed)
 
-    def _build_slots(self) -> None:
+    def build_slots(self) -> None:
         optimizer, own = self._of_model()
         if not optimizer.built:
             optimizer.build(own)

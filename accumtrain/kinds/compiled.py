@@ -18,9 +18,9 @@ from accumtrain.kinds.devices import DEVICES, Device, DeviceConfig
 from accumtrain.kinds.losses import LOSSES, LossConfig, LossKind
 from accumtrain.kinds.model_keys import STORE, ModelConfig
 from accumtrain.kinds.models import MODELS
-from accumtrain.kinds.optimizers import OPTIMIZERS, OptimConfig
 from accumtrain.kinds.sources import SOURCES, DataConfig
 from accumtrain.kinds.table import Kind, load
+from accumtrain.optim.config import OPTIMIZERS, OptimConfig
 
 KIND = "compiled"
 

@@ -8,10 +8,10 @@ from typing import Any
 from accumtrain.kinds.devices import DEVICES
 from accumtrain.kinds.losses import LOSSES
 from accumtrain.kinds.models import MODELS
-from accumtrain.kinds.optimizers import OPTIMIZERS
-from accumtrain.kinds.schedules import SCHEDULES
 from accumtrain.kinds.sources import SOURCES
-from accumtrain.kinds.table import Kind, Table
+from accumtrain.kinds.table import Kind, Table, module_of
+from accumtrain.optim.config import OPTIMIZERS
+from accumtrain.optim.schedules import SCHEDULES
 
 GROUPS: dict[str, Table[Any]] = {
     "model": MODELS,
@@ -37,8 +37,7 @@ def chosen_rows(config: Any) -> list[Kind[Any]]:
 def are_own_rows(config: Any) -> bool:
     """Whether accumtrain's own code builds all that a configuration chooses."""
     listed = all(getattr(config, group).kind in table.names for group, table in GROUPS.items())
-    builds = [row.build for row in chosen_rows(config)]
-    return listed and all(isinstance(build, str) and build.startswith(OWN_CODE) for build in builds)
+    return listed and all(module_of(row.build).startswith(OWN_CODE) for row in chosen_rows(config))
 
 
 def has_own_layers(config: Any) -> bool:

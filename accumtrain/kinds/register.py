@@ -1,4 +1,4 @@
-"""Registration of models, optimizers, losses, data sources and jobs by a user's program or an installed package.
+"""Registration of choices and jobs by a user's program or an installed package.
 
 Each call adds a row to a table, before the command line is read. A configuration then chooses the row by name. A
 configuration never names code itself.
@@ -14,9 +14,10 @@ from accumtrain.kinds.jobs import JOBS, Job
 from accumtrain.kinds.losses import LOSSES, LossConfig, LossKind
 from accumtrain.kinds.model_keys import ModelConfig
 from accumtrain.kinds.models import MODELS
-from accumtrain.kinds.optimizers import OPTIMIZERS, OptimConfig
 from accumtrain.kinds.sources import SOURCES, DataConfig
-from accumtrain.kinds.table import Choice, Kind, Table, named
+from accumtrain.kinds.table import Choice, Kind, Table, module_of, named
+from accumtrain.optim.config import OPTIMIZERS, OptimConfig
+from accumtrain.optim.schedules import SCHEDULES, ScheduleConfig
 
 Code = str | Callable[..., Any]
 Keys = TypeVar("Keys", bound=Choice)
@@ -49,6 +50,20 @@ def register_optimizer(name: str, build: Code, config: type[OptimConfig] = Optim
         config: a dataclass that inherits from OptimConfig. What is returned and raised is as for `register_model`.
     """
     return _register(OPTIMIZERS, name, build, config)
+
+
+def register_schedule(name: str, config: type[ScheduleConfig]) -> type[ScheduleConfig]:
+    """Makes `schedule=<name>` a choice.
+
+    Args:
+        config: a dataclass that inherits from ScheduleConfig, with the keys and the method
+            `factor_at(t, total)`. What is returned and raised is as for `register_model`.
+    """
+    keys: Any = named(name, config)
+    if keys.factor_at is ScheduleConfig.factor_at:
+        raise TypeError(f"schedule={name}: {config.__name__} has no factor_at(self, t, total); write its formula there")
+    SCHEDULES.add(Kind(keys, keys))
+    return keys
 
 
 def register_loss(
@@ -98,8 +113,7 @@ def register_job(name: str, run: Code, file: str | None = None, **row: Any) -> N
 def added_modules() -> set[str]:
     """The modules of all code that was registered."""
     codes = [*(row.build for table in GROUPS.values() for row in table), *(job.run for job in JOBS)]
-    modules = {code.partition(":")[0] if isinstance(code, str) else code.__module__ for code in codes}
-    return {name for name in modules if not name.startswith(OWN_CODE)}
+    return {name for name in map(module_of, codes) if not name.startswith(OWN_CODE)}
 
 
 def _with_scope(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -117,6 +117,11 @@ def load(target: str | Callable[..., Any]) -> Callable[..., Any]:
     return getattr(importlib.import_module(module), name)
 
 
+def module_of(code: str | Callable[..., Any]) -> str:
+    """Return the name of the module of a function or class, or of what "module:attribute" names."""
+    return code.partition(":")[0] if isinstance(code, str) else code.__module__
+
+
 def named(name: str, config: type[Choice]) -> type[Choice]:
     """Returns `config` if the default of its `kind` is `name`, else a subclass with that default.
 

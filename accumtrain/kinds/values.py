@@ -17,6 +17,9 @@ from typing import Any, Protocol
 
 from accumtrain.errors import ConfigError
 
+WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "null"}
+PLURALS = {int: "whole numbers", float: "numbers", str: "texts"}
+
 
 class Constraint(Protocol):
     """A rule about one value."""
@@ -222,6 +225,13 @@ def suggest(wrong: str, known: Iterable[str]) -> str:
     if close:
         return f"did you mean {' or '.join(by_lower[match] for match in close)}?"
     return f"choose from {', '.join(by_lower.values())}"
+
+
+def in_words(hint: Any) -> str:
+    """A type as messages say it: "a whole number", "a list of texts"."""
+    if typing.get_origin(hint) is list:
+        return f"a list of {PLURALS[typing.get_args(hint)[0]]}"
+    return "a mapping" if typing.get_origin(hint) is dict else WORDS[hint]
 
 
 def show(value: Any) -> str:

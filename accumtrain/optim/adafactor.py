@@ -2,13 +2,198 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from accumtrain.optim.adafactor_rule import AdafactorRule, AdafactorScalars
-from accumtrain.optim.optimizer import Optimizer, Parameter, zeros_slot
-from accumtrain.optim.per_shape import VariableHandle
+from accumtrain.optim.config import AdafactorConfig, OptimConfig, check_arguments
+from accumtrain.optim.optimizer import Optimizer, Parameter, VariableHandle, zeros_slot
+
+MAX_RELATIVE_STEP = 1e-2
+WARMUP = 1e-6  # of the relative step, for each update
+
+
+class AdafactorScalars(NamedTuple):
+    """Tensors that the updates of all variables share. Constants in each update would be half of the graph."""
+
+    rate: tf.Tensor  # rho_t of the paper
+    blend: tf.Tensor  # 1 - beta2_t; it is 1 at t = 1, so there is no bias to correct
+    epsilon1: tf.Tensor
+    epsilon2: tf.Tensor
+    clip_threshold: tf.Tensor | None
+
+
+class AdafactorRule:
+    """Algorithms 4 (matrices) and 5 (vectors) of Shazeer & Stern 2018, arXiv:1804.04235.
+
+        u = g / sqrt(v);  u /= max(1, RMS(u) / clip_threshold);  w -= rate * max(epsilon2, RMS(w)) * u
+
+    A weight of rank >= 2 is a stack of matrices, two of its axes, each with its own factors of v: a convolution kernel
+    [height, width, in, out] keeps height * width * (in + out) values. RMS is taken over the whole weight.
+
+    The keys say:
+        decay_exponent: beta2_t = 1 - t^-decay_exponent.
+        beta2: a constant in its place, corrected for the start at 0 as in Section 7.1 of the paper.
+        epsilon1: added to g^2; a normal float32 number, so that zero gradients are no 0 / 0.
+        epsilon2: smallest factor on the rate, for weights near 0.
+        clip_threshold: largest RMS of u; None does not clip.
+        scale_parameter: False takes 1 for the factor max(epsilon2, RMS(w)).
+        unscaled_relative_step: factor on the relative step if `scale_parameter` is False. The relative size of a step
+            is then an absolute one, and 0.05 is about the size of a weight, as Mesh TensorFlow has it; 1 leaves it.
+        warmup_init: the relative step is at most 1e-6 * t in place of 1e-2, as transformers has it.
+        min_dim_size_to_factor: v itself is kept if either axis of the matrices is shorter. With an axis of length 1
+            the factors are no smaller than v, and the update is the same.
+        factored_axes: `last` takes the last two axes as the matrices, `largest` the two longest; of equal axes the
+            later ones.
+        momentum: 0 keeps no first moment.
+        momentum_of: `change` averages the change of w, rate included, as the authors' code does; `update` averages u.
+        weight_decay_factor: decoupled decay is w -= factor * weight_decay * w with the factor `rate`, or `step_size`,
+            which is rate * max(epsilon2, RMS(w)), or `one`. The factor `rate` comes first, and RMS(w) is that of the
+            decayed weight; with the others it is that of the weight before.
+    """
+
+    def __init__(self, config: AdafactorConfig):
+        self._keys = config
+
+    @classmethod
+    def of_arguments(cls, learning_rate: object, **options: Any) -> AdafactorRule:
+        """Return the rule that the arguments of an optimizer's class ask for.
+
+        Raises:
+            ValueError: an option is out of its range, or a rate is given, which `warmup_init` would not warm up.
+        """
+        check_arguments(AdafactorConfig, options)
+        config = AdafactorConfig(lr=None, **options)
+        if config.warmup_init and learning_rate is not None:
+            raise ValueError(
+                f"warmup_init=True and learning_rate={learning_rate!r}: only the relative step warms up; "
+                "leave learning_rate=None, or give a schedule that warms up"
+            )
+        return cls(config)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The arguments that `of_arguments` took."""
+        common = {each.name for each in fields(OptimConfig)}
+        return {each.name: getattr(self._keys, each.name) for each in fields(self._keys) if each.name not in common}
+
+    def slot_shapes(self, shape: Sequence[int]) -> dict[str, list[int]]:
+        """Shapes of the slots of a weight, by name: `v`, or its factors `row` and `column`; `momentum` if there is one.
+
+        The factors have the rank of the weight, so [..., n, m] has a row [..., n, 1] and a column [..., 1, m]. All
+        slots start at 0, in the dtype of the weight.
+        """
+        axes = self._factored(shape)
+        momentum = {"momentum": list(shape)} if self._keys.momentum else {}
+        if axes is None:
+            return {"v": list(shape), **momentum}
+        rows, columns = axes
+        return {"row": _without(shape, columns), "column": _without(shape, rows), **momentum}
+
+    def relative_step(self, step: tf.Tensor) -> tf.Tensor:
+        """The rate of the paper after `step` updates, min(1e-2, 1 / sqrt(t)), a float32 scalar, as the options say."""
+        t = tf.cast(step + 1, tf.float32)
+        relative = tf.minimum(WARMUP * t if self._keys.warmup_init else MAX_RELATIVE_STEP, tf.math.rsqrt(t))
+        return relative if self._keys.scale_parameter else self._keys.unscaled_relative_step * relative
+
+    def scalars(self, rate: tf.Tensor, t: tf.Tensor) -> AdafactorScalars:
+        """What update number t, counted from 1, needs for all weights of a dtype; `rate` and `t` are scalars of it."""
+        largest = self._keys.clip_threshold
+        return AdafactorScalars(
+            rate,
+            blend=self._blend(t),
+            epsilon1=tf.constant(self._keys.epsilon1, t.dtype),
+            epsilon2=tf.constant(self._keys.epsilon2, t.dtype),
+            clip_threshold=None if largest is None else tf.constant(largest, t.dtype),
+        )
+
+    def update(
+        self,
+        weight: VariableHandle,
+        slots: Mapping[str, VariableHandle],
+        gradient: tf.Tensor,
+        scalars: AdafactorScalars,
+        weight_decay: float,
+    ) -> None:
+        """Updates a weight and its slots in place.
+
+        Args:
+            weight: float32 or float64, of any static shape.
+            slots: of the shapes that `slot_shapes` gives for it.
+            gradient: a tensor of the weight's shape and dtype.
+            scalars: of this update, in that dtype.
+            weight_decay: decoupled; 0 does not decay.
+        """
+        rate = scalars.rate
+        if weight_decay and self._keys.weight_decay_factor == "rate":
+            weight.assign_sub(rate * weight_decay * weight.read())
+        precondition = self._by_full_moment if "v" in slots else self._by_factors
+        update = precondition(slots, gradient, scalars)
+        clip: tf.Tensor | float = 1.0
+        if scalars.clip_threshold is not None:
+            clip = scalars.clip_threshold / tf.maximum(_rms(update), scalars.clip_threshold)
+        scale = tf.maximum(_rms(weight.read()), scalars.epsilon2) if self._keys.scale_parameter else 1.0
+        if weight_decay and self._keys.weight_decay_factor != "rate":
+            factor = rate * scale if self._keys.weight_decay_factor == "step_size" else 1.0
+            weight.assign_sub(factor * weight_decay * weight.read())
+        if not self._keys.momentum:
+            _descend(weight, rate * clip * scale, update)
+        elif self._keys.momentum_of == "update":
+            _descend(weight, rate * scale, _average(slots["momentum"], clip * update, 1.0 - self._keys.momentum))
+        else:
+            tf.raw_ops.ResourceApplyMomentum(
+                var=weight.handle,
+                accum=slots["momentum"].handle,
+                lr=tf.ones((), update.dtype),
+                grad=(1.0 - self._keys.momentum) * (rate * clip * scale) * update,
+                momentum=tf.constant(self._keys.momentum, update.dtype),
+            )
+
+    def _factored(self, shape: Sequence[int]) -> tuple[int, int] | None:
+        """The axes of the rows and of the columns, in this order; None if v itself is kept."""
+        axes = list(range(len(shape)))
+        if self._keys.factored_axes == "largest":
+            axes.sort(key=lambda axis: shape[axis])
+        pair = sorted(axes[-2:])
+        if len(pair) < 2 or min(shape[axis] for axis in pair) < self._keys.min_dim_size_to_factor:
+            return None
+        return pair[0], pair[1]
+
+    def _blend(self, t: tf.Tensor) -> tf.Tensor:
+        """1 - beta2_t."""
+        if self._keys.beta2 is None:
+            return tf.pow(t, -self._keys.decay_exponent)
+        return (self._keys.beta2 - 1.0) / tf.math.expm1(t * math.log(self._keys.beta2))  # (1 - beta2) / (1 - beta2^t)
+
+    def _by_full_moment(
+        self, slots: Mapping[str, VariableHandle], gradient: tf.Tensor, scalars: AdafactorScalars
+    ) -> tf.Tensor:
+        """Updates v and returns gradient / sqrt(v)."""
+        moment = _average(slots["v"], tf.square(gradient) + scalars.epsilon1, scalars.blend)
+        return gradient * tf.math.rsqrt(moment)
+
+    def _by_factors(
+        self, slots: Mapping[str, VariableHandle], gradient: tf.Tensor, scalars: AdafactorScalars
+    ) -> tf.Tensor:
+        """Updates the factors of v = row * column / mean(row) and returns gradient / sqrt(v).
+
+        v itself is never computed: for zero gradients it is epsilon1^2 / epsilon1, which is 0 / 0 in float32. Shapes in
+        the comments are those of [..., n, m] with the last axes factored.
+        """
+        axes = self._factored(gradient.shape.as_list())
+        assert axes is not None
+        row_axis, column_axis = axes
+        square = tf.square(gradient)  # [..., n, m]
+        rows = tf.reduce_mean(square, axis=column_axis, keepdims=True) + scalars.epsilon1
+        columns = tf.reduce_mean(square, axis=row_axis, keepdims=True) + scalars.epsilon1
+        row = _average(slots["row"], rows, scalars.blend)  # [..., n, 1]
+        column = _average(slots["column"], columns, scalars.blend)  # [..., 1, m]
+        row_root = tf.sqrt(row) * tf.math.rsqrt(tf.reduce_mean(row, axis=row_axis, keepdims=True))  # [..., n, 1]
+        # A division by row, no product: Grappler reorders products, and that of the two factors can overflow.
+        return gradient * tf.math.rsqrt(column) / row_root  # [..., n, m]
 
 
 class Adafactor(Optimizer):
@@ -45,7 +230,8 @@ class Adafactor(Optimizer):
         weight_decay_factor: str = "rate",
     ) -> None:
         super().__init__(learning_rate, weight_decay)
-        self._rule = AdafactorRule(
+        self._rule = AdafactorRule.of_arguments(
+            learning_rate,
             decay_exponent=decay_exponent,
             beta2=beta2,
             epsilon1=epsilon1,
@@ -60,14 +246,13 @@ class Adafactor(Optimizer):
             momentum_of=momentum_of,
             weight_decay_factor=weight_decay_factor,
         )
-        self._rule.check_rate(learning_rate)
 
     def learning_rate(self, step: tf.Tensor) -> tf.Tensor:
         """The given rate, or the relative step if that is None; a float32 scalar."""
         return self._rule.relative_step(step) if self._learning_rate is None else super().learning_rate(step)
 
-    def _build_slots(self) -> None:
-        parameters = self._parameters
+    def build_slots(self) -> None:
+        parameters = self.parameters
         shapes = [self._rule.slot_shapes(parameter.variable.shape.as_list()) for parameter in parameters]
         self.second_moments = [
             FullMoment(parameter) if "v" in own else FactoredMoment(parameter, own["row"], own["column"])
@@ -79,11 +264,11 @@ class Adafactor(Optimizer):
             if "momentum" in own
         ]
 
-    def _slots(self, index: int) -> dict[str, tf.Variable]:
+    def slots_of(self, index: int) -> dict[str, tf.Variable]:
         momentum = {"momentum": self.momenta[index]} if self.momenta else {}
         return {**self.second_moments[index].slots, **momentum}
 
-    def _scalars(self, rate: tf.Tensor, t: tf.Tensor) -> AdafactorScalars:
+    def step_scalars(self, rate: tf.Tensor, t: tf.Tensor) -> AdafactorScalars:
         return self._rule.scalars(rate, t)
 
     def _change(
@@ -124,3 +309,23 @@ class FactoredMoment(tf.Module):
     @property
     def slots(self) -> dict[str, tf.Variable]:
         return {"row": self.row, "column": self.column}
+
+
+def _without(shape: Sequence[int], axis: int) -> list[int]:
+    """The shape after a mean over an axis that stays, with length 1."""
+    return [1 if each == axis else size for each, size in enumerate(shape)]
+
+
+def _average(average: VariableHandle, value: tf.Tensor, blend: tf.Tensor | float) -> tf.Tensor:
+    """Sets average = (1 - blend) * average + blend * value in place and returns it."""
+    average.assign_add(blend * (value - average.read()))
+    return average.read()
+
+
+def _descend(weight: VariableHandle, step_size: tf.Tensor, update: tf.Tensor) -> None:
+    tf.raw_ops.ResourceApplyGradientDescent(var=weight.handle, alpha=step_size, delta=update)
+
+
+def _rms(tensor: tf.Tensor) -> tf.Tensor:
+    """Root mean square over all values, a scalar."""
+    return tf.sqrt(2.0 / tensor.shape.num_elements() * tf.nn.l2_loss(tensor))  # which keeps no squares in memory

@@ -8,10 +8,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from accumtrain.kinds.optimizers import AdamConfig
-from accumtrain.optim.check_arguments import check_arguments
-from accumtrain.optim.optimizer import Optimizer, zeros_slot
-from accumtrain.optim.per_shape import VariableHandle
+from accumtrain.optim.config import AdamConfig, check_arguments
+from accumtrain.optim.optimizer import Optimizer, VariableHandle, zeros_slot
 
 
 class AdamScalars(NamedTuple):
@@ -45,20 +43,20 @@ class Adam(Optimizer):
         check_arguments(AdamConfig, {"beta1": beta1, "beta2": beta2, "epsilon": epsilon})
         self._beta1, self._beta2, self._epsilon = beta1, beta2, epsilon
 
-    def _build_slots(self) -> None:
-        self.first_moments = [zeros_slot(parameter, "m") for parameter in self._parameters]
-        self.second_moments = [zeros_slot(parameter, "v") for parameter in self._parameters]
+    def build_slots(self) -> None:
+        self.first_moments = [zeros_slot(parameter, "m") for parameter in self.parameters]
+        self.second_moments = [zeros_slot(parameter, "v") for parameter in self.parameters]
 
-    def _slots(self, index: int) -> dict[str, tf.Variable]:
+    def slots_of(self, index: int) -> dict[str, tf.Variable]:
         return {"m": self.first_moments[index], "v": self.second_moments[index]}
 
-    def _scalars(self, rate: tf.Tensor, t: tf.Tensor) -> AdamScalars:
+    def step_scalars(self, rate: tf.Tensor, t: tf.Tensor) -> AdamScalars:
         # The update is m_hat / (sqrt(v_hat) + epsilon); its bias corrections are moved into two scalars.
         correction1 = _bias_correction(self._beta1, t)
         correction2 = tf.sqrt(_bias_correction(self._beta2, t))
         return AdamScalars(rate * correction2 / correction1, self._epsilon * correction2)
 
-    def _update(
+    def update_variable(
         self, weight: VariableHandle, slots: Mapping[str, VariableHandle], gradient: tf.Tensor, scalars: AdamScalars
     ) -> None:
         # The fused kernel divides by 1 - beta_power, which cancels in low precision; a beta_power of 0 turns that off.

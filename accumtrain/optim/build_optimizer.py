@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from accumtrain.kinds.optimizers import OPTIMIZERS, OptimConfig
 from accumtrain.kinds.table import load
+from accumtrain.optim.config import OPTIMIZERS, OptimConfig
 from accumtrain.optim.optimizer import Optimizer
 
 

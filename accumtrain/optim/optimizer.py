@@ -1,4 +1,9 @@
-"""The base class of the optimizers: `build` makes the slots once, `apply` makes an update."""
+"""The base class of the optimizers: `build` makes the slots once, `apply` makes an update.
+
+A commit of a deep network updates hundreds of variables of a few dozen shapes. Its graph holds one function per shape
+and calls it for each variable. Written out for each variable, it would take longer to trace and to compile, and more
+memory, than the first micro-step.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +14,57 @@ from typing import Any
 
 import tensorflow as tf
 
-from accumtrain.kinds.optimizers import OptimConfig
-from accumtrain.optim.check_arguments import check_arguments
-from accumtrain.optim.per_shape import PerShapeFunction, VariableHandle
+from accumtrain.optim.config import OptimConfig, check_arguments
 
 Change = Callable[[], tf.Tensor]  # changes variables; returns a tensor that is available when this is done
+SMALLEST_WEIGHT = 1e-3  # the norm that counts for a unit whose weights are smaller, or it would never move
+
+
+class VariableHandle:
+    """A variable inside a shared function: the copy of the current replica.
+
+    Attributes:
+        handle: its resource tensor, for operations that update in place.
+        shape, dtype: static; a shape of None is unknown.
+    """
+
+    def __init__(self, handle: tf.Tensor, shape: tuple[int, ...] | None, dtype: str | tf.DType):
+        self.handle, self.shape, self.dtype = handle, tf.TensorShape(shape), tf.as_dtype(dtype)
+
+    def read(self) -> tf.Tensor:
+        value = tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=self.dtype)
+        value.set_shape(self.shape)  # not ensure_shape, whose result has a dynamic shape for XLA
+        return value
+
+    def assign(self, value: tf.Tensor) -> None:
+        tf.raw_ops.AssignVariableOp(resource=self.handle, value=value)
+
+    def assign_add(self, value: tf.Tensor) -> None:
+        tf.raw_ops.AssignAddVariableOp(resource=self.handle, value=value)
+
+    def assign_sub(self, value: tf.Tensor) -> None:
+        tf.raw_ops.AssignSubVariableOp(resource=self.handle, value=value)
+
+
+class PerShapeFunction:
+    """Traces `function(variables, *arguments)` once for each combination of shapes, dtypes and Python values.
+
+    Args:
+        function: takes a mapping of `VariableHandle`s, then tensors, nests of tensors or hashable Python values. It
+            changes the variables and returns nothing.
+    """
+
+    def __init__(self, function: Callable[..., None]):
+        def body(signature: tuple, handles: Mapping[str, tf.Tensor], *arguments: Any) -> tf.Tensor:
+            function({name: VariableHandle(handles[name], *kind) for name, *kind in signature}, *arguments)
+            return tf.constant(True)
+
+        self._function = tf.function(body, autograph=False, experimental_attributes={"_noinline": True})
+
+    def __call__(self, variables: Mapping[str, tf.Variable], *arguments: Any) -> tf.Tensor:
+        """Calls the function, in replica context. Returns a tensor that is available when it is done."""
+        signature = tuple((name, tuple(each.shape.as_list()), each.dtype.name) for name, each in variables.items())
+        return self._function(signature, {name: each.handle for name, each in variables.items()}, *arguments)
 
 
 @dataclass(frozen=True)
@@ -45,8 +96,8 @@ class Optimizer(tf.Module):
     inside `tf.cond`.
 
     This class applies weight decay, to decayed variables only: L2 (gradient + weight_decay * w) or, if a subclass sets
-    `decoupled_decay`, w -= rate * weight_decay * w just before the update. A subclass implements `_build_slots`,
-    `_slots`, `_scalars` and `_update`.
+    `decoupled_decay`, w -= rate * weight_decay * w just before the update. A subclass implements `build_slots`,
+    `slots_of`, `step_scalars` and `update_variable`.
 
     Raises:
         ValueError: learning_rate is no number above 0, or None in a class without a `learning_rate` of its own;
@@ -65,7 +116,7 @@ class Optimizer(tf.Module):
             )
         self._learning_rate = learning_rate
         self._weight_decay = weight_decay
-        self._parameters: list[Parameter] = []
+        self.parameters: list[Parameter] = []
         self._rate_factors: list[float] = []
         self._change_one = PerShapeFunction(self._change)
 
@@ -84,8 +135,8 @@ class Optimizer(tf.Module):
                 raise TypeError(f"{variable.name} is {variable.dtype.name}; optimizers keep float32 or float64 weights")
         factors = self._rate_factors or [1.0] * len(variables)
         rows = zip(variables, decayed, factors, strict=True)
-        self._parameters = [Parameter(variable, bool(decay), factor) for variable, decay, factor in rows]
-        self._build_slots()
+        self.parameters = [Parameter(variable, bool(decay), factor) for variable, decay, factor in rows]
+        self.build_slots()
 
     def scale_rates(self, factors: Sequence[float]) -> None:
         """Gives a factor on the rate for each of the variables that `build` will get."""
@@ -115,19 +166,19 @@ class Optimizer(tf.Module):
         """All slots: what a checkpoint holds and what counts as optimizer memory."""
         return list(self.variables)
 
-    def _build_slots(self) -> None:
-        """Creates the slots of `self._parameters`."""
+    def build_slots(self) -> None:
+        """Creates the slots of `self.parameters`."""
         raise NotImplementedError
 
-    def _slots(self, index: int) -> dict[str, tf.Variable]:
+    def slots_of(self, index: int) -> dict[str, tf.Variable]:
         """The slots of variable number `index`, by name."""
         raise NotImplementedError
 
-    def _scalars(self, rate: tf.Tensor, t: tf.Tensor) -> Any:
+    def step_scalars(self, rate: tf.Tensor, t: tf.Tensor) -> Any:
         """Tensors that updates of the same dtype and rate share; `rate` and `t` are scalars of that dtype."""
         raise NotImplementedError
 
-    def _update(
+    def update_variable(
         self, weight: VariableHandle, slots: Mapping[str, VariableHandle], gradient: tf.Tensor, scalars: Any
     ) -> None:
         """Updates a variable and its slots."""
@@ -136,15 +187,15 @@ class Optimizer(tf.Module):
     def _changes(
         self, gradients: Sequence[tf.Tensor], rate: tf.Tensor, step: tf.Tensor, scale: tf.Tensor | float
     ) -> Iterator[Change]:
-        groups = {_group(parameter): parameter for parameter in self._parameters}
+        groups = {_group(parameter): parameter for parameter in self.parameters}
         rates = {group: parameter.rate(rate) for group, parameter in groups.items()}
         scales = {dtype: tf.cast(scale, dtype) for dtype, _ in groups}
-        scalars = {group: self._scalars(own, tf.cast(step + 1, own.dtype)) for group, own in rates.items()}
-        for index, (parameter, gradient) in enumerate(zip(self._parameters, gradients, strict=True)):
+        scalars = {group: self.step_scalars(own, tf.cast(step + 1, own.dtype)) for group, own in rates.items()}
+        for index, (parameter, gradient) in enumerate(zip(self.parameters, gradients, strict=True)):
             group = _group(parameter)
             yield partial(
                 self._change_one,
-                {"weight": parameter.variable, **self._slots(index)},
+                {"weight": parameter.variable, **self.slots_of(index)},
                 parameter.decayed and self._weight_decay != 0.0,
                 gradient,
                 scales[parameter.variable.dtype],
@@ -168,7 +219,7 @@ class Optimizer(tf.Module):
             self._decay(weight, rate)
         elif decayed:  # the gradient of loss + weight_decay / 2 * |w|^2
             gradient += self._weight_decay * weight.read()
-        self._update(weight, slots, gradient, scalars)
+        self.update_variable(weight, slots, gradient, scalars)
 
     def _decay(self, weight: VariableHandle, rate: tf.Tensor) -> None:
         """Decoupled decay (Loshchilov & Hutter 2019, arXiv:1711.05101)."""
@@ -197,3 +248,29 @@ def zeros_slot(parameter: Parameter, name: str, shape: Sequence[int] | None = No
         aggregation=tf.VariableAggregation.NONE,
         name=f"{parameter.path}/{name}",
     )
+
+
+def clip_by_weight(gradient: tf.Tensor, weight: tf.Tensor | tf.Variable, share: float | tf.Tensor) -> tf.Tensor:
+    """Scales the gradient of each unit down to a norm of `share` times that of the unit's weights.
+
+    This is adaptive gradient clipping (Brock et al. 2021, arXiv:2102.06171).
+
+    A unit is all of a kernel that belongs to one index of its last axis, and the whole of a vector or scalar. In
+    kernels of dense layers and convolutions, [..., inputs, outputs], it is what computes one output, as in the paper.
+    Two kinds of Keras's kernels have coarser units: a depthwise one, [height, width, channels, multiplier], one of all
+    channels for each multiple; those of attention, [inputs, heads, size], one of all heads for each index of `size`.
+
+    Args:
+        gradient: a tensor.
+        weight: a tensor or variable of the same shape and dtype.
+        share: the largest ratio of the two norms.
+    """
+    axes = list(range(gradient.shape.rank - 1)) if gradient.shape.rank > 1 else None
+    gradient_norm, weight_norm = _norm(gradient, axes), _norm(weight, axes)
+    limit = tf.cast(share, weight.dtype) * tf.maximum(weight_norm, SMALLEST_WEIGHT)
+    # nothing is divided by 0: the limit is positive
+    return gradient * (limit / tf.maximum(gradient_norm, limit))
+
+
+def _norm(tensor: tf.Tensor, axes: list[int] | None) -> tf.Tensor:
+    return tf.sqrt(tf.reduce_sum(tf.square(tensor), axis=axes))

@@ -6,10 +6,8 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
-from accumtrain.kinds.optimizers import SgdConfig
-from accumtrain.optim.check_arguments import check_arguments
-from accumtrain.optim.optimizer import Optimizer, zeros_slot
-from accumtrain.optim.per_shape import VariableHandle
+from accumtrain.optim.config import SgdConfig, check_arguments
+from accumtrain.optim.optimizer import Optimizer, VariableHandle, zeros_slot
 
 
 class SGD(Optimizer):
@@ -38,17 +36,17 @@ class SGD(Optimizer):
             )
         self._momentum, self._nesterov = momentum, nesterov
 
-    def _build_slots(self) -> None:
-        parameters = self._parameters if self._momentum else []
+    def build_slots(self) -> None:
+        parameters = self.parameters if self._momentum else []
         self.momenta = [zeros_slot(parameter, "momentum") for parameter in parameters]
 
-    def _slots(self, index: int) -> dict[str, tf.Variable]:
+    def slots_of(self, index: int) -> dict[str, tf.Variable]:
         return {"momentum": self.momenta[index]} if self._momentum else {}
 
-    def _scalars(self, rate: tf.Tensor, t: tf.Tensor) -> tf.Tensor:
+    def step_scalars(self, rate: tf.Tensor, t: tf.Tensor) -> tf.Tensor:
         return rate
 
-    def _update(
+    def update_variable(
         self, weight: VariableHandle, slots: Mapping[str, VariableHandle], gradient: tf.Tensor, scalars: tf.Tensor
     ) -> None:
         rate = scalars

@@ -14,7 +14,7 @@ from accumtrain.config.schema import Config
 from accumtrain.errors import ConfigError
 from accumtrain.kinds.jobs import JOBS
 from accumtrain.kinds.model_keys import RECOMPUTE, REVERSE
-from accumtrain.kinds.optimizers import OPTIMIZERS
+from accumtrain.optim.config import OPTIMIZERS
 from accumtrain.process.free_memory import fewer_addresses_than_memory
 
 LAST_RESORT = "a smaller model or smaller images"

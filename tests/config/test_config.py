@@ -16,7 +16,7 @@ from accumtrain.config.convert import from_mapping, known_keys, to_mapping
 from accumtrain.config.schema import Config
 from accumtrain.errors import ConfigError
 from accumtrain.kinds.groups import GROUPS
-from accumtrain.kinds.optimizers import SgdConfig
+from accumtrain.optim.config import SgdConfig
 
 REQUIRED = {  # what a choice leaves to the user
     "model=keras": ["model.name=MobileNetV2"],

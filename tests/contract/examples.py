@@ -24,9 +24,7 @@ from accumtrain.kinds.groups import GROUPS
 from accumtrain.kinds.jobs import JOBS
 from accumtrain.kinds.losses import CrossEntropyConfig
 from accumtrain.kinds.models import KerasModelConfig, LeNetConfig
-from accumtrain.kinds.optimizers import AdafactorConfig, AdamConfig, AdamWConfig, KerasOptimConfig, SgdConfig
 from accumtrain.kinds.resnets import ResNetConfig, RevNetConfig
-from accumtrain.kinds.schedules import ConstantConfig, CosineConfig, InverseTimeConfig, RsqrtConfig, StepConfig
 from accumtrain.kinds.sources import (
     CifarBinaryConfig,
     DigitsConfig,
@@ -37,6 +35,8 @@ from accumtrain.kinds.sources import (
     TfdsConfig,
     TfrecordConfig,
 )
+from accumtrain.optim.config import AdafactorConfig, AdamConfig, AdamWConfig, KerasOptimConfig, SgdConfig
+from accumtrain.optim.schedules import ConstantConfig, CosineConfig, InverseTimeConfig, RsqrtConfig, StepConfig
 
 PLAIN: dict[str, Any] = {"mean": [0.0], "std": [1.0]}
 IMAGE_SIZES = {"keras": 64}  # of models that need more than SIZE pixels

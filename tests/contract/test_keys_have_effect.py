@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.kinds.optimizers import OPTIMIZERS, OptimConfig
-from accumtrain.kinds.schedules import SCHEDULES
-from accumtrain.kinds.table import load
 from accumtrain.kinds.values import OneOf, constraints_of
 from accumtrain.optim.build_optimizer import build_optimizer
+from accumtrain.optim.config import OPTIMIZERS, OptimConfig
+from accumtrain.optim.schedules import SCHEDULES
 from tests.contract.examples import example_of
 
 UPDATES, TOTAL = 3, 12
@@ -65,7 +64,7 @@ def weights(config: OptimConfig) -> np.ndarray:
 
 
 def factors(config: Any) -> np.ndarray:
-    schedule = load(SCHEDULES[config.kind].build)(config, TOTAL)
+    schedule = config.build(TOTAL)
     return np.array([float(schedule(tf.constant(step, tf.int64))) for step in range(TOTAL)])
 
 

@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.kinds.losses import LOSSES
-from accumtrain.kinds.schedules import SCHEDULES
 from accumtrain.kinds.table import load
+from accumtrain.optim.schedules import SCHEDULES
 from tests.contract.examples import example_of
 
 TOTAL, WARMUP = 12, 3  # updates; no example changes its rate before
@@ -26,7 +26,7 @@ def loss_of(name: str):
 
 def factors(name: str, warmup: int) -> np.ndarray:
     """Of each update of a run and some beyond, in one graph."""
-    schedule = load(SCHEDULES[name].build)(replace(example_of("schedule", name), warmup=warmup), TOTAL)
+    schedule = replace(example_of("schedule", name), warmup=warmup).build(TOTAL)
     graph = tf.function(schedule, autograph=False, input_signature=[tf.TensorSpec([], tf.int64)])
     values = [graph(tf.constant(step, tf.int64)) for step in range(2 * TOTAL)]
     assert {(value.dtype, value.shape.rank) for value in values} == {(tf.float32, 0)}

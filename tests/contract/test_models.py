@@ -21,12 +21,12 @@ from accumtrain.engine.window import Window
 from accumtrain.errors import ConfigError
 from accumtrain.kinds.model_keys import STORE, ModelConfig
 from accumtrain.kinds.models import MODELS
-from accumtrain.kinds.optimizers import SgdConfig
-from accumtrain.kinds.schedules import ConstantConfig
 from accumtrain.kinds.sources import SyntheticConfig
 from accumtrain.kinds.values import OneOf
 from accumtrain.models.build_model import build_model
 from accumtrain.models.spec import ModelSpec
+from accumtrain.optim.config import SgdConfig
+from accumtrain.optim.schedules import ConstantConfig
 from accumtrain.optim.sgd import SGD
 from tests.contract.examples import EXAMPLES, example_of, size_for
 from tests.engine.small import CLASSES, examples

@@ -16,7 +16,7 @@ from accumtrain.devices.found import make_devices
 from accumtrain.errors import ConfigError
 from accumtrain.keras import Accumulate
 from accumtrain.kinds.devices import AutoConfig, GpuConfig
-from accumtrain.kinds.optimizers import AdafactorConfig, AdamConfig
+from accumtrain.optim.config import AdafactorConfig, AdamConfig
 from accumtrain.process import cuda
 from tests.engine.small import resnet20, revnet38, window_for
 

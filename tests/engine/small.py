@@ -13,12 +13,12 @@ from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
 from accumtrain.kinds.model_keys import ModelConfig
 from accumtrain.kinds.models import LeNetConfig
-from accumtrain.kinds.optimizers import OptimConfig
 from accumtrain.kinds.resnets import ResNetConfig, RevNetConfig
 from accumtrain.models.build_model import build_model
 from accumtrain.models.spec import ModelSpec
 from accumtrain.optim.build_optimizer import build_optimizer
-from accumtrain.optim.rate_schedules import Schedule
+from accumtrain.optim.config import OptimConfig
+from accumtrain.optim.schedules import Schedule
 
 CLASSES = 10
 

@@ -17,7 +17,7 @@ from accumtrain.engine import checkpoint
 from accumtrain.engine.checkpoint import NICENESS, PATIENCE, Checkpoints, restore_model
 from accumtrain.errors import CheckpointError
 from accumtrain.kinds.models import KerasModelConfig
-from accumtrain.kinds.optimizers import AdafactorConfig, SgdConfig
+from accumtrain.optim.config import AdafactorConfig, SgdConfig
 from accumtrain.runs import checkpoint_store
 from accumtrain.runs.checkpoint_store import Saved
 from tests.engine.small import all_variables, bottleneck_revnet, examples, lenet, resnet20, revnet38, train, window_for

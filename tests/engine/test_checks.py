@@ -13,8 +13,8 @@ from accumtrain.engine.checks.commit_check import check_commit
 from accumtrain.engine.checks.derivative_check import InFloat64, check_precision
 from accumtrain.engine.checks.later_updates import check_later_updates
 from accumtrain.engine.checks.result import ratio, worst
-from accumtrain.kinds.optimizers import SgdConfig
-from accumtrain.kinds.schedules import StepConfig
+from accumtrain.optim.config import SgdConfig
+from accumtrain.optim.schedules import StepConfig
 
 NAN = float("nan")
 ONES, SECOND_NAN = [np.ones(2), np.ones(2)], [np.ones(2), np.array([1.0, NAN])]

@@ -21,7 +21,7 @@ import sys
 import tensorflow as tf
 
 from accumtrain.kinds.devices import MultiworkerConfig
-from accumtrain.kinds.optimizers import SgdConfig
+from accumtrain.optim.config import SgdConfig
 from accumtrain.devices.resolve import resolve
 from accumtrain.engine.step import Step
 from tests.engine.small import examples, resnet20, window_for

@@ -10,7 +10,7 @@ import tensorflow as tf
 from accumtrain.engine import flops
 from accumtrain.engine.flops import PEAK_REPEATS, count_flops, matmul_flops_per_second
 from accumtrain.engine.step import Step
-from accumtrain.kinds.optimizers import SgdConfig
+from accumtrain.optim.config import SgdConfig
 from tests.engine.small import CLASSES, examples, resnet20, revnet38, window_for
 
 SHAPE, BATCH = (8, 8, 3), 4

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.engine.loss_scale import LossScale
-from accumtrain.kinds.optimizers import AdamConfig
+from accumtrain.optim.config import AdamConfig
 from tests.engine.small import examples, resnet20, revnet38, train, window_for
 
 SHAPE = (8, 8, 1)

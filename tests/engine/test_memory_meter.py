@@ -13,7 +13,7 @@ import tensorflow as tf
 from accumtrain.console import format_bytes
 from accumtrain.engine import memory_meter
 from accumtrain.engine.memory_meter import CPU, Meter, activation_bytes, at_peak, state_bytes
-from accumtrain.kinds.optimizers import SgdConfig
+from accumtrain.optim.config import SgdConfig
 from accumtrain.process import environment
 from tests.engine.small import lenet, window_for
 

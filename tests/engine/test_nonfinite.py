@@ -9,7 +9,7 @@ import tensorflow as tf
 from accumtrain.engine.nonfinite import describe_state, describe_window
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import all_finite
-from accumtrain.kinds.optimizers import AdafactorConfig, AdamConfig, KerasOptimConfig, SgdConfig
+from accumtrain.optim.config import AdafactorConfig, AdamConfig, KerasOptimConfig, SgdConfig
 from tests.engine.small import examples, resnet20, train, window_for
 
 SHAPE = (8, 8, 1)

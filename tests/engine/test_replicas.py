@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from accumtrain.kinds.devices import CpuConfig, MirroredConfig
-from accumtrain.kinds.optimizers import SgdConfig
+from accumtrain.optim.config import SgdConfig
 from accumtrain.devices.resolve import resolve
 from accumtrain.engine.step import Step
 from tests.engine.small import examples, resnet20, window_for
@@ -64,7 +64,7 @@ import numpy as np
 import tensorflow as tf
 
 from accumtrain.kinds.devices import CpuConfig, MirroredConfig
-from accumtrain.kinds.optimizers import AdamConfig
+from accumtrain.optim.config import AdamConfig
 from accumtrain.devices.resolve import resolve
 from accumtrain.engine.loss_scale import LossScale
 from accumtrain.engine.step import Step
@@ -117,7 +117,7 @@ import numpy as np
 import tensorflow as tf
 
 from accumtrain.kinds.devices import MirroredConfig
-from accumtrain.kinds.optimizers import AdamConfig
+from accumtrain.optim.config import AdamConfig
 from accumtrain.devices.resolve import resolve
 from accumtrain.engine.step import Step
 from tests.engine.small import examples, resnet20, window_for

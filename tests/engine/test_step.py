@@ -13,7 +13,7 @@ import tensorflow as tf
 from accumtrain.devices.resolve import resolve
 from accumtrain.engine.ema import MovingAverage
 from accumtrain.engine.step import Step
-from accumtrain.kinds.optimizers import AdafactorConfig, SgdConfig
+from accumtrain.optim.config import AdafactorConfig, SgdConfig
 from tests.engine.small import all_variables, examples, is_compiled_by_xla, lenet, revnet38, window_for
 
 ROOT = Path(__file__).parents[2]

@@ -16,7 +16,10 @@ from accumtrain.engine.checks.update_rules import rule_of
 from accumtrain.engine.ema import MovingAverage
 from accumtrain.engine.loss_scale import LossScale
 from accumtrain.engine.window import Window
-from accumtrain.kinds.optimizers import (
+from accumtrain.models.build_model import build_model
+from accumtrain.models.spec import ModelSpec
+from accumtrain.optim.build_optimizer import build_optimizer
+from accumtrain.optim.config import (
     OPTIMIZERS,
     AdafactorConfig,
     AdamConfig,
@@ -25,10 +28,7 @@ from accumtrain.kinds.optimizers import (
     OptimConfig,
     SgdConfig,
 )
-from accumtrain.models.build_model import build_model
-from accumtrain.models.spec import ModelSpec
-from accumtrain.optim.build_optimizer import build_optimizer
-from accumtrain.optim.rate_schedules import step_schedule
+from accumtrain.optim.schedules import step_schedule
 from tests.engine.small import CLASSES, examples, lenet, train
 
 SHAPE = (8, 8, 1)

@@ -10,7 +10,7 @@ import tensorflow as tf
 from accumtrain.engine import window as window_module
 from accumtrain.engine.ema import MovingAverage
 from accumtrain.engine.step import Step
-from accumtrain.kinds.optimizers import AdafactorConfig, AdamConfig, KerasOptimConfig, SgdConfig
+from accumtrain.optim.config import AdafactorConfig, AdamConfig, KerasOptimConfig, SgdConfig
 from tests.engine.small import examples, lenet, resnet20, revnet38, train, window_for
 
 SHAPE = (8, 8, 1)

@@ -11,7 +11,7 @@ import tensorflow as tf
 from accumtrain.backprop import replay
 from accumtrain.engine.step import Step
 from accumtrain.jobs.dispatch import run
-from accumtrain.kinds.optimizers import SgdConfig
+from accumtrain.optim.config import SgdConfig
 from tests.engine.small import bottleneck_revnet, examples, lenet, revnet38, window_for
 
 pytestmark = pytest.mark.xla

@@ -10,7 +10,7 @@ from pathlib import Path
 from accumtrain.engine import checkpoint
 from accumtrain.engine.checkpoint import Checkpoints
 from accumtrain.errors import CheckpointError
-from accumtrain.kinds.optimizers import SgdConfig
+from accumtrain.optim.config import SgdConfig
 from tests.engine.small import resnet20, window_for
 
 checkpoint.PATIENCE = float("inf")  # all is written by one thread

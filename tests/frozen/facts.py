@@ -29,10 +29,10 @@ from accumtrain.engine.build_window import build_window
 from accumtrain.engine.checkpoint import Checkpoints
 from accumtrain.jobs.dispatch import run
 from accumtrain.kinds.jobs import JOBS
-from accumtrain.kinds.optimizers import OPTIMIZERS
 from accumtrain.kinds.sources import SOURCES
 from accumtrain.models.build_model import build_model
 from accumtrain.models.spec import ModelSpec
+from accumtrain.optim.config import OPTIMIZERS
 from accumtrain.shell.choices import all_choices
 from accumtrain.shell.usage import help_text
 from tests.conftest import composed

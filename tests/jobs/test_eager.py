@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from accumtrain.engine.step import Step
 from accumtrain.jobs.dispatch import run
-from accumtrain.kinds.optimizers import SgdConfig
+from accumtrain.optim.config import SgdConfig
 from tests.engine.small import examples, lenet, window_for
 
 SMALL = ("data=synthetic", "data.image_size=8", "data.train_examples=24", "data.test_examples=8", "batch_size=8",

@@ -15,9 +15,9 @@ from accumtrain.engine.checks.result import Result
 from accumtrain.engine.moving_statistics import MovingStatisticsBuffer
 from accumtrain.errors import ConfigError, VerificationError
 from accumtrain.jobs.dispatch import run
-from accumtrain.kinds.optimizers import AdafactorConfig, AdamConfig, AdamWConfig, KerasOptimConfig, SgdConfig
 from accumtrain.optim import adam
 from accumtrain.optim.build_optimizer import build_optimizer
+from accumtrain.optim.config import AdafactorConfig, AdamConfig, AdamWConfig, KerasOptimConfig, SgdConfig
 from tests.engine.small import examples, lenet, window_for
 
 REVNET = ("model=revnet38", "model.units=[1,1]", "model.filters=[8,8,16]")

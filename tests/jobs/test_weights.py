@@ -17,7 +17,7 @@ from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.jobs.dispatch import run
 from accumtrain.jobs.starting import begin_with_weights, window_with_weights
 from accumtrain.jobs.trained import trained_images, trained_model
-from accumtrain.optim.keras_adapter import update_rules
+from accumtrain.optim.keras_optimizer import update_rules
 from accumtrain.runs.checkpoint_store import Saved
 from accumtrain.runs.contents import read_config
 from tests.engine.small import examples, train, window_for

@@ -29,7 +29,7 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.keras import Accumulate, accumulate, load_digits
-from accumtrain.optim.adaptive_clip import clip_by_weight
+from accumtrain.optim.optimizer import clip_by_weight
 from tests.keras.matrix import Weights, difference
 
 NEAR = 1e-5  # of the distance the weights have gone

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import accumtrain.optim.adafactor
 from accumtrain.keras import Accumulate, Adafactor
-from accumtrain.kinds.adafactor_presets import ADAFACTOR_PRESETS
+from accumtrain.optim.config import ADAFACTOR_PRESETS
 
 SHAPES = [(5,), (6, 4), (6, 4, 5), (3, 5, 2, 4)]
 DRAW = np.random.default_rng(0)

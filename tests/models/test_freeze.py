@@ -15,12 +15,12 @@ from accumtrain.engine.step import Step
 from accumtrain.errors import ConfigError
 from accumtrain.kinds.model_keys import ModelConfig
 from accumtrain.kinds.models import KerasModelConfig
-from accumtrain.kinds.optimizers import SgdConfig
 from accumtrain.models.build_model import build_model
 from accumtrain.models.layers import Initializer
 from accumtrain.models.norms import BatchNorm
 from accumtrain.models.path_patterns import frozen_paths
 from accumtrain.models.spec import ModelSpec
+from accumtrain.optim.config import SgdConfig
 from tests.engine.small import examples, lenet, resnet20, revnet38, train, window_for
 
 SHAPE = (8, 8, 3)

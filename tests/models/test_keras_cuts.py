@@ -15,12 +15,12 @@ from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
 from accumtrain.errors import ConfigError
 from accumtrain.kinds.models import KerasModelConfig
-from accumtrain.kinds.optimizers import AdamConfig
 from accumtrain.models.build_model import build_model
 from accumtrain.models.keras_cuts import CutPiece, cheapest, pieces, worth_keeping
 from accumtrain.models.keras_model import KerasModel
 from accumtrain.models.spec import ModelSpec
 from accumtrain.optim.build_optimizer import build_optimizer
+from accumtrain.optim.config import AdamConfig
 from benchmarks.asked import bytes_asked_at_peak
 from tests.engine.small import examples, train
 from tests.keras.small_models import attention

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.kinds.optimizers import (
+from accumtrain.optim.config import (
     AdafactorConfig,
     AdamConfig,
     AdamWConfig,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from accumtrain.engine.checks import update_rules
-from accumtrain.kinds.optimizers import OptimConfig
+from accumtrain.optim.config import OptimConfig
 
 
 def by_rule(

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.kinds.schedules import (
+from accumtrain.optim.schedules import (
     ConstantConfig,
     CosineConfig,
     InverseTimeConfig,
@@ -20,7 +20,6 @@ from accumtrain.kinds.schedules import (
     ScheduleConfig,
     StepConfig,
 )
-from accumtrain.optim.rate_schedules import build_schedule
 from tests.machine import machine
 
 FILE = Path(__file__).with_name("stored_factors.json")
@@ -45,8 +44,7 @@ CONFIGS: dict[str, ScheduleConfig] = {
 
 def factors(config: ScheduleConfig, total: int) -> np.ndarray:
     """Return the factor of each update of a run and of some beyond, by one graph."""
-    schedule = build_schedule(config, total)
-    graph = tf.function(schedule, autograph=False, input_signature=[tf.TensorSpec([], tf.int64)])
+    graph = tf.function(config.build(total), autograph=False, input_signature=[tf.TensorSpec([], tf.int64)])
     return np.array([graph(tf.constant(step, tf.int64)) for step in range(total + BEYOND)], np.float32)
 
 

@@ -16,9 +16,8 @@ import pytest
 import tensorflow as tf
 
 import accumtrain.keras
-from accumtrain.kinds.adafactor_presets import ADAFACTOR_PRESETS
-from accumtrain.kinds.optimizers import AdafactorConfig
 from accumtrain.optim.adafactor import Adafactor
+from accumtrain.optim.config import ADAFACTOR_PRESETS, AdafactorConfig
 from tests.optim.adafactor_peers import CASES, FILE, PEERS, SHAPES, UPDATES, gradients, weights
 
 Options = Mapping[str, Any]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.optim.adaptive_clip import clip_by_weight
+from accumtrain.optim.optimizer import clip_by_weight
 
 SHARE = 0.25  # the same number in float32
 

@@ -7,8 +7,13 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.engine.checks.rate_rules import FACTORS
-from accumtrain.kinds.optimizers import AdafactorConfig, AdamConfig, AdamWConfig, SgdConfig
-from accumtrain.kinds.schedules import (
+from accumtrain.optim import schedules
+from accumtrain.optim.adafactor import Adafactor
+from accumtrain.optim.adam import Adam, AdamW
+from accumtrain.optim.config import AdafactorConfig, AdamConfig, AdamWConfig, SgdConfig
+from accumtrain.optim.keras_optimizer import KerasOptimizer
+from accumtrain.optim.optimizer import Parameter
+from accumtrain.optim.schedules import (
     ConstantConfig,
     CosineConfig,
     InverseTimeConfig,
@@ -16,11 +21,6 @@ from accumtrain.kinds.schedules import (
     RsqrtConfig,
     StepConfig,
 )
-from accumtrain.optim import rate_schedules
-from accumtrain.optim.adafactor import Adafactor
-from accumtrain.optim.adam import Adam, AdamW
-from accumtrain.optim.keras_adapter import KerasOptimizer
-from accumtrain.optim.optimizer import Parameter
 from accumtrain.optim.sgd import SGD
 from tests.optim.references import by_rule
 
@@ -34,17 +34,17 @@ OPTIMIZERS = {
     "adafactor": (Adafactor, AdafactorConfig(lr=None, weight_decay=0.0, momentum=0.0)),
 }
 SCHEDULES = {
-    "constant": (lambda: rate_schedules.constant_schedule(), ConstantConfig(warmup=0)),
-    "cosine": (lambda: rate_schedules.cosine_schedule(TOTAL), CosineConfig(warmup=0, final=0.0)),
-    "step": (lambda: rate_schedules.step_schedule([3, 7]), StepConfig(warmup=0, boundaries=[3, 7], factor=0.1)),
-    "rsqrt": (lambda: rate_schedules.rsqrt_schedule(5), RsqrtConfig(warmup=0, timescale=5)),
-    "rsqrt of long runs": (lambda: rate_schedules.rsqrt_schedule(), RsqrtConfig(warmup=0, timescale=10000)),
+    "constant": (lambda: schedules.constant_schedule(), ConstantConfig(warmup=0)),
+    "cosine": (lambda: schedules.cosine_schedule(TOTAL), CosineConfig(warmup=0, final=0.0)),
+    "step": (lambda: schedules.step_schedule([3, 7]), StepConfig(warmup=0, boundaries=[3, 7], factor=0.1)),
+    "rsqrt": (lambda: schedules.rsqrt_schedule(5), RsqrtConfig(warmup=0, timescale=5)),
+    "rsqrt of long runs": (lambda: schedules.rsqrt_schedule(), RsqrtConfig(warmup=0, timescale=10000)),
     "inverse_time": (
-        lambda: rate_schedules.inverse_time_schedule(5),
+        lambda: InverseTimeConfig(timescale=5).build(TOTAL),
         InverseTimeConfig(warmup=0, decay=1.0, timescale=5),
     ),
-    "inverse_time of long runs": (lambda: rate_schedules.inverse_time_schedule(), InverseTimeConfig(timescale=10000)),
-    "one_cycle": (lambda: rate_schedules.one_cycle_schedule(TOTAL), OneCycleConfig(rise=0.3, start=0.04, final=4e-6)),
+    "inverse_time of long runs": (lambda: InverseTimeConfig().build(TOTAL), InverseTimeConfig(timescale=10000)),
+    "one_cycle": (lambda: OneCycleConfig().build(TOTAL), OneCycleConfig(rise=0.3, start=0.04, final=4e-6)),
 }
 
 

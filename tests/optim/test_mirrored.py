@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import accumtrain
-from accumtrain.kinds.optimizers import OPTIMIZERS, KerasOptimConfig
+from accumtrain.optim.config import OPTIMIZERS, KerasOptimConfig
 
 KERAS = ["Nadam", "ScheduleFreeAdamW"]  # beside the example of the row
 CASES = [*OPTIMIZERS.names, *KERAS]
@@ -38,8 +38,8 @@ def test_replicas_stay_equal_to_one_device(differences, case):
 def main() -> None:
     import tensorflow as tf
 
-    from accumtrain.kinds.optimizers import OptimConfig
     from accumtrain.optim.build_optimizer import build_optimizer
+    from accumtrain.optim.config import OptimConfig
     from tests.contract.examples import example_of
 
     cpu = tf.config.list_physical_devices("CPU")[0]

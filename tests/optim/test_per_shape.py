@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.optim.per_shape import PerShapeFunction
+from accumtrain.optim.optimizer import PerShapeFunction
 
 
 def test_a_graph_holds_it_once_per_shape_and_calls_it_for_each_variable():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import tensorflow as tf
 
 from accumtrain.backprop import replay, segments, tape
@@ -17,10 +19,10 @@ from accumtrain.models.blocks import PoolAndPad, Projection, Residual
 from accumtrain.models.layers import Bias, Conv
 from accumtrain.models.norms import BatchNorm, GroupNorm
 from accumtrain.models.revnet import OnStreams, Stems
-from accumtrain.optim import adafactor_rule, adam, rate_schedules, sgd
-from accumtrain.optim.adafactor_rule import AdafactorRule
+from accumtrain.optim import adafactor, adam, schedules, sgd
+from accumtrain.optim.adafactor import AdafactorRule
 from accumtrain.optim.adam import Adam, AdamW
-from accumtrain.optim.keras_adapter import KerasOptimizer
+from accumtrain.optim.keras_optimizer import KerasOptimizer
 from accumtrain.optim.optimizer import Optimizer, Parameter
 from tests.planted.plant import Fault, argument, gradients, input_gradient, result
 
@@ -247,8 +249,8 @@ FAULTS = [
           (*LENET, "optim.rates={segments/0/*:0.1}")),
     Fault("Adafactor: beta2 of the next update", AdafactorRule, "_blend", argument(1, lambda t: t + 1.0),
           ADAFACTOR),
-    Fault("Adafactor: RMS of the weight x 1.01", adafactor_rule, "_rms", result(scaled(1.01)), ADAFACTOR),
-    Fault("Adafactor: momentum the other way", adafactor_rule, "_average",
+    Fault("Adafactor: RMS of the weight x 1.01", adafactor, "_rms", result(scaled(1.01)), ADAFACTOR),
+    Fault("Adafactor: momentum the other way", adafactor, "_average",
           argument(2, lambda blend: 1.0 - blend if isinstance(blend, float) else blend),
           (*ADAFACTOR, "optim.momentum=0.9", "optim.momentum_of=update")),
     Fault("Keras's optimizer: one update behind", KerasOptimizer, "apply",
@@ -258,9 +260,9 @@ FAULTS = [
           (*KERAS, "optim.name=Lion", "optim.lr=1e-3", "optim.weight_decay=0.1")),
     # rates and averages
     Fault("the schedule read one update late", Window, "__init__", schedule_read_late, COSINE),
-    Fault("a warm-up longer by one update", rate_schedules, "_with_warmup", argument(1, lambda warmup: warmup + 1),
-          COSINE),
-    Fault("a cosine of twice the length", rate_schedules, "_falling", argument(0, lambda progress: progress / 2.0),
+    Fault("a warm-up longer by one update", schedules.ScheduleConfig, "build",
+          argument(0, lambda config: replace(config, warmup=config.warmup + 1)), COSINE),
+    Fault("a cosine of twice the length", schedules, "_half_cosine", argument(0, lambda progress: progress / 2.0),
           COSINE),
     Fault("rate x 1.00001", Optimizer, "learning_rate", result(scaled(1.00001)), LENET),
     Fault("Adafactor: relative step of the next update", AdafactorRule, "relative_step",

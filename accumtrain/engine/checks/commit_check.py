@@ -9,7 +9,7 @@ import numpy as np
 from accumtrain.engine.checks.optimizer_check import compare
 from accumtrain.engine.checks.result import Result, ratio, worst
 from accumtrain.engine.checks.update_rules import Rule, rule_of
-from accumtrain.kinds.optimizers import OptimConfig
+from accumtrain.optim.config import OptimConfig
 
 NORM_BOUND = 1e-5
 SMALLEST_UNIT = 1e-3  # the norm that counts for a unit of smaller weights (Brock et al. 2021, arXiv:2102.06171)

@@ -10,8 +10,8 @@ from accumtrain.engine.checks.result import Result, ratio, worst
 from accumtrain.engine.checks.window_checks import WindowOfExamples
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
-from accumtrain.kinds.optimizers import OptimConfig
-from accumtrain.kinds.schedules import ScheduleConfig
+from accumtrain.optim.config import OptimConfig
+from accumtrain.optim.schedules import ScheduleConfig
 
 RATE_BOUND = 1e-6  # of the rate before its factor, both of which are float32
 AVERAGE_BOUND = 1e-6  # of the change that the update makes of the average, beside the rounding of both

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from accumtrain.engine.checks.result import Result, ratio, worst
 from accumtrain.engine.checks.update_rules import Rule, rule_of
-from accumtrain.kinds.optimizers import OptimConfig
+from accumtrain.optim.config import OptimConfig
 from accumtrain.optim.optimizer import Optimizer
 
 UPDATES = 5

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from accumtrain.kinds.optimizers import AdafactorConfig, OptimConfig
-from accumtrain.kinds.schedules import (
+from accumtrain.optim.config import AdafactorConfig, OptimConfig
+from accumtrain.optim.schedules import (
     ConstantConfig,
     CosineConfig,
     InverseTimeConfig,

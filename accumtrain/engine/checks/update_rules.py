@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from accumtrain.kinds.optimizers import (
+from accumtrain.optim.config import (
     AdafactorConfig,
     AdamConfig,
     AdamWConfig,

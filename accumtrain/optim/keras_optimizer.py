@@ -12,8 +12,7 @@ import tensorflow as tf
 
 from accumtrain.errors import ConfigError
 from accumtrain.kinds.values import suggest
-from accumtrain.optim.optimizer import Optimizer, Parameter, in_sequence
-from accumtrain.optim.per_shape import PerShapeFunction
+from accumtrain.optim.optimizer import Optimizer, Parameter, PerShapeFunction, in_sequence
 
 # Arguments of Keras's optimizers that accumtrain replaces, and what to set instead.
 _INSTEAD = {
@@ -54,7 +53,7 @@ class KerasOptimizer(Optimizer):
         self._args = _checked_args(self._keras_class, args or {})
         self._decay_one = PerShapeFunction(lambda variables, rate: self._decay(variables["weight"], rate))
 
-    def _build_slots(self) -> None:
+    def build_slots(self) -> None:
         """Raises ConfigError when Keras refuses a value in optim.args."""
         name = self._keras_class.__name__
         local_class = type(name, (self._keras_class, _ReplicaLocal), {})
@@ -62,7 +61,7 @@ class KerasOptimizer(Optimizer):
             rule = local_class(**self._args)
         except (TypeError, ValueError) as error:
             raise ConfigError(f"optim.args={self._args}: keras.optimizers.{name} refuses it: {error}") from error
-        rule.build([WeightView(parameter) for parameter in self._parameters])
+        rule.build([WeightView(parameter) for parameter in self.parameters])
         self.slots = rule.slots
         self._keras_update = rule.update  # not the object itself: a checkpoint would find the weights through it
 
@@ -73,10 +72,10 @@ class KerasOptimizer(Optimizer):
         if self._weight_decay:
             in_sequence(
                 partial(self._decay_one, {"weight": parameter.variable}, parameter.rate(rate))
-                for parameter in self._parameters
+                for parameter in self.parameters
                 if parameter.decayed
             )
-        self._keras_update(gradients, self._parameters, rate, step, scale)
+        self._keras_update(gradients, self.parameters, rate, step, scale)
 
 
 class _ReplicaLocal(keras.optimizers.Optimizer):

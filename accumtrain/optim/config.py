@@ -1,14 +1,33 @@
-"""The optimizers: keys, rules and class of each kind."""
+"""The optimizers: keys and class of each kind, presets of Adafactor, and the checks of their arguments."""
 
 from __future__ import annotations
 
+import numbers
+import typing
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from types import NoneType
 from typing import Annotated, Any, ClassVar
 
 from accumtrain.errors import ConfigError
-from accumtrain.kinds.adafactor_presets import FACTORED_AXES, MOMENTUM_OF, WEIGHT_DECAY_FACTORS
 from accumtrain.kinds.table import Choice, Kind, Table, required
-from accumtrain.kinds.values import COUNT, FRACTION, MEAN_SHARE, NOT_NEGATIVE, POSITIVE, OneOf, Range, check_size, show
+from accumtrain.kinds.values import (
+    COUNT,
+    FRACTION,
+    MEAN_SHARE,
+    NOT_NEGATIVE,
+    POSITIVE,
+    OneOf,
+    Range,
+    check_size,
+    constraints_of,
+    in_words,
+    show,
+)
+
+FACTORED_AXES = ("last", "largest")
+MOMENTUM_OF = ("change", "update")
+WEIGHT_DECAY_FACTORS = ("rate", "step_size", "one")
 
 
 @dataclass(kw_only=True)
@@ -214,5 +233,72 @@ OPTIMIZERS.add(
     Kind(AdamWConfig, "accumtrain.optim.adam:AdamW"),
     Kind(SgdConfig, "accumtrain.optim.sgd:SGD"),
     Kind(AdafactorConfig, "accumtrain.optim.adafactor:Adafactor"),
-    Kind(KerasOptimConfig, "accumtrain.optim.keras_adapter:KerasOptimizer"),
+    Kind(KerasOptimConfig, "accumtrain.optim.keras_optimizer:KerasOptimizer"),
 )
+
+# Arguments of the class, for what is not its default. conf/optim/adafactor_<name>.yaml says the same.
+ADAFACTOR_PRESETS: dict[str, dict[str, Any]] = {
+    # Shazeer & Stern 2018, arXiv:1804.04235
+    "paper": {"learning_rate": None, "weight_decay": 0.0},
+    # optax.adafactor
+    "optax": {
+        "learning_rate": None,
+        "weight_decay": 0.0,
+        "min_dim_size_to_factor": 128,
+        "factored_axes": "largest",
+        "weight_decay_factor": "one",
+    },
+    # transformers.optimization.Adafactor
+    "huggingface": {
+        "learning_rate": None,
+        "weight_decay": 0.0,
+        "unscaled_relative_step": 1.0,
+        "weight_decay_factor": "step_size",
+    },
+    # the Keras 2 optimizer of Jianlin Su, github.com/bojone/adafactor
+    "bojone": {
+        "learning_rate": 1e-3,
+        "weight_decay": 0.0,
+        "min_dim_size_to_factor": 128,
+        "factored_axes": "largest",
+        "momentum_of": "update",
+    },
+}
+
+
+def check_arguments(config: type[OptimConfig], arguments: Mapping[str, Any]) -> None:
+    """Raises ValueError for the first argument that the key of its name refuses; the key of learning_rate is lr.
+
+    Numbers may be NumPy's.
+    """
+    hints, constraints = typing.get_type_hints(config), constraints_of(config)
+    for name, value in arguments.items():
+        key = "lr" if name == "learning_rate" else name
+        plain = _plain(hints[key], name, value)
+        try:
+            for constraint in constraints[key]:
+                constraint.check(name, plain)
+            if isinstance(plain, int | float):
+                check_size(name, plain)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+
+
+def _plain(hint: Any, name: str, value: Any) -> Any:
+    """The value, a number as Python's own. Raises ValueError if it is not of the type `hint`."""
+    import numpy as np
+
+    options = typing.get_args(hint) or (hint,)
+    plain = value
+    if isinstance(value, bool | np.bool_):
+        fits = bool in options
+    elif isinstance(value, numbers.Integral):
+        plain, fits = int(value), int in options or float in options
+    elif isinstance(value, numbers.Real):
+        plain, fits = float(value), float in options
+    else:
+        fits = type(value) in options
+    if not fits:
+        expected = " or ".join(in_words(option) for option in options if option is not NoneType)
+        raise ValueError(f"{name}={value!r}: must be {expected}")
+    return plain

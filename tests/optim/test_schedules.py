@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
+import accumtrain
+from accumtrain.config.convert import from_mapping
 from accumtrain.engine.checks.rate_rules import FACTORS
 from accumtrain.errors import ConfigError
-from accumtrain.kinds.schedules import (
+from accumtrain.optim.schedules import (
+    SCHEDULES,
     ConstantConfig,
     CosineConfig,
     InverseTimeConfig,
@@ -19,14 +23,14 @@ from accumtrain.kinds.schedules import (
     RsqrtConfig,
     ScheduleConfig,
     StepConfig,
+    exponential_schedule,
 )
-from accumtrain.optim.rate_schedules import build_schedule, exponential_schedule
 
 TOTAL = 100
 
 
 def factors(config: ScheduleConfig, total: int = TOTAL, steps: int = TOTAL, jit_compile: bool = False) -> np.ndarray:
-    schedule = tf.function(build_schedule(config, total), autograph=False, jit_compile=jit_compile)
+    schedule = tf.function(config.build(total), autograph=False, jit_compile=jit_compile)
     values = [schedule(tf.constant(step, tf.int64)) for step in range(steps)]
     assert all(value.dtype == tf.float32 and value.shape.rank == 0 for value in values)
     return np.array(values)
@@ -88,7 +92,7 @@ def test_boundaries_are_exact():
 
 
 def test_long_runs_keep_their_resolution():
-    schedule = build_schedule(CosineConfig(warmup=0, final=0.0), 1_000_000)
+    schedule = CosineConfig(warmup=0, final=0.0).build(1_000_000)
     middle = float(schedule(tf.constant(500_000, tf.int64)))
     assert middle == pytest.approx(0.5 + 0.5 * math.cos(math.pi * 500_000 / 999_999), abs=1e-6)
 
@@ -173,3 +177,31 @@ def test_an_exponential_rise_meets_both_ends(total):
     schedule = exponential_schedule(1e-6, 10.0, total)
     values = np.array([float(schedule(tf.constant(step, tf.int64))) for step in range(total)])
     np.testing.assert_allclose(values, np.geomspace(1e-6, 10.0, total), rtol=1e-4)
+
+
+def test_a_program_adds_a_schedule_of_its_own(monkeypatch):
+    monkeypatch.setattr(SCHEDULES, "rows", dict(SCHEDULES.rows))
+
+    @dataclass(kw_only=True)
+    class LinearConfig(accumtrain.ScheduleConfig):
+        """A line from 1 down to `final` at the last update.
+
+        `final`: the factor at the end.
+        """
+
+        final: float = 0.0
+
+        def factor_at(self, t, total):
+            progress = tf.cast(t, tf.float32) / float(total)
+            return 1.0 + (self.final - 1.0) * tf.minimum(progress, 1.0)
+
+    config = accumtrain.register_schedule("linear", LinearConfig)
+    assert config().kind == "linear"
+    assert factors(config(final=0.5), total=4, steps=5).tolist() == [0.875, 0.75, 0.625, 0.5, 0.5]
+    assert factors(config(warmup=2), total=4, steps=4).tolist() == [0.375, 0.5, 0.25, 0.0]
+    given = {"schedule": {"kind": "linear", "final": 0.25}}
+    assert from_mapping(given | {"train": {"steps": 4}}).schedule == config(final=0.25)
+    with pytest.raises(ValueError, match=r"schedule\.kind=linear is declared already"):
+        accumtrain.register_schedule("linear", LinearConfig)
+    with pytest.raises(TypeError, match="ScheduleConfig has no factor_at"):
+        accumtrain.register_schedule("without_formula", accumtrain.ScheduleConfig)

@@ -1,0 +1,266 @@
+"""The schedules: factors on the optimizer's rate, each a class with its keys and its formula.
+
+The factor of update t, which counts from 1, is read when `step` = t - 1 updates are done. `warmup` and every other
+length count updates. TensorFlow is imported where a factor is computed, as the command line reads the keys without it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+from accumtrain.errors import ConfigError
+from accumtrain.kinds.table import Choice, Kind, Table, required
+from accumtrain.kinds.values import COUNT, FRACTION, NOT_NEGATIVE, POSITIVE, show
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+Schedule = Callable[["tf.Tensor"], "tf.Tensor"]  # from `step` (int64 scalar) to the factor (float32 scalar)
+
+
+@dataclass(kw_only=True)
+class ScheduleConfig(Choice):
+    """Keys of every schedule.
+
+    `warmup`: number of updates over which the factor rises linearly to 1; 0: none.
+
+    Attributes:
+        rises: the schedule has a rise of its own, so it can't have a warm-up before.
+    """
+
+    warmup: Annotated[int, NOT_NEGATIVE] = 0
+
+    rises: ClassVar[bool] = False
+
+    def factor_at(self, t: tf.Tensor, total: int) -> tf.Tensor:
+        """Return the factor of update `t` of `total` without the warm-up, a float32 scalar; t is an int64 scalar."""
+        raise NotImplementedError
+
+    def build(self, total: int) -> Schedule:
+        """Return the schedule of a run of `total` updates. Its warm-up rises as t / warmup, so no update has rate 0."""
+
+        def factor_after(step: tf.Tensor) -> tf.Tensor:
+            import tensorflow as tf
+
+            if not self.warmup:
+                return self.factor_at(step + 1, total)
+            ramp = tf.cast(step + 1, tf.float32) / self.warmup
+            return tf.minimum(ramp, 1.0) * self.factor_at(step + 1, total)
+
+        return factor_after
+
+    @property
+    def first_whole(self) -> int:
+        """The first update with the whole rate."""
+        return max(self.warmup, 1)
+
+    def check(self) -> None:
+        if self.rises and self.warmup:
+            raise ConfigError(
+                f"schedule.warmup={self.warmup}: schedule={self.kind} has a rise of its own; leave schedule.warmup out"
+            )
+
+    def unreached(self, total: int) -> list[str]:
+        """What a run of `total` updates does not reach of the schedule, as warnings with their remedies."""
+        if self.warmup < total:
+            return []
+        return [_too_long("warmup", self.warmup, self.warmup, total, "and the rate rises to its end")]
+
+
+def _too_long(key: str, value: int | list[int], last: int, total: int, effect: str) -> str:
+    """Says that schedule.`key`=`value` lasts until update `last` of a run of `total` updates, and what that does."""
+    updates = "1 update" if total == 1 else f"{total} updates"
+    return (
+        f"schedule.{key}={show(value)}: the run has {updates}, {effect}; set schedule.{key} below {total}, or "
+        f"train.steps above {last}"
+    )
+
+
+@dataclass(kw_only=True)
+class ConstantConfig(ScheduleConfig):
+    """Factor 1: the optimizer's own rate."""
+
+    kind: str = "constant"
+
+    def factor_at(self, t: tf.Tensor, total: int) -> tf.Tensor:
+        import tensorflow as tf
+
+        return tf.ones((), tf.float32)
+
+
+@dataclass(kw_only=True)
+class CosineConfig(ScheduleConfig):
+    """Half a cosine, from 1 down to `final` at the last update of the run.
+
+    `final`: the factor at the end.
+    """
+
+    kind: str = "cosine"
+    final: Annotated[float, FRACTION] = 0.0
+
+    def factor_at(self, t: tf.Tensor, total: int) -> tf.Tensor:
+        import tensorflow as tf
+
+        passed = tf.cast(t - self.first_whole, tf.float32)
+        return self.final + (1.0 - self.final) * _half_cosine(passed / max(total - self.first_whole, 1))
+
+
+@dataclass(kw_only=True)
+class StepConfig(ScheduleConfig):
+    """The factor falls in steps.
+
+    `boundaries`: numbers of updates after which it falls, increasing.
+    `factor`: what it is multiplied by at each of them.
+    """
+
+    kind: str = "step"
+    boundaries: list[int] = required("[40000,60000]")
+    factor: Annotated[float, POSITIVE] = 0.1
+
+    def factor_at(self, t: tf.Tensor, total: int) -> tf.Tensor:
+        import tensorflow as tf
+
+        factors = tf.constant([self.factor**k for k in range(len(self.boundaries) + 1)], tf.float32)
+        passed = tf.math.count_nonzero(tf.constant(self.boundaries, tf.int64) < t)
+        return tf.gather(factors, passed)
+
+    def check(self) -> None:
+        super().check()
+        if any(boundary < 1 for boundary in self.boundaries) or self.boundaries != sorted(set(self.boundaries)):
+            raise ConfigError(
+                f"schedule.boundaries={show(self.boundaries)}: must be increasing numbers of updates, each at least 1; "
+                "for example [40000,60000]"
+            )
+
+    def unreached(self, total: int) -> list[str]:
+        late = [boundary for boundary in self.boundaries if boundary >= total]
+        if not late:
+            return super().unreached(total)
+        effect = f"so the rate does not fall after {' and '.join(map(str, late))}"
+        return [*super().unreached(total), _too_long("boundaries", self.boundaries, late[-1], total, effect)]
+
+
+@dataclass(kw_only=True)
+class RsqrtConfig(ScheduleConfig):
+    """sqrt(timescale / max(t, timescale)) at update t.
+
+    `timescale`: updates after which the factor begins to fall.
+    """
+
+    kind: str = "rsqrt"
+    timescale: Annotated[int, COUNT] = 10000
+
+    def factor_at(self, t: tf.Tensor, total: int) -> tf.Tensor:
+        import tensorflow as tf
+
+        return tf.math.rsqrt(tf.maximum(tf.cast(t, tf.float32), self.timescale) / self.timescale)
+
+    def unreached(self, total: int) -> list[str]:
+        if self.timescale < total:
+            return super().unreached(total)
+        effect = "so the rate does not fall"
+        return [*super().unreached(total), _too_long("timescale", self.timescale, self.timescale, total, effect)]
+
+
+@dataclass(kw_only=True)
+class InverseTimeConfig(ScheduleConfig):
+    """1 / (1 + decay * n / timescale), n updates after the warm-up.
+
+    `decay`: how fast the factor falls.
+    `timescale`: updates in which the divisor grows by schedule.decay.
+    `staircase`: rounds n / timescale down, so that the factor falls in steps.
+    """
+
+    kind: str = "inverse_time"
+    decay: Annotated[float, POSITIVE] = 1.0
+    timescale: Annotated[int, COUNT] = 10000
+    staircase: bool = False
+
+    def factor_at(self, t: tf.Tensor, total: int) -> tf.Tensor:
+        import tensorflow as tf
+
+        n = tf.maximum(t - self.first_whole, 0)
+        periods = (
+            tf.cast(n // self.timescale, tf.float32) if self.staircase else tf.cast(n, tf.float32) / self.timescale
+        )
+        return 1.0 / (1.0 + self.decay * periods)
+
+
+@dataclass(kw_only=True)
+class OneCycleConfig(ScheduleConfig):
+    """Half a cosine up from `start` to 1, and another down to `final` at the end of the run.
+
+    `rise`: share of the run in which the factor rises.
+    `start`: the factor at the beginning.
+    `final`: the factor at the end.
+    """
+
+    kind: str = "one_cycle"
+    rise: Annotated[float, FRACTION] = 0.3
+    start: Annotated[float, FRACTION] = 0.04
+    final: Annotated[float, FRACTION] = 4e-6
+
+    rises: ClassVar[bool] = True
+
+    def factor_at(self, t: tf.Tensor, total: int) -> tf.Tensor:
+        """Follow Smith & Topin 2018, arXiv:1708.07120: the factor is 1 at update `rise` * total, or at the first.
+
+        Where the peak comes before update 2, the rise begins one update before the peak, and so before update 1.
+        """
+        import tensorflow as tf
+
+        peak = max(self.rise * total, 1.0)
+        up, down = max(peak - 1.0, 1.0), max(total - peak, 1.0)
+        now = tf.cast(t, tf.float32)
+        rising = 1.0 + (self.start - 1.0) * _half_cosine(1.0 - (peak - now) / up)
+        return tf.where(now < peak, rising, self.final + (1.0 - self.final) * _half_cosine((now - peak) / down))
+
+
+def _half_cosine(progress: tf.Tensor) -> tf.Tensor:
+    """Fall from 1 to 0 as half a cosine while `progress` goes from 0 to 1; stay constant outside."""
+    import tensorflow as tf
+
+    return 0.5 * (1.0 + tf.cos(math.pi * tf.clip_by_value(progress, 0.0, 1.0)))
+
+
+KINDS = (ConstantConfig, CosineConfig, StepConfig, RsqrtConfig, InverseTimeConfig, OneCycleConfig)
+SCHEDULES: Table[Kind[ScheduleConfig]] = Table("schedule.kind")
+SCHEDULES.add(*(Kind(config, config) for config in KINDS))
+
+
+# --- for programs -------------------------------------------------------------------------------------------------
+
+
+def constant_schedule(*, warmup: int = 0) -> Schedule:
+    """Return the factor 1, after `warmup` updates of linear rise."""
+    return ConstantConfig(warmup=warmup).build(total=0)
+
+
+def cosine_schedule(total_steps: int, *, final: float = 0.0, warmup: int = 0) -> Schedule:
+    """Return a factor that falls from 1 as half a cosine, to `final` at update `total_steps`."""
+    return CosineConfig(final=final, warmup=warmup).build(total_steps)
+
+
+def step_schedule(boundaries: Sequence[int], *, factor: float = 0.1, warmup: int = 0) -> Schedule:
+    """Return a factor that is multiplied by `factor` after each of the increasing numbers of updates `boundaries`."""
+    return StepConfig(boundaries=list(boundaries), factor=factor, warmup=warmup).build(total=0)
+
+
+def rsqrt_schedule(timescale: int = 10000, *, warmup: int = 0) -> Schedule:
+    """Return a factor that is 1 for `timescale` updates, then falls as sqrt(timescale / t)."""
+    return RsqrtConfig(timescale=timescale, warmup=warmup).build(total=0)
+
+
+def exponential_schedule(first: float, last: float, total_steps: int) -> Schedule:
+    """Return a factor that grows by the same ratio each update, from `first` to `last` at update `total_steps`."""
+    growth = math.log(last / first) / max(total_steps - 1, 1)
+
+    def factor_after(step: tf.Tensor) -> tf.Tensor:
+        import tensorflow as tf
+
+        return first * tf.exp(growth * tf.cast(step, tf.float32))
+
+    return factor_after
