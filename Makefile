@@ -69,7 +69,7 @@ slurm: $(READY) ## training and sweeps on a SLURM of two nodes, made of this mac
 	tests/cluster/with_slurm $(BIN)/pytest -m slurm tests/cluster $(ARGS)
 
 reference: $(READY) ## write docs/reference.md anew, after a change of a key, its rule or its meaning
-	@$(BIN)/python -m accumtrain.shell.reference_page > .reference.md
+	@$(BIN)/python -m accumtrain.cli.help > .reference.md
 	@mv .reference.md docs/reference.md
 
 site: $(DOCS)/.ready ## build the pages of docs/ into site/; a link that leads nowhere is an error

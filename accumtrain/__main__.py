@@ -1,6 +1,6 @@
 """python -m accumtrain: the command line."""
 
-from accumtrain.shell.main import main
+from accumtrain.cli.main import main
 
 if __name__ == "__main__":
     main()

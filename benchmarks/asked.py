@@ -10,8 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from accumtrain.engine.allocation_log import log_allocations
-from accumtrain.engine.workspace import paired, peak_bytes, without_workspace
+from accumtrain.train.memory import log_allocations, paired, peak_bytes, without_workspace
 
 
 def bytes_asked_at_peak(work: Callable[[], Any], *, workspace: bool = True) -> int:

@@ -7,9 +7,9 @@ import os
 import sys
 from collections.abc import Iterator
 
+from accumtrain.config.jobs import JOBS
 from accumtrain.config.schema import Config
-from accumtrain.kinds.jobs import JOBS
-from accumtrain.planning.kernel_choice import chosen_kernels
+from accumtrain.runs.kernels import chosen_kernels
 
 
 @contextlib.contextmanager

@@ -29,7 +29,7 @@ import psutil
 from chosen_kernels import kernels_of
 from workbench import Table, Worker, by_rounds, in_turn, of_case
 
-from accumtrain.process.processor import cpu
+from accumtrain.process.machine import cpu
 
 PEERS = Path(__file__).parent / "peers"
 PACKAGES = ("accumtrain", "tensorflow", "keras", "torch", "numpy")

@@ -23,9 +23,9 @@ from accumtrain.backprop import tape
 from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.model import Model
 from accumtrain.backprop.pullback import Gradients
-from accumtrain.kinds.resnets import RevNetConfig
-from accumtrain.models.build_model import build_model
-from accumtrain.models.spec import ModelSpec
+from accumtrain.models.build import build_model
+from accumtrain.models.config import RevNetConfig
+from accumtrain.models.layers import ModelSpec
 
 MODELS: dict[str, dict[str, Any]] = {
     "revnet38": {"units": [3, 3, 3], "filters": [32, 32, 64, 112]},

@@ -24,8 +24,7 @@ from micro_step import MB, Measured, MicroStep
 from workbench import Table, by_rounds, compose, in_turn
 
 from accumtrain.config.schema import Config
-from accumtrain.kinds.model_keys import ModelConfig
-from accumtrain.kinds.resnets import ResNetConfig
+from accumtrain.models.config import ModelConfig, ResNetConfig
 from accumtrain.models.kept_convs import by_worth
 
 SHAPE, CLASSES, BATCH = (224, 224, 3), 1000, 16

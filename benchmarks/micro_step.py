@@ -11,7 +11,7 @@ from typing import NamedTuple
 from workbench import timed
 
 from accumtrain.config.schema import Config
-from accumtrain.kinds.devices import CpuConfig
+from accumtrain.devices.config import CpuConfig
 from accumtrain.process import environment
 
 CPU = CpuConfig()
@@ -23,9 +23,9 @@ from asked import bytes_asked_at_peak  # noqa: E402
 from accumtrain.devices.resolve import resolve  # noqa: E402
 from accumtrain.engine.step import Step  # noqa: E402
 from accumtrain.engine.window import Window  # noqa: E402
-from accumtrain.models.build_model import build_model  # noqa: E402
-from accumtrain.models.spec import ModelSpec  # noqa: E402
-from accumtrain.optim.build_optimizer import build_optimizer  # noqa: E402
+from accumtrain.models.build import build_model  # noqa: E402
+from accumtrain.models.layers import ModelSpec  # noqa: E402
+from accumtrain.train.build import build_optimizer  # noqa: E402
 
 MB = 2**20
 STRATEGY = resolve(CPU).strategy

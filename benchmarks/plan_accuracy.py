@@ -19,8 +19,8 @@ from typing import Any
 from chosen_kernels import kernels_of
 from workbench import call, compose
 
-from accumtrain.planning.probe import probe, probe_smallest
-from accumtrain.planning.search import on_lines
+from accumtrain.measure.probe import probe, probe_smallest
+from accumtrain.measure.search import on_lines
 
 OUT_OF_MEMORY = 6  # exit code
 UPDATES = 10  # of a run: its peak rises while the data pipeline fills and the allocator packs anew

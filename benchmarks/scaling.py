@@ -115,7 +115,7 @@ def child(line: str, sweep: str) -> None:
 
 
 def measure(line: str, value: int, setting: Setting) -> Point:
-    from accumtrain.engine.memory_meter import state_bytes
+    from accumtrain.train.memory import state_bytes
 
     run = network(line, setting.depth, setting.image_size)
 

@@ -33,7 +33,7 @@ Arrays = dict[str, np.ndarray]
 def write(folder: Path, overrides: list[str], updates: int, highest: bool) -> None:
     from workbench import compose
 
-    from accumtrain.config.arithmetic import Epochs, micro_batch_size, total_steps
+    from accumtrain.config.rules import Epochs, micro_batch_size, total_steps
     from accumtrain.process import environment
 
     config = compose("device=cpu", *overrides)
@@ -43,7 +43,7 @@ def write(folder: Path, overrides: list[str], updates: int, highest: bool) -> No
     from accumtrain.data.open_data import open_data
     from accumtrain.data.pipeline import train_batches
     from accumtrain.devices.resolve import resolve
-    from accumtrain.engine.build_window import build_window
+    from accumtrain.train.build import build_window
 
     folder.mkdir(parents=True, exist_ok=True)
     data = open_data(config.data, config.run.seed)
@@ -100,7 +100,7 @@ def lower(file: Path, function: Any, specs: list[Any], variables: list[Any], hig
     """Writes a portable program. Returns its variables' places, which result is whose new value, and its types."""
     import tensorflow as tf
 
-    from accumtrain.backprop.target import for_xla
+    from accumtrain.backprop.tracing import for_xla
 
     def traced(*values: Any) -> Any:
         with for_xla():

@@ -19,10 +19,10 @@ from typing import Any, NamedTuple, TypeVar
 import hydra
 import psutil
 
-from accumtrain.config.conf_dir import CONF_DIR
+from accumtrain.cli.compose import plain_values, read_config
+from accumtrain.cli.overrides import for_hydra
+from accumtrain.config.keys import CONF_DIR
 from accumtrain.config.schema import Config
-from accumtrain.shell.compose import plain_values, read_config
-from accumtrain.shell.overrides import for_hydra
 
 Answer = TypeVar("Answer")
 CLASSES = {32: 10, 224: 1000}  # by the image size of a comparison

@@ -14,16 +14,16 @@ from typing import Any, NamedTuple
 import hydra
 import pytest
 
-from accumtrain.config.conf_dir import CONF_DIR
-from accumtrain.config.convert import from_mapping
+from accumtrain.cli import command as cli
+from accumtrain.cli.choices import offer_rows
+from accumtrain.cli.compose import plain_values
+from accumtrain.cli.overrides import for_hydra
+from accumtrain.config.keys import CONF_DIR
+from accumtrain.config.read import from_mapping
 from accumtrain.config.schema import Config
-from accumtrain.planning.kernel_choice import NEURAL
 from accumtrain.process import environment, tpu_runtime
-from accumtrain.process.processor import cpu
-from accumtrain.shell import cli
-from accumtrain.shell.choices import offer_rows
-from accumtrain.shell.compose import plain_values
-from accumtrain.shell.overrides import for_hydra
+from accumtrain.process.machine import cpu
+from accumtrain.runs.kernels import NEURAL
 from tests.quick import RUNS
 
 # before a test imports TensorFlow

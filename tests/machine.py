@@ -7,7 +7,7 @@ import os
 import tensorflow as tf
 
 from accumtrain.process import environment
-from accumtrain.process.processor import cpu
+from accumtrain.process.machine import cpu
 
 
 def machine() -> str:

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.config.arithmetic import Epochs, total_steps
+from accumtrain.config.rules import Epochs, total_steps
 from accumtrain.data.open_data import open_data
-from accumtrain.engine.build_window import build_window
-from accumtrain.engine.checkpoint import Checkpoints
-from accumtrain.jobs.dispatch import run
-from accumtrain.runs.folder import CHECKPOINTS, folder_of
+from accumtrain.dispatch import run
+from accumtrain.runs.names import CHECKPOINTS, folder_of
+from accumtrain.train.build import build_window
+from accumtrain.train.checkpoint import Checkpoints
 from tests.golden.runs import EXPECTED, continued, copied, digest, tensors
 from tests.machine import machine
 

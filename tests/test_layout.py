@@ -1,4 +1,4 @@
-"""The rooms of the package are layers, from the shell down to the errors, and imports run downward."""
+"""The rooms of the package are layers, from the command line down to the errors, and imports run downward."""
 
 from __future__ import annotations
 
@@ -12,37 +12,38 @@ from functools import cache
 from pathlib import Path
 
 import accumtrain
-from accumtrain.kinds.table import load
+from accumtrain.registry import load
 
 PACKAGE = Path(accumtrain.__file__).parent
 LAYERS = [  # from the top; the members of a layer do not import each other
-    {"shell"},
+    {"cli"},
     {"keras"},
-    {"jobs"},
-    {"planning", "exports"},
+    {"dispatch"},
+    {"measure", "export"},
+    {"train"},
+    {"models", "data", "devices"},
     {"engine"},
-    {"models", "optim", "data", "devices"},
-    {"backprop"},
+    {"optim", "backprop"},
+    {"report"},
     {"runs"},
     {"process"},
     {"config"},
-    {"kinds"},
-    {"progress"},
+    {"registry"},
+    {"fields", "progress"},
     {"console"},
     {"errors", "version"},
 ]
-KINDS = {"optim.config", "optim.schedules"}  # modules that belong to the layer of kinds, wherever they lie
 LEVELS = {room: level for level, layer in enumerate(LAYERS) for room in layer}
+# The core computes from values: of the layer config it imports these alone.
+CORE = {"backprop", "engine", "optim"}
+CONFIG_OF_CORE = {"accumtrain.optim.config", "accumtrain.optim.schedules"}
 # What a command imports before its job begins; whole rooms, or modules of a room.
 LIGHT = {
-    *("shell", "runs", "process", "config", "kinds", "console", "errors", "version"),
-    *(
-        f"planning.{name}"
-        for name in ("advice", "auto_steps", "plan_file", "probe", "probed_plan", "search", "tpu_plan")
-    ),
-    "data.named_images",
-    *(f"jobs.{name}" for name in ("dispatch", "info", "plan", "report")),
+    *("cli", "report", "runs", "process", "config", "dispatch", "registry", "fields", "progress", "console", "errors"),
+    *(f"measure.{name}" for name in ("auto_steps", "memory", "plan", "probe", "search", "settle", "tpu")),
+    *("data.local_files", "train.remedies"),
 }
+MAX_FILES, MAX_LINES = 15, 600  # of a room, of a file
 HEAVY = {"tensorflow", "keras", "numpy", "matplotlib"}
 TARGET = re.compile(r"accumtrain(\.\w+)+:\w+")  # "module:attribute"
 IMPORTERS = {"import_module", "__import__"}
@@ -59,9 +60,9 @@ INSIDE = [module for module in FILES if module not in ("accumtrain", "accumtrain
 
 
 def room_of(name: str) -> str:
-    """accumtrain.engine.window -> engine."""
-    _, room, *inside = name.split(".")
-    return "kinds" if ".".join([room, *inside[:1]]) in KINDS else room
+    """accumtrain.engine.window -> engine. Each room's config.py and the schedules are of the layer config."""
+    room, *inner = name.split(".")[1:]
+    return "config" if inner[:1] == ["config"] or (room, *inner[:1]) == ("optim", "schedules") else room
 
 
 def imports(nodes: Iterator[ast.AST]) -> Iterator[str]:
@@ -142,6 +143,32 @@ def test_imports_run_downward():
     )
 
 
+def test_the_core_knows_no_configuration():
+    assert_none(
+        f"{module} imports {name}"
+        for module in INSIDE
+        if room_of(module) in CORE
+        for name in imports(ast.walk(TREES[module]))
+        if name.startswith("accumtrain.") and room_of(name) == "config" and known_module(name) not in CONFIG_OF_CORE
+    )
+
+
+def test_only_the_dispatch_measures():
+    """Training, evaluation and export import no measuring; `accumulate(model, "auto")` of Keras does."""
+    assert_none(
+        f"{module} imports {name}"
+        for module in INSIDE
+        if room_of(module) not in ("measure", "dispatch") and module != "accumtrain.keras.auto_steps"
+        for name in imports(ast.walk(TREES[module]))
+        if name.startswith("accumtrain.measure.")
+    )
+
+
+def test_a_room_has_few_files():
+    folders = Counter(file.parent for file in FILES.values() if file.stem != "__init__")
+    assert_none(f"{folder.name}: {number} files" for folder, number in folders.items() if number > MAX_FILES)
+
+
 def runs_downward(room: str, other: str) -> bool:
     """False, too, for what is no room: a name is imported from the module that defines it."""
     return other == room or (other in LEVELS and LEVELS[other] > LEVELS[room])
@@ -156,7 +183,7 @@ def test_code_is_named_by_a_text_only_in_rows_and_for_children():
     assert_none(
         f"{module} names {target}"
         for module in INSIDE
-        if room_of(module) != "kinds"
+        if room_of(module) not in ("config", "registry")
         for target in targets(module)
         if not target.startswith(f"{module}:") or f"TASK = {target!r}" not in map(ast.unparse, TREES[module].body)
     )
@@ -167,7 +194,7 @@ def test_modules_are_imported_by_name_only_in_the_tables():
     assert_none(
         f"{module}, line {call.lineno}: {ast.unparse(call)}"
         for module in INSIDE
-        if room_of(module) != "kinds"
+        if room_of(module) not in ("config", "registry")
         for call in calls(module)
         if called(call) in IMPORTERS and not is_text_of_others(call.args)
     )
@@ -250,15 +277,7 @@ def test_what_a_docstring_calls_an_argument_is_one():
 
 def test_a_file_is_one_idea():
     lengths = {module: len(file.read_text().splitlines()) for module, file in FILES.items()}
-    assert_none(f"{module}: {length} lines" for module, length in lengths.items() if length > 600)
-
-
-def test_a_file_name_says_which_file():
-    """But for the room of Keras, where people look for the names of Keras."""
-    rooms = {
-        (file.name, room_of(module)) for module, file in FILES.items() if file.stem not in ("__init__", "__main__")
-    }
-    assert_none(repeated(name for name, room in rooms if room != "keras"))
+    assert_none(f"{module}: {length} lines" for module, length in lengths.items() if length > MAX_LINES)
 
 
 def test_a_class_name_says_which_class():

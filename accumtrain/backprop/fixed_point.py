@@ -1,8 +1,4 @@
-"""Streams of a reversible network in fixed point: sums are exact, so x1 = (x1 + F) - F gives the same bits.
-
-A stream of float32 loses bits in every sum. As integers of 32 bits, in units of 2^-bits, it loses none, takes the same
-memory, and with 22 bits is as fine as float32 from 2 on, and finer from 4.
-"""
+"""Streams as exact integers; sums in place; fingerprints of streams."""
 
 from __future__ import annotations
 
@@ -12,10 +8,15 @@ from typing import Any
 
 import tensorflow as tf
 
-from accumtrain.backprop import add as floats
 from accumtrain.backprop.mode import Mode
-from accumtrain.backprop.order import after
-from accumtrain.backprop.target import is_for_xla, on_gpu
+from accumtrain.backprop.pullback import Streams
+from accumtrain.backprop.tracing import after, by_cpu_kernels, is_for_xla, on_gpu
+
+# Streams of a reversible network in fixed point: sums are exact, so x1 = (x1 + F) - F gives the same bits.
+#
+# A stream of float32 loses bits in every sum. As integers of 32 bits, in units of 2^-bits, it loses none, takes the
+# same memory, and with 22 bits is as fine as float32 from 2 on, and finer from 4.
+
 
 INTEGERS = {tf.float32: tf.int32, tf.float64: tf.int64}
 SCALABLE = (tf.float32, tf.bfloat16)  # have exponents for values times 2^bits; float16 has none
@@ -73,15 +74,15 @@ class FixedPoint:
 
     def add(self, stream: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
         """The stream plus scaled values of any float dtype."""
-        return self._sum(floats.add, stream, value)
+        return self._sum(add, stream, value)
 
     def add_in_place(self, stream: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
-        """As `add`, with the low peak of memory of backprop/add.py."""
-        return self._sum(floats.add_in_place, stream, value)
+        """As `add`, with the low peak of memory of backprop/fixed_point.py."""
+        return self._sum(add_in_place, stream, value)
 
     def subtract(self, stream: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
-        """Undoes `add`, to the bit, with the low peak of memory of backprop/add.py."""
-        return self._sum(floats.subtract, stream, value)
+        """Undoes `add`, to the bit, with the low peak of memory of backprop/fixed_point.py."""
+        return self._sum(subtract, stream, value)
 
     def _sum(self, sum_: Callable[..., tf.Tensor], stream: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
         if self.bits == 0:
@@ -135,7 +136,7 @@ class FixedPoint:
     def differentiable_add(self, stream: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
         """As `add`, with the gradient of a sum, but for the scale."""
         if self.bits == 0:
-            return floats.add(stream, value)
+            return add(stream, value)
 
         @tf.custom_gradient
         def adding(stream: tf.Tensor, value: tf.Tensor) -> tuple[tf.Tensor, Callable]:
@@ -171,3 +172,61 @@ def _integers(compute: Callable[..., tf.Tensor], *tensors: Any) -> tf.Tensor:
     if on_gpu() and not is_for_xla():
         compute = tf.function(compute, jit_compile=True, autograph=False)
     return compute(*tensors)
+
+
+# Adds to a tensor a value that may have been computed in a lower precision.
+
+
+PARTS = 2
+
+
+def add(stream: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
+    """stream + value, both [N, ...], in the dtype of the stream. Integers take of a float what is before its point."""
+    return stream + tf.cast(value, stream.dtype)
+
+
+def add_in_place(stream: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
+    """As `add`, bit for bit, but with a lower peak of memory.
+
+    On a CPU, a value of lower precision is converted and added in PARTS parts, in place if nothing else reads the
+    stream. Converted as a whole, it would take as much memory as the stream. This takes several times as long.
+    """
+    if value.dtype.size == stream.dtype.size or not by_cpu_kernels():
+        return add(stream, value)
+    count = value.shape[0] or tf.shape(value)[0]
+    for part in range(PARTS):
+        first, last = count * part // PARTS, count * (part + 1) // PARTS
+        stream = tf.raw_ops.ScatterNdNonAliasingAdd(
+            input=stream,
+            indices=tf.range(first, last)[:, tf.newaxis],
+            updates=tf.cast(after([stream], value)[first:last], stream.dtype),
+        )
+    return stream
+
+
+def subtract(stream: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
+    """stream - value, with the low peak of memory of `add_in_place`."""
+    same_size = value.dtype.size == stream.dtype.size
+    return stream - tf.cast(value, stream.dtype) if same_size else add_in_place(stream, -value)
+
+
+# A mark of tensors in a few bytes, to see later whether other tensors have the same bits.
+
+
+def marked(x: Streams) -> tuple[Streams, tf.Tensor | None]:
+    """The same tensors, and a mark of their bits, int64 [number of tensors], computed before they are used.
+
+    It is the sum of the bits as integers, which wraps around and does not depend on its order. A change of one number
+    changes it; changes of several leave it as it was with a chance of 2^-32 in float32.
+
+    There is no mark, None, on a GPU, where TensorFlow sums integers of 32 bits on the host, and for XLA, which may
+    compute a replay in another order than the pass before.
+
+    Args:
+        x: of float32 or float64.
+    """
+    if on_gpu() or is_for_xla():
+        return x, None
+    integers = [tf.bitcast(each, INTEGERS[each.dtype]) for each in tf.nest.flatten(x)]
+    mark = tf.stack([tf.cast(tf.reduce_sum(each), tf.int64) for each in integers])
+    return after([mark], x), mark

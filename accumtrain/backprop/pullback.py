@@ -1,8 +1,4 @@
-"""The output of a module together with its pullback: the function that back-propagates a gradient through it.
-
-A module with a method `pullback(x, mode)` decides in which order its gradients are computed and what is kept for them.
-For all other modules tf.GradientTape decides.
-"""
+"""A module's output and its backward function; wrappers that convert the output."""
 
 from __future__ import annotations
 
@@ -12,6 +8,12 @@ from typing import Any
 import tensorflow as tf
 
 from accumtrain.backprop.mode import Mode
+
+# The output of a module together with its pullback: the function that back-propagates a gradient through it.
+#
+# A module with a method `pullback(x, mode)` decides in which order its gradients are computed and what is kept for
+# them. For all other modules tf.GradientTape decides.
+
 
 Streams = Any  # one tensor, or the tuple of two streams that a reversible stage carries
 Module = Callable[[Streams, Mode], Streams]
@@ -70,3 +72,32 @@ def chain_pullback(modules: Sequence[Module], x: Streams, mode: Mode) -> tuple[S
         return d_y, gradients
 
     return x, all_backward
+
+
+# A function whose output is converted to what the streams of a reversible network take.
+
+
+class Converted(tf.Module):
+    """`function`, whose output is `converted`; the output and the gradient of the input have `dtype`."""
+
+    def __init__(self, function: Module, dtype: tf.DType):
+        super().__init__()
+        self.function, self.dtype = function, dtype
+
+    def converted(self, y: tf.Tensor, mode: Mode) -> tf.Tensor:
+        """The function's output y as streams take it, in `dtype`. The pullback takes the gradient of y itself."""
+        raise NotImplementedError
+
+    def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
+        with tf.control_dependencies([x]):  # or the kernels of all units are cast, and kept, from the start
+            return self.converted(self.function(x, mode), mode)
+
+    def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:
+        with tf.control_dependencies([x]):
+            y, function_backward = pullback(self.function, x, mode)
+
+            def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, Gradients]:
+                d_x, gradients = function_backward(tf.cast(d_y, y.dtype))
+                return tf.cast(d_x, self.dtype), gradients
+
+            return self.converted(y, mode), backward

@@ -12,9 +12,8 @@ import tensorflow as tf
 
 from accumtrain.backprop.fixed_point import FixedPoint
 from accumtrain.backprop.mode import Mode
-from accumtrain.backprop.order import after
 from accumtrain.backprop.pullback import Gradients, Module, Streams, pullback
-from accumtrain.backprop.target import is_for_xla
+from accumtrain.backprop.tracing import after, is_for_xla
 
 # Takes pairs of a variable and its gradient as soon as they are known; returns the operations that consume them.
 Consume = Callable[[Gradients], list[tf.Operation]]

@@ -15,13 +15,11 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from accumtrain.backprop.add import add, add_in_place
-from accumtrain.backprop.fixed_point import FLOATS, FixedPoint
-from accumtrain.backprop.mark import marked
+from accumtrain.backprop.fixed_point import FLOATS, FixedPoint, add, add_in_place, marked
 from accumtrain.backprop.mode import Mode
-from accumtrain.backprop.order import after
 from accumtrain.backprop.pullback import Gradients, Module, Pullback, Streams, chain_pullback, pullback
 from accumtrain.backprop.replay import Consume, Keep, Kept, forward_stored, keep, replay
+from accumtrain.backprop.tracing import after
 
 Layer = Callable[[Any, Mode], Any]
 Backward = Callable[[Streams, Streams], tuple[Streams, Streams]]  # (output, its gradient) -> (input, its gradient)
@@ -68,7 +66,7 @@ class Coupling(tf.Module):
     """One reversible unit (Gomez et al. 2017, arXiv:1707.04585): y1 = s1(x1) + F(x2), y2 = s2(x2) + G(y1).
 
     Reversal is exact to the bit for streams in fixed point, and for floats if F and G return multiples of one power of
-    two (backprop/grid.py).
+    two (keras/layers.py).
 
     Args:
         f: a function of (x [N, ...], mode), whose values are those that `numbers.add` takes.

@@ -1,26 +1,95 @@
-"""Checks the values of a configuration.
-
-Constraints on one value are declared in its type, and the rules of a kind are in its `check`; all other rules are here.
-Each message names the key, the value, the rule and the remedy.
-"""
+"""Rules between keys; batch arithmetic."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Iterator
+from fractions import Fraction
 from importlib.util import find_spec
 from typing import Any
 
-from accumtrain.config.arithmetic import micro_batch_size
+from accumtrain.config.jobs import JOBS, Job
+from accumtrain.config.registries import GROUPS
 from accumtrain.config.schema import Config
 from accumtrain.errors import ConfigError
-from accumtrain.kinds.groups import GROUPS
-from accumtrain.kinds.jobs import JOBS, Job
-from accumtrain.kinds.losses import BALANCED, CrossEntropyConfig
-from accumtrain.kinds.table import Choice
-from accumtrain.kinds.trackers import NONE, TRACKERS
-from accumtrain.kinds.values import Constraint, check_size, constraints_of, show, suggest
+from accumtrain.fields import Constraint, check_size, constraints_of, show, suggest
+from accumtrain.registry import Choice
+from accumtrain.train.config import BALANCED, NONE, TRACKERS, CrossEntropyConfig
+
+# Batch and update arithmetic: batch_size = micro-batch x accum.steps x replicas.
+
+
+def micro_batch_size(batch_size: int, steps: int, replicas: int) -> int:
+    """Examples one replica sees in one micro-step.
+
+    Raises:
+        ConfigError: batch_size is not a multiple of steps * replicas.
+    """
+    parts = steps * replicas
+    micro, rest = divmod(batch_size, parts)
+    if rest == 0:
+        return micro
+    below, above = micro * parts, (micro + 1) * parts
+    nearest = f"{below}, {above}" if below else f"{above}"
+    raise ConfigError(
+        f"batch_size={batch_size} does not divide by accum.steps={steps} x {replicas} "
+        f"replica{'s' if replicas > 1 else ''}; nearest: {nearest}"
+    )
+
+
+def divisors(number: int) -> list[int]:
+    """All divisors, increasing."""
+    return [size for size in range(1, number + 1) if number % size == 0]
+
+
+class Epochs:
+    """Passes over the training data by the number of updates, exactly.
+
+    Batch size and data may change when a run goes on. What was made before that stays as it was counted.
+
+    Args:
+        train_examples: examples of an epoch, from now on.
+    """
+
+    def __init__(self, config: Config, train_examples: int):
+        self.per_update = Fraction(config.batch_size, train_examples)
+        self.restore(0, Fraction(0))
+
+    def restore(self, step: int, epochs: Fraction) -> None:
+        """Goes on from update `step`, by which so many epochs were made."""
+        self._step, self._before = step, epochs
+
+    @property
+    def begin(self) -> Fraction:
+        """The update at which the first epoch would have begun, if all updates before were like those from now on."""
+        return self._step - self._before / self.per_update
+
+    def at(self, step: int) -> Fraction:
+        """The epochs made by update `step`."""
+        return self._before + (step - self._step) * self.per_update
+
+    def update_of(self, epochs: Fraction | int) -> int:
+        """The first update by which so many epochs are made."""
+        return self._step + math.ceil((epochs - self._before) / self.per_update)
+
+
+def total_steps(config: Config, epochs: Epochs) -> int:
+    """Updates of the whole run: train.steps, or those of train.epochs, rounded up."""
+    if config.train.steps is not None:
+        return config.train.steps
+    if config.train.epochs is None:
+        raise ConfigError("neither train.steps nor train.epochs is set; give one, for example train.epochs=20")
+    # the decimal the user wrote, not its binary neighbour: 0.1 epochs of 30 examples are exactly 3 examples
+    return max(1, epochs.update_of(Fraction(str(config.train.epochs))))
+
+
+# Checks the values of a configuration.
+#
+# Constraints on one value are declared in its type, and the rules of a kind are in its `check`; all other rules are
+# here. Each message names the key, the value, the rule and the remedy.
+
 
 RUN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@-]{0,199}")
 

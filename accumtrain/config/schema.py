@@ -5,14 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
-from accumtrain.kinds.devices import AutoConfig, DeviceConfig
-from accumtrain.kinds.exports import FORMATS
-from accumtrain.kinds.losses import CrossEntropyConfig, LossConfig
-from accumtrain.kinds.model_keys import ModelConfig
-from accumtrain.kinds.resnets import RevNetConfig
-from accumtrain.kinds.sources import DataConfig, DigitsConfig
-from accumtrain.kinds.trackers import NONE, TRACKERS
-from accumtrain.kinds.values import (
+from accumtrain.data.config import DataConfig, DigitsConfig
+from accumtrain.devices.config import AutoConfig, DeviceConfig
+from accumtrain.export.config import FORMATS
+from accumtrain.fields import (
     COUNT,
     FRACTION,
     LOCAL_PATH,
@@ -25,8 +21,10 @@ from accumtrain.kinds.values import (
     Word,
     duration_seconds,
 )
+from accumtrain.models.config import ModelConfig, RevNetConfig
 from accumtrain.optim.config import AdafactorConfig, OptimConfig
 from accumtrain.optim.schedules import CosineConfig, ScheduleConfig
+from accumtrain.train.config import NONE, TRACKERS, CrossEntropyConfig, LossConfig
 
 PRECISIONS = ("float32", "bfloat16", "float16", "float64")
 

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.data.bad_example import BadExample, UnreadableExample
+from accumtrain.data.config import DataConfig
 from accumtrain.data.image_header import FORMATS, fault_in
 from accumtrain.data.images import decode, limited, size_of
-from accumtrain.data.source import ArraySplit, Split
+from accumtrain.data.source import ArraySplit, BadExample, Split, UnreadableExample
 from accumtrain.errors import DataError
-from accumtrain.kinds.sources import DataConfig
 
 # Number of reads remembered for `inspect_recent`: more than the pipeline ever has in flight.
 _REMEMBERED = 256

@@ -11,11 +11,10 @@ from dataclasses import replace
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.data.bad_example import BadExample
-from accumtrain.data.listing import Listing
-from accumtrain.data.source import Source, Split
+from accumtrain.data.config import DataConfig
+from accumtrain.data.source import BadExample, Source, Split
+from accumtrain.data.sources.listing import Listing
 from accumtrain.errors import ConfigError, DataError
-from accumtrain.kinds.sources import DataConfig
 
 _SEED = 0  # of a random choice: the same for every run.seed, so that runs are compared on the same examples
 

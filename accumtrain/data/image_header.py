@@ -1,7 +1,4 @@
-"""What the beginning of an image file tells: whether it can be read, which side is up, and what decoding loses of it.
-
-Files are looked at once, when they are listed; their pixels are decoded in graphs (images.py).
-"""
+"""What the first bytes of an image tell: whether it can be read, which side is up, what decoding loses."""
 
 from __future__ import annotations
 
@@ -20,9 +17,17 @@ from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
-from accumtrain.data import bmp, webp
+from accumtrain.data import images
 from accumtrain.data.images import JPEG, PNG
 from accumtrain.data.local_files import fault_of
+
+# What the first bytes of a file tell (Pillow).
+
+
+# What the beginning of an image file tells: whether it can be read, which side is up, and what decoding loses of it.
+#
+# Files are looked at once, when they are listed; their pixels are decoded in graphs (images.py).
+
 
 FORMATS = "PNG, JPEG, WebP or BMP"
 UPRIGHT = 1  # EXIF orientation
@@ -30,8 +35,8 @@ _HEAD = 4096  # bytes
 _OPENERS: dict[bytes, Callable[[BinaryIO], ImageFile]] = {
     PNG: PngImageFile,
     JPEG: JpegImageFile,
-    webp.BEGINNING: WebPImageFile,
-    bmp.BEGINNING: BmpImageFile,
+    images.WEBP_HEADER_BYTES: WebPImageFile,
+    images.BMP_HEADER_BYTES: BmpImageFile,
 }
 _OTHERS = {b"GIF8": "a GIF", b"II*\0": "a TIFF", b"MM\0*": "a TIFF"}
 _HEIF = b"ftyp"  # from byte 4 on: also of AVIF and of films
@@ -61,10 +66,10 @@ def unusual_headers(files: Sequence[Path]) -> dict[Path, Header]:
 
 def fault_in(head: bytes) -> str | None:
     """What keeps an image that begins so from being read, to be read after its name; None if nothing does."""
-    if head.startswith(webp.BEGINNING):
-        return webp.fault_in(head)
-    if head.startswith(bmp.BEGINNING):
-        return bmp.fault_in(head)
+    if head.startswith(images.WEBP_HEADER_BYTES):
+        return images.find_webp_fault(head)
+    if head.startswith(images.BMP_HEADER_BYTES):
+        return images.find_bmp_fault(head)
     if head.startswith((PNG, JPEG)):
         return None
     other = next((name for beginning, name in _OTHERS.items() if head.startswith(beginning)), None)

@@ -1,15 +1,17 @@
-"""Decodes images, as a whole or only a window of them. All functions may be called in graphs.
-
-An encoded image is a string []. EXIF orientations are int32 [], 1 (upright) to 8; None is 1 for all.
-"""
+"""Decode PNG, JPEG, WebP, BMP in graphs; size first."""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
+from typing import NamedTuple
 
 import tensorflow as tf
 
-from accumtrain.data import bmp, webp
+# Decodes images, as a whole or only a window of them. All functions may be called in graphs.
+#
+# An encoded image is a string []. EXIF orientations are int32 [], 1 (upright) to 8; None is 1 for all.
+
 
 # Function from the shape of an image, int32 [3], to a window: int32 [4] of top, left, height, width.
 WindowOf = Callable[[tf.Tensor], tf.Tensor]
@@ -28,8 +30,8 @@ def size_of(encoded: tf.Tensor) -> tf.Tensor:
             return tf.io.decode_raw(tf.strings.substr(encoded, 16, 8), tf.int32, little_endian=False)[::-1]
 
     def of_others() -> tf.Tensor:
-        other = [(_begins(encoded, webp.BEGINNING), lambda: webp.size_of(encoded))]
-        return tf.case([*other, (_begins(encoded, bmp.BEGINNING), lambda: bmp.size_of(encoded))], of_png)
+        other = [(_begins(encoded, WEBP_HEADER_BYTES), lambda: webp_size(encoded))]
+        return tf.case([*other, (_begins(encoded, BMP_HEADER_BYTES), lambda: bmp_size(encoded))], of_png)
 
     size = tf.cond(tf.io.is_jpeg(encoded), lambda: tf.io.extract_jpeg_shape(encoded)[:2], of_others)
     return tf.ensure_shape(size, [2])
@@ -44,10 +46,10 @@ def limited(encoded: tf.Tensor, max_pixels: int) -> tf.Tensor:
 
 def decode(encoded: tf.Tensor, channels: int, orientation: tf.Tensor | None = None) -> tf.Tensor:
     """An image that `size_of` can read, upright, as uint8 [height, width, channels]. Transparency is ignored."""
-    is_webp, is_bmp = _begins(encoded, webp.BEGINNING), _begins(encoded, bmp.BEGINNING)
+    is_webp, is_bmp = _begins(encoded, WEBP_HEADER_BYTES), _begins(encoded, BMP_HEADER_BYTES)
 
     def in_colour() -> tf.Tensor:
-        others = [(is_webp, lambda: webp.decode(encoded)), (is_bmp, lambda: bmp.decode(encoded))]
+        others = [(is_webp, lambda: decode_webp(encoded)), (is_bmp, lambda: decode_bmp(encoded))]
         image = tf.case(others, lambda: tf.io.decode_image(encoded, channels=_RGB, expand_animations=False))
         image.set_shape([None, None, _RGB])
         return image if channels == _RGB else tf.image.rgb_to_grayscale(image)
@@ -118,3 +120,127 @@ def _is_cmyk(encoded: tf.Tensor) -> tf.Tensor:
     return tf.cond(
         tf.io.is_jpeg(encoded), lambda: tf.io.extract_jpeg_shape(encoded)[2] == _CMYK, lambda: tf.constant(False)
     )
+
+
+# BMP images in graphs: 24 or 32 bits per pixel, or 8 with a palette, without compression.
+
+
+BMP_HEADER_BYTES = b"BM"
+_FILE_HEADER = 14  # bytes; then the image's header begins with its own size
+_FIELDS, _FIELDS_END = 10, 34  # the place of what `_Fields` holds
+_MASKS = 54  # the place of the masks of red, green and blue, if there are any
+_BGR = struct.pack("<3I", 0xFF0000, 0xFF00, 0xFF)
+_PLAIN, _MASKED = 0, 3  # values of `compression`
+_SMALLEST_HEADER = 40
+_LARGEST_PALETTE = 4 * 256
+
+
+class _Fields(NamedTuple):
+    """Scalars int32. `bits`: those of a pixel, beside the number of planes in the lower half."""
+
+    pixels: tf.Tensor
+    header: tf.Tensor
+    width: tf.Tensor
+    height: tf.Tensor
+    bits: tf.Tensor
+    compression: tf.Tensor
+
+
+def find_bmp_fault(head: bytes) -> str | None:
+    """What keeps a BMP that begins so from being read; None if nothing does. Called outside of graphs."""
+    if len(head) <= _MASKS:
+        return "is a truncated BMP"
+    _, header, _, _, _, bits, compression = struct.unpack("<iiiiHHi", head[_FIELDS:_FIELDS_END])
+    if header < _SMALLEST_HEADER:
+        return "is a BMP of the old kind of OS/2"
+    if bits not in (8, 24, 32):
+        return f"is a BMP of {bits} bits per pixel, none of 8, 24 and 32"
+    if compression == _PLAIN or (compression == _MASKED and bits == 32 and head[_MASKS:][: len(_BGR)] == _BGR):
+        return None
+    return "is a BMP with compression or channels of an uncommon order"
+
+
+def bmp_size(encoded: tf.Tensor) -> tf.Tensor:
+    """Height and width, int32 [2]. An error for what `fault_in` names."""
+    with tf.control_dependencies([tf.debugging.Assert(tf.strings.length(encoded) > _MASKS, ["truncated"])]):
+        encoded = tf.identity(encoded)
+    fields = _fields(encoded)
+    in_order = tf.strings.substr(encoded, _MASKS, len(_BGR)) == _BGR
+    bits = fields.bits
+    plain = (fields.compression == _PLAIN) & ((bits == 8) | (bits == 24) | (bits == 32))
+    known = (plain | ((fields.compression == _MASKED) & (bits == 32) & in_order)) & (fields.header >= _SMALLEST_HEADER)
+    size = tf.stack([tf.abs(fields.height), fields.width])  # a negative height: from the top down
+    with tf.control_dependencies([tf.debugging.Assert(known & tf.reduce_all(size > 0), ["no such BMP", bits])]):
+        return tf.identity(size)
+
+
+def decode_bmp(encoded: tf.Tensor) -> tf.Tensor:
+    """uint8 [height, width, 3]."""
+    fields = _fields(encoded)
+    pixels = tf.io.decode_bmp(encoded)
+
+    def coloured() -> tf.Tensor:
+        begin = tf.clip_by_value(_FILE_HEADER + fields.header, 0, tf.strings.length(encoded))
+        size = tf.clip_by_value(fields.pixels - begin, 0, _LARGEST_PALETTE)
+        palette = tf.io.decode_raw(tf.strings.substr(encoded, begin, size), tf.uint8)
+        palette = tf.reshape(palette, [-1, 4])[:, 2::-1]  # blue, green, red and nothing
+        return tf.gather(palette, tf.cast(pixels[..., 0], tf.int32))
+
+    return tf.cond(fields.bits == 8, coloured, lambda: pixels[..., :3])
+
+
+def _fields(encoded: tf.Tensor) -> _Fields:
+    packed = tf.strings.substr(encoded, _FIELDS, _FIELDS_END - _FIELDS)
+    fields = _Fields(*tf.unstack(tf.ensure_shape(tf.io.decode_raw(packed, tf.int32), [len(_Fields._fields)])))
+    return fields._replace(bits=fields.bits // 2**16)
+
+
+# WebP images in graphs, but for animations: TensorFlow 2.21 writes beyond the memory of their frames.
+
+
+WEBP_HEADER_BYTES = b"RIFF"
+_NAME = b"WEBP"  # after BEGINNING and four bytes of length
+_EXTENDED, _LOSSLESS, _LOSSY = b"VP8X", b"VP8L", b"VP8 "  # kinds, after the name
+_FLAGS, _ANIMATED = 20, 2  # the place of the flags of the extended kind, and one of them
+_HEADER = 30  # bytes
+
+
+def find_webp_fault(head: bytes) -> str | None:
+    """What keeps a WebP that begins so from being read; None if nothing does. Called outside of graphs."""
+    if len(head) < _HEADER or head[8:12] != _NAME:
+        return "is a truncated WebP, or another RIFF file"
+    if not hasattr(tf.io, "decode_webp"):
+        return f"is a WebP, which TensorFlow {tf.__version__} can't decode"
+    animated = head[12:16] == _EXTENDED and head[_FLAGS] & _ANIMATED
+    return "is an animation, and no single image" if animated else None
+
+
+def webp_size(encoded: tf.Tensor) -> tf.Tensor:
+    """Height and width, int32 [2], in the header. An animation is an error, and so is another RIFF file."""
+    with tf.control_dependencies([tf.debugging.Assert(tf.strings.length(encoded) >= _HEADER, ["truncated"])]):
+        header = tf.strings.substr(encoded, 0, _HEADER)
+    octets = tf.ensure_shape(tf.cast(tf.io.decode_raw(header, tf.uint8), tf.int32), [_HEADER])
+    name, kind = tf.strings.substr(header, 8, 4), tf.strings.substr(header, 12, 4)
+
+    def number(first: int, count: int) -> tf.Tensor:
+        return tf.add_n([octets[first + place] * 256**place for place in range(count)])
+
+    def extended() -> tf.Tensor:
+        still = octets[_FLAGS] // _ANIMATED % 2 == 0
+        with tf.control_dependencies([tf.debugging.Assert(still, ["an animated WebP"])]):
+            return tf.stack([number(27, 3) + 1, number(24, 3) + 1])
+
+    def lossless() -> tf.Tensor:  # 14 bits each, after a byte of signature
+        return tf.stack([number(22, 3) // 2**6 % 2**14 + 1, number(21, 2) % 2**14 + 1])
+
+    def lossy() -> tf.Tensor:  # 14 bits each, with two of scale
+        return tf.stack([number(28, 2) % 2**14, number(26, 2) % 2**14])
+
+    known = (name == _NAME) & tf.reduce_any(kind == [_EXTENDED, _LOSSLESS, _LOSSY])
+    with tf.control_dependencies([tf.debugging.Assert(known, ["no WebP"])]):
+        return tf.case([(kind == _EXTENDED, extended), (kind == _LOSSLESS, lossless)], lossy)
+
+
+def decode_webp(encoded: tf.Tensor) -> tf.Tensor:
+    """uint8 [height, width, 3]."""
+    return tf.io.decode_image(encoded, expand_animations=False)[..., :3]

@@ -1,26 +1,107 @@
-"""Batches from a data set: the endless training stream and the finite evaluation.
-
-Examples are read by index, so any batch is reached without reading those before it. Everything runs in compiled graphs,
-in parallel, with results in a fixed order.
-"""
+"""Position -> batch: read, skip, keep in memory, batch, distribute."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-from accumtrain.data.balanced import balanced_order
 from accumtrain.data.encoded import EncodedSplit
-from accumtrain.data.labels import labels_of
+from accumtrain.data.holdout import Part
+from accumtrain.data.images import decode
 from accumtrain.data.preprocess import Preprocess
-from accumtrain.data.resident import resident
-from accumtrain.data.skipping import map_or_skip
-from accumtrain.data.source import Data, Split
-from accumtrain.data.stream import example_at, example_key
+from accumtrain.data.source import ArraySplit, Data, Split, labels_of
+from accumtrain.data.stream import balanced_order, example_at, example_key
+
+# Examples that can't be read or decoded: what data.on_error says is done about them.
+
+
+Example = dict[str, tf.Tensor]  # at least image, and int64 index and float32 weight, both []
+
+
+def map_or_skip(examples: tf.data.Dataset, prepare: Callable[[Example], Example], split: Split) -> tf.data.Dataset:
+    """`examples` with `prepare` applied to each, in order.
+
+    If the split skips, an example for which `prepare` fails becomes an image of zeros with weight 0, and the split
+    notes it.
+    """
+    if not isinstance(split, EncodedSplit) or not split.skips:
+        return examples.map(prepare, tf.data.AUTOTUNE)
+
+    def prepared_or_blank(example: Example) -> tf.data.Dataset:
+        prepared = tf.data.Dataset.from_tensors(example).map(prepare)
+        image = prepared.element_spec["image"]
+
+        def blank(example: Example) -> Example:
+            tf.numpy_function(split.skip, [example["index"]], [])
+            return {**example, "image": tf.zeros(image.shape, image.dtype), "weight": tf.zeros([])}
+
+        instead = tf.data.Dataset.from_tensors(example).map(blank)  # is run only if there is nothing before it
+        return prepared.ignore_errors().concatenate(instead).take(1)
+
+    return examples.interleave(
+        prepared_or_blank, cycle_length=tf.data.AUTOTUNE, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
+    )
+
+
+# Small data sets are decoded once and stay in memory; a batch is then one gather.
+
+
+# Limit for one split. MNIST and CIFAR are below it.
+RESIDENT_BYTES = 256 * 2**20
+_CACHE_CHUNK = 256
+
+
+def resident(split: Split) -> Split:
+    """The split itself, or its decoded copy (made on first use) where that fits in RESIDENT_BYTES.
+
+    Raises:
+        DataError: An image can't be read.
+    """
+    if not isinstance(split, EncodedSplit) or split.image_shape is None:
+        return split
+    if split.size * math.prod(split.image_shape) > RESIDENT_BYTES:
+        return split
+    if split.decoded is None:
+        split.decoded = _decode_all(split)
+    return split.decoded
+
+
+def _decode_all(split: EncodedSplit) -> ArraySplit:
+    def read(start: tf.Tensor) -> Example:
+        index = tf.range(start, tf.minimum(start + _CACHE_CHUNK, split.size))
+        item, label = split.read(index)
+        return {"index": index, "image": item, "label": label, "weight": tf.ones_like(index, tf.float32)}
+
+    def pixels(example: Example) -> Example:
+        orientation = split.orientation(example["index"])
+        image = decode(split.image(example["image"]), split.channels, orientation)
+        return {**example, "image": tf.ensure_shape(image, split.image_shape)}
+
+    examples = map_or_skip(tf.data.Dataset.range(0, split.size, _CACHE_CHUNK).map(read).unbatch(), pixels, split)
+    images = np.empty([split.size, *(split.image_shape or ())], np.uint8)
+    labels = np.empty([split.size], np.int32)
+    weights = np.empty([split.size], np.float32)
+    try:
+        for batch in examples.batch(_CACHE_CHUNK).as_numpy_iterator():
+            rows = batch["index"]
+            images[rows], labels[rows], weights[rows] = batch["image"], batch["label"], batch["weight"]
+    except tf.errors.OpError:
+        split.inspect_recent()
+        raise
+    return ArraySplit(images, labels, split.white, weights)
+
+
+# Batches from a data set: the endless training stream and the finite evaluation.
+#
+# Examples are read by index, so any batch is reached without reading those before it. Everything runs in compiled
+# graphs, in parallel, with results in a fixed order.
+
 
 # Number of examples read in one call, if images are then decoded one by one.
 _CHUNK = 64
@@ -205,3 +286,17 @@ def _options() -> tf.data.Options:
     options.deterministic = True
     options.threading.private_threadpool_size = 0  # own threads, one for each core, as a step may have only one thread
     return options
+
+
+# Examples as a person can look at them: what the model sees, before it is normalised.
+
+
+def viewed(data: Data, split: str, positions: Sequence[int]) -> np.ndarray:
+    """The images at these places of a split, at least one: float32 [n, height, width, channels], 0..1."""
+    examples = data.splits[split]
+    some = Part(examples.whole, np.array(examples.in_whole(tf.constant(positions, tf.int64))))
+    batches = eval_batches(replace(data, test=some), batch=len(positions))
+    images = next(iter(batches))["image"].numpy()
+    scale = (data.preprocess.std, data.preprocess.mean)
+    std, mean = (np.resize(np.array(each, np.float32), images.shape[-1]) for each in scale)
+    return np.clip(images * std + mean, 0, 1)

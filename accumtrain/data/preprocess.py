@@ -13,10 +13,10 @@ import numpy as np
 import tensorflow as tf
 
 from accumtrain.data import augment
+from accumtrain.data.config import DataConfig
 from accumtrain.data.images import central_window, cut, decode, decode_window
 from accumtrain.data.randaugment import randaugment
 from accumtrain.errors import ConfigError
-from accumtrain.kinds.sources import DataConfig
 
 
 @dataclass(frozen=True)

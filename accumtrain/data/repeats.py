@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 
 from accumtrain.console import say, warn
-from accumtrain.data.image_folder import FolderSplit
-from accumtrain.data.records import RecordSplit
 from accumtrain.data.source import SPLIT_WORDS, Data, Split
+from accumtrain.data.sources.folder import FolderSplit
+from accumtrain.data.sources.tfrecord import RecordSplit
 
 SECONDS = 1.0  # at most
 

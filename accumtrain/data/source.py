@@ -1,18 +1,47 @@
-"""A source of examples: two or three splits, each of which returns images and labels by example index."""
+"""`Split`, `ArraySplit`, `Source`, `Dataset`, `Subset`, hold out, labels, fingerprint."""
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.data.bad_example import BadExample
-from accumtrain.data.mix import Mix
+from accumtrain.data.augment import Mix
 from accumtrain.data.preprocess import Preprocess
+from accumtrain.data.stream import UNREADABLE
+from accumtrain.errors import DataError
+
+# Errors about a single example, which say its name and what is wrong with it.
+
+
+class BadExample(DataError):
+    """An example that can't be used.
+
+    Attributes:
+        name: A file, or a record of a file.
+        reason: What is wrong with it, to be read after its name.
+        remedy: What to do about it.
+    """
+
+    def __init__(self, name: str, reason: str, remedy: str, otherwise: str = "") -> None:
+        super().__init__(f"{name} {reason}: {remedy}{otherwise}")
+        self.name, self.reason, self.remedy = name, reason, remedy
+
+
+class UnreadableExample(BadExample):
+    """An example that can't be read or decoded. data.on_error=skip goes on without it."""
+
+    def __init__(self, name: str, reason: str, remedy: str = "replace or remove it") -> None:
+        super().__init__(name, reason, remedy, ", or set data.on_error=skip to go on without it")
+
+
+# A source of examples: two or three splits, each of which returns images and labels by example index.
+
 
 SPLIT_WORDS = {"train": "training", "val": "validation", "test": "test"}  # in the order in which they are told
 
@@ -211,3 +240,61 @@ class Data:
 def _splits(source: Source | Data) -> dict[str, Split]:
     splits = {name: getattr(source, name) for name in SPLIT_WORDS}
     return {name: split for name, split in splits.items() if split is not None}
+
+
+# What a continued run must find again: facts about a data set that change when its content does.
+
+
+_HEX_DIGITS = 16
+
+
+def fingerprint_of(source: Source) -> dict[str, Any]:
+    """The fingerprint of an opened source: what it says of itself, its classes and the sizes of its splits."""
+    return {
+        "data.classes": source.class_names or source.num_classes,
+        **{f"data.{name}.examples": split.size for name, split in source.splits.items()},
+        **source.fingerprint,
+    }
+
+
+def digest(parts: Iterable[str]) -> str:
+    """A short SHA-256 of texts in their order, such as the names of files relative to the data set's folder."""
+    state = hashlib.sha256()
+    for part in parts:
+        encoded = part.encode()
+        state.update(len(encoded).to_bytes(8, "little") + encoded)
+    return state.hexdigest()[:_HEX_DIGITS]
+
+
+# The labels of a whole split, read once: for class weights and for balanced sampling.
+
+
+_CHUNK = 1024
+
+
+def labels_of(split: Split) -> np.ndarray:
+    """The label of every example, int32 [size]. The first call reads the split, record files from end to end.
+
+    Raises:
+        tf.errors.OpError: an example can't be read; `planning.tensorflow_errors.in_user_words` says which.
+    """
+    if split.known_labels is None:
+        split.known_labels = _read_labels(split)
+    return split.known_labels
+
+
+def class_counts(split: Split, num_classes: int) -> list[int]:
+    """How many examples of each class a split holds that can be read."""
+    labels = labels_of(split)
+    counts: list[int] = np.bincount(labels[labels != UNREADABLE], minlength=num_classes).tolist()
+    return counts
+
+
+def _read_labels(split: Split) -> np.ndarray:
+    def read(start: tf.Tensor) -> tf.Tensor:
+        image, label = split.read(tf.range(start, tf.minimum(start + _CHUNK, split.size)))
+        # of an example that is left out there is no image
+        return tf.where(image == b"", UNREADABLE, label) if image.dtype == tf.string else label
+
+    chunks = tf.data.Dataset.range(0, split.size, _CHUNK).map(read)
+    return np.concatenate(list(chunks.as_numpy_iterator()))

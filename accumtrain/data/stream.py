@@ -1,21 +1,25 @@
-"""The endless stream of training examples, as a pure function of (seed, position).
-
-Position p belongs to epoch p // size and is place p % size in it; each epoch is one permutation of all examples. So
-every example is seen once per epoch, a batch may reach into the next epoch, and a position is the whole state of the
-input.
-
-All random numbers come from a splitmix64 generator (Steele, Lea & Flood 2014, "Fast splittable pseudorandom number
-generators"), which computes its n-th output directly. Its seed, called key here, is a hash of what the number is for,
-such as (seed, epoch, index). tf.random.experimental.index_shuffle is not used: its four rounds leave the orders of
-neighbouring epochs correlated (up to 0.7 for 50,000 examples), it takes milliseconds per index for tiny data sets, and
-it does not accept one seed per element.
-"""
+"""The endless order of examples as a pure function of (seed, position)."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
+import numpy as np
 import tensorflow as tf
+
+# The endless stream of training examples, as a pure function of (seed, position).
+#
+# Position p belongs to epoch p // size and is place p % size in it; each epoch is one permutation of all examples. So
+# every example is seen once per epoch, a batch may reach into the next epoch, and a position is the whole state of
+# the input.
+#
+# All random numbers come from a splitmix64 generator (Steele, Lea & Flood 2014, "Fast splittable pseudorandom number
+# generators"), which computes its n-th output directly. Its seed, called key here, is a hash of what the number is
+# for, such as (seed, epoch, index). tf.random.experimental.index_shuffle is not used: its four rounds leave the
+# orders of neighbouring epochs correlated (up to 0.7 for 50,000 examples), it takes milliseconds per index for tiny
+# data sets, and it does not accept one seed per element.
+
 
 _GAMMA = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
@@ -113,3 +117,36 @@ def _mix_int(x: int) -> int:
 
 def _xor_shift(x: tf.Tensor, bits: int) -> tf.Tensor:
     return tf.bitwise.bitwise_xor(x, tf.bitwise.right_shift(x, _uint64(bits)))
+
+
+UNREADABLE = -1  # in the place of the label of an example that can't be read, if data.on_error leaves it out
+
+
+# Balanced sampling: every class appears equally often in the stream, however few examples it has.
+
+
+def balanced_order(labels: np.ndarray, seed: int) -> Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
+    """The balanced stream as a function from positions, int64 [n], to pass and example index, each int64 [n].
+
+    Of C classes that have examples, each block of C positions holds every class once, in an order of its own. The
+    examples of a class follow each other in shuffled passes, so within a pass none is repeated. It is a pure function
+    of (labels, seed, position), as `example_at` is of (size, seed, position).
+
+    Args:
+        labels: of the split, int [size]. Examples whose label is UNREADABLE do not appear.
+        seed: decides all orders.
+    """
+    members = np.argsort(labels, kind="stable")  # examples by class
+    members = members[labels[members] != UNREADABLE]
+    _, first, size = np.unique(labels[members], return_index=True, return_counts=True)
+    classes = len(size)
+
+    def order(position: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        visit = position // classes  # how often each class has come before
+        chosen = permute(position % classes, classes, hash64(CLASS_ORDER, seed, visit))
+        examples = tf.gather(tf.constant(size, tf.int64), chosen)
+        turn = visit // examples
+        place = permute(visit % examples, examples, hash64(ORDER, seed, turn, chosen))
+        return turn, tf.gather(tf.constant(members, tf.int64), tf.gather(tf.constant(first, tf.int64), chosen) + place)
+
+    return order

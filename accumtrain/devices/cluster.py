@@ -7,10 +7,8 @@ import os
 import re
 from dataclasses import dataclass
 
-import tensorflow as tf
-
+from accumtrain.devices.config import DeviceConfig
 from accumtrain.errors import ConfigError
-from accumtrain.kinds.devices import DeviceConfig
 
 FIRST_PORT = 8888  # under SLURM
 PORTS_OF_A_STEP = 64  # on a node: the first task has the first of them, the next tasks the next
@@ -85,6 +83,8 @@ def _of_tf_config(text: str) -> Cluster:
 def _of_slurm() -> Cluster:
     try:
         # only for hosts and ports: SLURM decides which GPUs a task sees (--gpus-per-task)
+        import tensorflow as tf  # here, as the workers are asked for before it is imported
+
         resolver = tf.distribute.cluster_resolver.SlurmClusterResolver(
             port_base=_slurm_port(), gpus_per_node=MOST_TASKS_OF_A_NODE, gpus_per_task=1, auto_set_gpu=False
         )

@@ -1,15 +1,18 @@
-"""The devices that a run computes on, as a resolver returns them."""
+"""The devices of a run."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
 
+from accumtrain.devices.config import DeviceConfig
 from accumtrain.errors import ConfigError
-from accumtrain.kinds.devices import DeviceConfig
+
+# The devices that a run computes on, as a resolver returns them.
 
 
 @dataclass(frozen=True)
@@ -67,3 +70,21 @@ def make_devices(
     xla = xla_by_itself if config.xla == "auto" else bool(config.xla)
     rounded = ", TensorFloat-32" if config.tensor_float_32 else ""
     return Devices(strategy, description + rounded + (", XLA" if xla else ""), xla, worker, workers)
+
+
+# Settings of TensorFlow that can be made only once in a process.
+
+
+def set_once(setter: Callable[..., None], *arguments: Any) -> None:
+    """Calls a setter of tf.config. It can't change devices any more after TensorFlow has used them.
+
+    Raises:
+        ConfigError: TensorFlow has used the devices with other settings.
+    """
+    try:
+        setter(*arguments)
+    except RuntimeError as error:
+        raise ConfigError(
+            "the devices of a process can't change once TensorFlow has used them; for a sweep over devices add "
+            "hydra/launcher=joblib, each job then has a process of its own"
+        ) from error

@@ -18,13 +18,11 @@ from tensorflow.python.eager.context import context
 
 from accumtrain.console import silence
 from accumtrain.devices.cluster import Cluster, find_cluster
-from accumtrain.devices.cpu import split_cpu, take_memory_in_one_piece
+from accumtrain.devices.config import DeviceConfig
 from accumtrain.devices.found import Devices, make_devices
-from accumtrain.devices.gpu import gpu_name, set_up_gpus
-from accumtrain.devices.rendezvous import meet
-from accumtrain.devices.worker_watch import WorkerWatch
+from accumtrain.devices.local import gpu_name, set_up_gpus, split_cpu, take_memory_in_one_piece
+from accumtrain.devices.worker_link import WorkerWatch, meet
 from accumtrain.errors import ConfigError, first_line
-from accumtrain.kinds.devices import DeviceConfig
 from accumtrain.process.environment import held_back_stderr
 
 HEARTBEAT = 20  # seconds of silence after which a worker counts as lost

@@ -1,17 +1,23 @@
-"""From the device's configuration to a tf.distribute strategy."""
+"""Config -> `Devices`."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import tensorflow as tf
 
 from accumtrain.console import warn
 from accumtrain.devices.cluster import others_in_words
-from accumtrain.devices.found import Devices
-from accumtrain.kinds.devices import DEVICES, CpuConfig, DeviceConfig, GpuConfig, MirroredConfig, TpuConfig
+from accumtrain.devices.config import DEVICES, CpuConfig, DeviceConfig, GpuConfig, MirroredConfig, TpuConfig
+from accumtrain.devices.found import Devices, make_devices
+from accumtrain.devices.local import gpu_name, limit_gpus
+from accumtrain.errors import ConfigError
 from accumtrain.process import tpu_runtime
 from accumtrain.process.cuda import shows_gpu
+from accumtrain.process.environment import computes_already
+
+# From the device's configuration to a tf.distribute strategy.
 
 
 def resolve(config: DeviceConfig) -> Devices:
@@ -44,3 +50,26 @@ def _best_kind() -> type[DeviceConfig]:
         return TpuConfig
     gpus = len(tf.config.list_physical_devices("GPU"))
     return CpuConfig if gpus == 0 else GpuConfig if gpus == 1 else MirroredConfig
+
+
+# The device that TensorFlow computes on in a user's program.
+
+
+def resolve_current(config: DeviceConfig) -> Devices:
+    """The first GPU, or the CPU. A memory limit takes effect in a process that does not compute yet, such as a probe.
+
+    Raises:
+        ConfigError: several replicas are chosen.
+    """
+    strategy = tf.distribute.get_strategy()
+    if strategy.num_replicas_in_sync > 1:
+        raise ConfigError(
+            f"a strategy of {strategy.num_replicas_in_sync} replicas is in scope, but accumtrain.fit trains on one "
+            "device: leave the scope, or use accumtrain.keras.accumulate and model.fit"
+        )
+    gpus = tf.config.list_physical_devices("GPU")
+    if not gpus:
+        return make_devices(config, strategy, f"CPU, {os.cpu_count()} cores")
+    if not computes_already():
+        limit_gpus(config, gpus)
+    return make_devices(config, strategy, gpu_name(gpus[0]), on_gpus=True)

@@ -1,15 +1,20 @@
-"""The compiled side of training: the window's replica functions, run by the strategy inside tf.functions."""
+"""`Step`: compiled micro-steps, commit, several updates per call."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import tensorflow as tf
 
-from accumtrain.backprop.target import for_xla
-from accumtrain.engine.graph_optimizer import FUSION_ONLY, NO_GRAPH_OPTIMIZER, CompiledFunction
+from accumtrain.backprop.tracing import for_xla
+from accumtrain.engine.compiled_function import FUSION_ONLY, NO_GRAPH_OPTIMIZER, CompiledFunction
 from accumtrain.engine.window import Window
+
+# The compiled side of training: the window's replica functions, run by the strategy inside tf.functions.
+
 
 SUM = "sum_"  # before the name of a mean: its sum over the examples of all updates of a call
 
@@ -172,3 +177,33 @@ def for_each(strategy: tf.distribute.Strategy, batches: Any, count: tf.Tensor, f
 
     # parallel iterations would hold the activations of several micro-batches
     tf.while_loop(lambda done: done < count, body, [tf.constant(0)], parallel_iterations=1)
+
+
+# How many micro-steps or updates one compiled call makes: enough to hide Python's time, few enough to respond soon.
+
+
+SECONDS_PER_CALL = 0.5
+WORTH_TOGETHER = 10  # smallest number of updates to make in one call; for fewer the time of the calls is negligible
+
+
+class Pace:
+    """Chooses the length of the next call from the duration of the last one. The first call has length 1.
+
+    Args:
+        least: if fewer than this fit into SECONDS_PER_CALL, the length is 1, as longer calls are not worth compiling.
+    """
+
+    def __init__(self, least: int = 1) -> None:
+        self._least, self._length = least, 1
+
+    def next(self, remaining: int) -> int:
+        return min(self._length, remaining)
+
+    @contextmanager
+    def timed(self, count: int) -> Iterator[None]:
+        started = time.perf_counter()
+        yield
+        seconds = max(time.perf_counter() - started, 1e-6)
+        fitting = int(SECONDS_PER_CALL * count / seconds)
+        # at most doubled, as the first calls also trace and compile
+        self._length = max(1, min(2 * self._length, fitting)) if fitting >= self._least else 1

@@ -13,17 +13,14 @@ from typing import Any
 import tensorflow as tf
 
 from accumtrain.backprop import tape
-from accumtrain.backprop.mode import Mode
+from accumtrain.backprop.mode import Mode, micro_mode
 from accumtrain.backprop.model import Model
 from accumtrain.backprop.pullback import Gradients
-from accumtrain.backprop.target import is_for_xla
-from accumtrain.engine.all_reduce import all_reduce_sum
+from accumtrain.backprop.tracing import is_for_xla
 from accumtrain.engine.ema import MovingAverage
-from accumtrain.engine.finite import all_finite
-from accumtrain.engine.loss import Batch, PerExample, accuracy, cross_entropy, weighted_sums, weights
-from accumtrain.engine.loss_scale import LossScale
-from accumtrain.engine.micro_mode import micro_mode
-from accumtrain.engine.moving_statistics import MovingStatisticsBuffer
+from accumtrain.engine.losses import Batch, LossScale, PerExample, accuracy, cross_entropy, weighted_sums, weights
+from accumtrain.engine.norm_statistics import MovingStatisticsBuffer
+from accumtrain.engine.sums import all_finite, all_reduce_sum
 from accumtrain.optim.optimizer import Optimizer, VariableHandle, clip_by_weight, in_sequence
 from accumtrain.optim.schedules import Schedule, constant_schedule
 

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.engine.all_reduce import all_reduce_sum
+from accumtrain.engine.sums import all_reduce_sum
 from accumtrain.keras.replicas import already_reduced, meet
 from accumtrain.optim.optimizer import clip_by_weight
 

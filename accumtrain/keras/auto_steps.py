@@ -16,18 +16,18 @@ import psutil
 import tensorflow as tf
 
 from accumtrain.console import format_bytes, say, table
-from accumtrain.engine.memory_meter import Meter
 from accumtrain.errors import ConfigError, OutOfMemoryError
 from accumtrain.keras.accumulate_optimizer import is_count
 from accumtrain.keras.accumulate_step import SplitTrainStep, split_training
 from accumtrain.keras.model_copy import read_model, write_model
 from accumtrain.keras.split_batch import Split
 from accumtrain.keras.split_batch import batch_size as examples_in
-from accumtrain.planning.probe import SHARE, measure_in_child
-from accumtrain.planning.search import largest_that_fits
+from accumtrain.measure.probe import SHARE, measure_in_child
+from accumtrain.measure.search import largest_that_fits
 from accumtrain.process import child, environment
-from accumtrain.process.free_memory import free_bytes
+from accumtrain.process.machine import free_bytes
 from accumtrain.process.temporary_folder import temporary_folder
+from accumtrain.train.memory import Meter
 
 COLUMNS = ("steps", "micro-batch", "tensors at peak", "resident", "fits")
 TASK = "accumtrain.keras.auto_steps:answer"
@@ -134,7 +134,7 @@ def _row(trial: StepTrial) -> tuple[str, ...]:
 
 def _what_would_help(limit: str, peak: int | None) -> str:
     """The message if not even a micro-batch of 1 fits, whose tensors take `peak` bytes, if that is known."""
-    less = "put layers into accumtrain.keras.recompute, use an optimizer with less state, or take a smaller model"
+    less = "put layers into accumtrain.keras.layers, use an optimizer with less state, or take a smaller model"
     more = "" if peak is None else f" raise memory_limit_mb to {math.ceil(peak / SHARE / 2**20)} at least,"
     return f"steps='auto': not even a micro-batch of 1 fits in {limit}:{more} {less}"
 

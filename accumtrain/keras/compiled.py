@@ -19,24 +19,24 @@ import numpy as np
 import tensorflow as tf
 
 from accumtrain.backprop.model import Model
+from accumtrain.config.compiled import CompiledModelConfig, running
 from accumtrain.console import warn
-from accumtrain.data.as_given import GivenData, GivenSplit, given_data
+from accumtrain.data.config import DataConfig
 from accumtrain.data.source import Split
-from accumtrain.engine.loss import PerExample, SplitMetrics
+from accumtrain.engine.losses import PerExample, SplitMetrics
 from accumtrain.errors import ConfigError, DataError
 from accumtrain.keras.accumulate_optimizer import accumulates, check_summable
 from accumtrain.keras.accumulate_step import CompiledMetric, WholeBatchMetrics, compiled_metrics
+from accumtrain.keras.examples import GivenData, GivenSplit, given_data
 from accumtrain.keras.model_copy import read_model, write_model
 from accumtrain.keras.split_loss import LossShare, LossTrial, Trials, has_own_loss, watched
-from accumtrain.kinds.compiled import CompiledModelConfig, running
-from accumtrain.kinds.losses import LossConfig
-from accumtrain.kinds.sources import DataConfig
 from accumtrain.models.keras_call import call_stateless, mask_of, normalisations
 from accumtrain.models.keras_model import KerasModel
-from accumtrain.models.spec import ModelSpec
+from accumtrain.models.layers import ModelSpec
 from accumtrain.optim.keras_optimizer import WeightView
 from accumtrain.optim.optimizer import Optimizer, Parameter
 from accumtrain.process.temporary_folder import temporary_folder
+from accumtrain.train.config import LossConfig
 
 EXAMPLES = "examples.pickle"  # in a folder for child processes
 EXAMPLES_TRACED = 7  # unlikely to be the size of anything else

@@ -11,16 +11,16 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.config.convert import from_mapping
+from accumtrain import dispatch
+from accumtrain.config.compiled import KIND, load_in_child, running_with
+from accumtrain.config.read import from_mapping
 from accumtrain.config.schema import Config
-from accumtrain.data.fingerprint import digest
+from accumtrain.data.source import digest
 from accumtrain.errors import ConfigError, DataError
-from accumtrain.jobs import dispatch
 from accumtrain.keras.accumulate_step import SplitTrainStep
 from accumtrain.keras.compiled import Compiled, check_losses, check_metrics, inner_optimizer, written
 from accumtrain.keras.examples import take_data
-from accumtrain.kinds.compiled import KIND, load_in_child, running_with
-from accumtrain.kinds.model_keys import STORE
+from accumtrain.models.config import STORE
 from accumtrain.models.keras_cuts import cut_model
 from accumtrain.process.child import prepared_by
 

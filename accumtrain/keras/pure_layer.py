@@ -16,10 +16,9 @@ import keras
 import tensorflow as tf
 
 from accumtrain.backprop.mode import Mode
-from accumtrain.backprop.order import after
 from accumtrain.backprop.pullback import Gradients, Pullback
 from accumtrain.backprop.replay import Consume
-from accumtrain.backprop.target import for_xla, is_for_xla
+from accumtrain.backprop.tracing import after, for_xla, is_for_xla
 from accumtrain.models.keras_call import StatelessCall
 
 Tensors = dict[int, tf.Tensor]  # by the id of the Keras variable, or of a tensor that calls share

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from accumtrain.engine.all_reduce import all_reduce_sum
+from accumtrain.engine.sums import all_reduce_sum
 
 MEAN = ("MEAN", tf.distribute.ReduceOp.MEAN)
 

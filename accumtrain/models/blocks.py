@@ -1,9 +1,9 @@
-"""Pre-activation residual functions and shortcuts of ResNets and RevNets (He et al. 2016, arXiv:1603.05027)."""
+"""Residual functions, shortcuts, stem, head, stochastic depth."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import tensorflow as tf
@@ -11,12 +11,56 @@ import tensorflow as tf
 from accumtrain.backprop.fixed_point import FLOATS
 from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.model import Model
-from accumtrain.backprop.pullback import Module, Pullback, chain_pullback, tape_pullback
-from accumtrain.models.drop_path import DropPath
-from accumtrain.models.layers import Conv, Initializer, times
-from accumtrain.models.norm_relu_conv import NormReLU, NormReLUConv, rectify
+from accumtrain.backprop.pullback import Gradients, Module, Pullback, chain_pullback, tape_pullback
+from accumtrain.models.layers import Conv, Dense, Initializer, times
+from accumtrain.models.norm_relu_conv import NormReLU, NormReLUConv, Numerics, rectify
 from accumtrain.models.norms import NORMS
-from accumtrain.models.numerics import Numerics
+
+# Stochastic depth (Huang et al. 2016, arXiv:1603.09382): in training some examples leave out a residual function.
+
+
+@dataclass(frozen=True)
+class DropPath:
+    """Multiplies the output of a residual function by 0 or 1 / (1 - rate), example by example; in evaluation by 1.
+
+    What is drawn depends on run, update and place in the window alone, so a replay draws the same. The function is
+    computed for all examples, and batch norm sees them all.
+
+    Attributes:
+        rate: probability of 0, below 1.
+        number: of the residual function in its model; each has its own draws.
+    """
+
+    rate: float
+    number: int
+
+    def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
+        return x * self._factor(x, mode) if mode.training else x
+
+    def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:
+        factor = self._factor(x, mode)
+
+        def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, Gradients]:
+            return d_y * factor, []
+
+        return x * factor, backward
+
+    def _factor(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
+        """[N, 1, 1, 1], in the dtype of x."""
+        if mode.draws is None:
+            raise ValueError("model.drop_path needs Mode(draws=...): the random numbers of the examples")
+        kept = tf.cast(mode.draws(self.number) >= self.rate, x.dtype)
+        return tf.reshape(kept, [-1, 1, 1, 1]) / tf.cast(1.0 - self.rate, x.dtype)
+
+
+def drop_paths(rate: float, count: int) -> Iterator[DropPath | None]:
+    """One for each of `count` residual functions; the rate rises linearly to `rate`. None for each if that is 0."""
+    for number in range(count):
+        yield DropPath(rate * (number + 1) / count, number) if rate else None
+
+
+# Pre-activation residual functions and shortcuts of ResNets and RevNets (He et al. 2016, arXiv:1603.05027).
+
 
 FLOATS_ONLY = Numerics()
 
@@ -192,3 +236,20 @@ def with_norm_momentum(model: AnyModel, momentum: float) -> AnyModel:
     for norm in model.norms:
         norm.momentum = momentum
     return model
+
+
+# From features to logits: norm, ReLU, global average pooling, dense.
+
+
+class Head(tf.Module):
+    """Computes average and logits in the dtype of the variables: both are cheap, and bfloat16 would lose bits."""
+
+    def __init__(self, init: Initializer, norm: str, channels: int, classes: int):
+        super().__init__()
+        self.activation = NormReLU(init, norm, channels)
+        self.dense = Dense(init, channels, classes)
+        self.dtype = init.dtype
+
+    def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
+        x = self.activation(x, mode)  # [N, H, W, C]
+        return self.dense(tf.reduce_mean(tf.cast(x, self.dtype), axis=[1, 2]))  # [N, classes]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from accumtrain.kinds.resnets import ResNetConfig
+from accumtrain.models.config import ResNetConfig
 
 STREAMS_WITHOUT_COST = 1.5  # streams of the first stage that can be kept, in a reversed network
 

@@ -17,7 +17,7 @@ from accumtrain.backprop.model import Model
 from accumtrain.backprop.replay import Consume
 from accumtrain.backprop.segments import Backward, forward_by_memory
 from accumtrain.errors import ConfigError
-from accumtrain.kinds.model_keys import ModelConfig
+from accumtrain.models.config import ModelConfig
 from accumtrain.models.keras_call import call_stateless, join_masks, normalisations, separate_masks
 from accumtrain.models.keras_cuts import SEED, cut_model
 

@@ -10,9 +10,8 @@ import tensorflow as tf
 from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.model import Model
 from accumtrain.backprop.segments import Chain
-from accumtrain.kinds.models import LeNetConfig
-from accumtrain.models.layers import Bias, Conv, Dense, Initializer
-from accumtrain.models.spec import ModelSpec
+from accumtrain.models.config import LeNetConfig
+from accumtrain.models.layers import Bias, Conv, Dense, Initializer, ModelSpec
 
 
 class Features(tf.Module):

@@ -1,4 +1,4 @@
-"""Norm, ReLU and convolution: the layers of pre-activation residual functions (He et al. 2016, arXiv:1603.05027)."""
+"""Norm, ReLU, convolution with scaled streams."""
 
 from __future__ import annotations
 
@@ -7,13 +7,42 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
+from accumtrain.backprop.fixed_point import FLOATS, FixedPoint
 from accumtrain.backprop.mode import Mode
-from accumtrain.backprop.order import after
 from accumtrain.backprop.pullback import Gradients, Pullback
+from accumtrain.backprop.tracing import after
 from accumtrain.models.layers import Conv, Initializer
-from accumtrain.models.norm_gradient import ALL, Reread
-from accumtrain.models.norms import NORMS
-from accumtrain.models.numerics import Numerics
+from accumtrain.models.norms import ALL, NORMS, Reread
+
+# In which numbers a function between two streams computes.
+
+
+@dataclass(frozen=True)
+class Numerics:
+    """What a function reads, computes in, and adds to.
+
+    Attributes:
+        compute_dtype: dtype of its convolutions; None is that of the input.
+        reads: numbers of the stream that it takes; with FLOATS it takes floats.
+        adds_to: numbers of the stream to which its output is added; with FLOATS it returns floats.
+    """
+
+    compute_dtype: tf.DType | None = None
+    reads: FixedPoint = FLOATS
+    adds_to: FixedPoint = FLOATS
+
+    def dtype(self, x: tf.Tensor) -> tf.DType:
+        """What is computed in, for the input x."""
+        return self.compute_dtype or x.dtype
+
+    def factors(self, x: tf.Tensor, mode: Mode) -> tuple[float, float]:
+        """What the values that are read of x are multiplied by, and those of the output."""
+        reads, adds_to = (numbers.during(mode).factor(self.dtype(x)) for numbers in (self.reads, self.adds_to))
+        return reads, adds_to
+
+
+# Norm, ReLU and convolution: the layers of pre-activation residual functions (He et al. 2016, arXiv:1603.05027).
+
 
 # TensorFlow fuses batch norm with the ReLU behind it for multiples of 4 channels. oneDNN's fused kernel gives the same
 # bits with the statistics of a batch, in the first pass, and with known ones, in a replay, for multiples of these only.

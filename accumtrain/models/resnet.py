@@ -8,12 +8,10 @@ from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.model import Model
 from accumtrain.backprop.pullback import Gradients, Pullback, pullback
 from accumtrain.backprop.segments import Chain, Segment
-from accumtrain.kinds.resnets import ResNetConfig
-from accumtrain.models.blocks import Residual, Stem, shortcut, with_norm_momentum
-from accumtrain.models.drop_path import drop_paths
-from accumtrain.models.head import Head
+from accumtrain.models.blocks import Head, Residual, Stem, drop_paths, shortcut, with_norm_momentum
+from accumtrain.models.config import ResNetConfig
 from accumtrain.models.kept_convs import convs_kept, kept_places
-from accumtrain.models.spec import ModelSpec
+from accumtrain.models.layers import ModelSpec
 
 
 class Unit(tf.Module):

@@ -10,22 +10,18 @@ from functools import partial
 
 import tensorflow as tf
 
-from accumtrain.backprop.converted import Converted
 from accumtrain.backprop.fixed_point import FLOATS, FixedPoint
 from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.model import Model
-from accumtrain.backprop.order import after
-from accumtrain.backprop.pullback import Gradients, Pullback
+from accumtrain.backprop.pullback import Converted, Gradients, Pullback
 from accumtrain.backprop.replay import keep, keep_values
 from accumtrain.backprop.segments import Chain, Coupling, Layer, Segment, Stage
-from accumtrain.kinds.resnets import RevNetConfig
-from accumtrain.models.blocks import Residual, Stem, shortcut, with_norm_momentum
-from accumtrain.models.drop_path import drop_paths
-from accumtrain.models.head import Head
+from accumtrain.backprop.tracing import after
+from accumtrain.models.blocks import Head, Residual, Stem, drop_paths, shortcut, with_norm_momentum
+from accumtrain.models.config import RevNetConfig
 from accumtrain.models.kept_convs import convs_kept, kept_places
-from accumtrain.models.layers import times
-from accumtrain.models.numerics import Numerics
-from accumtrain.models.spec import ModelSpec
+from accumtrain.models.layers import ModelSpec, times
+from accumtrain.models.norm_relu_conv import Numerics
 
 
 class OnStreams(Converted):

@@ -10,8 +10,7 @@ from types import NoneType
 from typing import Annotated, Any, ClassVar
 
 from accumtrain.errors import ConfigError
-from accumtrain.kinds.table import Choice, Kind, Table, required
-from accumtrain.kinds.values import (
+from accumtrain.fields import (
     COUNT,
     FRACTION,
     MEAN_SHARE,
@@ -24,6 +23,7 @@ from accumtrain.kinds.values import (
     in_words,
     show,
 )
+from accumtrain.registry import Choice, Kind, Table, required
 
 FACTORED_AXES = ("last", "largest")
 MOMENTUM_OF = ("change", "update")

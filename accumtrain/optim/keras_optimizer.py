@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 from accumtrain.errors import ConfigError
-from accumtrain.kinds.values import suggest
+from accumtrain.fields import suggest
 from accumtrain.optim.optimizer import Optimizer, Parameter, PerShapeFunction, in_sequence
 
 # Arguments of Keras's optimizers that accumtrain replaces, and what to set instead.

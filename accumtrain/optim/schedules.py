@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from accumtrain.errors import ConfigError
-from accumtrain.kinds.table import Choice, Kind, Table, required
-from accumtrain.kinds.values import COUNT, FRACTION, NOT_NEGATIVE, POSITIVE, show
+from accumtrain.fields import COUNT, FRACTION, NOT_NEGATIVE, POSITIVE, show
+from accumtrain.registry import Choice, Kind, Table, required
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -23,9 +23,9 @@ from typing import IO, Any, TextIO
 
 from accumtrain.console import format_seconds, say
 from accumtrain.errors import AccumtrainError
-from accumtrain.kinds.table import load
-from accumtrain.process.interrupt import SIGNALS, end_on_signals
+from accumtrain.process.signals import SIGNALS, end_on_signals
 from accumtrain.process.temporary_folder import temporary_folder
+from accumtrain.registry import load
 
 REQUEST, ANSWER, DOING, LAST_WORDS = "request.json", "answer.json", "doing", "stderr"
 TASK = "task"  # key of a request: "module:function" that the child calls

@@ -1,7 +1,4 @@
-"""Settings that must be made before TensorFlow is imported: logging, allocator, memory limit.
-
-TensorFlow reads them once. `ACCUMTRAIN_TF_LOGS=1` leaves its logging unchanged.
-"""
+"""What must be set before TensorFlow is imported."""
 
 from __future__ import annotations
 
@@ -17,13 +14,32 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import BinaryIO
 
+from accumtrain.devices.config import DEVICES, DeviceConfig
 from accumtrain.errors import ConfigError
-from accumtrain.kinds.devices import DEVICES, DeviceConfig
-from accumtrain.kinds.table import load
-from accumtrain.kinds.values import show
+from accumtrain.fields import show
 from accumtrain.process import tpu_runtime
 from accumtrain.process.cuda import load_cusolver, shows_gpu
-from accumtrain.process.garbage import no_search_for_garbage
+from accumtrain.registry import load
+
+# Python's search for garbage, which takes long where many objects are made that stay.
+
+
+@contextmanager
+def no_search_for_garbage() -> Iterator[None]:
+    """Within this context Python looks for no garbage."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+# Settings that must be made before TensorFlow is imported: logging, allocator, memory limit.
+#
+# TensorFlow reads them once. `ACCUMTRAIN_TF_LOGS=1` leaves its logging unchanged.
+
 
 ALLOCATOR = "TF_CPU_ALLOCATOR_USE_BFC"
 VARIABLES = {
@@ -47,6 +63,7 @@ PREFIXES = (KERNELS_16BIT, "TF_", "XLA_", "ONEDNN_", "DNNL_", "MKL_", "KMP_", "O
 
 _job_started: ContextVar[float] = ContextVar("job_started")  # by time.monotonic
 _import_seconds: ContextVar[float] = ContextVar("import_seconds", default=0.0)
+_prepared_seconds: ContextVar[float] = ContextVar("prepared_seconds", default=0.0)
 
 
 def job_seconds() -> float:
@@ -82,13 +99,24 @@ def kernel_settings() -> dict[str, str]:
 
 def crashes_when_refused(device: DeviceConfig) -> bool:
     """Whether a run on `device` may crash, instead of raising an error, when it exceeds its limit."""
-    from accumtrain.process.free_memory import fewer_addresses_than_memory  # with psutil, which --help has no use for
+    from accumtrain.process.machine import fewer_addresses_than_memory  # with psutil, which --help has no use for
 
     limited = device.memory_limit_mb is not None or CPU_LIMIT in os.environ or fewer_addresses_than_memory()
     return limited and device.may_compute_on_cpu and os.environ.get(ONEDNN) != "0"
 
 
+def prepared_seconds() -> float:
+    """Return the age of the job when `prepare` ended, in seconds."""
+    return _prepared_seconds.get()
+
+
 def prepare(device: DeviceConfig, *, probed: bool = False) -> None:
+    """Set the environment for `device` and import TensorFlow, as `_prepare` says."""
+    _prepare(device, probed=probed)
+    _prepared_seconds.set(job_seconds())
+
+
+def _prepare(device: DeviceConfig, *, probed: bool) -> None:
     """Sets the environment for `device` and imports TensorFlow, quietly.
 
     Args:
@@ -175,7 +203,7 @@ def _check_unchanged(device: DeviceConfig) -> None:
 def _import_tensorflow() -> None:
     if "tensorflow" in sys.modules:
         return
-    from accumtrain.process.free_memory import check_addresses  # with psutil, which --help has no use for
+    from accumtrain.process.machine import check_addresses  # with psutil, which --help has no use for
 
     check_addresses()
     started = time.perf_counter()

@@ -9,8 +9,8 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from accumtrain.devices.config import DeviceConfig
 from accumtrain.errors import ConfigError
-from accumtrain.kinds.devices import DeviceConfig
 
 LOCAL = "local"
 PATIENCE = 18  # seconds; a TPU that is there answers sooner

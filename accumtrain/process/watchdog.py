@@ -1,4 +1,4 @@
-"""Ends a process that makes no progress, and leaves behind where each of its threads stood."""
+"""End a process that hangs; time left of run.walltime."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from typing import TextIO
 
 from accumtrain.console import visible
 from accumtrain.errors import Preempted
-from accumtrain.process.end import end_now
+from accumtrain.process.environment import process_seconds
+from accumtrain.process.signals import end_now
+
+# Ends a process that makes no progress, and leaves behind where each of its threads stood.
+
 
 STAGES = 20  # that are remembered
 TICK = 1.0  # seconds between two looks
@@ -89,3 +93,21 @@ class Watchdog:
         target.write("\n".join([what, "", "began at             stage", *stages, "", ""]))
         target.flush()
         faulthandler.dump_traceback(target, all_threads=True)
+
+
+# The time that a scheduler leaves to this process.
+
+
+class Walltime:
+    """Counts from the start of the process, as a scheduler does.
+
+    Args:
+        seconds: after which the process will be killed; None: never.
+    """
+
+    def __init__(self, seconds: float | None):
+        self._end = None if seconds is None else time.monotonic() + seconds - process_seconds()
+
+    def due(self, reserve_seconds: float) -> bool:
+        """Whether no more than `reserve_seconds` are left."""
+        return self._end is not None and time.monotonic() + reserve_seconds >= self._end

@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 
 from accumtrain.errors import CheckpointError
 from accumtrain.runs.files import disk_errors, make_inner_folder, open_regular, plain, sync, write_atomic
-from accumtrain.runs.folder import BEST, QUARANTINE
+from accumtrain.runs.names import BEST, QUARANTINE
 from accumtrain.version import __version__
 
 MANIFEST, PREFIX, REASON = "manifest.json", "state", "reason.txt"

@@ -10,12 +10,11 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from accumtrain.config.yaml_limits import check_yaml
+from accumtrain.config.read import check_yaml
 from accumtrain.errors import CheckpointError
-from accumtrain.kinds.values import is_finite_number
-from accumtrain.runs.files import read_json, read_text
-from accumtrain.runs.form import fits, is_count, is_text
-from accumtrain.runs.identity import learned_values
+from accumtrain.fields import is_finite_number
+from accumtrain.runs.files import fits, is_count, is_text, read_json, read_text
+from accumtrain.runs.names import learned_values
 
 NUMBERS = {str: (is_finite_number, None)}
 SUMMARY = {  # the form of what is read of a summary.json

@@ -1,16 +1,26 @@
-"""The name of a run: run.name, or a name derived from its command."""
+"""Name, folder and identity of a run."""
 
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import fields
-from pathlib import PurePath
+from pathlib import Path, PurePath
+from typing import Any
 
-from accumtrain.config.declared_keys import records
+from accumtrain.config.jobs import JOBS
+from accumtrain.config.keys import records
+from accumtrain.config.read import to_mapping
 from accumtrain.config.schema import Config
+from accumtrain.errors import CheckpointError, ConfigError
+from accumtrain.fields import show
+
+# The name of a run: run.name, or a name derived from its command.
+
 
 NOT_OF_A_RUN = ("log.", "bench.", "predict.", "export.", "range_test.", "hydra")  # beginnings of keys
 LONGEST = 48  # characters of a derived name, without its hash
@@ -78,3 +88,165 @@ def _plain(text: str) -> str:
 
 def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+# The folder that a job writes into. One function makes it for all jobs, before any work.
+
+
+CHECKPOINTS = "checkpoints"  # of a run, within its folder
+BEST = "best"  # the checkpoints of the best state, within their folder
+QUARANTINE = "quarantine"  # of damaged checkpoints, within their folder
+
+
+def folder_of(config: Config) -> Path:
+    """The folder of the configured run."""
+    return Path(config.run.dir) / run_name(config, [])
+
+
+def job_folder(config: Config) -> Path:
+    """The folder that the configured job writes into."""
+    return Path(config.run.dir) if JOBS[config.job].scope == "runs" else folder_of(config)
+
+
+def has_checkpoints(path: Path) -> bool:
+    """Whether the folder holds a run that can be continued or used, damaged or not."""
+    return any(path.glob(f"{CHECKPOINTS}/**/step-*"))
+
+
+def result_file(config: Config) -> Path:
+    """The file that the result of the configured job is written to."""
+    return job_folder(config) / JOBS[config.job].file
+
+
+@contextmanager
+def open_folder(config: Config) -> Iterator[Path]:
+    """Makes the folder that the configured job writes into, and yields it. New folders that stay empty are removed.
+
+    Raises:
+        ConfigError: the folder can't be made, or has a folder where the job writes its file.
+        CheckpointError: the job needs a trained run, and there is none.
+    """
+    path = job_folder(config)
+    with folder_errors(path):
+        made = [folder for folder in (path, *path.parents) if not folder.exists()]
+    make_folder(path)
+    if not os.access(path, os.R_OK | os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
+        raise CheckpointError(f"{path} can't be read and written; give this user access, or choose another run.dir")
+    try:
+        if JOBS[config.job].scope == "trained" and not has_checkpoints(path):
+            raise CheckpointError(f"no checkpoint in {path / CHECKPOINTS}: train first, with the same run.name")
+        if result_file(config).is_dir():
+            raise ConfigError(f"{result_file(config)} is a folder, and the job writes a file there: move it away")
+        yield path
+    finally:
+        for folder in made:
+            with suppress(OSError):  # it is not empty
+                folder.rmdir()
+
+
+def make_folder(path: Path) -> None:
+    """Makes the folder and those above it. Raises ConfigError if that fails."""
+    with folder_errors(path):
+        path.mkdir(parents=True, exist_ok=True)
+
+
+@contextmanager
+def folder_errors(path: Path) -> Iterator[None]:
+    """Within this context, an OSError becomes a ConfigError that names the folder of the run."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(
+            f"the run's folder {path} can't be used: {error.strerror}; choose another run.dir or run.name"
+        ) from error
+
+
+# What a continued run must have in common with the run that it continues.
+
+
+# The keys that decide what is learned. A continued run must keep their values; all others may change.
+LEARNED_GROUPS = ("model", "optim", "schedule", "loss", "data", "ema")
+LEARNED_KEYS = ("batch_size", "precision", "run.seed")
+# where data and first weights lie does not matter: their content is compared by what a checkpoint's manifest says of it
+NOT_LEARNED = (
+    "model.memory",
+    "model.kept_convs",
+    "model.kept_share",
+    "model.title",
+    "model.weights",
+    "data.dir",
+    "data.download",
+    "data.path",
+    "data.test_path",
+    "data.on_error",
+    "data.max_pixels",
+)
+
+# beginnings of keys whose values change what is learned from here on, but no variable of the state
+OF_THE_RULES = (
+    *("accum.", "batch_size", "loss.", "run.seed", "schedule."),
+    *("model.drop_path", "model.norm_momentum", "model.snap_bits"),
+    *("optim.adaptive_clip", "optim.beta", "optim.clip_", "optim.epsilon", "optim.lr", "optim.rates", "optim.weight_"),
+    *("data.augment", "data.cutmix", "data.erasing", "data.jitter", "data.magnitude", "data.mean", "data.mixup"),
+    *("data.randaugment", "data.sampling", "data.std", "data.test_", "data.train_", "data.val_"),
+)
+CLASSES = "data.classes"  # of a fingerprint: their names, or their number
+
+
+def learned_values(config: Config | Mapping[str, Any]) -> dict[str, Any]:
+    """The values that decide what is learned, by dotted key.
+
+    Raises:
+        KeyError, TypeError: the mapping is not the content of a config.yaml.
+    """
+    mapping = to_mapping(config) if isinstance(config, Config) else config
+    flat = {f"{group}.{key}": value for group in LEARNED_GROUPS for key, value in mapping[group].items()}
+    for key in LEARNED_KEYS:
+        value: Any = mapping
+        for name in key.split("."):
+            value = value[name]
+        flat[key] = value
+    accum = mapping["accum"]
+    if accum["reduction"] == "sum":
+        flat["accum.steps"] = accum["steps"]
+    flat["accum.reduction"] = accum["reduction"]
+    return {key: value for key, value in flat.items() if key not in NOT_LEARNED}
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """`key=old there and new here` for each key whose value differs; empty if none does.
+
+    Keys that only one side has are left out: they belong to another kind, whose name differs, too.
+    """
+    return ", ".join(f"{key}={show(old)} there and {show(new)} here" for key, old, new in _all_changed(before, now))
+
+
+def fits_state(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Whether the state of a run can go on with the learned values that differ, and so run.resume=force helps."""
+    return all(key.startswith(OF_THE_RULES) for key, *_ in _all_changed(before, now))
+
+
+def as_many_classes(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Whether two fingerprints of data have as many classes, which the state of a run needs to go on."""
+    first, second = (each.get(CLASSES) for each in (before, now))
+    return _count(first) == _count(second)
+
+
+def _count(classes: Any) -> Any:
+    return len(classes) if isinstance(classes, list) else classes
+
+
+def _all_changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Dotted key, old and new value of what both sides have and what differs."""
+    for key in now:
+        if key in before:
+            yield from _changed(key, before[key], now[key])
+
+
+def _changed(key: str, before: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Dotted key, old and new value of what differs; of mappings with the same keys what differs in them."""
+    if isinstance(before, Mapping) and isinstance(now, Mapping) and before.keys() == now.keys():
+        for name in now:
+            yield from _changed(f"{key}.{name}", before[name], now[name])
+    elif before != now:
+        yield key, before, now

@@ -1,8 +1,4 @@
-"""A run on disk: its lock, config.yaml, images.json, metrics.jsonl and summary.json.
-
-Files are replaced as a whole or not at all, and metrics.jsonl only ever holds whole lines, so a run can be stopped
-at any moment and continued. No TensorFlow here.
-"""
+"""The folder of a run: config.yaml, metrics.jsonl, summary.json, images.json."""
 
 from __future__ import annotations
 
@@ -10,13 +6,14 @@ import errno
 import json
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from omegaconf import OmegaConf
 
-from accumtrain.config.convert import to_mapping
+from accumtrain.config.read import to_mapping
 from accumtrain.config.schema import Config
 from accumtrain.errors import CheckpointError, ConfigError, DataError
 from accumtrain.runs.checkpoint_store import newest_manifest
@@ -25,14 +22,69 @@ from accumtrain.runs.files import (
     disk_errors,
     open_regular,
     plain,
+    read_json,
     read_text,
     remove_unfinished,
     write_atomic,
+    write_json,
 )
-from accumtrain.runs.folder import CHECKPOINTS, QUARANTINE, folder_of, make_folder
-from accumtrain.runs.identity import as_many_classes, differences, fits_state, learned_values
 from accumtrain.runs.lock import Lock
-from accumtrain.runs.trained_on import Images, write_images
+from accumtrain.runs.names import (
+    CHECKPOINTS,
+    QUARANTINE,
+    as_many_classes,
+    differences,
+    fits_state,
+    folder_of,
+    learned_values,
+    make_folder,
+)
+
+# What a run's model takes and tells: the shape of its images, and the names of its classes. No TensorFlow here.
+
+
+IMAGES = "images.json"  # in the run's folder
+REMEDY = "run its training command again, which writes it anew"
+
+
+@dataclass(frozen=True)
+class Images:
+    """`shape`: height, width and channels. `class_names`: a name for each class, its number if it has none."""
+
+    shape: tuple[int, ...]
+    class_names: list[str]
+
+
+def write_images(folder: Path, images: Images) -> None:
+    """Writes images.json into the folder of a run."""
+    write_json(folder / IMAGES, {"shape": list(images.shape), "class_names": images.class_names})
+
+
+def read_images(folder: Path) -> Images | None:
+    """The images that a run was trained on; None if the file is gone, or if the run was given its examples.
+
+    Raises:
+        CheckpointError: the file is damaged.
+    """
+    file = folder / IMAGES
+    if not file.exists():
+        return None
+    content = read_json(file)
+    shape, names = content.get("shape", []), content.get("class_names", [])
+    if not (_all(int, shape) and len(shape) == 3 and min(shape) > 0 and _all(str, names) and len(names) > 1):
+        raise CheckpointError(f"{file} is damaged: it holds no shape and class names; {REMEDY}")
+    return Images(tuple(shape), names)
+
+
+def _all(kind: type, values: Any) -> bool:
+    return isinstance(values, list) and all(type(each) is kind for each in values)
+
+
+# A run on disk: its lock, config.yaml, images.json, metrics.jsonl and summary.json.
+#
+# Files are replaced as a whole or not at all, and metrics.jsonl only ever holds whole lines, so a run can be stopped
+# at any moment and continued. No TensorFlow here.
+
 
 FORCE = "force"  # value of run.resume
 
@@ -57,7 +109,7 @@ class Run:
         self._lock.__enter__()
         try:
             remove_unfinished(self.path)
-            self._check_continues()
+            self.check_continues()
         except BaseException:
             self._lock.__exit__(None, None, None)
             raise
@@ -153,7 +205,8 @@ class Run:
                 "under another run.name"
             )
 
-    def _check_continues(self) -> None:
+    def check_continues(self) -> None:
+        """Raise ConfigError if the folder holds a run that this configuration does not continue."""
         if not self._trained():
             return
         if self.config.run.resume is False:

@@ -13,7 +13,7 @@ turns = Turns(images=1)
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from micro_step import tf  # noqa: E402
 
-from accumtrain.engine.flops import matmul_flops_per_second  # noqa: E402
+from accumtrain.measure.flops import matmul_flops_per_second  # noqa: E402
 
 while turns.next():
     turns.done(flops_per_second=matmul_flops_per_second(tf.as_dtype(options.precision)))

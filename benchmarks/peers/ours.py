@@ -17,9 +17,9 @@ from workbench import of_case  # noqa: E402
 
 from accumtrain.data.open_data import open_data  # noqa: E402
 from accumtrain.devices.resolve import resolve  # noqa: E402
-from accumtrain.engine.dry_run import DryRun  # noqa: E402
-from accumtrain.engine.flops import count_flops  # noqa: E402
-from accumtrain.jobs.bench import repeat_one_batch  # noqa: E402
+from accumtrain.measure.bench import repeat_one_batch  # noqa: E402
+from accumtrain.measure.dry_run import DryRun  # noqa: E402
+from accumtrain.measure.flops import count_flops  # noqa: E402
 
 
 def main() -> None:

@@ -3,8 +3,8 @@
 import pytest
 import tensorflow as tf
 
-from accumtrain.backprop.add import add, add_in_place, subtract
-from accumtrain.backprop.target import for_xla
+from accumtrain.backprop.fixed_point import add, add_in_place, subtract
+from accumtrain.backprop.tracing import for_xla
 from benchmarks.asked import bytes_asked_at_peak
 
 

@@ -13,8 +13,8 @@ from accumtrain.backprop.fixed_point import FLOATS, FixedPoint
 from accumtrain.backprop.mode import EVALUATION, Mode
 from accumtrain.backprop.replay import keep_values
 from accumtrain.engine.window import Window
-from accumtrain.models.build_model import build_model
-from accumtrain.models.spec import ModelSpec
+from accumtrain.models.build import build_model
+from accumtrain.models.layers import ModelSpec
 from accumtrain.optim.sgd import SGD
 from tests.engine.small import CLASSES, examples, revnet38
 

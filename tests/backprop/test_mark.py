@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.backprop import mark as module
-from accumtrain.backprop.grid import OnGrid
-from accumtrain.backprop.mark import marked
+from accumtrain.backprop import fixed_point as module
+from accumtrain.backprop.fixed_point import marked
 from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.model import Model
 from accumtrain.backprop.segments import Chain, Coupling, Stage
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
+from accumtrain.keras.layers import OnGrid
 from accumtrain.optim.sgd import SGD
 
 BITS, RANGE = 16, 2.0**8  # of the grid, and up to where float32 adds its multiples exactly

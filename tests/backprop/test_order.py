@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from accumtrain.backprop.order import after, computed_after
+from accumtrain.backprop.tracing import after, computed_after
 
 
 def test_none_stays_none():

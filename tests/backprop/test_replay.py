@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.backprop.replay import keep
-from accumtrain.backprop.target import for_xla
+from accumtrain.backprop.tracing import for_xla
 
 
 @pytest.mark.parametrize(("channels", "joined"), [(64, True), (32, False), (128, False)])

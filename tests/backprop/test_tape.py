@@ -12,8 +12,8 @@ import tensorflow as tf
 
 from accumtrain.backprop import tape
 from accumtrain.backprop.mode import Mode
-from accumtrain.models.build_model import build_model
-from accumtrain.models.spec import ModelSpec
+from accumtrain.models.build import build_model
+from accumtrain.models.layers import ModelSpec
 from accumtrain.process.environment import ONEDNN
 from tests.engine.small import CLASSES, bottleneck_revnet, examples, lenet, resnet20, revnet38
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import tensorflow as tf
 
-from accumtrain.backprop.target import is_for_xla, on_cpu
+from accumtrain.backprop.tracing import is_for_xla, on_cpu
 
 
 @pytest.mark.parametrize(

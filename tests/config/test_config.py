@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from accumtrain.config.arithmetic import Epochs, micro_batch_size, total_steps
-from accumtrain.config.conf_dir import CONF_DIR
-from accumtrain.config.convert import from_mapping, known_keys, to_mapping
+from accumtrain.config.keys import CONF_DIR
+from accumtrain.config.read import from_mapping, known_keys, to_mapping
+from accumtrain.config.registries import GROUPS
+from accumtrain.config.rules import Epochs, micro_batch_size, total_steps
 from accumtrain.config.schema import Config
 from accumtrain.errors import ConfigError
-from accumtrain.kinds.groups import GROUPS
 from accumtrain.optim.config import SgdConfig
 
 REQUIRED = {  # what a choice leaves to the user

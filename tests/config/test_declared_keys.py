@@ -8,11 +8,11 @@ from typing import Annotated
 
 import pytest
 
-from accumtrain.config.convert import known_keys
-from accumtrain.config.declared_keys import Key, all_keys, keys_of, meanings_of, records, summary_of
+from accumtrain.config.keys import Key, all_keys, keys_of, meanings_of, records, summary_of
+from accumtrain.config.read import known_keys
 from accumtrain.config.schema import Config
-from accumtrain.kinds.table import Choice, required
-from accumtrain.kinds.values import COUNT, NotEmpty, Word
+from accumtrain.fields import COUNT, NotEmpty, Word
+from accumtrain.registry import Choice, required
 
 CLASSES = [Config, *(cls for found in records().values() for cls in found)]
 

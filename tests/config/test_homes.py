@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from accumtrain.config.convert import from_mapping, to_mapping
-from accumtrain.config.homes import with_homes
+from accumtrain.config.read import from_mapping, to_mapping, with_homes
+from accumtrain.config.registries import GROUPS
 from accumtrain.config.schema import Config
+from accumtrain.data.config import NpzConfig
 from accumtrain.errors import ConfigError
-from accumtrain.kinds.groups import GROUPS
-from accumtrain.kinds.sources import NpzConfig
-from accumtrain.kinds.values import LocalPath, constraints_of
+from accumtrain.fields import LocalPath, constraints_of
 
 PATHS = {
     *("data.path", "data.test_path", "data.dir", "predict.input", "predict.output", "export.output", "run.dir"),

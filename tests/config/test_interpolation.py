@@ -6,8 +6,8 @@ import copy
 
 import pytest
 
-from accumtrain.config.convert import from_mapping, to_mapping
 from accumtrain.config.interpolation import FromEnvironment, expressions, resolved
+from accumtrain.config.read import from_mapping, to_mapping
 from accumtrain.errors import ConfigError
 
 DATA = {"kind": "folder", "path": "${oc.env:TOKEN}/${run.seed}"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from accumtrain.kinds.jobs import JOBS
+from accumtrain.config.jobs import JOBS
 from tests.config.remedies import is_accepted, remedied, wrong_key
 from tests.config.test_config import MISTAKES
 

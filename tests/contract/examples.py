@@ -12,20 +12,9 @@ from typing import Any
 
 import pytest
 
-from accumtrain.kinds.devices import (
-    AutoConfig,
-    CpuConfig,
-    GpuConfig,
-    MirroredConfig,
-    MultiworkerConfig,
-    TpuConfig,
-)
-from accumtrain.kinds.groups import GROUPS
-from accumtrain.kinds.jobs import JOBS
-from accumtrain.kinds.losses import CrossEntropyConfig
-from accumtrain.kinds.models import KerasModelConfig, LeNetConfig
-from accumtrain.kinds.resnets import ResNetConfig, RevNetConfig
-from accumtrain.kinds.sources import (
+from accumtrain.config.jobs import JOBS
+from accumtrain.config.registries import GROUPS
+from accumtrain.data.config import (
     CifarBinaryConfig,
     DigitsConfig,
     FolderConfig,
@@ -35,8 +24,11 @@ from accumtrain.kinds.sources import (
     TfdsConfig,
     TfrecordConfig,
 )
+from accumtrain.devices.config import AutoConfig, CpuConfig, GpuConfig, MirroredConfig, MultiworkerConfig, TpuConfig
+from accumtrain.models.config import KerasModelConfig, LeNetConfig, ResNetConfig, RevNetConfig
 from accumtrain.optim.config import AdafactorConfig, AdamConfig, AdamWConfig, KerasOptimConfig, SgdConfig
 from accumtrain.optim.schedules import ConstantConfig, CosineConfig, InverseTimeConfig, RsqrtConfig, StepConfig
+from accumtrain.train.config import CrossEntropyConfig
 
 PLAIN: dict[str, Any] = {"mean": [0.0], "std": [1.0]}
 IMAGE_SIZES = {"keras": 64}  # of models that need more than SIZE pixels

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from accumtrain.data.config import DataConfig
 from accumtrain.errors import AccumtrainError, ConfigError, DataError
-from accumtrain.kinds.sources import DataConfig
 from tests.contract.examples import EXAMPLES
 from tests.data.conftest import example, picture
 

@@ -9,15 +9,14 @@ from typing import Any
 
 import pytest
 
+from accumtrain.cli.sweep_table import JobOutcome
+from accumtrain.config.jobs import JOBS, cell
+from accumtrain.dispatch import run
 from accumtrain.errors import CheckpointError, ConfigError, DataError, DivergedError
-from accumtrain.jobs import bench, memory
-from accumtrain.jobs.dispatch import run
-from accumtrain.kinds.jobs import JOBS, cell
-from accumtrain.planning import probed_plan
-from accumtrain.planning.probe import Trial
+from accumtrain.measure import bench, memory, plan
+from accumtrain.measure.probe import Trial
 from accumtrain.runs.files import plain
-from accumtrain.runs.folder import CHECKPOINTS, folder_of, job_folder, result_file
-from accumtrain.shell.job_outcome import JobOutcome
+from accumtrain.runs.names import CHECKPOINTS, folder_of, job_folder, result_file
 from tests.contract.examples import example_of
 
 SMALL = (
@@ -67,9 +66,9 @@ def done(compose: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bench, "INPUT_SECONDS", 0.1)
         patch.setattr(bench, "matmul_flops_per_second", lambda dtype: 1e12)
-        patch.setattr(probed_plan, "probe_smallest", lambda config, note="": [])
+        patch.setattr(plan, "probe_smallest", lambda config, note="": [])
         sizes = {"peak_bytes": 2**20, "rss_bytes": 2**20}
-        for module in (probed_plan, memory):
+        for module in (plan, memory):
             patch.setattr(
                 module, "probe", lambda config, size, note="": Trial(config.model.memory, size, True, 1, 1, **sizes)
             )

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.kinds.values import OneOf, constraints_of
-from accumtrain.optim.build_optimizer import build_optimizer
+from accumtrain.fields import OneOf, constraints_of
 from accumtrain.optim.config import OPTIMIZERS, OptimConfig
 from accumtrain.optim.schedules import SCHEDULES
+from accumtrain.train.build import build_optimizer
 from tests.contract.examples import example_of
 
 UPDATES, TOTAL = 3, 12

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.kinds.losses import LOSSES
-from accumtrain.kinds.table import load
 from accumtrain.optim.schedules import SCHEDULES
+from accumtrain.registry import load
+from accumtrain.train.config import LOSSES
 from tests.contract.examples import example_of
 
 TOTAL, WARMUP = 12, 3  # updates; no example changes its rate before

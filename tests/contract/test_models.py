@@ -13,21 +13,20 @@ import tensorflow as tf
 
 from accumtrain.config.rules import check
 from accumtrain.config.schema import PRECISIONS, AccumConfig, Config, LossScaleConfig
+from accumtrain.data.config import SyntheticConfig
 from accumtrain.data.open_data import open_data
-from accumtrain.engine.build_window import build_window
-from accumtrain.engine.checks.result import ROUNDING, relative_difference
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
 from accumtrain.errors import ConfigError
-from accumtrain.kinds.model_keys import STORE, ModelConfig
-from accumtrain.kinds.models import MODELS
-from accumtrain.kinds.sources import SyntheticConfig
-from accumtrain.kinds.values import OneOf
-from accumtrain.models.build_model import build_model
-from accumtrain.models.spec import ModelSpec
+from accumtrain.fields import OneOf
+from accumtrain.measure.verify.result import ROUNDING, relative_difference
+from accumtrain.models.build import build_model
+from accumtrain.models.config import MODELS, STORE, ModelConfig
+from accumtrain.models.layers import ModelSpec
 from accumtrain.optim.config import SgdConfig
 from accumtrain.optim.schedules import ConstantConfig
 from accumtrain.optim.sgd import SGD
+from accumtrain.train.build import build_window
 from tests.contract.examples import EXAMPLES, example_of, size_for
 from tests.engine.small import CLASSES, examples
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.kinds.table import load
-from accumtrain.optim.build_optimizer import build_optimizer
 from accumtrain.optim.config import OPTIMIZERS
+from accumtrain.registry import load
+from accumtrain.train.build import build_optimizer
 from tests.contract.examples import example_of
 from tests.optim.references import by_rule
 

@@ -11,19 +11,19 @@ import pytest
 import yaml
 
 import accumtrain
-from accumtrain.config.conf_dir import CONF_DIR
-from accumtrain.config.convert import from_mapping, to_mapping
+from accumtrain.cli.choices import all_choices
+from accumtrain.cli.help import help_text
+from accumtrain.config.jobs import JOBS
+from accumtrain.config.keys import CONF_DIR
+from accumtrain.config.read import from_mapping, to_mapping
+from accumtrain.config.registries import GROUPS
 from accumtrain.config.rules import check
 from accumtrain.config.schema import Config
+from accumtrain.devices.config import DEVICES
 from accumtrain.errors import ConfigError
-from accumtrain.kinds.devices import DEVICES
-from accumtrain.kinds.groups import GROUPS
-from accumtrain.kinds.jobs import JOBS
-from accumtrain.kinds.resnets import ResNetConfig, RevNetConfig
-from accumtrain.kinds.table import load
-from accumtrain.kinds.values import show
-from accumtrain.shell.choices import all_choices
-from accumtrain.shell.usage import help_text
+from accumtrain.fields import show
+from accumtrain.models.config import ResNetConfig, RevNetConfig
+from accumtrain.registry import load
 from tests.contract.examples import EXAMPLES, example_of
 
 ROWS = [(group, name) for group, table in GROUPS.items() for name in table.names]

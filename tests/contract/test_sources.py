@@ -14,14 +14,14 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.config.schema import Config, RunConfig
-from accumtrain.data import resident
+from accumtrain.data import pipeline
+from accumtrain.data.config import SOURCES
 from accumtrain.data.encoded import EncodedSplit
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import eval_batches, train_batches
 from accumtrain.data.source import Data
+from accumtrain.dispatch import run
 from accumtrain.errors import ConfigError, DataError
-from accumtrain.jobs.dispatch import run
-from accumtrain.kinds.sources import SOURCES
 from tests.contract import files
 from tests.contract.examples import example_of
 
@@ -129,7 +129,7 @@ def test_images_are_the_same_decoded_early_or_late(name, monkeypatch):
     if not isinstance(data.train, EncodedSplit):
         return  # there is nothing to decode
     early = stream(data, batch=8, count=3)
-    monkeypatch.setattr(resident, "RESIDENT_BYTES", 0)
+    monkeypatch.setattr(pipeline, "RESIDENT_BYTES", 0)
     assert_same(stream(open_data(config, seed=0), batch=8, count=3), early)
 
 

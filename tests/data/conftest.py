@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.data import resident
-from accumtrain.kinds.sources import FolderConfig, TfdsConfig, TfrecordConfig
+from accumtrain.data import pipeline
+from accumtrain.data.config import FolderConfig, TfdsConfig, TfrecordConfig
 
 PLAIN: dict[str, Any] = {"augment": "none", "image_size": None, "mean": [0.0], "std": [1.0]}
 
@@ -26,7 +26,7 @@ def cache_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def streamed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is small enough to be read into memory, so every image is decoded while training."""
-    monkeypatch.setattr(resident, "RESIDENT_BYTES", 0)
+    monkeypatch.setattr(pipeline, "RESIDENT_BYTES", 0)
 
 
 def picture(number: int, height: int = 6, width: int = 6) -> np.ndarray:

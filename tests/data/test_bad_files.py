@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.data import npz_file
+from accumtrain.data.config import FolderConfig, NpzConfig, TfrecordConfig
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import train_batches
+from accumtrain.data.sources import npz
 from accumtrain.errors import DataError
-from accumtrain.kinds.sources import FolderConfig, NpzConfig, TfrecordConfig
 
 MakeFolder = Callable[..., Path]
 MakeShards = Callable[..., list[Path]]
@@ -156,7 +156,7 @@ def test_a_shard_without_permission_is_named(
     def refuse(*_: object) -> int:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("accumtrain.data.byte_ranges.os.open", refuse)
+    monkeypatch.setattr("accumtrain.data.sources.record_index.os.open", refuse)
     with pytest.raises(DataError, match="train-0 can't be read: Permission denied"):
         open_data(tfrecord_config(), seed=0)
 
@@ -252,7 +252,7 @@ def test_arrays_larger_than_the_memory_are_refused(tmp_path: Path, monkeypatch: 
     file = tmp_path / "mine.npz"
     np.savez_compressed(file, images=np.zeros([4000, 32, 32], np.uint8), labels=np.arange(4000) % 2)
     assert file.stat().st_size < 50_000
-    monkeypatch.setattr(npz_file, "free_bytes", lambda: 2 * 2**20)
+    monkeypatch.setattr(npz, "free_bytes", lambda: 2 * 2**20)
     with pytest.raises(DataError, match=r"images takes 3.9 MB, 2.0 MB of memory are free: save fewer images"):
         open_data(NpzConfig(path=str(file)), seed=0)
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.data.balanced import balanced_order
-from accumtrain.data.labels import UNREADABLE, class_counts
+from accumtrain.data.config import DigitsConfig
 from accumtrain.data.open_data import open_data
-from accumtrain.data.source import ArraySplit
-from accumtrain.data.stream import ORDER, hash64, permute
-from accumtrain.kinds.sources import DigitsConfig
+from accumtrain.data.source import ArraySplit, class_counts
+from accumtrain.data.stream import ORDER, UNREADABLE, balanced_order, hash64, permute
 
 LABELS = np.repeat([0, 3, 1, 2], [5, 1, 17, 4])[np.random.default_rng(0).permutation(27)]
 

@@ -4,7 +4,7 @@ from collections import Counter
 
 import numpy as np
 
-from accumtrain.data.census import take_census
+from accumtrain.data.check import take_census
 from accumtrain.data.source import ArraySplit
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from accumtrain.data.config import CifarBinaryConfig
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import eval_batches
 from accumtrain.errors import DataError
-from accumtrain.kinds.sources import CifarBinaryConfig
 from tests.data.conftest import picture
 
 

@@ -5,14 +5,14 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.data import digits
+from accumtrain.data.config import DigitsConfig
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import eval_batches
-from accumtrain.kinds.sources import DigitsConfig
+from accumtrain.data.sources import builtin
 
 
 def test_split_is_fixed_and_stratified() -> None:
-    source = digits.open_digits(DigitsConfig(), 0)
+    source = builtin.open_digits(DigitsConfig(), 0)
     train, test = source.train, source.test
     assert (train.size, test.size, test.image_shape) == (1437, 360, (8, 8, 1))
     images, labels = test.read(tf.range(360, dtype=tf.int64))
@@ -23,7 +23,7 @@ def test_split_is_fixed_and_stratified() -> None:
 
 
 def test_splits_share_no_example() -> None:
-    source = digits.open_digits(DigitsConfig(), 0)
+    source = builtin.open_digits(DigitsConfig(), 0)
     train, test = (
         {image.tobytes() for image in split.read(tf.range(split.size, dtype=tf.int64))[0].numpy()}
         for split in (source.train, source.test)
@@ -39,6 +39,6 @@ def test_sixteen_is_one() -> None:
 
 
 def test_attribution_is_shipped() -> None:
-    folder = Path(digits.__file__).with_name("digits")
+    folder = Path(builtin.__file__).with_name("digits")
     assert "CC BY 4.0" in (folder / "ATTRIBUTION.txt").read_text()
     assert (folder / "digits.npz").stat().st_size < 60_000

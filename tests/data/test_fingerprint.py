@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.data.fingerprint import digest
+from accumtrain.config.registries import register_data
+from accumtrain.data.config import SOURCES, NpzConfig
 from accumtrain.data.open_data import open_data
-from accumtrain.data.source import ArraySplit, Source
-from accumtrain.kinds.register import register_data
-from accumtrain.kinds.sources import SOURCES, NpzConfig
+from accumtrain.data.source import ArraySplit, Source, digest
 
 MakeFolder = Callable[..., Path]
 Make = Callable[..., Any]

@@ -17,8 +17,8 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from accumtrain.data import resident
-from accumtrain.data.census import take_census
+from accumtrain.data import pipeline
+from accumtrain.data.check import take_census
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import eval_batches
 from accumtrain.data.source import Data
@@ -97,7 +97,7 @@ def peak_bytes() -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("resident_bytes", [2**24, 0], ids=["in memory", "streamed"])
 def test_images(tmp_path: Path, folder_config: MakeConfig, monkeypatch: pytest.MonkeyPatch, resident_bytes: int):
-    monkeypatch.setattr(resident, "RESIDENT_BYTES", resident_bytes)
+    monkeypatch.setattr(pipeline, "RESIDENT_BYTES", resident_bytes)
     draw = random.Random(resident_bytes)
     for number in range(IMAGES):
         file = tmp_path / f"photos/{'ab'[number % 2]}/{number:03}.{draw.choice(['png', 'jpg'])}"

@@ -12,10 +12,10 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.config.schema import Config, RunConfig
+from accumtrain.data.config import DataConfig, FolderConfig, NpzConfig, TfrecordConfig
 from accumtrain.data.open_data import open_data
+from accumtrain.dispatch import run
 from accumtrain.errors import AccumtrainError, DataError
-from accumtrain.jobs.dispatch import run
-from accumtrain.kinds.sources import DataConfig, FolderConfig, NpzConfig, TfrecordConfig
 from tests.data import hostile
 from tests.data.conftest import example, picture
 

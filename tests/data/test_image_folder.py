@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.data.class_folders import list_all
-from accumtrain.data.input_errors import explain_input_error
-from accumtrain.data.open_data import open_data
+from accumtrain.data.config import FolderConfig
+from accumtrain.data.open_data import explain_input_error, open_data
 from accumtrain.data.pipeline import eval_batches, train_batches
+from accumtrain.data.sources.folder import list_all
 from accumtrain.errors import DataError
-from accumtrain.kinds.sources import FolderConfig
 
 MakeFolder = Callable[..., Path]
 MakeConfig = Callable[..., FolderConfig]
@@ -210,7 +209,7 @@ def test_small_sets_stay_in_memory_and_equal_the_streamed(
 ) -> None:
     data = open_data(folder_config(make_folder()), seed=0)
     in_memory = next(iter(train_batches(data, batch=16, first=3, seed=0)))
-    monkeypatch.setattr("accumtrain.data.resident.RESIDENT_BYTES", 0)
+    monkeypatch.setattr("accumtrain.data.pipeline.RESIDENT_BYTES", 0)
     streamed = next(iter(train_batches(data, batch=16, first=3, seed=0)))
     for key in in_memory:
         np.testing.assert_array_equal(in_memory[key], streamed[key])
@@ -313,7 +312,7 @@ def test_bad_file_is_named(
     with pytest.raises(DataError, match=message):
         train_batches(data, batch=8, first=0, seed=0)
 
-    monkeypatch.setattr("accumtrain.data.resident.RESIDENT_BYTES", 0)
+    monkeypatch.setattr("accumtrain.data.pipeline.RESIDENT_BYTES", 0)
     iterator = iter(train_batches(data, batch=8, first=0, seed=0))
     with pytest.raises(tf.errors.OpError) as failure:
         tf.function(lambda: next(iterator))()

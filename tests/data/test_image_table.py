@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from accumtrain.data.config import FolderConfig, TableConfig
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import eval_batches
 from accumtrain.data.source import Data
 from accumtrain.errors import DataError
-from accumtrain.kinds.sources import FolderConfig, TableConfig
 from tests.data.conftest import PLAIN, picture
 
 COUNT = 12

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.config.homes import with_homes
+from accumtrain.config.read import with_homes
+from accumtrain.data.config import NpzConfig
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import eval_batches, train_batches
 from accumtrain.data.source import Data
 from accumtrain.data.stream import example_at
 from accumtrain.errors import DataError
-from accumtrain.kinds.sources import NpzConfig
 
 RANDOM = np.random.default_rng(0)
 IMAGES = RANDOM.integers(0, 256, [20, 6, 8, 3], np.uint8)

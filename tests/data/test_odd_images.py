@@ -12,16 +12,16 @@ import pytest
 import tensorflow as tf
 from PIL import Image, ImageOps
 
-from accumtrain.data.digits import load_digits
-from accumtrain.data.image_files import open_files
+from accumtrain.data.config import FolderConfig
 from accumtrain.data.image_header import fault_in, unusual_headers
 from accumtrain.data.images import decode, decode_window, limited, size_of
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import eval_batches
 from accumtrain.data.source import Data
+from accumtrain.data.sources.builtin import load_digits
+from accumtrain.data.sources.folder import open_files
 from accumtrain.errors import DataError
-from accumtrain.kinds.sources import FolderConfig
-from accumtrain.runs.trained_on import Images
+from accumtrain.runs.run import Images
 
 MakeConfig = Callable[..., FolderConfig]
 HEIGHT, WIDTH = 24, 32

@@ -10,10 +10,10 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.data import pipeline
+from accumtrain.data.config import DigitsConfig, FolderConfig, SyntheticConfig
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import eval_batches, train_batches
 from accumtrain.data.source import Data
-from accumtrain.kinds.sources import DigitsConfig, FolderConfig, SyntheticConfig
 
 GREY = {"mean": [0.3], "std": [0.4]}
 COLOUR = {"mean": [0.4, 0.5, 0.6], "std": [0.2, 0.3, 0.4]}

@@ -5,12 +5,12 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.data import augment
+from accumtrain.data.config import DigitsConfig
 from accumtrain.data.images import central_window, decode, decode_window
 from accumtrain.data.open_data import open_data
 from accumtrain.data.preprocess import Preprocess
 from accumtrain.data.stream import hash64
 from accumtrain.errors import ConfigError
-from accumtrain.kinds.sources import DigitsConfig
 
 KEYS = hash64(tf.range(400, dtype=tf.int64))
 

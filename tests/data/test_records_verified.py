@@ -11,11 +11,11 @@ import google_crc32c
 import pytest
 import tensorflow as tf
 
+from accumtrain.data.config import TfdsConfig, TfrecordConfig
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import eval_batches, train_batches
-from accumtrain.data.record_format import check_speed, length_of, payload_of
+from accumtrain.data.sources.record_index import check_speed, length_of, payload_of
 from accumtrain.errors import DataError
-from accumtrain.kinds.sources import TfdsConfig, TfrecordConfig
 
 MakeShards = Callable[..., list[Path]]
 MakeConfig = Callable[..., TfrecordConfig]
@@ -62,7 +62,7 @@ def test_a_flipped_bit_anywhere_is_found(tmp_path: Path, place: int) -> None:
 def test_a_flipped_label_is_not_trained_on(
     make_shards: MakeShards, tfrecord_config: MakeConfig, monkeypatch: pytest.MonkeyPatch, resident_bytes: int
 ) -> None:
-    monkeypatch.setattr("accumtrain.data.resident.RESIDENT_BYTES", resident_bytes)
+    monkeypatch.setattr("accumtrain.data.pipeline.RESIDENT_BYTES", resident_bytes)
     train = make_shards("train")
     make_shards("test")
     open_data(tfrecord_config(), seed=0)  # makes the index

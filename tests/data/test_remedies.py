@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.data.input_errors import explain_input_error
-from accumtrain.data.open_data import open_data
+from accumtrain.data.open_data import explain_input_error, open_data
 from accumtrain.data.pipeline import train_batches
 from accumtrain.errors import AccumtrainError
 from tests.data.conftest import example, picture

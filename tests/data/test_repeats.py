@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from accumtrain.data import repeats
+from accumtrain.data.config import FolderConfig, TfdsConfig, TfrecordConfig
 from accumtrain.data.open_data import open_data
 from accumtrain.data.repeats import find_repeats
-from accumtrain.kinds.sources import FolderConfig, TfdsConfig, TfrecordConfig
 
 MakeFolder = Callable[..., Path]
 MakeConfig = Callable[..., FolderConfig]

@@ -12,13 +12,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.data import resident
-from accumtrain.data.labels import class_counts
+from accumtrain.data import pipeline
+from accumtrain.data.config import DataConfig
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import eval_batches, train_batches
-from accumtrain.data.source import Data
+from accumtrain.data.source import Data, class_counts
 from accumtrain.errors import DataError
-from accumtrain.kinds.sources import DataConfig
 
 BAD_TRAIN, BAD_TEST = 3, 1  # numbers of the examples that are spoiled
 Spoiled = tuple[DataConfig, list[str]]  # and the names of the examples in messages
@@ -93,7 +92,7 @@ def first_batches(data: Data, first: int = 0) -> dict[str, np.ndarray]:
     ],
 )
 def test_bad_examples_have_no_weight_and_others_stay(spoiled, changes, resident_bytes, monkeypatch) -> None:
-    monkeypatch.setattr(resident, "RESIDENT_BYTES", resident_bytes)
+    monkeypatch.setattr(pipeline, "RESIDENT_BYTES", resident_bytes)
     config, damage = spoiled
     config = replace(config, on_error="skip", **changes)
     before = open_data(config, seed=0)
@@ -138,7 +137,7 @@ FolderOf = Callable[..., Any]
 def test_a_whole_batch_of_bad_images(
     make_folder: FolderOf, folder_config: FolderOf, monkeypatch: pytest.MonkeyPatch, resident_bytes: int
 ) -> None:
-    monkeypatch.setattr(resident, "RESIDENT_BYTES", resident_bytes)
+    monkeypatch.setattr(pipeline, "RESIDENT_BYTES", resident_bytes)
     root = make_folder("photos/train").parent
     make_folder("photos/test", count=4)
     for file in sorted(root.glob("test/*/*.png"))[:4]:
@@ -166,7 +165,7 @@ def test_files_that_are_no_images_are_not_counted(make_folder: FolderOf, folder_
 def test_a_split_without_a_good_image_is_refused(
     make_folder: FolderOf, folder_config: FolderOf, monkeypatch: pytest.MonkeyPatch, resident_bytes: int
 ) -> None:
-    monkeypatch.setattr(resident, "RESIDENT_BYTES", resident_bytes)
+    monkeypatch.setattr(pipeline, "RESIDENT_BYTES", resident_bytes)
     root = make_folder("photos/train").parent
     make_folder("photos/test", count=1)
     for file in root.glob("test/*/*.png"):

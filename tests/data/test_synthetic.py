@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from accumtrain.data.config import SyntheticConfig
 from accumtrain.data.open_data import open_data
 from accumtrain.errors import ConfigError
-from accumtrain.kinds.sources import SyntheticConfig
 
 INDEX = tf.range(60, dtype=tf.int64)
 

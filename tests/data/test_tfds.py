@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from accumtrain.data.config import TfdsConfig
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import eval_batches, train_batches
 from accumtrain.data.source import Data
 from accumtrain.errors import DataError
-from accumtrain.kinds.sources import TfdsConfig
 
 Prepare = Callable[..., TfdsConfig]
 FORMATS = ("tfrecord", "array_record")
@@ -30,7 +30,7 @@ def examples(data: Data, split: str) -> dict[int, int]:
 def test_both_formats_give_the_same_batches(
     prepare_tfds: Prepare, monkeypatch: pytest.MonkeyPatch, resident_bytes: int
 ) -> None:
-    monkeypatch.setattr("accumtrain.data.resident.RESIDENT_BYTES", resident_bytes)
+    monkeypatch.setattr("accumtrain.data.pipeline.RESIDENT_BYTES", resident_bytes)
     one, other = (open_data(prepare_tfds(file_format), seed=0) for file_format in FORMATS)
     assert (one.train.size, one.test.size, one.num_classes, one.image_shape) == (23, 7, 3, (6, 6, 3))
     for split, numbers in (("train", range(23)), ("test", range(100, 107))):

@@ -9,10 +9,10 @@ import pytest
 import requests
 import tensorflow_datasets as tfds
 
+from accumtrain.data.config import TfdsConfig
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import eval_batches
 from accumtrain.errors import DataError
-from accumtrain.kinds.sources import TfdsConfig
 
 
 def config(folder: Path, name: str = "mnist") -> TfdsConfig:

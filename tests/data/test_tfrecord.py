@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.data import record_index
-from accumtrain.data.input_errors import explain_input_error
-from accumtrain.data.open_data import open_data
+from accumtrain.data.config import TfrecordConfig
+from accumtrain.data.open_data import explain_input_error, open_data
 from accumtrain.data.pipeline import eval_batches, train_batches
-from accumtrain.data.record_index import index_shards
+from accumtrain.data.sources import record_index
+from accumtrain.data.sources.record_index import index_shards
 from accumtrain.errors import ConfigError, DataError
-from accumtrain.kinds.sources import TfrecordConfig
 from tests.data.conftest import example, picture
 
 MakeShards = Callable[..., list[Path]]
@@ -28,7 +27,7 @@ MakeConfig = Callable[..., TfrecordConfig]
 def test_examples_of_all_shards_in_order(
     make_shards: MakeShards, tfrecord_config: MakeConfig, monkeypatch: pytest.MonkeyPatch, resident_bytes: int
 ) -> None:
-    monkeypatch.setattr("accumtrain.data.resident.RESIDENT_BYTES", resident_bytes)
+    monkeypatch.setattr("accumtrain.data.pipeline.RESIDENT_BYTES", resident_bytes)
     make_shards("train")
     make_shards("test", (2,))
     data = open_data(tfrecord_config(), seed=0)

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from accumtrain.data.config import DigitsConfig, NpzConfig, SyntheticConfig
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import eval_batches, train_batches
 from accumtrain.data.source import Data
 from accumtrain.errors import ConfigError, DataError
-from accumtrain.kinds.sources import DigitsConfig, NpzConfig, SyntheticConfig
 
 IMAGES = np.arange(40, dtype=np.uint8)[:, None, None, None] * np.ones([1, 2, 2, 1], np.uint8)  # image i has pixels i
 LABELS = np.arange(40) % 4

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.devices import gpu, resolve
+from accumtrain.devices import local, resolve
+from accumtrain.devices.config import AutoConfig, GpuConfig
 from accumtrain.devices.found import make_devices
 from accumtrain.errors import ConfigError
 from accumtrain.keras import Accumulate
-from accumtrain.kinds.devices import AutoConfig, GpuConfig
 from accumtrain.optim.config import AdafactorConfig, AdamConfig
 from accumtrain.process import cuda
 from tests.engine.small import resnet20, revnet38, window_for
@@ -28,7 +28,7 @@ def a_gpu(monkeypatch):
     """A machine that shows a GPU, which TensorFlow does not list."""
     monkeypatch.delenv(cuda.VISIBLE, raising=False)
     monkeypatch.setattr(cuda, "has_gpu_node", lambda: True)
-    monkeypatch.setattr(gpu, "has_gpu_node", lambda: True)
+    monkeypatch.setattr(local, "has_gpu_node", lambda: True)
 
 
 def test_auto_says_that_it_leaves_a_gpu_aside(a_gpu, capsys):
@@ -64,7 +64,7 @@ def test_products_of_float32_are_rounded_where_it_is_asked_for(rounded):
     before = tf.config.experimental.tensor_float_32_execution_enabled()
     try:
         config = GpuConfig(tensor_float_32=rounded)
-        gpu.set_up_gpus(config, [])
+        local.set_up_gpus(config, [])
         assert tf.config.experimental.tensor_float_32_execution_enabled() == rounded
         devices = make_devices(config, tf.distribute.get_strategy(), "a GPU", on_gpus=True)
         assert devices.description == ("a GPU, TensorFloat-32" if rounded else "a GPU")

@@ -6,11 +6,11 @@ from contextlib import ExitStack, suppress
 
 import pytest
 
-from accumtrain.devices import rendezvous
+from accumtrain.cli.workers import free_ports
+from accumtrain.devices import worker_link
 from accumtrain.devices.cluster import Cluster
-from accumtrain.devices.rendezvous import meet
+from accumtrain.devices.worker_link import meet
 from accumtrain.errors import ConfigError, WorkerLostError
-from accumtrain.shell.workers import free_ports
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_the_port_is_free_for_tensorflow(addresses):
 
 def test_somebody_else_may_knock(addresses, monkeypatch):
     host, port = addresses[0].split(":")
-    monkeypatch.setattr(rendezvous, "PATIENCE", 0.1)
+    monkeypatch.setattr(worker_link, "PATIENCE", 0.1)
     with ThreadPoolExecutor(2) as pool:
         chief = pool.submit(meet, Cluster(addresses[:2], 0), 10.0)
         with _reached(host, int(port)):
@@ -100,7 +100,7 @@ def _reported(cluster):
     """A connection of a worker to its chief, as long as it waits for an answer."""
     host, port = cluster.workers[0].split(":")
     connection = _reached(host, int(port))
-    connection.sendall(f"{rendezvous._digest(cluster)} {cluster.index}\n".encode())
+    connection.sendall(f"{worker_link._digest(cluster)} {cluster.index}\n".encode())
     return connection
 
 
@@ -110,11 +110,11 @@ def test_a_worker_that_went_away_while_it_waited(addresses, monkeypatch):
             raise BrokenPipeError(32, "Broken pipe")
 
     with pytest.raises(WorkerLostError, match=rf"{addresses[1]} went away while it waited for others \(Broken pipe\)"):
-        rendezvous._answer(Gone(), "go", addresses[1])
+        worker_link._answer(Gone(), "go", addresses[1])
 
 
 def test_an_ipv6_address_stands_in_brackets():
-    assert rendezvous._address("[::1]:2222") == ("::1", 2222)
+    assert worker_link._address("[::1]:2222") == ("::1", 2222)
 
 
 def test_different_lists_are_told_to_all(addresses):

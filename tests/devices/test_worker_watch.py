@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from accumtrain.devices.worker_watch import SILENCE, TICK, _Peer
+from accumtrain.devices.worker_link import SILENCE, TICK, _Peer
 
 # A worker that does what `body` says when all watch. Shorter waits make no difference but to the test.
 WORKER = """

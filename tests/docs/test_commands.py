@@ -17,9 +17,9 @@ try:
 except ModuleNotFoundError:  # Python 3.10, where pytest brings it
     import tomli as tomllib
 
-from accumtrain.config.conf_dir import CONF_DIR
-from accumtrain.shell.compose import plain_values, read_config
-from accumtrain.shell.overrides import for_hydra
+from accumtrain.cli.compose import plain_values, read_config
+from accumtrain.cli.overrides import for_hydra
+from accumtrain.config.keys import CONF_DIR
 
 ROOT = Path(__file__).parents[2]
 PAGES = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from accumtrain.shell.reference_page import page
+from accumtrain.cli.help import page
 
 FILE = Path(__file__).parents[2] / "docs" / "reference.md"
 

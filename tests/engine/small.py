@@ -8,17 +8,15 @@ from typing import Any
 import tensorflow as tf
 
 from accumtrain.engine.ema import MovingAverage
-from accumtrain.engine.loss import PerExample
+from accumtrain.engine.losses import PerExample
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
-from accumtrain.kinds.model_keys import ModelConfig
-from accumtrain.kinds.models import LeNetConfig
-from accumtrain.kinds.resnets import ResNetConfig, RevNetConfig
-from accumtrain.models.build_model import build_model
-from accumtrain.models.spec import ModelSpec
-from accumtrain.optim.build_optimizer import build_optimizer
+from accumtrain.models.build import build_model
+from accumtrain.models.config import LeNetConfig, ModelConfig, ResNetConfig, RevNetConfig
+from accumtrain.models.layers import ModelSpec
 from accumtrain.optim.config import OptimConfig
 from accumtrain.optim.schedules import Schedule
+from accumtrain.train.build import build_optimizer
 
 CLASSES = 10
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from accumtrain.shell.workers import free_ports
+from accumtrain.cli.workers import free_ports
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
@@ -20,7 +20,7 @@ import sys
 
 import tensorflow as tf
 
-from accumtrain.kinds.devices import MultiworkerConfig
+from accumtrain.devices.config import MultiworkerConfig
 from accumtrain.optim.config import SgdConfig
 from accumtrain.devices.resolve import resolve
 from accumtrain.engine.step import Step

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.engine.finite import all_finite
+from accumtrain.engine.sums import all_finite
 
 SHAPES = [(), (3,), (5,), (2, 4), (2, 3, 4), (4,)]
 DTYPES = [np.float32, np.float32, np.float64, np.float32, np.float64, np.float64]

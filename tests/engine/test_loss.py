@@ -9,15 +9,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.engine.loss import accuracy, build_cross_entropy, build_means, cross_entropy, weighted_sums, weights
+from accumtrain.engine.losses import accuracy, cross_entropy, weighted_sums, weights
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
 from accumtrain.errors import ConfigError
-from accumtrain.kinds.losses import CrossEntropyConfig
-from accumtrain.kinds.models import LeNetConfig
-from accumtrain.models.build_model import build_model
-from accumtrain.models.spec import ModelSpec
+from accumtrain.models.build import build_model
+from accumtrain.models.config import LeNetConfig
+from accumtrain.models.layers import ModelSpec
 from accumtrain.optim.sgd import SGD
+from accumtrain.train.build import build_cross_entropy, build_means
+from accumtrain.train.config import CrossEntropyConfig
 
 SHAPE = (8, 8, 1)
 LOGITS = tf.constant([[2.0, 0.5, -1.0], [0.0, 3.0, 1.0], [1.0, 1.5, 0.0]])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.engine.loss_scale import LossScale
+from accumtrain.engine.losses import LossScale
 from accumtrain.optim.config import AdamConfig
 from tests.engine.small import examples, resnet20, revnet38, train, window_for
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.engine.moving_statistics import MovingStatisticsBuffer
+from accumtrain.engine.norm_statistics import MovingStatisticsBuffer
 from accumtrain.engine.window import sum_buffer
 
 CHANNELS, MOMENTA = (3, 2), (0.9, 0.5)

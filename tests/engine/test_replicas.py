@@ -18,7 +18,7 @@ import sys
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.kinds.devices import CpuConfig, MirroredConfig
+from accumtrain.devices.config import CpuConfig, MirroredConfig
 from accumtrain.optim.config import SgdConfig
 from accumtrain.devices.resolve import resolve
 from accumtrain.engine.step import Step
@@ -63,10 +63,10 @@ OVERFLOW = """
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.kinds.devices import CpuConfig, MirroredConfig
+from accumtrain.devices.config import CpuConfig, MirroredConfig
 from accumtrain.optim.config import AdamConfig
 from accumtrain.devices.resolve import resolve
-from accumtrain.engine.loss_scale import LossScale
+from accumtrain.engine.losses import LossScale
 from accumtrain.engine.step import Step
 from tests.engine.small import examples, resnet20, window_for
 
@@ -116,7 +116,7 @@ import sys
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.kinds.devices import MirroredConfig
+from accumtrain.devices.config import MirroredConfig
 from accumtrain.optim.config import AdamConfig
 from accumtrain.devices.resolve import resolve
 from accumtrain.engine.step import Step

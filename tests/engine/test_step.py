@@ -97,7 +97,7 @@ def test_on_two_replicas():
 
 
 def two_replicas():
-    from accumtrain.kinds.devices import MirroredConfig
+    from accumtrain.devices.config import MirroredConfig
 
     devices = resolve(MirroredConfig(virtual=2))
     assert devices.replicas == 2

@@ -1,7 +1,7 @@
 """Whole updates, from images and labels to weights, slots and averages, against the same written apart in float64.
 
 The gradient is that of one tf.GradientTape around LeNet-5 in plain operations; clipping, reduction, schedule and moving
-average are written here in NumPy, and the rule of the optimizer is that of engine/checks/update_rules.py.
+average are written here in NumPy, and the rule of the optimizer is that of measure/verify/references.py.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.engine.checks.update_rules import rule_of
 from accumtrain.engine.ema import MovingAverage
-from accumtrain.engine.loss_scale import LossScale
+from accumtrain.engine.losses import LossScale
 from accumtrain.engine.window import Window
-from accumtrain.models.build_model import build_model
-from accumtrain.models.spec import ModelSpec
-from accumtrain.optim.build_optimizer import build_optimizer
+from accumtrain.measure.verify.references import rule_of
+from accumtrain.models.build import build_model
+from accumtrain.models.layers import ModelSpec
 from accumtrain.optim.config import (
     OPTIMIZERS,
     AdafactorConfig,
@@ -29,6 +28,7 @@ from accumtrain.optim.config import (
     SgdConfig,
 )
 from accumtrain.optim.schedules import step_schedule
+from accumtrain.train.build import build_optimizer
 from tests.engine.small import CLASSES, examples, lenet, train
 
 SHAPE = (8, 8, 1)

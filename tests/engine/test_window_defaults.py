@@ -7,11 +7,11 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.backprop.mode import Mode
-from accumtrain.backprop.target import for_xla
+from accumtrain.backprop.tracing import for_xla
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
-from accumtrain.models.build_model import build_model
-from accumtrain.models.spec import ModelSpec
+from accumtrain.models.build import build_model
+from accumtrain.models.layers import ModelSpec
 from accumtrain.optim.sgd import SGD
 from tests.engine.small import CLASSES, examples, lenet, resnet20
 

@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.backprop import replay
+from accumtrain.dispatch import run
 from accumtrain.engine.step import Step
-from accumtrain.jobs.dispatch import run
 from accumtrain.optim.config import SgdConfig
 from tests.engine.small import bottleneck_revnet, examples, lenet, revnet38, window_for
 

@@ -7,10 +7,10 @@ import sys
 import threading
 from pathlib import Path
 
-from accumtrain.engine import checkpoint
-from accumtrain.engine.checkpoint import Checkpoints
 from accumtrain.errors import CheckpointError
 from accumtrain.optim.config import SgdConfig
+from accumtrain.train import checkpoint
+from accumtrain.train.checkpoint import Checkpoints
 from tests.engine.small import resnet20, window_for
 
 checkpoint.PATIENCE = float("inf")  # all is written by one thread

@@ -15,8 +15,8 @@ import pytest
 import tensorflow as tf
 import yaml
 
-from accumtrain.planning import auto_steps
-from accumtrain.planning.probe import Trial
+from accumtrain.measure import auto_steps
+from accumtrain.measure.probe import Trial
 
 FILES = [
     ".lock",
@@ -143,7 +143,7 @@ IN_SHORT = {  # what must not take its time
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory, compose: Callable) -> tuple[Path, dict[str, np.ndarray]]:
     """A run stopped after update 4, and the tensors of the same run after update 6."""
-    from accumtrain.jobs.dispatch import run
+    from accumtrain.dispatch import run
 
     folder = tmp_path_factory.mktemp("runs")
     run(compose(*SMALL, "train.steps=4", f"run.dir={folder}"))

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from accumtrain.dispatch import run
 from accumtrain.engine.step import Step
 from accumtrain.errors import CheckpointError
-from accumtrain.jobs.dispatch import run
 
 LENET = ("model=lenet5", "data=digits", "train.steps=3", "log.every=1", "checkpoint.every=1", "eval.every=3")
 NOBODY = 65534

@@ -35,11 +35,11 @@ import psutil
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import tensorflow as tf
 
+from accumtrain.cli.main import main as command_line
+from accumtrain.cli.workers import start_workers
 from accumtrain.process.program import own_program
 from accumtrain.runs.checkpoint_store import UNFINISHED, CheckpointStore, DamagedError
 from accumtrain.runs.contents import read_records
-from accumtrain.shell.main import main as command_line
-from accumtrain.shell.workers import start_workers
 
 POLITE = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 START = 0.1  # seconds of CPU time that Python takes to start, about

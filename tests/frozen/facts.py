@@ -21,20 +21,20 @@ import tensorflow as tf
 import accumtrain
 from accumtrain import errors
 from accumtrain.backprop.model import Model
-from accumtrain.config.declared_keys import keys_of, records
+from accumtrain.cli.choices import all_choices
+from accumtrain.cli.help import help_text
+from accumtrain.config.jobs import JOBS
+from accumtrain.config.keys import keys_of, records
 from accumtrain.config.schema import Config
+from accumtrain.data.config import SOURCES
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import eval_batches, train_batches
-from accumtrain.engine.build_window import build_window
-from accumtrain.engine.checkpoint import Checkpoints
-from accumtrain.jobs.dispatch import run
-from accumtrain.kinds.jobs import JOBS
-from accumtrain.kinds.sources import SOURCES
-from accumtrain.models.build_model import build_model
-from accumtrain.models.spec import ModelSpec
+from accumtrain.dispatch import run
+from accumtrain.models.build import build_model
+from accumtrain.models.layers import ModelSpec
 from accumtrain.optim.config import OPTIMIZERS
-from accumtrain.shell.choices import all_choices
-from accumtrain.shell.usage import help_text
+from accumtrain.train.build import build_window
+from accumtrain.train.checkpoint import Checkpoints
 from tests.conftest import composed
 from tests.contract.examples import EXAMPLES, example_of
 from tests.contract.files import WRITERS

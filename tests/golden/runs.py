@@ -13,10 +13,10 @@ import numpy as np
 import tensorflow as tf
 import yaml
 
-from accumtrain.config.convert import from_mapping
+from accumtrain.config.read import from_mapping
 from accumtrain.config.schema import Config
-from accumtrain.jobs.dispatch import run
-from accumtrain.runs.folder import CHECKPOINTS, folder_of
+from accumtrain.dispatch import run
+from accumtrain.runs.names import CHECKPOINTS, folder_of
 
 GOLDEN = Path(__file__).parent
 EXPECTED: dict[str, dict[str, Any]] = json.loads((GOLDEN / "expected.json").read_text())

@@ -11,11 +11,11 @@ import pytest
 import tensorflow as tf
 
 import accumtrain
-from accumtrain.config.convert import from_mapping
+from accumtrain.config.compiled import KIND
+from accumtrain.config.read import from_mapping
+from accumtrain.config.registries import GROUPS
 from accumtrain.errors import AccumtrainError, ConfigError, DataError
 from accumtrain.keras import Accumulate, accumulate
-from accumtrain.kinds.compiled import KIND
-from accumtrain.kinds.groups import GROUPS
 from tests.keras.cases import CASES, mlp
 from tests.keras.fit_cases import SIZE, Numbers, compiled, data_of, run
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import accumtrain
+from accumtrain.config.jobs import JOBS as ALL_JOBS
 from accumtrain.errors import ConfigError
 from accumtrain.keras.fit import JOBS
-from accumtrain.kinds.jobs import JOBS as ALL_JOBS
 from tests.keras.small_models import SMALL_MODELS
 
 pytestmark = pytest.mark.usefixtures("empty_folder")

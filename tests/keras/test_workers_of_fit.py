@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import accumtrain
-from accumtrain.shell.workers import free_ports
+from accumtrain.cli.workers import free_ports
 
 ROOT = Path(accumtrain.__file__).parents[1]
 FLOAT64 = 1e-12  # of the distance the weights have gone

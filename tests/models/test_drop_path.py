@@ -9,11 +9,10 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.backprop import tape
-from accumtrain.backprop.draws import example_draws
-from accumtrain.backprop.mode import Mode
-from accumtrain.models.build_model import build_model
-from accumtrain.models.drop_path import DropPath, drop_paths
-from accumtrain.models.spec import ModelSpec
+from accumtrain.backprop.mode import Mode, example_draws
+from accumtrain.models.blocks import DropPath, drop_paths
+from accumtrain.models.build import build_model
+from accumtrain.models.layers import ModelSpec
 from tests.engine.small import CLASSES, bottleneck_revnet, examples, resnet20, revnet38
 
 SEED = tf.constant([7, 1])

@@ -10,17 +10,14 @@ import tensorflow as tf
 
 from accumtrain.backprop.mode import Mode
 from accumtrain.engine.ema import MovingAverage
-from accumtrain.engine.memory_meter import state_bytes
 from accumtrain.engine.step import Step
 from accumtrain.errors import ConfigError
-from accumtrain.kinds.model_keys import ModelConfig
-from accumtrain.kinds.models import KerasModelConfig
-from accumtrain.models.build_model import build_model
-from accumtrain.models.layers import Initializer
+from accumtrain.models.build import build_model, frozen_paths
+from accumtrain.models.config import KerasModelConfig, ModelConfig
+from accumtrain.models.layers import Initializer, ModelSpec
 from accumtrain.models.norms import BatchNorm
-from accumtrain.models.path_patterns import frozen_paths
-from accumtrain.models.spec import ModelSpec
 from accumtrain.optim.config import SgdConfig
+from accumtrain.train.memory import state_bytes
 from tests.engine.small import examples, lenet, resnet20, revnet38, train, window_for
 
 SHAPE = (8, 8, 3)

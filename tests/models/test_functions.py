@@ -15,13 +15,11 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.backprop.mode import EVALUATION, Mode
-from accumtrain.kinds.model_keys import ModelConfig
-from accumtrain.kinds.resnets import ResNetConfig, RevNetConfig
-from accumtrain.models.build_model import build_model
-from accumtrain.models.head import Head
-from accumtrain.models.layers import Bias, Conv, Dense, Initializer
+from accumtrain.models.blocks import Head
+from accumtrain.models.build import build_model
+from accumtrain.models.config import ModelConfig, ResNetConfig, RevNetConfig
+from accumtrain.models.layers import Bias, Conv, Dense, Initializer, ModelSpec
 from accumtrain.models.norms import BatchNorm, GroupNorm
-from accumtrain.models.spec import ModelSpec
 
 SHAPE = (11, 9, 3)  # odd: pooling and strides leave a rest
 CLASSES = 5
@@ -103,16 +101,16 @@ def test_kernels_that_are_not_drawn_are_zeros_and_all_else_is_the_same():
 
 
 MEMORY = """
-from accumtrain.kinds.devices import CpuConfig
+from accumtrain.devices.config import CpuConfig
 from accumtrain.process import environment
 
 environment.prepare(CpuConfig())
 import tensorflow as tf
 
-from accumtrain.devices.cpu import resolve_cpu
-from accumtrain.kinds.resnets import ResNetConfig
-from accumtrain.models.build_model import build_model
-from accumtrain.models.spec import ModelSpec
+from accumtrain.devices.local import resolve_cpu
+from accumtrain.models.config import ResNetConfig
+from accumtrain.models.build import build_model
+from accumtrain.models.layers import ModelSpec
 
 resolve_cpu(CpuConfig())
 before = tf.config.experimental.get_memory_info("CPU:0")["current"]

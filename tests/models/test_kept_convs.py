@@ -8,12 +8,11 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.backprop.mode import Mode
-from accumtrain.kinds.resnets import ResNetConfig, RevNetConfig
 from accumtrain.models.blocks import Residual
-from accumtrain.models.build_model import build_model
+from accumtrain.models.build import build_model
+from accumtrain.models.config import ResNetConfig, RevNetConfig
 from accumtrain.models.kept_convs import by_worth, convs_kept, count_without_cost, kept_places
-from accumtrain.models.layers import Initializer
-from accumtrain.models.spec import ModelSpec
+from accumtrain.models.layers import Initializer, ModelSpec
 
 REVNET104 = RevNetConfig(units=[2, 2, 11, 2], filters=[128, 128, 256, 512, 832], bottleneck=True, stem="imagenet")
 RESNET50 = ResNetConfig(units=[3, 4, 6, 3], filters=[64, 64, 128, 256, 512], bottleneck=True, stem="imagenet")

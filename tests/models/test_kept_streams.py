@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.backprop.mode import Mode
-from accumtrain.models.build_model import build_model
-from accumtrain.models.spec import ModelSpec
+from accumtrain.models.build import build_model
+from accumtrain.models.layers import ModelSpec
 from tests.engine.small import CLASSES, bottleneck_revnet, examples
 
 

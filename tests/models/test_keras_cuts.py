@@ -10,17 +10,17 @@ from keras import layers
 
 from accumtrain.backprop import tape
 from accumtrain.backprop.mode import EVALUATION, Mode
-from accumtrain.engine.checkpoint import Checkpoints, restore_model
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
 from accumtrain.errors import ConfigError
-from accumtrain.kinds.models import KerasModelConfig
-from accumtrain.models.build_model import build_model
+from accumtrain.models.build import build_model
+from accumtrain.models.config import KerasModelConfig
 from accumtrain.models.keras_cuts import CutPiece, cheapest, pieces, worth_keeping
 from accumtrain.models.keras_model import KerasModel
-from accumtrain.models.spec import ModelSpec
-from accumtrain.optim.build_optimizer import build_optimizer
+from accumtrain.models.layers import ModelSpec
 from accumtrain.optim.config import AdamConfig
+from accumtrain.train.build import build_optimizer
+from accumtrain.train.checkpoint import Checkpoints, restore_model
 from benchmarks.asked import bytes_asked_at_peak
 from tests.engine.small import examples, train
 from tests.keras.small_models import attention

@@ -13,12 +13,11 @@ from keras import layers
 
 from accumtrain.backprop.mode import Mode
 from accumtrain.errors import ConfigError
-from accumtrain.kinds.models import KerasModelConfig
-from accumtrain.models.keras_applications import build_keras
+from accumtrain.models.config import KerasModelConfig
+from accumtrain.models.keras_applications import build_keras, read_keras_file
 from accumtrain.models.keras_cuts import CutPiece, cut_model, pieces, segments_of, worth_keeping
 from accumtrain.models.keras_model import KerasModel, KerasSegment
-from accumtrain.models.keras_weights import read_keras_file
-from accumtrain.models.spec import ModelSpec
+from accumtrain.models.layers import ModelSpec
 
 STORED = KerasModelConfig(memory="store", name="MobileNetV3Small")
 

@@ -8,12 +8,11 @@ import tensorflow as tf
 
 from accumtrain.backprop import tape
 from accumtrain.backprop.mode import Mode
-from accumtrain.kinds.resnets import RevNetConfig
-from accumtrain.models import kernel_dtype as module
-from accumtrain.models.build_model import build_model
-from accumtrain.models.kernel_dtype import is_emulated, kernel_dtype
-from accumtrain.models.layers import Conv, Dense, Initializer
-from accumtrain.models.spec import ModelSpec
+from accumtrain.models import kernels as module
+from accumtrain.models.build import build_model
+from accumtrain.models.config import RevNetConfig
+from accumtrain.models.kernels import is_emulated, kernel_dtype
+from accumtrain.models.layers import Conv, Dense, Initializer, ModelSpec
 from accumtrain.process.environment import KERNELS_16BIT
 
 PRODUCTS = ("Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter", "MatMul")

@@ -10,13 +10,12 @@ from accumtrain.backprop.fixed_point import FLOATS, FixedPoint
 from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.pullback import pullback
 from accumtrain.backprop.segments import Chain, Coupling
-from accumtrain.models import kernel_gradient as kernel_gradients
+from accumtrain.models import kernels as kernel_gradients
 from accumtrain.models.blocks import PoolAndPad, Projection, Residual
-from accumtrain.models.kernel_dtype import kernel_dtype
-from accumtrain.models.kernel_gradient import faster_as_products, kernel_gradient
+from accumtrain.models.kernels import faster_as_products, kernel_dtype, kernel_gradient
 from accumtrain.models.layers import Conv, Initializer
+from accumtrain.models.norm_relu_conv import Numerics
 from accumtrain.models.norms import BatchNorm, GroupNorm
-from accumtrain.models.numerics import Numerics
 from accumtrain.models.resnet import Unit
 from accumtrain.models.revnet import OnStreams
 

@@ -8,9 +8,9 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.backprop.mode import Mode
-from accumtrain.models import kernel_dtype
-from accumtrain.models.build_model import build_model
-from accumtrain.models.spec import ModelSpec
+from accumtrain.models import kernels
+from accumtrain.models.build import build_model
+from accumtrain.models.layers import ModelSpec
 from tests.engine.small import CLASSES, examples, lenet
 
 
@@ -46,7 +46,7 @@ def test_the_logits_are_those_of_keras(height, width, paddings):
 @pytest.mark.parametrize("emulated", [False, True])
 def test_in_bfloat16_logits_and_gradients_are_those_of_float32_in_its_precision(monkeypatch, emulated):
     """Also where a CPU has no instructions for it, so that kernels compute in float32."""
-    monkeypatch.setattr(kernel_dtype, "is_emulated", lambda dtype: emulated and dtype == tf.bfloat16)
+    monkeypatch.setattr(kernels, "is_emulated", lambda dtype: emulated and dtype == tf.bfloat16)
     batch = examples(8, (12, 12, 3))
     found = {}
     for precision in ("float32", "bfloat16"):

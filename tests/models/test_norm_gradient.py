@@ -8,8 +8,7 @@ import tensorflow as tf
 
 from accumtrain.backprop.mode import Mode
 from accumtrain.models.layers import Initializer
-from accumtrain.models.norm_gradient import Reread, norm_gradient
-from accumtrain.models.norms import BatchNorm
+from accumtrain.models.norms import BatchNorm, Reread, norm_gradient
 
 EPSILON = 1e-3
 

@@ -9,11 +9,11 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.backprop.mode import Mode
-from accumtrain.engine.moving_statistics import MovingStatisticsBuffer
+from accumtrain.engine.norm_statistics import MovingStatisticsBuffer
 from accumtrain.errors import ConfigError
-from accumtrain.kinds.models import KerasModelConfig
-from accumtrain.models.build_model import build_model
-from accumtrain.models.spec import ModelSpec
+from accumtrain.models.build import build_model
+from accumtrain.models.config import KerasModelConfig
+from accumtrain.models.layers import ModelSpec
 
 MOBILENET = KerasModelConfig(name="MobileNet", args={"alpha": 0.25})
 SPEC = ModelSpec((32, 32, 3), 4)

@@ -6,8 +6,8 @@ import tensorflow as tf
 
 from accumtrain.backprop.mode import Mode
 from accumtrain.errors import ConfigError
-from accumtrain.models.build_model import build_model
-from accumtrain.models.spec import ModelSpec
+from accumtrain.models.build import build_model
+from accumtrain.models.layers import ModelSpec
 
 CIFAR, IMAGENET = (32, 32, 3), (224, 224, 3)
 

@@ -8,10 +8,10 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.data.open_data import open_data
-from accumtrain.engine.build_window import build_window
+from accumtrain.dispatch import run
 from accumtrain.errors import ConfigError
-from accumtrain.jobs.dispatch import run
-from accumtrain.models.path_patterns import rate_factors
+from accumtrain.models.build import rate_factors
+from accumtrain.train.build import build_window
 from tests.engine.small import examples, train
 
 FIRST = "segments/0/*"

@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.backprop.mode import Mode
-from accumtrain.backprop.order import after
-from accumtrain.engine.graph_optimizer import FUSION_ONLY, CompiledFunction
+from accumtrain.backprop.tracing import after
+from accumtrain.engine.compiled_function import FUSION_ONLY, CompiledFunction
 from accumtrain.models.blocks import Residual
 from accumtrain.models.layers import Initializer
 

@@ -6,8 +6,8 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.engine.window import Window
-from accumtrain.models.build_model import build_model
-from accumtrain.models.spec import ModelSpec
+from accumtrain.models.build import build_model
+from accumtrain.models.layers import ModelSpec
 from accumtrain.optim.sgd import SGD
 from tests.engine.small import CLASSES, examples, revnet38
 

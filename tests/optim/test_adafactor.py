@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from accumtrain.config.rules import check
 from accumtrain.errors import ConfigError
-from accumtrain.optim.build_optimizer import build_optimizer
+from accumtrain.train.build import build_optimizer
 from tests.optim.references import by_rule
 
 OPTIONS = {

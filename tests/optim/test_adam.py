@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.optim.build_optimizer import build_optimizer
+from accumtrain.train.build import build_optimizer
 from tests.optim.references import by_rule
 
 

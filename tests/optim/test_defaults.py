@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.engine.checks.rate_rules import FACTORS
+from accumtrain.measure.verify.references import FACTORS
 from accumtrain.optim import schedules
 from accumtrain.optim.adafactor import Adafactor
 from accumtrain.optim.adam import Adam, AdamW

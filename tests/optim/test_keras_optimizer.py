@@ -11,9 +11,9 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.errors import ConfigError
-from accumtrain.optim.build_optimizer import build_optimizer
 from accumtrain.optim.config import KerasOptimConfig
 from accumtrain.optim.keras_optimizer import update_rules
+from accumtrain.train.build import build_optimizer
 
 CLASSES = sorted(update_rules())
 MUON = [name for name in CLASSES if name == "Muon"]  # not with the Keras of Python 3.10

@@ -38,8 +38,8 @@ def test_replicas_stay_equal_to_one_device(differences, case):
 def main() -> None:
     import tensorflow as tf
 
-    from accumtrain.optim.build_optimizer import build_optimizer
     from accumtrain.optim.config import OptimConfig
+    from accumtrain.train.build import build_optimizer
     from tests.contract.examples import example_of
 
     cpu = tf.config.list_physical_devices("CPU")[0]

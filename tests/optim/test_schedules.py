@@ -11,9 +11,9 @@ import pytest
 import tensorflow as tf
 
 import accumtrain
-from accumtrain.config.convert import from_mapping
-from accumtrain.engine.checks.rate_rules import FACTORS
+from accumtrain.config.read import from_mapping
 from accumtrain.errors import ConfigError
+from accumtrain.measure.verify.references import FACTORS
 from accumtrain.optim.schedules import (
     SCHEDULES,
     ConstantConfig,

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import tensorflow as tf
 
-from accumtrain.optim.build_optimizer import build_optimizer
+from accumtrain.train.build import build_optimizer
 from tests.optim.references import by_rule
 
 

@@ -10,11 +10,11 @@ from accumtrain.backprop import replay, segments, tape
 from accumtrain.backprop.fixed_point import FixedPoint
 from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.segments import Coupling
-from accumtrain.engine import loss, window
+from accumtrain.engine import losses, window
 from accumtrain.engine.ema import MovingAverage
-from accumtrain.engine.moving_statistics import MovingStatisticsBuffer
+from accumtrain.engine.norm_statistics import MovingStatisticsBuffer
 from accumtrain.engine.window import Window
-from accumtrain.models import drop_path, kernel_gradient, layers, norms
+from accumtrain.models import blocks, kernels, layers, norms
 from accumtrain.models.blocks import PoolAndPad, Projection, Residual
 from accumtrain.models.layers import Bias, Conv
 from accumtrain.models.norms import BatchNorm, GroupNorm
@@ -152,7 +152,7 @@ def reversed_list(found):  # type: ignore[no-untyped-def]
 
 FAULTS = [
     # pullbacks
-    Fault("1x1 kernel gradient x 1.1", kernel_gradient, "by_products", result(scaled(1.1)), BOTTLENECK),
+    Fault("1x1 kernel gradient x 1.1", kernels, "by_products", result(scaled(1.1)), BOTTLENECK),
     Fault("kernel gradient x 1.001", layers, "kernel_gradient", result(scaled(1.001)), RESNET),
     Fault("kernel gradient negated", layers, "kernel_gradient", result(scaled(-1.0)), REVNET),
     Fault("input gradient of a convolution x 1.01", Conv, "_input_gradient", result(scaled(1.01)), RESNET),
@@ -198,20 +198,20 @@ FAULTS = [
     Fault("the factor of a stream left out of its statistics", BatchNorm, "_normalise",
           lambda right: lambda self, *rest: right(self, *rest[:-1], 1.0), REVNET),
     Fault("a replay draws other numbers", Mode, "replay", other_place, (*REVNET, "model.drop_path=0.5")),
-    Fault("stochastic depth's gradient without its factor", drop_path.DropPath, "pullback",
+    Fault("stochastic depth's gradient without its factor", blocks.DropPath, "pullback",
           lambda right: lambda self, x, mode: (right(self, x, mode)[0], lambda d_y: (d_y, [])),
           (*RESNET, "model.drop_path=0.5")),
     Fault("a replay's gradients twice", replay, "_consume_first", gradients_twice, REVNET),
     Fault("a replay's gradients twice, of a Keras model", replay, "_consume_first", gradients_twice, MOBILENET),
     # the loss
-    Fault("labels + 1", loss, "_class_index", result(lambda labels: (labels + 1) % 10), LENET),
-    Fault("label smoothing twice as strong", loss, "build_cross_entropy",
+    Fault("labels + 1", losses, "_class_index", result(lambda labels: (labels + 1) % 10), LENET),
+    Fault("label smoothing twice as strong", losses, "build_cross_entropy",
           argument(0, lambda config: type(config)(label_smoothing=2 * config.label_smoothing)),
           (*LENET, "loss.label_smoothing=0.1")),
-    Fault("class weights ignored", loss, "build_cross_entropy", argument(0, lambda config: type(config)()),
+    Fault("class weights ignored", losses, "build_cross_entropy", argument(0, lambda config: type(config)()),
           (*LENET, "loss.class_weights=[1,2,1,1,1,1,1,1,1,3]")),
-    Fault("loss x 1.001", loss, "cross_entropy", result(scaled(1.001)), LENET),
-    Fault("loss of the mixed label left out", loss, "_value",
+    Fault("loss x 1.001", losses, "cross_entropy", result(scaled(1.001)), LENET),
+    Fault("loss of the mixed label left out", losses, "_value",
           lambda right: lambda function, logits, batch: function(batch["label"], logits), (*LENET, "data.mixup=0.4")),
     # sums and scales of a window
     Fault("examples + 1e-3", window, "weights", result(lambda value: value + 1e-3 / 4), LENET),

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from accumtrain.engine import checks
+from accumtrain.dispatch import run
 from accumtrain.errors import VerificationError
-from accumtrain.jobs.dispatch import run
+from accumtrain.measure import verify
 from tests.planted.faults import FAULTS
 from tests.planted.found_by import FOUND_BY
 
@@ -51,7 +51,7 @@ def test_every_fault_is_found_by_something():
 
 def judged_names():
     """The longest fixed text in the name of each check of engine/checks that has a bound."""
-    for file in sorted(Path(checks.__path__[0]).glob("*.py")):
+    for file in sorted(Path(verify.__path__[0]).glob("*.py")):
         for function in ast.walk(ast.parse(file.read_text())):
             if not isinstance(function, ast.FunctionDef):
                 continue

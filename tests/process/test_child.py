@@ -40,7 +40,7 @@ def stop(request, folder):
     raise KeyboardInterrupt
 
 def save(request, folder):
-    from accumtrain.process.interrupt import Interrupt, StopSignals
+    from accumtrain.process.signals import Interrupt, StopSignals
     with StopSignals(), Interrupt() as interrupt:
         print("training", flush=True)
         while not interrupt.requested:

@@ -10,20 +10,20 @@ from types import SimpleNamespace
 
 import pytest
 
+from accumtrain.devices.config import CpuConfig
 from accumtrain.errors import ConfigError
-from accumtrain.kinds.devices import CpuConfig
 from accumtrain.process import environment
 
 SCRIPT = """
 import sys
 from accumtrain.process import environment
-from accumtrain.kinds.devices import CpuConfig
+from accumtrain.devices.config import CpuConfig
 
 environment.prepare(CpuConfig())
 assert "tensorflow" in sys.modules
 assert not {"keras", "matplotlib", "PIL"} & sys.modules.keys()
 
-import accumtrain.jobs.train
+import accumtrain.train.train
 
 assert not {"keras", "matplotlib"} & sys.modules.keys()
 
@@ -44,7 +44,7 @@ def test_keras_is_imported_only_when_asked_for():
 GARBAGE = """
 import gc
 from accumtrain.process import environment
-from accumtrain.kinds.devices import CpuConfig
+from accumtrain.devices.config import CpuConfig
 
 {before}
 environment.prepare(CpuConfig())

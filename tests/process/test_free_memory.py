@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from accumtrain.process import free_memory
-from accumtrain.process.free_memory import V1, V2, cgroup_bytes
+from accumtrain.process import machine
+from accumtrain.process.machine import V1, V2, cgroup_bytes
 
 NO_LIMIT_V1 = 2**63 - 4096
 
@@ -67,12 +67,12 @@ def test_no_control_groups(tmp_path):
 @pytest.mark.parametrize(("limit", "expected"), [(1000, 700 + 30), (10**6, 5000 + 30), (NO_LIMIT_V1, 5000 + 30)])
 def test_the_smaller_of_machine_and_container(tmp_path, group, own, monkeypatch, limit, expected):
     group("memory/a", V1, limit, 300, 0)
-    monkeypatch.setattr(free_memory, "CGROUPS", tmp_path)
-    monkeypatch.setattr(free_memory, "OWN_CGROUPS", own("8:memory:/a\n"))
-    monkeypatch.setattr(free_memory.psutil, "virtual_memory", lambda: SimpleNamespace(available=5000))
+    monkeypatch.setattr(machine, "CGROUPS", tmp_path)
+    monkeypatch.setattr(machine, "OWN_CGROUPS", own("8:memory:/a\n"))
+    monkeypatch.setattr(machine.psutil, "virtual_memory", lambda: SimpleNamespace(available=5000))
     process = SimpleNamespace(memory_info=lambda: SimpleNamespace(rss=30))
-    monkeypatch.setattr(free_memory.psutil, "Process", lambda: process)
-    assert free_memory.free_bytes() == expected
+    monkeypatch.setattr(machine.psutil, "Process", lambda: process)
+    assert machine.free_bytes() == expected
 
 
 def test_a_limit_of_addresses_counts():
@@ -80,7 +80,7 @@ def test_a_limit_of_addresses_counts():
     program = """
 import resource, sys
 sys.path[:] = {path!r}
-from accumtrain.process.free_memory import address_space_bytes, free_bytes
+from accumtrain.process.machine import address_space_bytes, free_bytes
 import psutil
 assert address_space_bytes() is None
 taken = psutil.Process().memory_info().vms

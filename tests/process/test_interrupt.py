@@ -11,12 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from accumtrain.process.interrupt import SIGNALS, Interrupt, Stopped, StopSignals
+from accumtrain.process.signals import SIGNALS, Interrupt, Stopped, StopSignals
 
 PROGRAM = """
 import os, signal, sys, time
 sys.path[:] = {path!r}
-from accumtrain.process.interrupt import Interrupt, StopSignals
+from accumtrain.process.signals import Interrupt, StopSignals
 with StopSignals(), Interrupt() as interrupt:
     print("ready", flush=True)
     while sys.stdin.readline():

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from accumtrain.process import processor as module
-from accumtrain.process.processor import cpu, vendor
+from accumtrain.process import machine as module
+from accumtrain.process.machine import cpu, vendor
 
 
 @pytest.mark.parametrize(

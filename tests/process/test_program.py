@@ -10,11 +10,9 @@ from importlib.machinery import ModuleSpec
 
 import pytest
 
+from accumtrain.config.registries import are_own_rows
 from accumtrain.config.schema import Config
-from accumtrain.kinds.groups import are_own_rows
-from accumtrain.kinds.losses import LOSSES
-from accumtrain.kinds.models import MODELS
-from accumtrain.kinds.table import Kind, named
+from accumtrain.models.config import MODELS
 from accumtrain.process import program
 from accumtrain.process.program import (
     CHILD,
@@ -25,6 +23,8 @@ from accumtrain.process.program import (
     own_program,
     remember_program,
 )
+from accumtrain.registry import Kind, named
+from accumtrain.train.config import LOSSES
 
 OWN = """
 import accumtrain

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from accumtrain.jobs import dispatch
-from accumtrain.process.interrupt import SIGNALS, Interrupt
-from accumtrain.runs.folder import CHECKPOINTS
+from accumtrain import dispatch
+from accumtrain.process.signals import SIGNALS, Interrupt
+from accumtrain.runs.names import CHECKPOINTS
 
 NAMES = [each.name for each in SIGNALS]
 # exec runs a text as extensions in C do: a KeyboardInterrupt itself would then end the process by SIGINT, not by 75

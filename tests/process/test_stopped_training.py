@@ -8,8 +8,8 @@ import signal
 
 import pytest
 
+from accumtrain.dispatch import run
 from accumtrain.errors import Preempted
-from accumtrain.jobs.dispatch import run
 
 SMALL = (
     *("model=lenet5", "data=synthetic", "data.image_size=8", "data.train_examples=16", "data.test_examples=8"),
@@ -42,14 +42,14 @@ def stop_in(monkeypatch):
 @pytest.mark.parametrize(
     ("place", "message"),
     [
-        pytest.param("jobs.session:resolve", NOTHING_LOST, marks=pytest.mark.slow),
-        pytest.param("jobs.session:open_data", NOTHING_LOST, marks=pytest.mark.slow),
-        pytest.param("jobs.session:build_window", NOTHING_LOST, marks=pytest.mark.slow),
+        pytest.param("train.train:resolve", NOTHING_LOST, marks=pytest.mark.slow),
+        pytest.param("train.train:open_data", NOTHING_LOST, marks=pytest.mark.slow),
+        pytest.param("train.train:build_window", NOTHING_LOST, marks=pytest.mark.slow),
         pytest.param("engine.step:Step.prepare", "stopped after update 0 of 3", marks=pytest.mark.slow),
         pytest.param("engine.step:Step.accumulate", "stopped after update 0 of 3", marks=pytest.mark.slow),
         ("engine.step:Step.commit", "stopped after update 1 of 3"),
-        ("engine.evaluator:Evaluator.__call__", "stopped after update 2 of 3"),
-        pytest.param("jobs.train:draw_curves", NOTHING_LOST, marks=pytest.mark.slow),
+        ("train.evaluator:Evaluator.__call__", "stopped after update 2 of 3"),
+        pytest.param("train.train:draw_curves", NOTHING_LOST, marks=pytest.mark.slow),
     ],
 )
 def test_sigterm(compose, tmp_path, monkeypatch, stop_in, place, message):

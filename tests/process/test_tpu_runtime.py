@@ -2,8 +2,8 @@
 
 import pytest
 
+from accumtrain.devices.config import TpuConfig
 from accumtrain.errors import ConfigError
-from accumtrain.kinds.devices import TpuConfig
 from accumtrain.process import tpu_runtime
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from accumtrain.process.user_cache import user_cache
+from accumtrain.data.sources.record_index import user_cache
 
 
 def test_xdg_then_home_then_nowhere(monkeypatch):

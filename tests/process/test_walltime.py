@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from accumtrain.process import walltime
-from accumtrain.process.walltime import Walltime
+from accumtrain.process import watchdog
+from accumtrain.process.watchdog import Walltime
 
 
 @pytest.fixture
 def clock(monkeypatch):
     """A clock to set, in a process that started 100 s ago."""
     now = [0.0]
-    monkeypatch.setattr(walltime, "process_seconds", lambda: 100.0)
-    monkeypatch.setattr(walltime.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(watchdog, "process_seconds", lambda: 100.0)
+    monkeypatch.setattr(watchdog.time, "monotonic", lambda: now[0])
     return now
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from accumtrain.errors import CheckpointError
-from accumtrain.process.interrupt import Stopped
+from accumtrain.process.signals import Stopped
 from accumtrain.runs import files
 from accumtrain.runs.files import remove_unfinished, replacing, write_atomic, write_json
 from accumtrain.runs.run import Run

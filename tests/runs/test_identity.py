@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from accumtrain.config.schema import AccumConfig, Config
-from accumtrain.runs.identity import as_many_classes, differences, learned_values
+from accumtrain.runs.names import as_many_classes, differences, learned_values
 
 
 def changed(before: AccumConfig, now: AccumConfig) -> str:

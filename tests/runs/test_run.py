@@ -14,14 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from accumtrain.config.convert import from_mapping, to_mapping
+from accumtrain.config.read import from_mapping, to_mapping
 from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.runs import lock
 from accumtrain.runs.checkpoint_store import CheckpointStore
 from accumtrain.runs.contents import read_summary
 from accumtrain.runs.files import write_json
-from accumtrain.runs.identity import learned_values
-from accumtrain.runs.names import run_name
+from accumtrain.runs.names import learned_values, run_name
 from accumtrain.runs.run import Bystander, Run
 
 

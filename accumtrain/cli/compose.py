@@ -1,0 +1,195 @@
+"""Composes checked configurations from the command in sys.argv, by Hydra."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout, suppress
+from dataclasses import asdict, replace
+from io import StringIO
+from pathlib import Path
+from typing import Any, cast
+
+from hydra import version
+from hydra._internal.hydra import Hydra
+from hydra._internal.utils import create_config_search_path, get_args_parser
+from hydra.core.config_search_path import SearchPathQuery
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from yaml import YAMLError
+
+from accumtrain.cli.hydra_guard import CompletionLoader, Loader, check_overrides, explain_plugin
+from accumtrain.cli.overrides import for_hydra
+from accumtrain.cli.run_values import check_files, with_data_chosen, with_values_of_run
+from accumtrain.config.interpolation import FromEnvironment, expressions, resolved
+from accumtrain.config.jobs import JOBS
+from accumtrain.config.keys import CONF_DIR
+from accumtrain.config.read import OverLimitError, check_yaml, from_mapping
+from accumtrain.config.schema import Config
+from accumtrain.console import visible_lines
+from accumtrain.data.config import DataConfig
+from accumtrain.errors import ConfigError
+from accumtrain.runs.names import learned_values, run_name
+
+
+def read_options() -> Namespace:
+    """The options and overrides in sys.argv, the overrides as Hydra takes them.
+
+    Raises:
+        ConfigError: an option would run code, or an override changes what Hydra itself does.
+        SystemExit: there is no such option; argparse has said so.
+    """
+    options = get_args_parser().parse_intermixed_args()
+    if options.experimental_rerun is not None:
+        raise ConfigError(
+            f"--experimental-rerun {options.experimental_rerun}: would load a pickle, which can run any code; "
+            "give the command of the run again"
+        )
+    if options.config_path is not None:
+        raise ConfigError(
+            f"--config-path {options.config_path}: the configuration of accumtrain can't be replaced; "
+            f"add your own folder to it by --config-dir {options.config_path}"
+        )
+    if options.hydra_help:
+        raise ConfigError("--hydra-help: accumtrain --help shows what there is")
+    asked = [options.run, options.multirun, options.cfg, options.info, options.shell_completion]
+    if sum(map(bool, asked)) > 1:
+        raise ConfigError("Only one of --run, --multirun, --cfg, --info and --shell-completion can be given")
+    if options.resolve and not options.cfg:
+        raise ConfigError("--resolve: goes with --cfg; add --cfg job")
+    if not options.shell_completion:
+        check_overrides(options.overrides)
+    if not options.help:  # whose words are names
+        options.overrides = with_data_chosen(for_hydra(options.overrides))
+    return options
+
+
+@contextmanager
+def open_hydra(options: Namespace) -> Iterator[Hydra]:
+    """Yields a Hydra that composes from conf/ and --config-dir, within the limits of hydra_limits.py.
+
+    Raises:
+        ConfigError: --config-dir is no folder.
+    """
+    version.setbase("1.3")
+    path = create_config_search_path(str(CONF_DIR))
+    if options.config_dir is not None:
+        folder = Path(options.config_dir)
+        if not folder.is_dir():
+            raise ConfigError(f"--config-dir {folder}: is no folder; name one that holds <group>/<choice>.yaml")
+        _check_size(folder)
+        path.prepend("command-line", f"file://{folder.absolute()}", SearchPathQuery(provider="schema"))
+    hydra = Hydra("accumtrain", (CompletionLoader if options.shell_completion else Loader)(path))
+    GlobalHydra.instance().initialize(hydra)
+    try:
+        yield hydra
+    finally:
+        GlobalHydra.instance().clear()
+
+
+def _check_size(folder: Path) -> None:
+    """Raises ConfigError if a YAML file of a folder would take for ever to read. What else is wrong, Hydra says."""
+    for file in sorted(folder.rglob("*.yaml")):
+        try:
+            with suppress(YAMLError, OSError, UnicodeDecodeError):
+                check_yaml(file.read_text(encoding="utf-8"))
+        except OverLimitError as error:
+            raise ConfigError(
+                f"--config-dir {folder}: {file} can't be read: {error}; mend that file or move it away"
+            ) from error
+
+
+def choice_values(options: Namespace, group: str, choice: str) -> dict[str, Any]:
+    """The values that a choice gives to the keys of its group; a missing one is `convert.MISSING`."""
+    with open_hydra(options) as hydra:
+        overrides = for_hydra([f"{group}={choice}"])
+        composed = hydra.compose_config(config_name(options), overrides, RunMode.RUN, with_log_configuration=False)
+    return cast(dict[str, Any], OmegaConf.to_container(composed[group], resolve=False))
+
+
+def call_hydra(options: Namespace, task: Callable[[DictConfig], Any], *, multirun: bool = False) -> None:
+    """Answers --cfg and the like; else calls `task` with the composed configuration, or that of each job of a sweep."""
+    name, overrides = config_name(options), options.overrides
+    with open_hydra(options) as hydra:
+        try:
+            if options.cfg:
+                _show(hydra, options)
+            elif options.shell_completion:
+                hydra.shell_completion(name, overrides)
+            elif options.info:
+                hydra.show_info(options.info, name, overrides)
+            elif multirun:
+                hydra.multirun(name, task, [*overrides, "hydra.mode=MULTIRUN"])
+            else:
+                hydra.run(name, task, [*overrides, "hydra.mode=RUN"])
+        except ValueError as error:  # of a sweep, or of --shell-completion
+            raise explain_plugin(error) or ConfigError(f"{error}; accumtrain --help shows examples") from error
+
+
+def _show(hydra: Hydra, options: Namespace) -> None:
+    shown = StringIO()
+    try:
+        with redirect_stdout(shown):
+            hydra.show_cfg(config_name(options), options.overrides, options.cfg, options.package, options.resolve)
+    except SystemExit as ended:
+        raise ConfigError(f"--package {options.package}: no such group; accumtrain --cfg job shows all") from ended
+    print(visible_lines(shown.getvalue()), end="")
+
+
+def own_folders(options: Namespace) -> list[Path]:
+    """The folders of choices that the command adds to the packaged ones."""
+    return [Path(options.config_dir)] if options.config_dir else []
+
+
+def config_name(options: Namespace) -> str:
+    """The file that is composed; one from --config-dir has `config` among its defaults."""
+    return options.config_name or "config"
+
+
+def own_overrides() -> list[str]:
+    """The overrides of the composed job as they were written; Hydra would resolve the interpolations in them."""
+    return cast(list[str], OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False))
+
+
+def plain_values(composed: DictConfig) -> dict[str, Any]:
+    """What Hydra composed, without its own part. The interpolations left in it are those that read the environment."""
+    raw = cast(dict[str, Any], OmegaConf.to_container(composed, resolve=False))
+    raw.pop("hydra", None)
+    return cast(dict[str, Any], expressions(resolved(raw)))
+
+
+def read_config(values: Mapping[str, Any], overrides: Sequence[str]) -> Config:
+    """The checked configuration. Without run.name it gets a name derived from its overrides, if its job works on a run.
+
+    Raises:
+        ConfigError: a value breaks a rule, is read from the environment although it must be written down, or comes from
+            a file of the command that its other choices contradict.
+        CheckpointError: the run that the job needs has a config.yaml that can't be read.
+    """
+    check_files(values, overrides)
+    config = from_mapping(with_values_of_run(values, overrides))
+    _check_written_down(config)
+    if JOBS[config.job].scope == "runs":
+        return config
+    named = replace(config, data=_unread(config.data))  # a name is made of expressions, not of what they stand for
+    return replace(config, run=replace(config.run, name=run_name(named, overrides)))
+
+
+def _check_written_down(config: Config) -> None:
+    learned = learned_values(asdict(config)) | {"run.name": config.run.name}
+    for key, value in learned.items():
+        for text in value if isinstance(value, list) else value.values() if isinstance(value, dict) else [value]:
+            if isinstance(text, FromEnvironment):
+                raise ConfigError(
+                    f"{key}={text.expression}: is written into the run's files or its name, and a value of the "
+                    f'environment may be a secret; if it is none, let the shell put it in: {key}="$NAME"'
+                )
+
+
+def _unread(data: DataConfig) -> DataConfig:
+    texts: dict[str, Any] = {
+        name: text.expression for name, text in asdict(data).items() if isinstance(text, FromEnvironment)
+    }
+    return replace(data, **texts)

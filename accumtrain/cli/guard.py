@@ -1,0 +1,69 @@
+"""Prints errors for the user and turns them into exit codes."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import TypeVar
+
+from accumtrain.cli.hydra_guard import USAGE_ERRORS, explain, explain_plugin
+from accumtrain.config.registries import OWN_CODE, added_modules
+from accumtrain.console import fail, say, visible_lines
+from accumtrain.errors import AccumtrainError, CheckpointError, OutOfMemoryError, Preempted
+
+INTERRUPTED = 130  # as a shell reports Ctrl-C: stopped before there was a state to save
+NO_THREAD = "can't start new thread"  # text of the RuntimeError that Python raises
+NO_MEMORY = "the system gives this process no more memory; raise `ulimit -v` and `ulimit -u`, or end other programs"
+SHOW_TRACEBACK = "ACCUMTRAIN_TRACEBACK"
+
+Result = TypeVar("Result")
+
+
+def guard(action: Callable[[], Result]) -> tuple[int, Result | None]:
+    """Calls `action`. Returns 0 and its result; or prints what went wrong and returns the exit code and None."""
+    try:
+        return 0, action()
+    except AccumtrainError as error:
+        return _tell(error), None
+    except USAGE_ERRORS as error:
+        return _tell(explain(error)), None
+    except KeyboardInterrupt:
+        fail("interrupted before there was anything to save")
+        return INTERRUPTED, None
+    except MemoryError:
+        return _tell(OutOfMemoryError(NO_MEMORY)), None
+    except Exception as error:
+        if isinstance(error, PermissionError) and error.filename is not None:
+            reason = "give this user access to it, or choose another run.dir"
+            return _tell(CheckpointError(f"{error.filename}: {error.strerror}; {reason}")), None
+        if str(error) == NO_THREAD:
+            return _tell(OutOfMemoryError(f"{error}: {NO_MEMORY}")), None
+        if plugin := explain_plugin(error):
+            return _tell(plugin), None
+        _print_traceback()
+        if module := _registered_module(error):
+            fail(f"this is a bug in {module}, which adds a choice to accumtrain; the lines above show where")
+        else:
+            fail("this is a bug in accumtrain, not a mistake of yours; please report it with the lines above")
+        return 1, None
+
+
+def _registered_module(error: Exception) -> str | None:
+    """The module of a user's program or of an extension that has raised `error`; None if accumtrain has."""
+    added = added_modules()
+    modules = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    known = [name for name in modules if name in added or name.startswith(OWN_CODE)]
+    return known[-1] if known and known[-1] in added else None
+
+
+def _tell(error: AccumtrainError) -> int:
+    if os.environ.get(SHOW_TRACEBACK) == "1":
+        _print_traceback()
+    (say if isinstance(error, Preempted) else fail)(str(error))
+    return error.exit_code
+
+
+def _print_traceback() -> None:
+    sys.stderr.write(visible_lines(traceback.format_exc()))

@@ -1,0 +1,199 @@
+"""--help, --help <name>, docs/reference.md."""
+
+from __future__ import annotations
+
+import textwrap
+from argparse import Namespace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from accumtrain.cli.choices import about_choice, all_choices
+from accumtrain.cli.compose import choice_values, own_folders
+from accumtrain.config.keys import Key, all_keys, keys_of, meanings_of, own_keys, records, summary_of
+from accumtrain.config.read import MISSING
+from accumtrain.config.registries import GROUPS
+from accumtrain.config.schema import Config
+from accumtrain.errors import ConfigError
+from accumtrain.fields import show, suggest
+
+# The text of `accumtrain --help <name>`, where the name is that of a group, of a choice or of a key.
+
+
+WIDTH = 80
+
+
+def help_on(options: Namespace) -> str:
+    """What there is to say of the words of the command: groups (`optim`), choices (`optim=adam`), keys (`optim.lr`).
+
+    Raises:
+        ConfigError: there is nothing of that name.
+    """
+    return "\n\n".join(_help_on(name, options) for name in options.overrides)
+
+
+def _help_on(name: str, options: Namespace) -> str:
+    group, equals, choice = name.partition("=")
+    folders = own_folders(options)
+    choices, keys = all_choices(folders), [key for key in all_keys() if key.name == group]
+    if equals and group in choices:
+        if choice not in choices[group]:
+            raise ConfigError(f"--help {name}: no such choice; {suggest(choice, choices[group])}")
+        return _of_choice(group, choice, options)
+    if group in choices or group in records():
+        return _of_group(group, choices.get(group, []), folders)
+    if keys:
+        return "\n".join(map(_of_key, keys))
+    known = [*choices, *records(), *(key.name for key in all_keys())]
+    raise ConfigError(f"--help {name}: no such group, choice or key; {_nearest(group, known)}")
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    remedy = suggest(name, known)
+    return remedy if remedy.startswith("did") else "accumtrain --help shows the groups"
+
+
+def _of_group(group: str, choices: Iterable[str], config_dirs: Sequence[Path]) -> str:
+    parts = [_title(group, meanings_of(Config).get(group, ""))]
+    if choices:
+        rows = ((choice, about_choice(group, choice, config_dirs)) for choice in choices)
+        parts.append("\n".join([f"Choices, {group}=<choice>", *(_row(*row) for row in rows)]))
+    base, *kinds = records().get(group, [Config])
+    if base is not Config:
+        parts.append(_keys(summary_of(base), keys_of(base, group)))
+    for kind in kinds:
+        parts.append(_keys(f"Keys of {group}.kind={kind.kind}", own_keys(kind, group)))
+    return "\n\n".join(filter(None, parts))
+
+
+def _of_choice(group: str, choice: str, options: Namespace) -> str:
+    title = _title(f"{group}={choice}", about_choice(group, choice, own_folders(options)))
+    if group not in records():
+        return title
+    values = choice_values(options, group, choice)
+    record = GROUPS[group][values["kind"]].config if group in GROUPS else records()[group][0]
+    return "\n\n".join([title, _keys("Keys", [_with_value(key, values) for key in keys_of(record, group)])])
+
+
+def _with_value(key: Key, values: Mapping[str, Any]) -> Key:
+    name = key.name.rpartition(".")[2]
+    known = name in values and values[name] != MISSING
+    return replace(key, default=show(values[name]), required=False) if known else key
+
+
+def _keys(title: str, keys: Iterable[Key]) -> str:
+    blocks = [_of_key(key) for key in keys]
+    return "\n".join([_wrapped(title, ""), *blocks]) if blocks else ""
+
+
+def _of_key(key: Key) -> str:
+    value = f"<value>, required, such as {key.default}" if key.required else key.default
+    allowed = "; ".join(filter(None, [key.type, key.rule]))
+    return "\n".join(
+        [f"  {key.name}={value}", _wrapped(f"{allowed}.", " " * 6), _wrapped(key.meaning, " " * 6)]
+    ).rstrip()
+
+
+def _title(name: str, about: str) -> str:
+    return _wrapped(f"{name}: {about}" if about else name, "")
+
+
+def _row(name: str, about: str) -> str:
+    indent = 26
+    if len(name) > indent - 4:
+        return f"  {name}\n{_wrapped(about, ' ' * indent)}"
+    return textwrap.fill(
+        about, WIDTH, initial_indent=f"  {name:<{indent - 2}}", subsequent_indent=" " * indent
+    ).rstrip()
+
+
+def _wrapped(text: str, indent: str) -> str:
+    return textwrap.fill(
+        text, WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False
+    )
+
+
+# docs/reference.md: every group, choice and key. `make reference` writes it anew.
+
+
+HEAD = """\
+# Every key
+
+Made from the declarations by `make reference`; `accumtrain --help optim`, `--help optim=adam` and `--help optim.lr`
+show the same on a terminal, and `accumtrain --cfg job` the values of a command. `key=value` sets a key, `group=choice`
+a group of them. A choice may set a key to another value than the default below: `--help group=choice` shows which."""
+
+
+def page() -> str:
+    """The text of the page, a section for each group."""
+    choices = all_choices([])
+    names = [*choices, *(name for name in records() if name not in choices)]
+    sections = [_section(name, choices.get(name, [])) for name in sorted(names)]
+    return "\n\n".join([HEAD, _table("## Keys without a group", keys_of(Config)), *sections]) + "\n"
+
+
+def _section(group: str, choices: Iterable[str]) -> str:
+    base, *kinds = records().get(group, [Config])
+    parts = [f"## {group}", meanings_of(Config).get(group, "")]
+    if choices:
+        rows = [f"| `{group}={choice}` | {about_choice(group, choice, [])} |" for choice in choices]
+        parts.append("\n".join(["| choice | |", "|---|---|", *rows]))
+    if base is not Config:
+        parts.append(_table(summary_of(base), keys_of(base, group)))
+    parts += [_table(f"`{group}.kind={kind.kind}`: {summary_of(kind)}", own_keys(kind, group)) for kind in kinds]
+    return "\n\n".join(filter(None, parts))
+
+
+def _table(title: str, keys: Iterable[Key]) -> str:
+    head = [f"{title}\n", "| key | type | default | rule | meaning |", "|---|---|---|---|---|"]
+    rows = [f"| `{key.name}` | {key.type} | {_default(key)} | {key.rule} | {key.meaning} |" for key in keys]
+    return "\n".join([*head, *rows]) if rows else ""
+
+
+def _default(key: Key) -> str:
+    return f"required, such as `{key.default}`" if key.required else f"`{key.default}`"
+
+
+if __name__ == "__main__":
+    print(page(), end="")
+
+
+# The text of `accumtrain --help`. Hydra's own help would take most of a second to compose.
+
+
+TEXT = """\
+accumtrain: train with the batch you want on the memory you have.
+
+accumtrain [group=choice ...] [key=value ...]
+
+Groups and their choices
+{groups}
+
+Examples
+  accumtrain                                            RevNet-38 on the embedded digits, minutes on a laptop
+  accumtrain model=lenet5 batch_size=128 accum.steps=8  a batch of 128 in the memory of 16
+  accumtrain model=revnet104 data=folder data.path=photos data.image_size=224
+  accumtrain -m batch_size=32,64,128 train.epochs=2     a sweep, ranked at the end
+  accumtrain job=verify model=revnet104                 prove exactness on this machine
+  accumtrain job=bench model=resnet50 data=synthetic data.image_size=224
+  accumtrain job=evaluate run.name=revnet38-digits      evaluate what a run has learned
+  accumtrain job=predict run.name=cats predict.input=new    what is in new images
+  accumtrain job=export run.name=cats export.format=tflite  a file for other programs
+  accumtrain job=info                                   this machine: versions, devices, what is missing
+  accumtrain job=info run.name=revnet38-digits          where a run came from, and its checkpoints
+
+A group, a choice or a key in words: accumtrain --help optim, --help optim=adam, --help optim.lr.
+Every key with its value: accumtrain --cfg job. The same command again continues a run.
+Completion by TAB: eval "$(accumtrain --shell-completion install=bash)"
+Exit codes: 0 done, 1 a bug, 2 configuration, 3 data, 4 diverged, 5 checkpoint, 6 out of memory,
+7 beyond a bound of job=verify or job=export, 75 stopped with its state saved,
+130 interrupted before there was any."""
+
+
+def help_text(config_dirs: Iterable[Path]) -> str:
+    """The text of the help, with the choices of the folders `config_dirs`."""
+    choices = all_choices(config_dirs)
+    wrapper = textwrap.TextWrapper(width=110, subsequent_indent=" " * 14, break_on_hyphens=False)
+    groups = [wrapper.fill(f"  {group:<12}{', '.join(names)}") for group, names in choices.items()]
+    return TEXT.format(groups="\n".join(groups))

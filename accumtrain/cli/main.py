@@ -1,0 +1,41 @@
+"""The first lines of a command. Only what they need is imported before them, as importing the rest takes a while."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from accumtrain.process.signals import end_on_signals, ignore_signals
+
+UTF8 = "utf-8"
+
+
+def main() -> None:
+    """The command line, for the console script `accumtrain` and for programs that register choices of their own.
+
+    It reads sys.argv and ends the process with the exit code. The child processes of probes and sweeps run the same
+    program again, including everything before this call.
+    """
+    end_on_signals()
+    if sys.getfilesystemencoding() != UTF8:
+        _start_anew_in_utf8()
+    caller = sys._getframe(1).f_globals
+
+    from accumtrain.cli.command import command
+    from accumtrain.cli.streams import keep_streams
+    from accumtrain.process.program import remember_program
+
+    if caller.get("__name__") == "__main__":
+        remember_program(caller)
+    keep_streams(quiet=True)
+    code = command()
+    ignore_signals()  # the job has ended: a signal must not change the exit code while Python shuts down
+    sys.exit(code)
+
+
+def _start_anew_in_utf8() -> None:
+    """Python would take names of files in the encoding of the locale, such as ISO-8859-1, and TensorFlow in UTF-8."""
+    os.environ["PYTHONUTF8"] = "1"  # of children, too
+    if sys.stdout is not None:
+        os.environ.setdefault("PYTHONIOENCODING", sys.stdout.encoding)  # a terminal stays what it is
+    os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])

@@ -1,0 +1,196 @@
+"""Outcome, rank, table."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from accumtrain.cli.guard import INTERRUPTED
+from accumtrain.config.jobs import JOBS, Column, cell
+from accumtrain.config.schema import Config
+from accumtrain.console import say, table
+from accumtrain.errors import AccumtrainError, ConfigError, WorkerLostError
+from accumtrain.report.compare import read_ranked
+from accumtrain.report.page import write_page
+from accumtrain.runs.files import write_json
+from accumtrain.runs.names import result_file
+
+# The outcome of one job of a sweep.
+
+
+KILLED = 128  # plus the number of the signal, as a shell reports it
+
+
+@dataclass(frozen=True)
+class JobOutcome:
+    """The outcome of one job. Without `job` and `file` its configuration was refused.
+
+    Attributes:
+        overrides: the overrides of its command.
+        job: the name of its job, such as train.
+        file: the file that its result is written to.
+        written_before: time of the last change of that file before the job, in nanoseconds; None if it did not exist.
+        ended_with: its exit code; None while it runs in another process, and after that if the process was lost.
+    """
+
+    overrides: list[str]
+    job: str | None = None
+    file: str | None = None
+    written_before: int | None = None
+    ended_with: int | None = None
+
+    @property
+    def path(self) -> str | None:
+        """The folder of the job."""
+        return None if self.file is None else str(Path(self.file).parent)
+
+    @property
+    def exit_code(self) -> int:
+        return WorkerLostError.exit_code if self.ended_with is None else self.ended_with
+
+    @property
+    def status(self) -> str:
+        if self.ended_with is None:
+            return "lost"
+        if self.ended_with == 0:
+            return "completed"
+        if self.ended_with == INTERRUPTED:
+            return "interrupted"
+        if self.ended_with > KILLED:
+            return signal_name(self.ended_with - KILLED) or f"exit code {self.ended_with}"
+        names = {error.exit_code: error.__name__ for error in AccumtrainError.__subclasses__()}
+        return names.get(self.ended_with, "bug")
+
+    @cached_property
+    def result(self) -> dict[str, Any]:
+        """The content of `file`; empty if the job wrote nothing."""
+        written = None if self.file is None else _written(Path(self.file))
+        if self.file is None or written is None:
+            return {}
+        if self.ended_with != 0 and written == self.written_before:
+            return {}  # the file is that of an earlier job
+        content: dict[str, Any] = json.loads(Path(self.file).read_text(encoding="utf-8"))
+        return content
+
+    def value(self, key: str) -> Any:
+        """The value at a dotted key of the result; None if there is none."""
+        value: Any = self.result
+        for name in key.split("."):
+            value = value.get(name) if isinstance(value, dict) else None
+        return value
+
+    @property
+    def rank(self) -> tuple[float, ...]:
+        """The sort key of the job; smaller is better. Failed jobs come last, and jobs without a value after others."""
+        keys = JOBS[self.job].ranking if self.job else ()
+        values = [(self.value(key), sign) for key, sign in keys]
+        ranks = [float("inf") if value is None else sign * value for value, sign in values]
+        longest = max(len(job.ranking) for job in JOBS)
+        return (self.exit_code != 0, *ranks, *[float("inf")] * (longest - len(ranks)))
+
+    @property
+    def objective(self) -> float:
+        """What a sweeper maximizes: the first value that the job is ranked by. 0 if it failed: the lowest value."""
+        ranking = JOBS[self.job].ranking if self.job else ()
+        if self.ended_with != 0 or not ranking:
+            return 0.0
+        key, sign = ranking[0]
+        return -sign * (self.value(key) or 0.0)
+
+
+def signal_name(number: int) -> str | None:
+    """Such as SIGKILL; None for a real-time signal, which has no name, and for a number that is no signal."""
+    return signal.Signals(number).name if number in {*signal.Signals} else None
+
+
+def begun(config: Config, overrides: Sequence[str]) -> JobOutcome:
+    """The outcome of a job that is about to begin."""
+    file = result_file(config)
+    return JobOutcome(list(overrides), config.job, str(file), _written(file))
+
+
+def _written(file: Path) -> int | None:
+    return file.stat().st_mtime_ns if file.exists() else None
+
+
+# Compares the jobs of a sweep: checks beforehand that they are distinct, and ranks them in a table afterwards.
+
+
+def check_distinct(configs: Sequence[Config]) -> None:
+    """Raises ConfigError if two jobs of a sweep would write the same file."""
+    files = [result_file(config) for config in configs]
+    shared = next((config for config, file in zip(configs, files, strict=True) if files.count(file) > 1), None)
+    if shared is not None:
+        file, job = result_file(shared), JOBS[shared.job]
+        what = f"{files.count(file)} jobs of the sweep would write {file}"
+        if job.scope in ("trained", "runs"):  # each job writes there, whatever its name
+            raise ConfigError(f"job={job.name}: {what}; give their commands one by one")
+        raise ConfigError(
+            f"run.name={shared.run.name}: {what}; leave run.name out, or give their commands one by one, each with a "
+            "name of its own"
+        )
+
+
+def report(outcomes: Sequence[JobOutcome], run_dir: Path) -> None:
+    """Prints a table of the jobs, best first, and writes them to sweep.json and report.html in `run_dir`.
+
+    Raises:
+        CheckpointError: a file can't be written.
+    """
+    ranked = sorted(outcomes, key=lambda outcome: outcome.rank)
+    swept = _swept_keys(outcomes)
+    columns: dict[str, Column] = {}
+    for job in dict.fromkeys(outcome.job for outcome in outcomes if outcome.job):
+        columns |= JOBS[job].columns
+    rows = [_row(outcome, swept, columns.values()) for outcome in ranked]
+    table(f"{len(ranked)} runs, best first", [*swept, "status", *columns], rows)
+    if run_dir.is_dir():  # else no run began
+        write_json(run_dir / "sweep.json", [_record(each) for each in ranked])
+        _write_page(ranked, run_dir / "report.html")
+
+
+def _write_page(outcomes: Sequence[JobOutcome], page: Path) -> None:
+    """Compares the trainings among the jobs on a page, if there are any."""
+    folders = dict.fromkeys(Path(outcome.path) for outcome in outcomes if outcome.path is not None)
+    if ranked := read_ranked([folder for folder in folders if (folder / JOBS["train"].file).is_file()]):
+        write_page(ranked, page)
+        say(f"{page} compares the runs for a browser")
+
+
+def _record(outcome: JobOutcome) -> dict[str, Any]:
+    return {
+        "overrides": outcome.overrides,
+        "path": outcome.path,
+        "job": outcome.job,
+        "exit_code": outcome.exit_code,
+        "status": outcome.status,
+        "objective": outcome.objective,
+        "summary": outcome.result,
+    }
+
+
+def exit_code(outcomes: Sequence[JobOutcome]) -> int:
+    """The exit code of the first job that failed; 0 if none did."""
+    return next((outcome.exit_code for outcome in outcomes if outcome.exit_code), 0)
+
+
+def _swept_keys(outcomes: Sequence[JobOutcome]) -> list[str]:
+    """The keys whose values differ between jobs, in the order of the command."""
+    jobs = [_values(outcome) for outcome in outcomes]
+    keys = dict.fromkeys(key for job in jobs for key in job)
+    return [key for key in keys if len({job.get(key) for job in jobs}) > 1]
+
+
+def _values(outcome: JobOutcome) -> dict[str, str]:
+    return dict(override.lstrip("+").partition("=")[::2] for override in outcome.overrides)
+
+
+def _row(outcome: JobOutcome, swept: Sequence[str], columns: Iterable[Column]) -> list[str]:
+    values = _values(outcome)
+    measured = (cell(outcome.value(key), form) for key, form in columns)
+    return [*(values.get(key, "-") for key in swept), outcome.status, *measured]

@@ -1,0 +1,132 @@
+"""The rows of a compiled Keras model that lives in a user's program: model, loss, optimizer, data and device.
+
+`accumtrain.fit` chooses them. They build from the model that it runs with, in this process or a child of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+from accumtrain.data.config import SOURCES, DataConfig
+from accumtrain.devices.config import DEVICES, Device, DeviceConfig
+from accumtrain.errors import ConfigError
+from accumtrain.models.config import MODELS, STORE, ModelConfig
+from accumtrain.optim.config import OPTIMIZERS, OptimConfig
+from accumtrain.registry import Kind, load
+from accumtrain.train.config import LOSSES, LossConfig, LossKind
+
+KIND = "compiled"
+
+_compiled: ContextVar[Callable[[], Any]] = ContextVar("compiled")  # returns an accumtrain.keras.compiled.Compiled
+
+
+@dataclass(kw_only=True)
+class CompiledModelConfig(ModelConfig):
+    """A model of the user's program.
+
+    Attributes:
+        title: its name; a continued run may have another.
+        layers: digest of its layers and of the shapes of their weights.
+        cuts: whether it may have cut points.
+    """
+
+    kind: str = KIND
+    title: str = "model"
+    layers: str = ""
+    cuts: bool = True
+
+    same_bits_in_every_graph: ClassVar[bool] = False  # the graph optimizer rewrites Keras's operations
+
+    @property
+    def label(self) -> str:
+        return self.title
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        return super().policies if self.cuts else (STORE,)
+
+
+@dataclass(kw_only=True)
+class CompiledLossConfig(LossConfig):
+    """`losses` describes the losses that the model is compiled with."""
+
+    kind: str = KIND
+    losses: list[str] = field(default_factory=list)
+
+
+@dataclass(kw_only=True)
+class CompiledOptimConfig(OptimConfig):
+    """`name` is the optimizer's class, `args` its configuration. It has its rate, decay and clipping in it."""
+
+    kind: str = KIND
+    lr: float | None = None
+    name: str = ""
+    args: dict[str, Any] = field(default_factory=dict)
+
+    has_own_rate: ClassVar[bool] = True
+
+    def with_schedule(self, schedule: str) -> str:
+        return f"{self.name}, as compiled"
+
+
+@dataclass(kw_only=True)
+class GivenDataConfig(DataConfig):
+    kind: str = KIND
+
+    @property
+    def label(self) -> str:
+        return "given"
+
+
+@dataclass(kw_only=True)
+class CurrentDeviceConfig(DeviceConfig):
+    """The first GPU, or the CPU, as TensorFlow has them in this process. A limit is only planned with."""
+
+    kind: str = KIND
+    as_it_is: ClassVar[bool] = True
+    may_compute_on_cpu: ClassVar[bool] = False  # under a limit: it holds in probes alone
+
+
+MODELS.add(Kind(CompiledModelConfig, "accumtrain.keras.compiled:build_model"), listed=False)
+LOSSES.add(
+    LossKind(
+        CompiledLossConfig,
+        "accumtrain.keras.compiled:build_loss",
+        metrics={},
+        further_metrics="accumtrain.keras.compiled:build_metrics",
+        split_metrics="accumtrain.keras.compiled:build_split_metrics",
+    ),
+    listed=False,
+)
+OPTIMIZERS.add(Kind(CompiledOptimConfig, "accumtrain.keras.compiled:build_optimizer"), listed=False)
+SOURCES.add(Kind(GivenDataConfig, "accumtrain.keras.compiled:open_given"), listed=False)
+DEVICES.add(Device(CurrentDeviceConfig, "accumtrain.devices.resolve:resolve_current"), listed=False)
+
+
+@contextmanager
+def running_with(compiled: Any) -> Iterator[None]:
+    """Within this context the rows build from `compiled`, an `accumtrain.keras.compiled.Compiled`."""
+    token = _compiled.set(lambda: compiled)
+    try:
+        yield
+    finally:
+        _compiled.reset(token)
+
+
+def load_in_child(folder: str) -> None:
+    """Has the rows build from the model in a folder of `accumtrain.keras.compiled.written`. It is read when needed."""
+    _compiled.set(cache(lambda: load("accumtrain.keras.compiled:read_compiled")(Path(folder))))
+
+
+def running() -> Any:
+    """The `accumtrain.keras.compiled.Compiled` that the rows build from."""
+    compiled = _compiled.get(None)
+    if compiled is None:
+        raise ConfigError(f"kind={KIND}: stands for the model that accumtrain.fit is given; choose another kind")
+    return compiled()

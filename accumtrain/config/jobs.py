@@ -1,0 +1,247 @@
+"""The jobs: the function of each, the file that it writes, and how a sweep ranks its results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias, get_args
+
+from accumtrain.console import format_bytes, format_seconds
+from accumtrain.registry import Table
+
+Scope: TypeAlias = Literal["train", "try", "trained", "runs"]
+Column = tuple[str, "str | Callable[[Any], str]"]  # dotted key of the result; format spec or function to show the value
+
+
+def cell(value: Any, form: str | Callable[[Any], str]) -> str:
+    """`value` as a table shows it; "-" for None."""
+    if value is None:
+        return "-"
+    return format(value, form) if isinstance(form, str) else form(value)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A row of the jobs.
+
+    Attributes:
+        run: a function from the configuration to the job's result, or "module:function". It returns None on a worker
+            that is not the chief.
+        file: name of the file of the result, in the run's folder.
+        about: what the job does, a sentence for --help and docs/reference.md.
+        check: a function of the configuration that raises an AccumtrainError if the job can't begin, or
+            "module:function"; without TensorFlow.
+        scope: "train" begins or continues the run in its folder. "try" needs no run and leaves none. "trained" needs a
+            trained run in the folder. "runs" looks at runs from outside, and writes into run.dir.
+        continues_run_config: its configuration is that of the run, changed by the overrides of its command only.
+        measures_other_data: its command may choose other data than the run's.
+        probed: a probe may check before the job starts that it fits into the memory.
+        measures_graphs: it measures or checks compiled micro-steps alone, so it can't go with debug.eager.
+        chooses_kernels: a rule may choose the kernels of the CPU (runs/kernels.py).
+        in_children: child processes do the work, or none is needed; this process does not import TensorFlow.
+        told_in_full: all of its result is on the screen, so a file that can't be written is no error.
+        shared_by_workers: several workers can run the job together.
+        preemptible: the same command continues the job after a signal, so this ends it with exit code 75.
+        without_effect: keys that do not change how much memory the job takes.
+        ranking: dotted keys of the result, each with -1 if larger is better and 1 if smaller is better. A sweep ranks
+            by them in order, and a sweeper maximizes the first.
+        columns: columns of a sweep's table, by title.
+    """
+
+    name: str
+    run: str | Callable[..., Any]
+    file: str
+    about: str = ""
+    check: str | Callable[..., None] | None = None
+    scope: Scope = "try"
+    continues_run_config: bool = False
+    measures_other_data: bool = False
+    probed: bool = False
+    measures_graphs: bool = False
+    chooses_kernels: bool = False
+    in_children: bool = False
+    told_in_full: bool = False
+    shared_by_workers: bool = False
+    preemptible: bool = False
+    without_effect: tuple[str, ...] = ()
+    ranking: tuple[tuple[str, int], ...] = ()
+    columns: Mapping[str, Column] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.scope not in get_args(Scope):
+            raise ValueError(f"job {self.name}: scope={self.scope!r} is none of {', '.join(get_args(Scope))}")
+
+
+BY_ACCURACY = (("test.accuracy", -1), ("test.loss", 1))
+BY_BEST = (("best.accuracy", -1), ("best.loss", 1))
+TESTED: dict[str, Column] = {
+    "updates": ("step", ",.0f"),
+    "epoch": ("epoch", ".4g"),
+    "test accuracy": ("test.accuracy", ".4f"),
+    "test loss": ("test.loss", ".4f"),
+    "examples/s": ("examples_per_second", ",.0f"),
+    "seconds": ("seconds", format_seconds),
+}
+TRAINED: dict[str, Column] = {
+    "step": ("step", "d"),
+    "epoch": ("epoch", ".4g"),
+    "best accuracy": ("best.accuracy", ".4f"),
+    "best loss": ("best.loss", ".4f"),
+    "test accuracy": ("test.accuracy", ".4f"),
+    "test loss": ("test.loss", ".4f"),
+    "examples/s": ("examples_per_second", ",.0f"),
+    "seconds": ("seconds", format_seconds),
+}
+MEASURED: dict[str, Column] = {
+    "images/s": ("images_per_second.median", ",.4g"),
+    "peak of tensors": ("memory.tensor_peak_bytes", format_bytes),
+    "workspace": ("memory.workspace_bytes", format_bytes),
+    "resident": ("memory.rss_peak_bytes", format_bytes),
+    "of a matrix product": ("share_of_matmul", ".0%"),
+    "first update": ("seconds_to_first_update.total", format_seconds),
+}
+RATES: dict[str, Column] = {
+    "suggested rate": ("suggested", ".3g"),
+    "lowest loss at": ("lowest.rate", ".3g"),
+    "lowest loss": ("lowest.loss", ".4f"),
+    "updates": ("updates", "d"),
+}
+COUNTED: dict[str, Column] = {
+    "training images": ("train.examples", ",d"),
+    "test images": ("test.examples", ",d"),
+    "bad": ("bad.count", ",d"),
+    "in both": ("duplicates.count", ",d"),
+}
+PREDICTED: dict[str, Column] = {"step": ("step", "d"), "images": ("images", ",d"), "bad": ("bad.count", ",d")}
+EXPORTED: dict[str, Column] = {
+    "step": ("step", "d"),
+    "format": ("format", "s"),
+    "size": ("bytes", format_bytes),
+    "difference": ("largest_difference", ".1e"),
+}
+
+JOBS: Table[Job] = Table("job")
+JOBS.add(
+    Job(
+        "train",
+        "accumtrain.train.train:train",
+        "summary.json",
+        "Trains a model, or continues its run.",
+        scope="train",
+        probed=True,
+        chooses_kernels=True,
+        shared_by_workers=True,
+        preemptible=True,
+        ranking=BY_BEST,
+        columns=TRAINED,
+    ),
+    Job(
+        "evaluate",
+        "accumtrain.train.evaluate:run",
+        "evaluation.json",
+        "Evaluates what a run has learned, on its test split or on all of other data with labels.",
+        scope="trained",
+        continues_run_config=True,
+        measures_other_data=True,
+        shared_by_workers=True,
+        preemptible=True,
+        without_effect=("model.memory", "optim"),
+        ranking=BY_ACCURACY,
+        columns=TESTED,
+    ),
+    Job(
+        "verify",
+        "accumtrain.measure.verify.job:run",
+        "verify.json",
+        "Proves on this machine that memory policies and accumulation are exact.",
+        measures_graphs=True,
+        chooses_kernels=True,
+        without_effect=("model.memory",),
+    ),
+    Job(
+        "plan",
+        "accumtrain.measure.plan:run",
+        "plan.json",
+        "Finds what fits into the memory, what takes it, and how fast it is.",
+        measures_graphs=True,
+        chooses_kernels=True,
+        in_children=True,
+    ),
+    Job(
+        "memory",
+        "accumtrain.measure.memory:run",
+        "memory.json",
+        "Compares what stored, recomputed and reversed activations take.",
+        check="accumtrain.measure.memory:check_memory",
+        measures_graphs=True,
+        chooses_kernels=True,
+        in_children=True,
+    ),
+    Job(
+        "bench",
+        "accumtrain.measure.bench:run",
+        "bench.json",
+        "Measures speed and memory of updates.",
+        probed=True,
+        measures_graphs=True,
+        chooses_kernels=True,
+        ranking=(("images_per_second.median", -1),),
+        columns=MEASURED,
+    ),
+    Job(
+        "lr",
+        "accumtrain.measure.range_test:run",
+        "lr.json",
+        "A learning-rate range test, which suggests a rate.",
+        probed=True,
+        chooses_kernels=True,
+        columns=RATES,
+    ),
+    Job(
+        "check",
+        "accumtrain.data.check:run",
+        "check.json",
+        "Reads all of the data and counts what is in it.",
+        columns=COUNTED,
+    ),
+    Job(
+        "predict",
+        "accumtrain.train.predict:run",
+        "predict.json",
+        "Says what is in images, by what a run has learned.",
+        check="accumtrain.data.local_files:check_predict",
+        scope="trained",
+        continues_run_config=True,
+        preemptible=True,
+        without_effect=("model.memory", "optim"),
+        columns=PREDICTED,
+    ),
+    Job(
+        "export",
+        "accumtrain.export.export:run",
+        "export.json",
+        "Writes what a run has learned into a file for other programs.",
+        check="accumtrain.export.config:check_export",
+        scope="trained",
+        continues_run_config=True,
+        without_effect=("model.memory", "optim"),
+        columns=EXPORTED,
+    ),
+    Job(
+        "info",
+        "accumtrain.report.info:run",
+        "info.json",
+        "What this machine has and lacks, or where a run came from.",
+        scope="runs",
+        in_children=True,
+        told_in_full=True,
+    ),
+    Job(
+        "report",
+        "accumtrain.report.report:run",
+        "report.json",
+        "Compares runs, as pictures and a page.",
+        scope="runs",
+        in_children=True,
+    ),
+)

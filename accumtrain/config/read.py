@@ -1,0 +1,254 @@
+"""Mapping -> `Config` -> mapping."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from types import UnionType
+from typing import Any, TypeVar
+
+import yaml
+
+from accumtrain.config.interpolation import FromEnvironment, expressions, resolved
+from accumtrain.config.registries import GROUPS, kinds_with
+from accumtrain.config.rules import check
+from accumtrain.config.schema import Config
+from accumtrain.errors import ConfigError
+from accumtrain.fields import (
+    Constraint,
+    LocalPath,
+    OneOf,
+    Word,
+    constraints_of,
+    in_words,
+    is_finite_number,
+    show,
+    suggest,
+)
+from accumtrain.registry import Choice
+
+# ~ at the beginning of a path stands for the home directory.
+#
+# A key is a path if its type says so (fields.py, LocalPath). All of them are expanded here, once, before
+# anything is read.
+
+
+Keys = TypeVar("Keys")
+
+
+def with_homes(record: Keys) -> Keys:
+    """A configuration, or the keys of a part of it, with the home directory in the place of ~ in its paths."""
+    constraints, changed = constraints_of(type(record)), dict[str, Any]()
+    for field in dataclasses.fields(record):  # type: ignore[arg-type]
+        value = getattr(record, field.name)
+        new = value
+        if dataclasses.is_dataclass(value):
+            new = with_homes(value)
+        elif isinstance(value, str) and any(isinstance(each, LocalPath) for each in constraints[field.name]):
+            new = in_home(value)
+        if new is not value:
+            changed[field.name] = new
+    return dataclasses.replace(record, **changed) if changed else record  # type: ignore[type-var]
+
+
+def in_home(path: str) -> str:
+    """The path with the home directory in the place of ~ or ~user; as it is if there is no such user."""
+    if not path.startswith("~"):
+        return path
+    # Path.expanduser would drop slashes of a glob, and raise for an unknown user
+    expanded = os.path.expanduser(path)  # noqa: PTH111
+    return FromEnvironment(expanded, path.expression) if isinstance(path, FromEnvironment) else expanded
+
+
+# From the mapping Hydra composed to a `Config` with checked types, and back.
+
+
+MISSING = "???"  # OmegaConf's mark for a value that the user must give
+
+
+def from_mapping(mapping: Mapping[str, Any]) -> Config:
+    """The checked configuration of a run.
+
+    Args:
+        mapping: keys that are left out have the defaults of their dataclass. Texts may hold interpolations.
+
+    Raises:
+        ConfigError: a key is unknown, one without a default is missing, or a value has the wrong type or breaks a rule.
+            The message names the first mistake only.
+    """
+    config: Config = with_homes(_record(Config, resolved(mapping), ""))
+    check(config)
+    return config
+
+
+def to_mapping(config: Config) -> dict[str, Any]:
+    """Plain nested dictionaries, the content of config.yaml: `from_mapping(to_mapping(c)) == c`.
+
+    Texts from the environment are the expressions that read it, as they may be secrets.
+    """
+    mapping: dict[str, Any] = expressions(dataclasses.asdict(config))
+    return mapping
+
+
+def flat(values: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted key and value of everything in nested dictionaries. An empty one is a value."""
+    for name, value in values.items():
+        key = f"{where}.{name}" if where else str(name)
+        if isinstance(value, Mapping) and value:
+            yield from flat(value, key)
+        else:
+            yield key, value
+
+
+def known_keys() -> list[str]:
+    """Every dotted key of every kind, such as `model.snap_bits`, sorted."""
+    keys: set[str] = set()
+    hints = typing.get_type_hints(Config)
+    for name in (field.name for field in dataclasses.fields(Config)):
+        records = [row.config for row in GROUPS[name]] if name in GROUPS else [hints[name]]
+        for record in filter(dataclasses.is_dataclass, records):
+            keys |= {f"{name}.{field.name}" for field in dataclasses.fields(record)}
+        if not dataclasses.is_dataclass(records[0]):
+            keys.add(name)
+    return sorted(keys)
+
+
+def of_another_kind(group: str, key: str) -> str:
+    """What to say of a key that the chosen kind of `group` does not have, but others do; empty if none has it."""
+    kinds = kinds_with(group, key)
+    return f"the chosen {group} has no such key, it belongs to kind {' or '.join(kinds)}" if kinds else ""
+
+
+def _record(cls: type, value: Any, where: str) -> Any:
+    """`value` as an instance of the dataclass `cls`; `where` is its dotted key, empty at the top."""
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{where}={show(value)}: {where} is a group of keys; set one of them, {where}.<key>=<value>")
+    fields = dataclasses.fields(cls)
+    names = [field.name for field in fields]
+    for key in value:
+        if key not in names:
+            if said := of_another_kind(where, key):
+                raise ConfigError(f"{_join(where, key)}: {said}; leave it out")
+            owner = f"{where} (kind {value['kind']})" if "kind" in value else where or "the configuration"
+            raise ConfigError(f"{_join(where, key)}: no such key in {owner}; {suggest(str(key), names)}")
+    missing = [each for each in fields if value.get(each.name, MISSING if has_no_default(each) else None) == MISSING]
+    if missing:
+        keys = {_join(where, each.name): each.metadata.get("example", "<value>") for each in missing}
+        settings = " ".join(f"{key}={example}" for key, example in keys.items())
+        raise ConfigError(f"{', '.join(keys)} {'has' if len(keys) == 1 else 'have'} no value; add {settings}")
+    hints, rules = typing.get_type_hints(cls), constraints_of(cls)
+    given = [name for name in names if name in value]
+    return cls(**{name: _field(hints[name], value[name], _join(where, name), rules[name]) for name in given})
+
+
+def has_no_default(field: dataclasses.Field) -> bool:
+    """Whether the user must give the value of a field."""
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def _field(hint: Any, value: Any, key: str, rules: Sequence[Constraint]) -> Any:
+    if key in GROUPS:
+        return _record(_keys_of_kind(value, key), value, key)
+    if dataclasses.is_dataclass(hint):
+        return _record(typing.cast(type, hint), value, key)
+    return _value(hint, value, key, rules)
+
+
+def _keys_of_kind(value: Any, group: str) -> type[Choice]:
+    kind = value.get("kind") if isinstance(value, Mapping) else value
+    return GROUPS[group][str(kind)].config
+
+
+def _value(hint: Any, value: Any, key: str, rules: Sequence[Constraint] = ()) -> Any:
+    """`value` as the type `hint`: a scalar, list[scalar], dict[str, scalar or Any], or a union. 4.0 becomes an int.
+
+    `rules` that allow only some texts say what to write in the place of a value of another type.
+    """
+    options = typing.get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    for option in options:
+        if typing.get_origin(option) is list and isinstance(value, list):
+            (item,) = typing.get_args(option)
+            return [_value(item, each, f"{key}[{place}]") for place, each in enumerate(value)]
+        if typing.get_origin(option) is dict and isinstance(value, Mapping):
+            _, item = typing.get_args(option)
+            if item is Any:
+                return dict(value)
+            return {show(name): _value(item, each, f"{key}.{show(name)}") for name, each in value.items()}
+        if typing.get_origin(option) is dict and value is None and type(None) not in options:
+            return {}  # Hydra can replace null in YAML by a mapping, but not extend {}
+        if option is float and type(value) in (int, float):
+            if not is_finite_number(value):
+                raise ConfigError(f"{key}={show(value)}: must be a finite number")
+            return float(value)
+        if option is int and isinstance(value, float) and value.is_integer():
+            return int(value)
+        if type(value) is option or (option is str and isinstance(value, FromEnvironment)):
+            return value  # by type, as a bool is an instance of int
+    said = f"must be {' or '.join(map(in_words, options))}{_remedy(options, value, key, rules)}"
+    words = [rule.rule for rule in rules if isinstance(rule, Word)]
+    raise ConfigError(f"{key}={show(value)}: {words[0] if words else said}")
+
+
+def _remedy(options: tuple[Any, ...], value: Any, key: str, rules: Sequence[Constraint]) -> str:
+    for rule in rules:
+        if isinstance(rule, OneOf):
+            return f"; {rule.remedy()}"
+    match value:
+        case str() if {int, float} & set(options) and value.replace(".", "", 1).isdigit():
+            return "; write it without quotes"
+        case int() | float() if {str} == set(options) - {type(None)} and not isinstance(value, bool):
+            return "; put it in quotes in the file that sets it"
+        case _ if typing.get_origin(options[0]) is list:
+            return f"; write {key}=[{show(value)}]"
+    return ""
+
+
+def _join(where: str, key: str) -> str:
+    return f"{where}.{key}" if where else str(key)
+
+
+# Refuses YAML that takes for ever to read: an alias stands for all that it names, and nested ones multiply.
+
+
+DEEPEST = 50  # lists and mappings within each other
+MOST_NODES = 100_000  # after each alias is replaced by what it stands for
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class OverLimitError(ValueError):
+    """A YAML document that is not read. The message says why."""
+
+
+def check_yaml(text: str) -> None:
+    """Looks at the structure of a YAML document, without building any of it.
+
+    Raises:
+        OverLimitError: it is nested deeper than DEEPEST, has more than MOST_NODES nodes, or an alias of itself.
+        yaml.YAMLError: it is no YAML.
+    """
+    sizes: dict[str, int] = {}  # nodes that an anchor stands for
+    open_nodes: list[tuple[str | None, int]] = []  # lists and mappings: their anchor, and the nodes counted before them
+    count = 0
+    for event in yaml.parse(text, Loader=_LOADER):
+        match event:
+            case yaml.AliasEvent():
+                if event.anchor not in sizes:
+                    raise OverLimitError(f"its alias *{event.anchor} stands for nothing, or for itself")
+                count += sizes[event.anchor]
+            case yaml.ScalarEvent():
+                count += 1
+                if event.anchor:
+                    sizes[event.anchor] = 1
+            case yaml.CollectionStartEvent():
+                open_nodes.append((event.anchor, count))
+                count += 1
+            case yaml.CollectionEndEvent():
+                anchor, before = open_nodes.pop()
+                if anchor:
+                    sizes[anchor] = count - before
+        if len(open_nodes) > DEEPEST:
+            raise OverLimitError(f"it is nested more than {DEEPEST} deep")
+        if count > MOST_NODES:
+            raise OverLimitError(f"it holds more than {MOST_NODES:,} values, as its aliases stand for others")

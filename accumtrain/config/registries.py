@@ -1,0 +1,170 @@
+"""All registries by group; `register_*`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any, TypeVar
+
+from accumtrain.config.jobs import JOBS, Job
+from accumtrain.data.config import SOURCES, DataConfig
+from accumtrain.devices.config import DEVICES
+from accumtrain.models.config import MODELS, ModelConfig
+from accumtrain.optim.config import OPTIMIZERS, OptimConfig
+from accumtrain.optim.schedules import SCHEDULES, ScheduleConfig
+from accumtrain.registry import Choice, Kind, Table, module_of, named
+from accumtrain.train.config import LOSSES, LossConfig, LossKind
+
+# The config groups and their tables.
+
+
+GROUPS: dict[str, Table[Any]] = {
+    "model": MODELS,
+    "optim": OPTIMIZERS,
+    "schedule": SCHEDULES,
+    "loss": LOSSES,
+    "data": SOURCES,
+    "device": DEVICES,
+}
+OWN_CODE = "accumtrain."  # where the code of own rows is
+
+
+def kinds_with(group: str, key: str) -> list[str]:
+    """The names of the kinds of `group` that have the key `key`; empty if there is no such group."""
+    return [row.name for row in GROUPS.get(group, ()) if key in {each.name for each in fields(row.config)}]
+
+
+def chosen_rows(config: Any) -> list[Kind[Any]]:
+    """The row of each group that a configuration chooses."""
+    return [table[getattr(config, group).kind] for group, table in GROUPS.items()]
+
+
+def are_own_rows(config: Any) -> bool:
+    """Whether accumtrain's own code builds all that a configuration chooses."""
+    listed = all(getattr(config, group).kind in table.names for group, table in GROUPS.items())
+    return listed and all(module_of(row.build).startswith(OWN_CODE) for row in chosen_rows(config))
+
+
+def has_own_layers(config: Any) -> bool:
+    """Return whether all layers are accumtrain's, which choose the dtype of their kernels; Keras's do not."""
+    return config.model.kind != "keras" and are_own_rows(config)
+
+
+# Registration of choices and jobs by a user's program or an installed package.
+#
+# Each call adds a row to a table, before the command line is read. A configuration then chooses the row by name. A
+# configuration never names code itself.
+
+
+Code = str | Callable[..., Any]
+Keys = TypeVar("Keys", bound=Choice)
+SCOPE_FLAGS = {"trains": "train", "needs_a_run": "trained", "compares_runs": "runs"}  # each stands for a scope
+
+
+def register_model(name: str, build: Code, config: type[ModelConfig] = ModelConfig) -> type[ModelConfig]:
+    """Makes `model=<name>` a choice.
+
+    Args:
+        build: (config, spec: ModelSpec) -> Model, or "module:function" that is imported on first use.
+        config: a dataclass that inherits from ModelConfig and declares the model's own keys with their defaults.
+
+    Returns:
+        The dataclass of the row, for configurations written in Python.
+
+    Raises:
+        ValueError: the name is taken, or has another form: a letter or _, then letters, digits, - and _.
+        TypeError: `config` is not a dataclass that inherits from ModelConfig.
+    """
+    return _register(MODELS, name, build, config)
+
+
+def register_optimizer(name: str, build: Code, config: type[OptimConfig] = OptimConfig) -> type[OptimConfig]:
+    """Makes `optim=<name>` a choice.
+
+    Args:
+        build: a subclass of Optimizer, or "module:class". It is called with the keys of `config` as keyword arguments:
+            without `kind`, `rates`, `clip_norm` and `adaptive_clip`, and with `lr` as `learning_rate`.
+        config: a dataclass that inherits from OptimConfig. What is returned and raised is as for `register_model`.
+    """
+    return _register(OPTIMIZERS, name, build, config)
+
+
+def register_schedule(name: str, config: type[ScheduleConfig]) -> type[ScheduleConfig]:
+    """Makes `schedule=<name>` a choice.
+
+    Args:
+        config: a dataclass that inherits from ScheduleConfig, with the keys and the method
+            `factor_at(t, total)`. What is returned and raised is as for `register_model`.
+    """
+    keys: Any = named(name, config)
+    if keys.factor_at is ScheduleConfig.factor_at:
+        raise TypeError(f"schedule={name}: {config.__name__} has no factor_at(self, t, total); write its formula there")
+    SCHEDULES.add(Kind(keys, keys))
+    return keys
+
+
+def register_loss(
+    name: str, build: Code, config: type[LossConfig] = LossConfig, metrics: Mapping[str, Code] | None = None
+) -> type[LossConfig]:
+    """Makes `loss=<name>` a choice.
+
+    Args:
+        build: (config) -> loss, or "module:function". The loss is a function (labels [N] of an integer dtype, logits
+            [N, classes]) -> losses [N] in the dtype of the logits.
+        metrics: what is measured beside the loss, by name: functions like the loss, or "module:function". None is the
+            accuracy. The best state is that of the highest `accuracy`; without it, of the lowest loss.
+        config: a dataclass that inherits from LossConfig. What is returned and raised is as for `register_model`.
+    """
+    keys: Any = named(name, config)
+    LOSSES.add(LossKind(keys, build) if metrics is None else LossKind(keys, build, metrics=metrics))
+    return keys
+
+
+def register_data(name: str, build: Code, config: type[DataConfig] = DataConfig) -> type[DataConfig]:
+    """Makes `data=<name>` a choice.
+
+    Args:
+        build: (config, seed) -> Source, or "module:function".
+        config: a dataclass that inherits from DataConfig. What is returned and raised is as for `register_model`.
+    """
+    return _register(SOURCES, name, build, config)
+
+
+def register_job(name: str, run: Code, file: str | None = None, **row: Any) -> None:
+    """Makes `job=<name>` a choice.
+
+    Args:
+        run: (config: Config) -> the content of the job's file, a dict; or "module:function". When it is called, the
+            run's folder exists and TensorFlow is imported.
+        file: name of the file of the result, in the run's folder; None is `<name>.json`.
+        row: other attributes of `kinds.jobs.Job`, such as `scope="trained"`. In place of a scope, `trains=True`,
+            `needs_a_run=True` or `compares_runs=True` may be given.
+
+    Raises:
+        ValueError: the name is taken, or has another form: a letter or _, then letters, digits, - and _. Or the scope
+            is unknown, or more than one is given.
+    """
+    JOBS.add(Job(name, run, file or f"{name}.json", **_with_scope(row)))
+
+
+def added_modules() -> set[str]:
+    """The modules of all code that was registered."""
+    codes = [*(row.build for table in GROUPS.values() for row in table), *(job.run for job in JOBS)]
+    return {name for name in map(module_of, codes) if not name.startswith(OWN_CODE)}
+
+
+def _with_scope(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes of a job with its scope in place of the flag that stands for it."""
+    given = [name for name in ("scope", *SCOPE_FLAGS) if row.get(name)]
+    if len(given) > 1:
+        raise ValueError(f"{' and '.join(given)}: a job has one scope; leave out all but one")
+    attributes = {name: value for name, value in row.items() if name not in SCOPE_FLAGS}
+    for flag in SCOPE_FLAGS.keys() & given:
+        attributes["scope"] = SCOPE_FLAGS[flag]
+    return attributes
+
+
+def _register(table: Table[Any], name: str, build: Code, config: type[Keys]) -> type[Keys]:
+    keys: Any = named(name, config)
+    table.add(Kind(keys, build))
+    return keys

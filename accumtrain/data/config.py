@@ -1,0 +1,333 @@
+"""The data sources: keys, rules and opener of each kind."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Annotated, ClassVar
+
+from accumtrain.errors import ConfigError
+from accumtrain.fields import (
+    COUNT,
+    FRACTION,
+    LOCAL_PATH,
+    SHARE,
+    ImageSize,
+    NotEmpty,
+    OneOf,
+    Range,
+    Word,
+    normal_form,
+    show,
+)
+from accumtrain.registry import Choice, Kind, Table, required
+
+CLASSES = Range(2)
+MIX_ALPHA = Range(0, 100)
+SCALE = "must be auto, 1 or 255"
+PATH = NotEmpty("say where the data is, data.path=<value>")
+
+
+@dataclass(kw_only=True)
+class DataConfig(Choice):
+    """Keys of every source.
+
+    Pixels are scaled to 0..1, then normalised to (x - mean) / std. Training images are augmented; 0 turns an
+    augmentation off.
+
+    `augment`: crops and flips. shift: moved by up to a pixel. crop_flip: padded, cropped at random and mirrored.
+    inception: a window of random size and shape, resized, mirrored, and with other colours.
+    `jitter`: brightness, contrast and saturation are multiplied by 1 - jitter to 1 + jitter.
+    `randaugment`: number of operations that are drawn for each image.
+    `magnitude`: strength of the operations of data.randaugment.
+    `erasing`: probability that a rectangle of the image is erased.
+    `mixup`, `cutmix`: alpha of the share that another training image has, Beta(alpha, alpha). With both keys one is
+    drawn.
+    `sampling`: shuffled: each epoch is a shuffled pass over all examples; balanced: every class appears equally often.
+    `image_size`: images are resized to so many pixels in height and width, or to [height,width]; null keeps their size.
+    `max_pixels`: images of more pixels are not decoded.
+    `mean`: what is subtracted from the pixels: one number, or one per channel.
+    `std`: what the pixels are divided by: one number, or one per channel.
+    `on_error`: what follows an example that can't be read or decoded: the run ends, or the example is left out.
+    `val_fraction`: share of the training examples that is held out to validate on. null: 0.1 of data=folder,
+    data=table and data=npz, if they have no validation split of their own; none of all others, which validate on their
+    test split.
+    """
+
+    augment: Annotated[str, OneOf(("none", "shift", "crop_flip", "inception"))] = "none"
+    jitter: Annotated[float, FRACTION] = 0.0
+    randaugment: Annotated[int, Range(0, 17)] = 0
+    magnitude: Annotated[float, Range(0, 10, closed=True)] = 9.0
+    erasing: Annotated[float, SHARE] = 0.0
+    mixup: Annotated[float, MIX_ALPHA] = 0.0
+    cutmix: Annotated[float, MIX_ALPHA] = 0.0
+    sampling: Annotated[str, OneOf(("shuffled", "balanced"))] = "shuffled"
+    image_size: Annotated[int | list[int] | None, ImageSize()] = None
+    max_pixels: Annotated[int, COUNT] = 89_478_485
+    mean: list[float] = field(default_factory=lambda: [0.5])
+    std: list[float] = field(default_factory=lambda: [0.25])
+    on_error: Annotated[str, OneOf(("raise", "skip"))] = "raise"
+    val_fraction: Annotated[float | None, Range(0, 1)] = None
+
+    VAL_SHARE: ClassVar[float] = 0.0  # what null means
+
+    @property
+    def pixels(self) -> tuple[int, int] | None:
+        """Height and width to which images are resized; None keeps their size."""
+        size = self.image_size
+        return (size[0], size[1]) if isinstance(size, list) else None if size is None else (size, size)
+
+    @property
+    def known_pixels(self) -> tuple[int, int] | None:
+        """Height and width of all images, if the configuration tells them."""
+        return self.pixels
+
+    @property
+    def val_share(self) -> float:
+        """The share of the training examples that is held out, if the source has no validation split of its own."""
+        return self.VAL_SHARE if self.val_fraction is None else self.val_fraction
+
+    def check(self) -> None:
+        for key, values in (("mean", self.mean), ("std", self.std)):
+            if not values:
+                raise ConfigError(f"data.{key}=[]: must hold one number, or one per channel")
+        if len({len(self.mean), len(self.std)} - {1}) > 1:
+            raise ConfigError(
+                f"data.mean={show(self.mean)} and data.std={show(self.std)} differ in length; "
+                "give one number per channel"
+            )
+        if any(value <= 0 for value in self.std):
+            raise ConfigError(
+                f"data.std={show(self.std)}: must be above 0, pixels are divided by it; 1 leaves them alone"
+            )
+
+
+@dataclass(kw_only=True)
+class DigitsConfig(DataConfig):
+    """The UCI optical digits that ship with accumtrain."""
+
+    kind: str = "digits"
+    mean: list[float] = field(default_factory=lambda: [0.305])
+    std: list[float] = field(default_factory=lambda: [0.376])
+
+    @property
+    def known_pixels(self) -> tuple[int, int]:
+        return self.pixels or (8, 8)
+
+
+@dataclass(kw_only=True)
+class SyntheticConfig(DataConfig):
+    """Generated images of any shape, a learnable pattern for each class.
+
+    `channels`: channels of an image.
+    `num_classes`: number of classes.
+    `train_examples`: number of training images.
+    `test_examples`: number of test images.
+    """
+
+    kind: str = "synthetic"
+    image_size: Annotated[int | list[int] | None, ImageSize()] = 32
+    channels: Annotated[int, COUNT] = 3
+    num_classes: Annotated[int, CLASSES] = 10
+    train_examples: Annotated[int, COUNT] = 1024
+    test_examples: Annotated[int, COUNT] = 256
+
+
+@dataclass(kw_only=True)
+class RecordsConfig(DataConfig):
+    """Keys of records.
+
+    `image_feature`: feature that holds the image.
+    `label_feature`: feature that holds the label: a whole number from 0 on, numbers that are one-hot, or a text.
+    `num_classes`: number of classes. null: as many as a ClassLabel of tensorflow-datasets says.
+    `class_names`: the names of the classes in their order; labels that are texts are among them.
+    """
+
+    image_feature: str = "image"
+    label_feature: str = "label"
+    num_classes: Annotated[int | None, CLASSES] = None
+    class_names: list[str] = field(default_factory=list)
+
+    def check(self) -> None:
+        super().check()
+        names = Counter(map(normal_form, self.class_names))
+        twice = [name for name, count in names.items() if count > 1]
+        if twice:
+            raise ConfigError(
+                f"data.class_names={show(self.class_names)}: names {twice[0]} more than once; name each class once"
+            )
+        if names and len(names) != self.num_classes:
+            raise ConfigError(
+                f"data.class_names={show(self.class_names)}: names {len(names)} classes, and "
+                f"data.num_classes={show(self.num_classes)}; set data.num_classes={len(names)}, or name all classes"
+            )
+
+    def about_labels(self, num_classes: int) -> tuple[str, str]:
+        """Which labels there are, and what to do about another one."""
+        rule = f"with data.num_classes={num_classes} labels are 0..{num_classes - 1}"
+        return rule, "correct the one or the other"
+
+
+@dataclass(kw_only=True)
+class TfdsConfig(RecordsConfig):
+    """A data set of tensorflow-datasets.
+
+    `name`: its name there.
+    `dir`: the folder of prepared data sets; null is the default of tensorflow-datasets.
+    `download`: whether a data set that is not in data.dir is downloaded and prepared there, once.
+    `train_split`: split to train on.
+    `test_split`: split to test on.
+    """
+
+    kind: str = "tfds"
+    name: Annotated[str, NotEmpty("say which data set, data.name=<value>")] = required("cifar10")
+    dir: Annotated[str | None, LOCAL_PATH] = None
+    download: bool = False
+    train_split: str = "train"
+    test_split: str = "test"
+
+    def about_labels(self, num_classes: int) -> tuple[str, str]:
+        if self.num_classes is not None:
+            return super().about_labels(num_classes)
+        rule = f"and those of {self.name} are 0..{num_classes - 1}"  # -1 in a split without labels
+        return rule, "choose another data.train_split, data.test_split or data.label_feature"
+
+    @property
+    def label(self) -> str:
+        return self.name
+
+
+@dataclass(kw_only=True)
+class FolderConfig(DataConfig):
+    """Image files of one's own, a folder for each class.
+
+    `path`: a folder with train/ and test/ or val/ or both in it, or with the folders of the classes themselves.
+    `test_fraction`: share of the images that is held out to test on, if the folder holds the classes themselves.
+    """
+
+    VAL_SHARE: ClassVar[float] = 0.1
+
+    kind: str = "folder"
+    path: Annotated[str, PATH, LOCAL_PATH] = required("photos")
+    test_fraction: Annotated[float, Range(0, 1, above=True)] = 0.2
+
+    @property
+    def label(self) -> str:
+        return PurePath(self.path).name or self.kind
+
+
+@dataclass(kw_only=True)
+class TableConfig(DataConfig):
+    """Image files of one's own, whose classes stand in a table: a CSV file with a row for each image.
+
+    `path`: the table. Images are named by paths relative to its folder, or by their names, with or without ending.
+    `image_column`: the column of the images, by its name or its place from 1 on; null: the other of two columns, the
+    first one if neither is given.
+    `label_column`: the column of the labels, by its name or its place from 1 on; null: the other of two columns.
+    `test_fraction`: share of the images that is held out to test on.
+    """
+
+    VAL_SHARE: ClassVar[float] = 0.1
+
+    kind: str = "table"
+    path: Annotated[str, PATH, LOCAL_PATH] = required("labels.csv")
+    image_column: Annotated[str | int | None, COUNT] = None
+    label_column: Annotated[str | int | None, COUNT] = None
+    test_fraction: Annotated[float, Range(0, 1, above=True)] = 0.2
+
+    @property
+    def label(self) -> str:
+        return PurePath(self.path).stem or self.kind
+
+
+@dataclass(kw_only=True)
+class NpzConfig(DataConfig):
+    """Arrays of one's own in a NumPy file.
+
+    `path`: the file.
+    `scale`: the value of white in all arrays of the file, 1 or 255. auto: what their values tell.
+    `test_fraction`: share of the images that is held out to test on, if there are no test or val arrays.
+    """
+
+    VAL_SHARE: ClassVar[float] = 0.1
+
+    kind: str = "npz"
+    path: Annotated[str, PATH, LOCAL_PATH] = required("mine.npz")
+    scale: Annotated[int | str, Word("auto", SCALE)] = "auto"
+    test_fraction: Annotated[float, Range(0, 1, above=True)] = 0.2
+
+    def check(self) -> None:
+        super().check()
+        if isinstance(self.scale, int) and self.scale not in (1, 255):
+            raise ConfigError(f"data.scale={self.scale}: {SCALE}")
+
+    @property
+    def label(self) -> str:
+        return PurePath(self.path).stem or self.kind
+
+
+@dataclass(kw_only=True)
+class CifarBinaryConfig(DataConfig):
+    """CIFAR-10 or CIFAR-100 as its authors publish it: binary files of 3,072 bytes per image after one or two labels.
+
+    `path`: the folder with data_batch_1.bin and so on and test_batch.bin, or with train.bin and test.bin.
+    """
+
+    kind: str = "cifar_binary"
+    path: Annotated[str, PATH, LOCAL_PATH] = required("cifar-10-batches-bin")
+    mean: list[float] = field(default_factory=lambda: [0.4914, 0.4822, 0.4465])
+    std: list[float] = field(default_factory=lambda: [0.2470, 0.2435, 0.2616])
+    augment: Annotated[str, OneOf(("none", "shift", "crop_flip", "inception"))] = "crop_flip"
+
+    @property
+    def label(self) -> str:
+        return PurePath(self.path).name or self.kind
+
+
+@dataclass(kw_only=True)
+class TfrecordConfig(RecordsConfig):
+    """TFRecord files of one's own, of tf.train.Example.
+
+    `path`: glob of the files to train on.
+    `test_path`: glob of the files to test on.
+    `num_classes`: number of classes.
+    `raw_shape`: height, width and channels of images that are stored as pixels of 8 bits, row by row. null: they are
+    files of an image format.
+    """
+
+    kind: str = "tfrecord"
+    path: Annotated[str, PATH, LOCAL_PATH] = required("'path/to/train-*.tfrecord'")
+    test_path: Annotated[str, NotEmpty("say where the data is, data.test_path=<value>"), LOCAL_PATH] = required(
+        "'path/to/test-*.tfrecord'"
+    )
+    image_feature: str = "image/encoded"
+    label_feature: str = "image/class/label"
+    num_classes: Annotated[int, CLASSES] = required("10")
+    raw_shape: list[int] | None = None
+
+    @property
+    def known_pixels(self) -> tuple[int, int] | None:
+        return self.pixels or ((self.raw_shape[0], self.raw_shape[1]) if self.raw_shape else None)
+
+    def check(self) -> None:
+        super().check()
+        shape = self.raw_shape
+        if shape is not None and (len(shape) != 3 or min(shape) < 1 or shape[2] not in (1, 3)):
+            raise ConfigError(
+                f"data.raw_shape={show(shape)}: must be height, width and 1 or 3 channels; for example "
+                "data.raw_shape=[28,28,1]"
+            )
+
+
+SOURCES: Table[Kind[DataConfig]] = Table("data.kind")
+SOURCES.add(
+    Kind(DigitsConfig, "accumtrain.data.sources.builtin:open_digits"),
+    Kind(SyntheticConfig, "accumtrain.data.sources.builtin:open_synthetic"),
+    Kind(TfdsConfig, "accumtrain.data.sources.tfds:open_tfds"),
+    Kind(FolderConfig, "accumtrain.data.sources.folder:open_folder"),
+    Kind(TableConfig, "accumtrain.data.sources.image_table:open_table"),
+    Kind(NpzConfig, "accumtrain.data.sources.npz:open_npz"),
+    Kind(CifarBinaryConfig, "accumtrain.data.sources.cifar:open_cifar_binary"),
+    Kind(TfrecordConfig, "accumtrain.data.sources.tfrecord:open_tfrecord"),
+)

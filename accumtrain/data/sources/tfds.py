@@ -1,0 +1,194 @@
+"""Tensorflow-datasets, and their download."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+from google.protobuf.json_format import ParseError
+
+from accumtrain.console import say
+from accumtrain.data.config import TfdsConfig
+from accumtrain.data.source import Source
+from accumtrain.data.sources.shards import ArrayRecordShards, ShardRange, Shards, TfrecordShards
+from accumtrain.data.sources.tfrecord import RecordSplit
+from accumtrain.errors import DataError
+
+# Downloads and prepares a data set by tensorflow-datasets, or says how it is done.
+
+
+def directory(config: TfdsConfig) -> str:
+    """The folder of prepared data sets."""
+    import tensorflow_datasets as tfds
+
+    return str(config.dir or tfds.core.constants.DATA_DIR)
+
+
+def check_known(config: TfdsConfig) -> None:
+    """Raises DataError if tensorflow-datasets has no data set of that name."""
+    import tensorflow_datasets as tfds
+
+    known = tfds.list_builders(with_community_datasets=False)
+    name = config.name.split("/")[0].split(":")[0]
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=3)
+        raise DataError(
+            f"data.name={config.name} is not prepared in {directory(config)}. "
+            "tensorflow-datasets has no data set of that name"
+            + (f"; did you mean {', '.join(near)}?" if near else ": see https://www.tensorflow.org/datasets/catalog")
+        )
+
+
+def how_to_prepare(config: TfdsConfig) -> str:
+    """What to tell of a data set that is not prepared."""
+    where = directory(config)
+    code = (
+        f"import tensorflow_datasets as tfds; tfds.builder({config.name!r}, data_dir={where!r}).download_and_prepare()"
+    )
+    return (
+        f"data.name={config.name} is not prepared in {where}. "
+        f'Add data.download=true, or prepare it once with: python -c "{code}"'
+    )
+
+
+def download(config: TfdsConfig) -> None:
+    """Downloads and prepares the data set.
+
+    Raises:
+        DataError: There is no network, the disk is full, or it takes files or packages that are not here.
+    """
+    import tensorflow_datasets as tfds
+
+    where = directory(config)
+    say(f"downloading {config.name} into {where}; without a network this is tried for some minutes")
+    if not sys.stderr.isatty():
+        tfds.disable_progress_bar()
+    try:
+        tfds.builder(config.name, data_dir=where).download_and_prepare()
+    except Exception as error:  # each data set has code of its own, whose errors are of any type
+        raise DataError(
+            f"data.download=true: {config.name} can't be downloaded and prepared in {where}: {_reason(error)}. Or "
+            "prepare it on another machine, copy that folder, and give it as data.dir"
+        ) from error
+
+
+def _reason(error: Exception) -> str:
+    request = getattr(error, "request", None)  # of an error of requests, without a response if nobody answered
+    if request is not None and getattr(error, "response", None) is None:
+        return f"there is no connection to {urlsplit(request.url).hostname}; give this machine a network"
+    text = " ".join(str(error).split()).rstrip(".")
+    return text if isinstance(error, AssertionError) else f"{type(error).__name__}: {text}"  # says what is to be done
+
+
+# Prepared data sets of tensorflow-datasets, in both of its file formats. data.download=true prepares one first.
+
+
+_FORMATS: dict[str, type[Shards]] = {"tfrecord": TfrecordShards, "array_record": ArrayRecordShards}
+
+
+def open_tfds(config: TfdsConfig, seed: int) -> Source:
+    """Two splits of a prepared data set.
+
+    Raises:
+        DataError: The data set is not prepared and can't be downloaded, has another format, or lacks the configured
+            splits and features.
+    """
+    builder = _prepared_builder(config)
+    image, num_classes, class_names = _features(config, dict(builder.info.features.items()))
+    train = _open(config, builder, "data.train_split", config.train_split, image, num_classes)
+    test = _open(config, builder, "data.test_split", config.test_split, image, num_classes)
+    if train.image_shape is None and config.image_size is None:
+        train.image_shape = test.image_shape = train.inspect_first().shape
+    fingerprint = {
+        "data.version": builder.info.full_name,
+        "data.train.shards": train.shards.digest(),
+        "data.test.shards": test.shards.digest(),
+    }
+    return Source(train, test, num_classes, class_names=class_names, fingerprint=fingerprint)
+
+
+def _prepared_builder(config: TfdsConfig) -> Any:
+    import tensorflow_datasets as tfds
+
+    try:
+        # tfds.builder would run the data set's code first and may ask the network for it.
+        return tfds.core.read_only_builder.builder_from_files(config.name, data_dir=config.dir)
+    except tfds.core.DatasetNotFoundError as error:
+        check_known(config)
+        if not config.download:
+            raise DataError(how_to_prepare(config)) from error
+        download(config)
+        return tfds.core.read_only_builder.builder_from_files(config.name, data_dir=config.dir)
+    except (OSError, ValueError, TypeError, ParseError) as error:
+        raise DataError(
+            f"data.name={config.name}: what describes the data set in {directory(config)} can't be read ({error}): "
+            "prepare it again"
+        ) from error
+
+
+def _features(config: TfdsConfig, features: dict[str, Any]) -> tuple[Any, int, list[str]]:
+    """The feature of the image, the number of classes, and their names; empty without names."""
+    import tensorflow_datasets as tfds
+
+    image, label = features.get(config.image_feature), features.get(config.label_feature)
+    if not isinstance(image, tfds.features.Image):
+        remedy = _set_to(features, tfds.features.Image) or "it has no Image at all"
+        raise DataError(f"{config.name} has no Image called data.image_feature={config.image_feature}: {remedy}")
+    if image.dtype != np.uint8:
+        raise DataError(f"{config.name} has images of {np.dtype(image.dtype).name}: only 8 bits a channel can be read")
+    known = label.num_classes if isinstance(label, tfds.features.ClassLabel) else None
+    count = known or config.num_classes
+    if known and config.num_classes not in (None, known):
+        raise DataError(
+            f"data.num_classes={config.num_classes}: the ClassLabel {config.label_feature} of {config.name} has "
+            f"{known} classes; leave it out"
+        )
+    if label is None or count is None:
+        others = ", ".join(f"{name} ({type(each).__name__})" for name, each in features.items() if each is not image)
+        raise DataError(
+            f"{config.name} has no ClassLabel called data.label_feature={config.label_feature}: "
+            + (
+                _set_to(features, tfds.features.ClassLabel)
+                or f"set it to one of {others}, and data.num_classes=<number>"
+            )
+        )
+    return image, count, config.class_names or (_class_names(label) if known else [])
+
+
+def _set_to(features: dict[str, Any], kind: type) -> str:
+    """The remedy for a feature of another kind; empty if there is none."""
+    fitting = [name for name, feature in features.items() if isinstance(feature, kind)]
+    return f"set it to one of {', '.join(fitting)}" if fitting else ""
+
+
+def _class_names(label: Any) -> list[str]:
+    """Empty where the data set has none but numbers its classes."""
+    names = list(label.names)
+    return [] if names == [str(number) for number in range(len(names))] else names
+
+
+def _open(config: TfdsConfig, builder: Any, key: str, split: str, image: Any, num_classes: int) -> RecordSplit:
+    file_format = builder.info.file_format.value
+    if file_format not in _FORMATS:
+        raise DataError(f"{config.name} is prepared as {file_format}: prepare it as one of {', '.join(_FORMATS)}")
+    try:
+        instructions = builder.info.splits[split].file_instructions
+    except (KeyError, ValueError) as error:
+        have = ", ".join(builder.info.splits)
+        raise DataError(
+            f"{key}={split} is no split of {config.name}: it has {have}, and slices as in {have.split(',')[0]}[:90%]"
+        ) from error
+    pieces = [ShardRange(part.filename, part.skip, part.take) for part in instructions]
+    if not pieces:
+        raise DataError(f"{key}={split} of {config.name} is empty: choose a larger slice")
+    height, width, channels = image.shape
+    return RecordSplit(
+        _FORMATS[file_format](pieces),
+        config,
+        num_classes=num_classes,
+        image_shape=(height, width, channels) if height and width and channels else None,
+        channels=channels or 3,
+    )

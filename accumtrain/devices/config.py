@@ -1,0 +1,205 @@
+"""Configs of the devices, `DEVICES`, TPU topologies."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar
+
+from accumtrain.errors import ConfigError
+from accumtrain.fields import COUNT, NOT_NEGATIVE, Range, Word, show, suggest
+from accumtrain.registry import Choice, Kind, Table
+
+# Names of TPU topologies, and the memory of their devices.
+
+
+# GiB of HBM that one device addresses, from "System architecture" of each version in the Cloud TPU documentation:
+# per chip 16, 32, 32, 16, 95 and 32. A chip of v2 and v3 has two devices; v4 and v5p join two cores into one device.
+HBM = {"v2": 8, "v3": 16, "v4": 32, "v5e": 16, "v5p": 95, "v6e": 32}
+TOPOLOGY = re.compile(r"(?P<generation>\w+):[1-9]\d*(x[1-9]\d*){1,2}")
+
+
+def check_topology(topology: str) -> None:
+    """Raises ConfigError unless `topology` is a known generation and its chips in two or three dimensions."""
+    match = TOPOLOGY.fullmatch(topology)
+    if match is None:
+        raise ConfigError(
+            f"device.tpu_topology={topology}: must be a generation and its chips along each axis, for example v5e:2x2"
+        )
+    generation = match["generation"]
+    if generation not in HBM:
+        known = [topology.replace(generation, each, 1) for each in HBM]
+        raise ConfigError(f"device.tpu_topology={topology}: no such generation; {suggest(topology, known)}")
+
+
+def hbm_bytes(topology: str) -> int:
+    """Bytes of memory of one device of a topology that has passed `check_topology`."""
+    return HBM[topology.partition(":")[0]] * 2**30
+
+
+# The devices: keys, rules and resolver of each kind.
+
+
+@dataclass(kw_only=True)
+class DeviceConfig(Choice):
+    """Keys of every device. A kind refuses those of `virtual`, `memory_limit_mb`, `workers`, `index` and `tpu` that it
+    does not use.
+
+    `virtual`: number of logical devices that the CPU is split into.
+    `memory_limit_mb`: hard limit of tensor memory in MiB, on the CPU or on each GPU.
+    `tpu`: name or address of the TPU; null is this machine's.
+    `tpu_topology`: generation and chips of the TPU that job=plan compiles for.
+    `xla`: whether XLA compiles the micro-steps; auto: on a TPU only. It is less exact: single
+    channels of an initial RevNet-38's gradient were off by up to 1.6e-2, with TensorFlow's kernels by 6e-6.
+    `tensor_float_32`: whether a GPU rounds what float32 products multiply to 10 bits behind the point, to be faster.
+    `workers`: host:port of every worker, the chief first. Needed where neither TF_CONFIG nor SLURM names them.
+    `index`: place of this process in device.workers, from 0 on.
+    `timeout`: seconds to wait for the other workers.
+
+    Attributes:
+        splits_cpu: the kind uses `virtual`.
+        has_limit: the kind uses `memory_limit_mb`.
+        has_workers: the kind trains in several processes and uses `workers` and `index`.
+        has_address: the kind uses `tpu`.
+        may_compute_on_cpu: kernels of the CPU may run under the memory limit.
+        may_compute_on_gpu: the kind takes a GPU if there is one, and uses `tensor_float_32`.
+        one_cpu_without_gpu: the kind computes on a single CPU device if it takes no GPU.
+        as_it_is: the kind takes a process in which TensorFlow computes already as it is.
+    """
+
+    virtual: Annotated[int | None, COUNT] = None
+    memory_limit_mb: Annotated[int | None, COUNT] = None
+    tpu: str | None = None
+    xla: Annotated[bool | str, Word("auto", "must be true, false or auto")] = "auto"
+    tensor_float_32: bool = False
+    workers: list[str] = field(default_factory=list)
+    index: Annotated[int | None, NOT_NEGATIVE] = None
+    timeout: Annotated[int, Range(1, 7 * 24 * 3600, closed=True)] = 300
+    tpu_topology: str = "v5e:2x2"
+
+    splits_cpu: ClassVar[bool] = False
+    has_limit: ClassVar[bool] = True
+    has_workers: ClassVar[bool] = False
+    has_address: ClassVar[bool] = False
+    may_compute_on_cpu: ClassVar[bool] = True
+    may_compute_on_gpu: ClassVar[bool] = False
+    one_cpu_without_gpu: ClassVar[bool] = False
+    as_it_is: ClassVar[bool] = False
+
+    def check(self) -> None:
+        check_topology(self.tpu_topology)
+        if self.virtual is not None and not self.splits_cpu:
+            raise ConfigError(
+                f"device.virtual={self.virtual}: splits the CPU into logical devices, not device={self.kind}; "
+                "use device=mirrored, or leave device.virtual out"
+            )
+        if self.memory_limit_mb is not None and not self.has_limit:
+            raise ConfigError(
+                f"device.memory_limit_mb={self.memory_limit_mb}: limits the memory of a CPU or GPU, not of "
+                f"device={self.kind}; leave it out"
+            )
+        if not self.has_workers and (self.workers or self.index is not None):
+            key = "workers" if self.workers else "index"
+            raise ConfigError(
+                f"device.{key}={show(getattr(self, key))}: only device=multiworker has workers; "
+                "add device=multiworker or leave it out"
+            )
+        if self.tpu is not None and not self.has_address:
+            raise ConfigError(f"device.tpu={self.tpu}: only device=tpu has an address; add device=tpu or leave it out")
+        if self.tensor_float_32 and (not self.may_compute_on_gpu or self.virtual is not None):
+            where = self.kind if self.virtual is None else f"{self.kind} device.virtual={self.virtual}"
+            raise ConfigError(
+                f"device.tensor_float_32=true: rounds products of GPUs, not of device={where}; leave it out, or "
+                "compute on one, device=gpu"
+            )
+
+    @property
+    def known_replicas(self) -> int:
+        """Number of replicas that the keys imply. GPUs and TPU cores are counted only when a job begins."""
+        return (self.virtual or 1) * (len(self.workers) or 1)
+
+
+@dataclass(kw_only=True)
+class AutoConfig(DeviceConfig):
+    """The first that exists of a TPU, all GPUs and the CPU."""
+
+    kind: str = "auto"
+    may_compute_on_gpu: ClassVar[bool] = True
+    splits_cpu: ClassVar[bool] = True
+    one_cpu_without_gpu: ClassVar[bool] = True
+
+
+@dataclass(kw_only=True)
+class CpuConfig(DeviceConfig):
+    """The CPU."""
+
+    kind: str = "cpu"
+    splits_cpu: ClassVar[bool] = True
+    one_cpu_without_gpu: ClassVar[bool] = True
+
+
+@dataclass(kw_only=True)
+class GpuConfig(DeviceConfig):
+    """One GPU."""
+
+    kind: str = "gpu"
+    may_compute_on_gpu: ClassVar[bool] = True
+    may_compute_on_cpu: ClassVar[bool] = False
+
+
+@dataclass(kw_only=True)
+class MirroredConfig(DeviceConfig):
+    """A copy of the model on each GPU, or on each of `virtual` CPU devices."""
+
+    kind: str = "mirrored"
+    may_compute_on_gpu: ClassVar[bool] = True
+    splits_cpu: ClassVar[bool] = True
+
+
+@dataclass(kw_only=True)
+class MultiworkerConfig(DeviceConfig):
+    """Several processes, on one machine or on many, that train one model."""
+
+    kind: str = "multiworker"
+    may_compute_on_gpu: ClassVar[bool] = True
+    splits_cpu: ClassVar[bool] = True
+    has_workers: ClassVar[bool] = True
+    one_cpu_without_gpu: ClassVar[bool] = True
+
+
+@dataclass(kw_only=True)
+class TpuConfig(DeviceConfig):
+    """A TPU."""
+
+    kind: str = "tpu"
+    has_limit: ClassVar[bool] = False
+    has_address: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class Device(Kind[DeviceConfig]):
+    """A row of the devices.
+
+    Attributes:
+        before_tensorflow: "module:function" that checks for the device before TensorFlow is imported.
+        plan: "module:function" that runs job=plan for the device.
+    """
+
+    before_tensorflow: str | None = None
+    plan: str = "accumtrain.measure.plan:plan_by_probes"
+
+
+DEVICES: Table[Device] = Table("device.kind")
+DEVICES.add(
+    Device(AutoConfig, "accumtrain.devices.resolve:resolve_best"),
+    Device(CpuConfig, "accumtrain.devices.local:resolve_cpu"),
+    Device(GpuConfig, "accumtrain.devices.local:resolve_gpu"),
+    Device(MirroredConfig, "accumtrain.devices.local:resolve_mirrored"),
+    Device(MultiworkerConfig, "accumtrain.devices.multiworker:resolve_multiworker"),
+    Device(
+        TpuConfig,
+        "accumtrain.devices.local:resolve_tpu",
+        before_tensorflow="accumtrain.process.tpu_runtime:check",
+        plan="accumtrain.measure.tpu:plan_by_compiler",
+    ),
+)

@@ -1,0 +1,63 @@
+"""The formats that job=export writes: the code of each, the end of its name, and the packages that it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+from accumtrain.errors import ConfigError
+from accumtrain.registry import Table
+from accumtrain.train.config import check_tells_classes
+
+
+@dataclass(frozen=True)
+class Format:
+    """A row of the formats.
+
+    Attributes:
+        write: a function (exported, path) that writes the file, or "module:function".
+        suffix: how the name of the file ends; "" is a folder.
+        packages: modules that accumtrain does not bring along. The extra `accumtrain[name]` installs them.
+        model_kinds: the kinds of models that the format can hold; empty: all.
+        cuts: whether it has operations that cut a window out of images of any size.
+    """
+
+    name: str
+    write: str | Callable[..., Any]
+    suffix: str = ""
+    packages: tuple[str, ...] = ()
+    model_kinds: tuple[str, ...] = ()
+    cuts: bool = True
+
+
+FORMATS: Table[Format] = Table("export.format")
+FORMATS.add(
+    Format("savedmodel", "accumtrain.export.formats:write_saved_model"),
+    Format("keras", "accumtrain.export.formats:write_keras", ".keras", model_kinds=("keras",), cuts=False),
+    Format("tflite", "accumtrain.export.formats:write_tflite", ".tflite"),
+    Format("onnx", "accumtrain.export.formats:write_onnx", ".onnx", packages=("tf2onnx", "onnxruntime")),
+)
+
+
+def check_export(config: Any) -> None:
+    """Raises ConfigError if the run's model can't be exported in this format, or a package for it is missing."""
+    check_tells_classes(config.loss.kind, config.job)
+    row, model, output = FORMATS[config.export.format], config.model, config.export.output
+    if row.model_kinds and model.kind not in row.model_kinds:
+        raise ConfigError(
+            f"export.format={row.name}: {model.label} is made of TensorFlow operations, not of Keras layers, so a "
+            "Keras file of it would not load without accumtrain; choose savedmodel, which Keras loads, too"
+        )
+    if config.data.augment == "inception" and not row.cuts:
+        raise ConfigError(
+            f"export.format={row.name}: data.augment=inception looks at the middle of an image, which no "
+            "Keras layer cuts out of images of any size; choose export.format=savedmodel"
+        )
+    if missing := [name for name in row.packages if find_spec(name) is None]:
+        raise ConfigError(
+            f"export.format={row.name}: needs {' and '.join(missing)}; pip install 'accumtrain[{row.name}]'"
+        )
+    if output is not None and not output.endswith(row.suffix):
+        raise ConfigError(f"export.output={output}: a file of export.format={row.name} ends in {row.suffix}")

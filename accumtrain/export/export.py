@@ -1,0 +1,196 @@
+"""job=export and its round trip."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from accumtrain.backprop.model import Model
+from accumtrain.config.schema import Config
+from accumtrain.console import banner, format_bytes, say, visible_lines
+from accumtrain.data.sources.folder import preprocess_any_size
+from accumtrain.errors import CheckpointError, ConfigError, VerificationError, first_line
+from accumtrain.export.config import FORMATS
+from accumtrain.export.formats import Exported
+from accumtrain.models.build import build_model
+from accumtrain.models.layers import ModelSpec
+from accumtrain.process.environment import held_back_stderr
+from accumtrain.process.temporary_folder import temporary_folder
+from accumtrain.registry import load
+from accumtrain.runs.files import replacing
+from accumtrain.runs.names import folder_of, make_folder
+from accumtrain.runs.run import Images
+from accumtrain.train.predict import probabilities
+from accumtrain.train.remedies import in_user_words
+from accumtrain.train.weights import trained_images, trained_model
+
+# Whether a written export computes what the run does: it is loaded by a process without accumtrain, and compared.
+
+
+PROGRAM = Path(__file__).with_name("reload.py")
+NUMBER = 4  # images of each size
+SIZES = ((1.0, 1.0), (1.7, 2.3), (0.5, 0.6))  # in shares of what the model takes
+COARSE, NOISE = 4, 30  # the images are patches in a grid of this many, under noise
+
+
+def largest_difference(exported: Exported, path: Path) -> float:
+    """The largest difference of a probability, over images of several sizes, between the file and job=predict.
+
+    Raises:
+        VerificationError: another process can't load the file, or not as it was written.
+    """
+    images = {f"size_{place}": _images(exported.shape, size) for place, size in enumerate(SIZES)}
+    with temporary_folder("export") as folder:
+        inputs, outputs = folder / "inputs.npz", folder / "outputs.npz"
+        np.savez(inputs, allow_pickle=False, **images)
+        command = [sys.executable, str(PROGRAM), str(path.absolute()), str(inputs), str(outputs)]
+        environment = {
+            **os.environ,
+            "CUDA_VISIBLE_DEVICES": "-1",  # this process holds the memory of GPUs
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        }
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            sys.stderr.write(visible_lines(done.stderr[-2000:]))
+            raise VerificationError("a clean process could not use what was written; the lines above are what it said")
+        with np.load(outputs) as answers:
+            if answers["class_names"].tolist() != exported.class_names:
+                raise VerificationError("the class names in what was written are not those of the run")
+            differences = [np.abs(answers[name] - _own(exported, each)).max() for name, each in images.items()]
+            return float(np.max(differences))  # which is NaN if one is, as Python's max may not be
+
+
+def _own(exported: Exported, images: np.ndarray) -> np.ndarray:
+    """The probabilities, float32 [N, classes], of uint8 images [N, H, W, C], prepared as those of an evaluation."""
+    key = tf.zeros([], tf.uint64)
+    prepare = exported.preprocess
+    examples = [prepare.example(tf.constant(each), key, channels=each.shape[-1], training=False) for each in images]
+    batch = prepare.batch(tf.stack(examples), tf.fill([len(images)], key), training=False)
+    return probabilities(exported.model, batch).numpy()
+
+
+def _images(shape: tuple[int, ...], size: tuple[float, float]) -> np.ndarray:
+    """Images, uint8 [N, height, width, channels], that are the same in every call."""
+    random = np.random.default_rng(0)
+    height, width = (max(1, round(side * share)) for side, share in zip(shape, size, strict=False))
+    patches = random.integers(0, 256, [NUMBER, COARSE, COARSE, shape[-1]])
+    rows, columns = (np.arange(side) * COARSE // side for side in (height, width))
+    noise = random.integers(-NOISE, NOISE + 1, [NUMBER, height, width, shape[-1]])
+    return np.clip(patches[:, rows][:, :, columns] + noise, 0, 255).astype(np.uint8)
+
+
+# job=export: the best state of a run as a file that computes without accumtrain.
+
+
+BOUND = 1e-3  # of the difference between probabilities
+SHOWN = 10  # class names that are printed
+FLOAT32 = "float32"  # what exports compute in
+
+
+def run(config: Config) -> dict[str, Any]:
+    """Writes the export, loads it in a process without accumtrain, and compares their probabilities.
+
+    Returns:
+        status, step, checkpoint, format, file, bytes, class_names, input (shape and dtype), largest_difference.
+
+    Raises:
+        ConfigError: the format can't hold this model, or the place for the file is taken.
+        CheckpointError: there is no trained run, or the file can't be written.
+        VerificationError: the file does not compute what the run does; it is removed.
+    """
+    images, fingerprint = trained_images(config)
+    config = replace(config, model=replace(config.model, memory="store"))  # an inference keeps nothing
+    with in_user_words(config, data=None):
+        model, saved = trained_model(config, images, fingerprint)
+        model = _in_float32(config, images, model)
+    preprocess = preprocess_any_size(config.data, images)
+    exported = Exported(config.model.label, model, preprocess, images.shape, images.class_names)
+    path, row = _path(config), FORMATS[config.export.format]
+    with _replacing_export(path) as unfinished:
+        with held_back_stderr():
+            load(row.write)(exported, unfinished)
+        size = _bytes(unfinished)
+        say(f"written, {format_bytes(size)}; now loaded in a process without accumtrain")
+        difference = largest_difference(exported, unfinished)
+        if not difference <= BOUND:
+            raise VerificationError(
+                f"export.format={row.name}: probabilities differ by {difference:.1e} from those of the run, more "
+                f"than {BOUND:g}; nothing is kept: choose another format"
+            )
+    result = {
+        "status": "completed",
+        "step": saved.step,
+        "checkpoint": saved.prefix,
+        "format": row.name,
+        "file": str(path),
+        "bytes": size,
+        "input": {"dtype": "uint8", "shape": [None, None, None, images.shape[-1]], "resized_to": images.shape[:2]},
+        "class_names": images.class_names,
+        "largest_difference": difference,
+    }
+    _show(config, result)
+    return result
+
+
+def _show(config: Config, result: dict[str, Any]) -> None:
+    names, (*_, channels) = result["class_names"], result["input"]["shape"]
+    height, width = result["input"]["resized_to"]
+    shown = ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+    rows = [
+        ("model", f"{config.model.label}, {result['checkpoint'].rpartition('/')[0]}"),
+        ("input", f"uint8 [images, height, width, {channels}], pixels 0..255, any size; resized to {height} x {width}"),
+        ("output", f"float32 [images, {len(names)}], probabilities of {shown}"),
+        ("difference", f"{result['largest_difference']:.1e} at most from accumtrain's own, when loaded without it"),
+        ("file", f"{result['file']}, {format_bytes(result['bytes'])}"),
+    ]
+    banner(f"exported as {result['format']}", rows)
+
+
+def _in_float32(config: Config, images: Images, model: Model) -> Model:
+    """The model with its weights in float32, which all formats compute in."""
+    if config.precision == FLOAT32:
+        return model
+    say(f"precision={config.precision}: the export computes in {FLOAT32}")
+    spec = ModelSpec(images.shape, len(images.class_names), FLOAT32, config.run.seed, draws=False)
+    copy = build_model(config.model, spec)
+    for new, old in zip(copy.variables, model.variables, strict=True):
+        new.assign(tf.cast(old, new.dtype))
+    return copy
+
+
+def _path(config: Config) -> Path:
+    """Where the export goes. Raises ConfigError if something else is there."""
+    folder, suffix = folder_of(config), FORMATS[config.export.format].suffix
+    own = folder / (f"{folder.name}{suffix}" if suffix else "savedmodel")
+    path = own if config.export.output is None else Path(config.export.output)
+    replaces = path.is_file() if suffix else (path / "saved_model.pb").is_file()
+    if os.path.lexists(path) and not replaces:
+        kind = config.export.format
+        raise ConfigError(f"export.output={path}: is there and no {kind}; move it away, or name another place")
+    return path
+
+
+@contextmanager
+def _replacing_export(path: Path) -> Iterator[Path]:
+    """As `replacing`, for what TensorFlow writes."""
+    make_folder(path.parent)
+    try:
+        with replacing(path) as unfinished:
+            yield unfinished
+    except tf.errors.OpError as error:
+        full = "No space left on device" in error.message
+        reason = "no space left on the device" if full else first_line(error)
+        raise CheckpointError(f"{path} can't be written: {reason}; mend that and run the same command again") from error
+
+
+def _bytes(path: Path) -> int:
+    return sum(each.stat().st_size for each in [path, *path.rglob("*")] if each.is_file())

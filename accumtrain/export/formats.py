@@ -1,0 +1,155 @@
+"""What an export holds, and a function for each format that writes it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from zipfile import ZipFile
+
+import numpy as np
+import tensorflow as tf
+
+from accumtrain.backprop.model import Model
+from accumtrain.data.images import central_window
+from accumtrain.data.preprocess import Preprocess
+from accumtrain.process.temporary_folder import temporary_folder
+from accumtrain.train.predict import probabilities
+
+IMAGES, PROBABILITIES = "images", "probabilities"  # names of the input and the output
+CLASS_NAMES = "class_names.json"  # a list, in the files that can hold another
+OPSET = 18  # the newest that tf2onnx 1.17 writes
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A trained model in float32.
+
+    Attributes:
+        shape: height, width and channels of the images that the model takes.
+        preprocess: from pixels 0..255 of any size to these images.
+    """
+
+    label: str
+    model: Model
+    preprocess: Preprocess
+    shape: tuple[int, ...]
+    class_names: list[str]
+
+    @property
+    def signature(self) -> tf.TensorSpec:
+        """The input: uint8 [N, height, width, channels] of any N, height and width."""
+        return tf.TensorSpec([None, None, None, self.shape[-1]], tf.uint8, IMAGES)
+
+    def function(self) -> tf.types.experimental.PolymorphicFunction:
+        """The inference, of operations that all formats have: uint8 images to a float32 output [N, classes]."""
+
+        @tf.function(input_signature=[self.signature], autograph=False)
+        def infer(images: tf.Tensor) -> dict[str, tf.Tensor]:
+            return {PROBABILITIES: probabilities(self.model, self._prepared(images))}
+
+        return infer
+
+    def _prepared(self, images: tf.Tensor) -> tf.Tensor:
+        """As `Preprocess.example` and `batch` prepare test images, without an operation of tf.image."""
+        height, width, _ = self.shape
+        pixels = resize(tf.cast(images, tf.float32), height, width, central=self.preprocess.by_example(training=False))
+        mean, std = (tf.constant(values, tf.float32) for values in (self.preprocess.mean, self.preprocess.std))
+        return (pixels / self.preprocess.white - mean) / std
+
+
+def resize(images: tf.Tensor, height: int, width: int, *, central: bool) -> tf.Tensor:
+    """Bilinear resizing of float32 images [N, any height, any width, C] to [N, height, width, C].
+
+    Args:
+        central: only the central window is taken, without antialiasing; else the whole image, with antialiasing.
+    """
+    shape = tf.shape(images)
+    number, rows, columns, channels = shape[0], shape[1], shape[2], images.shape[-1]
+    top, left, high, wide = tf.unstack(central_window(shape[1:]) if central else tf.stack([0, 0, rows, columns]))
+    down = _weights(rows, top, high, height, antialias=not central)  # [height, rows]
+    across = _weights(columns, left, wide, width, antialias=not central)  # [width, columns]
+    images = tf.matmul(down[None], tf.reshape(images, [number, rows, columns * channels]))
+    images = tf.matmul(across[None], tf.reshape(images, [number * height, columns, channels]))
+    return tf.reshape(images, [number, height, width, channels])
+
+
+def _weights(size: tf.Tensor, first: tf.Tensor, length: tf.Tensor, new: int, *, antialias: bool) -> tf.Tensor:
+    """The share of each of `size` old pixels in each of `new` ones, which cover `length` old ones from `first` on."""
+    scale = tf.cast(length, tf.float32) / new
+    reach = tf.maximum(scale, 1.0) if antialias else 1.0
+    centre = (tf.range(new, dtype=tf.float32) + 0.5) * scale - 0.5 + tf.cast(first, tf.float32)
+    pixel = tf.range(size)
+    inside = tf.cast((pixel >= first) & (pixel < first + length), tf.float32)
+    share = tf.maximum(1.0 - tf.abs(centre[:, None] - tf.cast(pixel, tf.float32)[None]) / reach, 0.0) * inside[None]
+    return share / tf.reduce_sum(share, axis=1, keepdims=True)
+
+
+def write_saved_model(exported: Exported, path: Path) -> None:
+    """Writes a folder for TensorFlow, TensorFlow Serving and Keras's TFSMLayer.
+
+    The names of the classes are in its assets/class_names.json.
+    """
+    module = tf.Module()
+    module.model, module.serve = exported.model, exported.function()
+    with temporary_folder("export") as folder:
+        names = folder / CLASS_NAMES
+        names.write_text(json.dumps(exported.class_names), encoding="utf-8")
+        module.class_names = tf.saved_model.Asset(str(names))
+        # gradients are no part of an inference, and those of reversible models would be large
+        options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
+        tf.saved_model.save(module, str(path), signatures=module.serve, options=options)
+
+
+def write_keras(exported: Exported, path: Path) -> None:
+    """Writes a .keras file, whose layers are all Keras's own.
+
+    The names of the classes are in the archive that such a file is.
+    """
+    import keras  # takes a second, which other formats have no use for
+
+    from accumtrain.models.keras_model import KerasSegment
+
+    height, width, channels = exported.shape
+    prepare = exported.preprocess
+    mean, std = (np.resize(np.array(values, float), channels) for values in (prepare.mean, prepare.std))
+    (segment,) = exported.model.segments
+    assert isinstance(segment, KerasSegment)
+    images = keras.Input((None, None, channels), dtype="uint8", name=IMAGES)
+    pixels = keras.layers.Rescaling(1 / prepare.white)(images)
+    pixels = keras.layers.Resizing(height, width, antialias=True)(pixels)
+    logits = segment.model(keras.layers.Rescaling((1 / std).tolist(), (-mean / std).tolist())(pixels))
+    outputs = keras.layers.Softmax(name=PROBABILITIES)(logits)
+    keras.Model(images, outputs, name=exported.label).save(path)
+    _append_names(path, exported.class_names)
+
+
+def write_tflite(exported: Exported, path: Path) -> None:
+    """Writes a file for LiteRT, which was TensorFlow Lite.
+
+    The names of the classes are in the zip archive at its end, where LiteRT has its metadata.
+    """
+    infer = exported.function()
+    converter = tf.lite.TFLiteConverter.from_concrete_functions([infer.get_concrete_function()], exported.model)
+    path.write_bytes(converter.convert())
+    _append_names(path, exported.class_names)
+
+
+def write_onnx(exported: Exported, path: Path) -> None:
+    """Writes a file for onnxruntime and all that read ONNX.
+
+    The names of the classes are its metadata `class_names`, as JSON.
+    """
+    import onnx
+    import tf2onnx
+
+    model, _ = tf2onnx.convert.from_function(exported.function(), [exported.signature], opset=OPSET)
+    onnx.helper.set_model_props(model, {"class_names": json.dumps(exported.class_names)})
+    onnx.save(model, str(path))
+
+
+def _append_names(path: Path, class_names: Sequence[str]) -> None:
+    """Adds class_names.json to the archive. `ZipFile(path).read("class_names.json")` reads it."""
+    with ZipFile(path, "a") as archive:
+        archive.writestr(CLASS_NAMES, json.dumps(list(class_names)))

@@ -1,0 +1,249 @@
+"""Constraints on the values of keys, suggestions for unknown names, and values as text.
+
+A field declares its constraints in its type: `lr: Annotated[float | None, POSITIVE]`. `config/rules.py` checks them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+import sys
+import typing
+import unicodedata
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from accumtrain.errors import ConfigError
+
+WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "null"}
+PLURALS = {int: "whole numbers", float: "numbers", str: "texts"}
+
+
+class Constraint(Protocol):
+    """A rule about one value."""
+
+    def check(self, key: str, value: Any) -> None:
+        """Raises ConfigError if `value`, set at the dotted `key`, breaks the rule."""
+
+    def __str__(self) -> str:
+        """The rule in a few words; empty if they are the value's type in the reference of the keys."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers with low <= value < high; with `above`, low < value; with `closed`, value <= high. Other values pass."""
+
+    low: float
+    high: float = math.inf
+    above: bool = False
+    closed: bool = False
+
+    def check(self, key: str, value: Any) -> None:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return
+        low = self.low < value if self.above else self.low <= value
+        high = value <= self.high if self.closed else value < self.high
+        if not (low and high):
+            raise ConfigError(f"{key}={show(value)}: {self}")
+
+    def __str__(self) -> str:
+        low = f"must be {'above' if self.above else 'at least'} {self.low:g}"
+        if self.high == math.inf:
+            return low
+        return f"{low} and {'at most' if self.closed else 'below'} {self.high:.10g}"
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """Text from a list. null passes, as the type decides whether it is allowed.
+
+    `number` says what a whole number in its place is; None if it may be none.
+    """
+
+    choices: tuple[str, ...]
+    number: str | None = None
+
+    def check(self, key: str, value: Any) -> None:
+        if value is None or value in self.choices or (self.number is not None and type(value) is int):
+            return
+        raise ConfigError(f"{key}={show(value)}: no such choice; {self.remedy(str(value))}")
+
+    def remedy(self, wrong: str = "") -> str:
+        """What to choose in place of a text, or of a value that is none."""
+        return suggest(wrong, self.choices) + (f", or {self.number}" if self.number else "")
+
+    def __str__(self) -> str:
+        return ""
+
+
+@dataclass(frozen=True)
+class Word:
+    """Text must be `word`; numbers and booleans pass. `rule` tells the user what the value must be."""
+
+    word: str
+    rule: str
+
+    def check(self, key: str, value: Any) -> None:
+        if isinstance(value, str) and value != self.word:
+            raise ConfigError(f"{key}={value}: {self.rule}")
+
+    def __str__(self) -> str:
+        return ""
+
+
+@dataclass(frozen=True)
+class NotEmpty:
+    """Text that is not empty. `remedy` tells the user what to write."""
+
+    remedy: str
+
+    def check(self, key: str, value: Any) -> None:
+        if value == "":
+            raise ConfigError(f"{key} is empty; {self.remedy}")
+
+    def __str__(self) -> str:
+        return "not empty"
+
+
+@dataclass(frozen=True)
+class LocalPath:
+    """A file, a folder or a glob. ~ at its beginning is the home directory: config/read.py puts it there."""
+
+    def check(self, key: str, value: Any) -> None:
+        if isinstance(value, str) and "\0" in value:
+            raise ConfigError(
+                f"{key}={value.split(chr(0))[0]}\\0...: no path holds a character of value 0; leave it out"
+            )
+        if isinstance(value, str) and value.startswith("~"):
+            raise ConfigError(
+                f"{key}={value}: there is no home directory of that name; write the whole path, or ./{value} for a "
+                "place of that name here"
+            )
+
+    def __str__(self) -> str:
+        return "~ is the home directory"
+
+
+@dataclass(frozen=True)
+class ImageSize:
+    """A number of pixels, or a list of two: height and width. null passes."""
+
+    def check(self, key: str, value: Any) -> None:
+        if isinstance(value, list) and len(value) != 2:
+            raise ConfigError(
+                f"{key}={show(value)}: must be one number, or height and width; for example {key}=[48,64]"
+            )
+        COUNT.check(key, value)
+        for place, side in enumerate(value if isinstance(value, list) else []):
+            COUNT.check(f"{key}[{place}]", side)
+
+    def __str__(self) -> str:
+        return "at least 1; a list is [height,width]"
+
+
+@dataclass(frozen=True)
+class Duration:
+    """A time that `duration_seconds` can read. null passes."""
+
+    def check(self, key: str, value: Any) -> None:
+        if value is not None:
+            duration_seconds(key, value)
+
+    def __str__(self) -> str:
+        return "minutes, h:m:s, d-h or another time as for SLURM's --time"
+
+
+POSITIVE = Range(0, above=True)
+NOT_NEGATIVE = Range(0)
+COUNT = Range(1)
+FRACTION = Range(0, 1)
+MEAN_SHARE = Range(0, 1 - 2.0**-25)  # what is kept of a mean; float32 makes 1 of numbers from there on
+SHARE = Range(0, 1, closed=True)
+LOCAL_PATH = LocalPath()
+SMALLEST, LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127  # normal numbers of float32
+DURATION = re.compile(r"(?:(?P<days>[0-9]{1,6})-)?([0-9]{1,9})(?::([0-9]{1,6}))?(?::(?P<third>[0-9]{1,6}))?")
+
+
+def is_finite_number(value: Any) -> bool:
+    """Return whether it is a number that a float holds. JSON and YAML may have integers beyond all floats."""
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max  # by type, as a bool is an instance of int
+
+
+def check_size(key: str, number: int | float) -> None:
+    """Raises ConfigError for a whole number beyond 64 bits, or another that float32 can't hold."""
+    if isinstance(number, int):
+        if not -(2**63) <= number < 2**63:
+            raise ConfigError(f"{key}={show(number)}: must be a number of at most 64 bits, so below 2**63")
+    elif number and not SMALLEST <= abs(number) <= LARGEST:
+        raise ConfigError(
+            f"{key}={show(number)}: must be between {SMALLEST:.3g} and {LARGEST:.3g} apart from its sign, unless it is "
+            "0: float32 makes 0 or infinity of other numbers"
+        )
+
+
+def constraints_of(record: type) -> dict[str, tuple[Constraint, ...]]:
+    """The constraints that the fields of a class declare, by name of the field."""
+    hints = typing.get_type_hints(record, include_extras=True)
+    return {name: tuple(getattr(hint, "__metadata__", ())) for name, hint in hints.items()}
+
+
+def duration_seconds(key: str, value: str | int) -> float:
+    """The seconds of a time as SLURM's --time writes it: `minutes`, `h:m:s`, `d-h` and so on.
+
+    Raises:
+        ConfigError: it has another form, is 0, or is a number of 60 or more: YAML reads 1:30:00 without quotes as 5400.
+    """
+    if isinstance(value, int) and value >= 60:
+        raise ConfigError(
+            f"{key}={show(value)}: a time without quotes in a YAML file looks like this number, too; for {value} "
+            f"minutes write {value // 60}:{value % 60:02}:00, in a YAML file in quotes"
+        )
+    match = DURATION.fullmatch(str(value))
+    numbers = [int(each or 0) for each in match.groups()] if match else [0]
+    if match is None or not any(numbers):
+        raise ConfigError(
+            f"{key}={show(value)}: must be a time above 0 as for SLURM's --time: minutes, minutes:seconds, "
+            "hours:minutes:seconds, days-hours, days-hours:minutes or days-hours:minutes:seconds"
+        )
+    days, first, second, third = numbers
+    if match["days"] or match["third"]:
+        return 86400.0 * days + 3600 * first + 60 * second + third
+    return 60.0 * first + second
+
+
+def normal_form(name: str) -> str:
+    """The one spelling of a name: an é may be written as one character or as two, and looks the same."""
+    return unicodedata.normalize("NFC", name)
+
+
+def suggest(wrong: str, known: Iterable[str]) -> str:
+    """The remedy for an unknown name: the closest known names, or all of them."""
+    by_lower = {name.lower(): name for name in known}
+    close = difflib.get_close_matches(wrong.lower(), by_lower, n=3, cutoff=0.6)
+    if close:
+        return f"did you mean {' or '.join(by_lower[match] for match in close)}?"
+    return f"choose from {', '.join(by_lower.values())}"
+
+
+def in_words(hint: Any) -> str:
+    """A type as messages say it: "a whole number", "a list of texts"."""
+    if typing.get_origin(hint) is list:
+        return f"a list of {PLURALS[typing.get_args(hint)[0]]}"
+    return "a mapping" if typing.get_origin(hint) is dict else WORDS[hint]
+
+
+def show(value: Any) -> str:
+    """`value` as written on the command line: null, true, [1,2], text without quotes."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return str(value).lower()
+        case list():
+            return f"[{','.join(map(show, value))}]"
+        case dict():
+            return "{" + ",".join(f"{key}:{show(item)}" for key, item in value.items()) + "}"
+        case _:
+            return str(value)

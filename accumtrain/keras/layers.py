@@ -1,0 +1,409 @@
+"""Layers that keep fewer activations: `Reversible`, `ReversibleSequence`, `recompute`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from accumtrain.backprop.mode import Mode
+from accumtrain.backprop.pullback import Converted, Module, Streams
+from accumtrain.backprop.replay import Consume, replay
+from accumtrain.backprop.segments import Coupling
+from accumtrain.backprop.tracing import after, is_for_xla
+from accumtrain.keras.pure_layer import Backward, PureLayer, Values, with_own_gradient
+from accumtrain.models.keras_call import (
+    POSITIONAL,
+    flatten_with_masks,
+    mask_of,
+    parameters_of,
+    required_arguments,
+    set_mask,
+    with_parameters,
+)
+
+# The grid of multiples of 2^-bits, on which Keras layers are reversed to the bit (keras/layers.py).
+#
+# Sums of such numbers below 2^(24 - bits) are exact in float32, so that (a + b) - b gives the bits of a. The output
+# of a Keras layer must be floats; networks of accumtrain's own carry finer numbers in the same memory
+# (fixed_point.py).
+
+
+def snap(x: tf.Tensor, bits: int) -> tf.Tensor:
+    """Rounds to multiples of 2^-bits, with the gradient of the identity. bits = 0 returns x."""
+    if bits == 0:
+        return x
+
+    @tf.custom_gradient
+    def rounded(x: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+        wide = tf.cast(x, tf.float32) if x.dtype == tf.float16 else x  # x * 2^bits overflows in float16
+        return tf.cast(tf.round(wide * 2.0**bits) / 2.0**bits, x.dtype), lambda upstream: upstream
+
+    return rounded(x)
+
+
+class OnGrid(Converted):
+    """Rounds the output of `function` to the grid."""
+
+    def __init__(self, function: Module, bits: int, dtype: tf.DType):
+        super().__init__(function, dtype)
+        self.bits = bits
+
+    def converted(self, y: tf.Tensor, mode: Mode) -> tf.Tensor:
+        return snap(tf.cast(y, self.dtype), self.bits)  # cast first, as rounding bfloat16 takes twice as long
+
+
+# A Keras layer of which only the arguments are kept; the rest is computed again when its gradient is needed.
+
+
+def recompute(layer: keras.layers.Layer, **kwargs: Any) -> Recompute:
+    """Returns a layer that computes what `layer` does, and keeps only its input (Chen et al. 2016, arXiv:1604.06174).
+
+    Unlike tf.recompute_grad this saves memory in graphs, too: the replay waits for the incoming gradient.
+
+    Args:
+        layer: a Keras layer or model. What its call takes, the returned layer takes; masks arrive and come out.
+        kwargs: `name` and `trainable`, as of any Keras layer.
+
+    Raises:
+        ValueError: `layer` is no Keras layer.
+    """
+    return Recompute(layer, **kwargs)
+
+
+@keras.saving.register_keras_serializable(package="accumtrain")
+class Recompute(keras.layers.Wrapper):
+    """Layer that `recompute` returns. Arguments and results are those of `layer`, with its shapes, dtypes and masks."""
+
+    def __init__(self, layer: keras.layers.Layer, **kwargs: Any):
+        if not isinstance(layer, keras.layers.Layer):
+            raise ValueError(f"layer={layer!r} is no Keras layer; wrap a function in keras.layers.Lambda")
+        self.call = with_parameters(self._run, parameters_of(layer).values())
+        super().__init__(layer, **{**kwargs, "dtype": layer.variable_dtype, "autocast": False})
+        self.supports_masking = layer.supports_masking
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not self.layer.built:  # Keras would hand `build` the shape of the first argument only
+            with keras.name_scope(self.name, caller=self):
+                self.layer(*keras.tree.map_structure(_spec, args), **keras.tree.map_structure(_spec, kwargs))
+        return super().__call__(*args, **kwargs)
+
+    def build(self, input_shape: Any = None) -> None:
+        if not self.layer.built:
+            dtype = self.layer.compute_dtype
+            self.layer(keras.tree.map_shape_structure(lambda shape: keras.KerasTensor(shape, dtype), input_shape))
+
+    def _run(self, *args: Any, training: bool | None = None, **kwargs: Any) -> Any:
+        tensors, pack = flatten_with_masks((args, kwargs))
+        pack_results: Any = None
+
+        def results(y: Any) -> list[tf.Tensor]:
+            nonlocal pack_results
+            flat, pack_results = flatten_with_masks(y)
+            return flat
+
+        values = Values([self.layer])
+        call = PureLayer(self.layer, values, training, lambda x, _: pack(x), results)
+        mode = Mode(training=bool(training))
+
+        def forward(tensors: list[tf.Tensor]) -> tuple[list[tf.Tensor], list[tf.Tensor], Backward]:
+            def backward(x: list[tf.Tensor], d_y: list[tf.Tensor], consume: Consume) -> list[tf.Tensor | None]:
+                _, d_x, _ = replay(call, x, d_y, mode, consume)
+                return d_x
+
+            return call(tensors, mode), tensors, backward
+
+        outputs = with_own_gradient(forward, tensors, values, [call])
+        values.hand_over(self)
+        return pack_results(outputs)
+
+    def compute_output_spec(self, *args: Any, training: bool | None = None, **kwargs: Any) -> Any:
+        return self.layer.compute_output_spec(*args, **kwargs)
+
+    def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
+        return self.layer.compute_mask(inputs, previous_mask)
+
+    def get_config(self) -> dict[str, Any]:
+        config = super().get_config()
+        return {key: value for key, value in config.items() if key != "dtype"}
+
+
+def _spec(argument: Any) -> Any:
+    """The shape and dtype of an array or a tensor; anything else as it is."""
+    if hasattr(argument, "shape") and hasattr(argument, "dtype"):
+        return keras.KerasTensor(argument.shape, keras.backend.standardize_dtype(argument.dtype))
+    return argument
+
+
+# One reversible unit of two Keras layers, and the gradient of a row of such units.
+
+
+Pair = tuple[keras.layers.Layer, keras.layers.Layer]
+
+
+class ReversibleLayer(keras.layers.Layer):
+    """Base of `Reversible` and `ReversibleSequence`: two streams, joined in one tensor or apart.
+
+    The streams are float32, or float64 under the policy float64, whatever policy the layers inside compute in. A stream
+    keeps its mask, which the layers get with it. The call takes the keywords of the layers inside, too, and hands each
+    layer those that it takes.
+
+    Args:
+        layers: all layers inside.
+        snap_bits: the streams are rounded to multiples of 2^-snap_bits; 0 turns it off.
+        memory: `reverse` keeps the output, `store` all activations.
+    """
+
+    def __init__(
+        self,
+        layers: Iterable[keras.layers.Layer],
+        *,
+        snap_bits: int,
+        memory: str,
+        dtype: Any = None,
+        **kwargs: Any,
+    ):
+        own = inspect.signature(self._run).parameters.values()
+        keywords = [each for layer in layers for each in _keywords(layer)]
+        self.call = with_parameters(self._run, [*(each for each in own if each.kind in POSITIONAL), *keywords])
+        policy = keras.dtype_policies.get(dtype or keras.config.dtype_policy())
+        wide = policy.variable_dtype == "float64"
+        super().__init__(dtype="float64" if wide else "float32", autocast=False, **kwargs)
+        if isinstance(snap_bits, bool) or not isinstance(snap_bits, int) or not 0 <= snap_bits <= 23:
+            raise ValueError(f"snap_bits={snap_bits!r} is no whole number from 0 to 23; use 16, or 0 for no grid")
+        if memory not in ("reverse", "store"):
+            raise ValueError(f"memory={memory!r} is neither 'reverse' nor 'store'; use 'reverse' to save memory")
+        self.snap_bits, self.memory = snap_bits, memory
+        self.supports_masking = True
+
+    @property
+    def pairs(self) -> list[tuple[keras.layers.Layer, keras.layers.Layer]]:
+        """The layers (f, g) of each unit."""
+        raise NotImplementedError
+
+    def build(self, input_shape: Any) -> None:
+        shapes = _stream_shapes(self.name, input_shape)
+        for f, g in self.pairs:
+            for name, layer, stream in (("f", f, shapes[1]), ("g", g, shapes[0])):
+                spec = keras.KerasTensor(stream, self.compute_dtype)
+                output = layer(*[spec] * required_arguments(layer))  # builds it, too
+                if getattr(output, "shape", None) != stream:
+                    raise ValueError(
+                        f"{name}={layer.name} makes {getattr(output, 'shape', output)} of {stream}, but a sum with the "
+                        "other stream needs the shape of its input; end it with a layer that restores this shape"
+                    )
+
+    def _run(self, inputs: Any, mask: Any = None, training: bool | None = None, **keywords: Any) -> Any:
+        _compute_as_written()
+        tensors = tf.nest.flatten(inputs)
+        masks = [mask_of(tensor) for tensor in tensors] if mask is None else tf.nest.flatten(mask)
+        shared, pack = flatten_with_masks((masks, keywords))
+        masks, keywords = pack(shared)  # tensors in the place of variables
+        of_x1, of_x2 = masks * (2 // len(masks))
+        values = Values((layer for pair in self.pairs for layer in pair), shared)
+        calls = [
+            (_on_stream(f, of_x2, keywords, values, training), _on_stream(g, of_x1, keywords, values, training))
+            for f, g in self.pairs
+        ]
+        dtype = tf.as_dtype(self.compute_dtype)
+        units = [Coupling(*(OnGrid(call, self.snap_bits, dtype) for call in pair)) for pair in calls]
+        mode = Mode(training=bool(training))
+
+        def forward(tensors: list[tf.Tensor]) -> tuple[list[tf.Tensor], list[tf.Tensor], Backward]:
+            streams: Streams = tuple(snap(tf.cast(x, dtype), self.snap_bits) for x in _split(tensors))
+            for unit in units:
+                streams = unit(streams, mode)
+            joined = len(tensors) == 1
+            outputs = [tf.concat(streams, axis=-1)] if joined else list(streams)
+            dtypes = [tensor.dtype for tensor in tensors]
+
+            def backward(y: list[tf.Tensor], d_y: list[tf.Tensor], consume: Consume) -> list[tf.Tensor | None]:
+                d_streams = _split(d_y)
+                streams: Streams = _split(after(d_y, y))
+                for unit in reversed(units):
+                    streams, d_streams = unit.reverse(None, streams, d_streams, mode, consume)
+                d_x = [tf.concat(d_streams, axis=-1)] if joined else d_streams
+                return [tf.cast(gradient, dtype) for gradient, dtype in zip(d_x, dtypes, strict=True)]
+
+            return outputs, outputs, backward
+
+        if self.memory == "store":
+            outputs, _, _ = forward(tensors)
+        else:
+            outputs = with_own_gradient(forward, tensors, values, [call for pair in calls for call in pair])
+        values.hand_over(self)
+        masked = [set_mask(*each) for each in zip(outputs, (of_x1, of_x2), strict=False)]  # one, if joined
+        return tf.nest.pack_sequence_as(inputs, masked)
+
+    def compute_output_spec(self, inputs: Any, **keywords: Any) -> Any:
+        return keras.tree.map_structure(lambda x: keras.KerasTensor(x.shape, self.compute_dtype), inputs)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "snap_bits": self.snap_bits}
+
+
+@keras.saving.register_keras_serializable(package="accumtrain")
+class Reversible(ReversibleLayer):
+    """One reversible unit (Gomez et al. 2017, arXiv:1707.04585): y1 = x1 + f(x2), y2 = x2 + g(y1).
+
+    Under a tf.GradientTape only the output is kept. Inputs: one tensor [N, ..., 2 C], whose last axis holds x1 and x2,
+    or a pair of tensors [N, ..., C]. Output: the same structure and shape, in the dtype of the streams.
+
+    The masks of the streams, those that Keras carries or `mask` of the call, reach f and g, and the output keeps them.
+    The call takes the optional arguments of f and g by name, too.
+
+    Args:
+        f: a Keras layer or model, from [N, ..., C] to the same shape. One that requires several tensors, such as
+            keras.layers.MultiHeadAttention, gets the stream for each.
+        g: another one.
+        snap_bits: streams and outputs of f and g are rounded to multiples of 2^-snap_bits, so that the reversal is
+            exact to the bit while streams stay below 2^(24 - snap_bits); 0 turns it off.
+
+    Raises:
+        ValueError: f or g is no Keras layer, changes the shape of its input, or the last axis can't be halved.
+    """
+
+    def __init__(self, f: keras.layers.Layer, g: keras.layers.Layer, snap_bits: int = 16, **kwargs: Any):
+        for name, layer in (("f", f), ("g", g)):
+            if not isinstance(layer, keras.layers.Layer):
+                raise ValueError(f"{name}={layer!r} is no Keras layer; wrap a function in keras.layers.Lambda")
+        super().__init__((f, g), snap_bits=snap_bits, memory="reverse", **kwargs)
+        self.f, self.g = f, g
+
+    @property
+    def pairs(self) -> list[tuple[keras.layers.Layer, keras.layers.Layer]]:
+        return [(self.f, self.g)]
+
+    def get_config(self) -> dict[str, Any]:
+        layers = {name: keras.saving.serialize_keras_object(layer) for name, layer in (("f", self.f), ("g", self.g))}
+        return {**super().get_config(), **layers, "same": self.f is self.g}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Reversible:
+        config = dict(config)
+        f, g = (keras.saving.deserialize_keras_object(config.pop(name)) for name in ("f", "g"))
+        return cls(f, f if config.pop("same") else g, **config)
+
+
+def _on_stream(
+    layer: keras.layers.Layer, mask: tf.Tensor | None, keywords: dict[str, Any], values: Values, training: bool | None
+) -> PureLayer:
+    """The layer as a function of a masked stream, which stands for each of its required arguments."""
+    taken = {name: value for name, value in keywords.items() if name in parameters_of(layer)}
+    shared, pack = flatten_with_masks((mask, taken))
+
+    def arguments(x: tf.Tensor, shared: list[tf.Tensor]) -> tuple[list[tf.Tensor], dict[str, Any]]:
+        mask, taken = pack(shared)
+        return [set_mask(x, mask)] * required_arguments(layer), taken
+
+    return PureLayer(layer, values, training, arguments, shared=shared)
+
+
+def _keywords(layer: keras.layers.Layer) -> list[inspect.Parameter]:
+    """The optional parameters of the layer's call, as keywords."""
+    optional = [each for each in parameters_of(layer).values() if each.default is not each.empty]
+    return [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in optional]
+
+
+def _split(tensors: Sequence[tf.Tensor]) -> tuple[tf.Tensor, ...]:
+    """The two streams of one joined tensor, or of a pair."""
+    return tuple(tensors) if len(tensors) == 2 else tuple(tf.split(tensors[0], 2, axis=-1))
+
+
+def _stream_shapes(name: str, input_shape: Any) -> list[tuple[int | None, ...]]:
+    """The shapes of the two streams.
+
+    Raises:
+        ValueError: the input is neither a tensor with an even last axis nor two tensors of one shape.
+    """
+    if isinstance(input_shape, (list, tuple)) and input_shape and isinstance(input_shape[0], (list, tuple)):
+        shapes = [tuple(shape) for shape in input_shape]
+        if len(shapes) != 2 or shapes[0] != shapes[1]:
+            raise ValueError(f"{name} got inputs {shapes}, but takes one tensor or two of equal shape; pass (x1, x2)")
+        return shapes
+    *outer, channels = tuple(input_shape)
+    if channels is None or channels % 2:
+        raise ValueError(
+            f"{name} got an input {tuple(input_shape)}, but splits its last axis into two halves; make that axis an "
+            "even number, or pass a pair of tensors (x1, x2)"
+        )
+    return [(*outer, channels // 2)] * 2
+
+
+def _compute_as_written() -> None:
+    """Turns off two passes of the graph optimizer, for the graphs that this process runs from now on.
+
+    They rewrite sums and products with constants where nothing else uses the inner tensors: in the forward pass, but
+    not in a replay, where the gradient uses them. The rounding would differ, and the reversal would not be exact.
+    """
+    if not tf.executing_eagerly() and not is_for_xla():
+        tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False, "constant_folding": False})
+
+
+# --- a row of units ---------------------------------------------------------------------------------------------------
+
+
+@keras.saving.register_keras_serializable(package="accumtrain")
+class ReversibleSequence(ReversibleLayer):
+    """Reversible units one after the other (Gomez et al. 2017, arXiv:1707.04585), of which only the output is kept.
+
+    The backward pass computes the input of each unit from its output, so activations do not grow with the number of
+    units. Inputs: one tensor [N, ..., 2 C], whose last axis is split into the two streams and joined again at the end,
+    or a pair of tensors [N, ..., C]. Output: the same structure and shape, in the dtype of the streams: float32, or
+    float64 under the policy float64. Masks and further arguments are as in `Reversible`.
+
+    Args:
+        units: pairs (f, g) of Keras layers or models that keep the shape [N, ..., C], or `Reversible` layers. A layer
+            may occur several times: its weights are then shared.
+        snap_bits: as in `Reversible`.
+        memory: `reverse`, or `store`, which keeps all activations: the same function with the same gradient.
+
+    Raises:
+        ValueError: a unit is no pair of Keras layers or has another snap_bits; f or g changes the shape of its input;
+            the last axis can't be halved.
+    """
+
+    def __init__(self, units: Sequence[Pair | Reversible], snap_bits: int = 16, memory: str = "reverse", **kwargs: Any):
+        if not units:
+            raise ValueError("units=[] holds no unit; give at least one pair (f, g)")
+        made = [_unit(place, unit, snap_bits, kwargs.get("dtype")) for place, unit in enumerate(units)]
+        layers = [layer for unit in made for layer in (unit.f, unit.g)]
+        super().__init__(layers, snap_bits=snap_bits, memory=memory, **kwargs)
+        self.units = made
+
+    @property
+    def pairs(self) -> list[Pair]:
+        return [(unit.f, unit.g) for unit in self.units]
+
+    def get_config(self) -> dict[str, Any]:
+        """Each layer once, and for each unit the places of its f and g, so that shared layers stay shared."""
+        layers = list({id(layer): layer for pair in self.pairs for layer in pair}.values())
+        places = {id(layer): place for place, layer in enumerate(layers)}
+        return {
+            **super().get_config(),
+            "layers": [keras.saving.serialize_keras_object(layer) for layer in layers],
+            "units": [[places[id(f)], places[id(g)]] for f, g in self.pairs],
+            "memory": self.memory,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> ReversibleSequence:
+        config = dict(config)
+        layers = [keras.saving.deserialize_keras_object(layer) for layer in config.pop("layers")]
+        return cls([(layers[f], layers[g]) for f, g in config.pop("units")], **config)
+
+
+def _unit(place: int, unit: Pair | Reversible, snap_bits: int, dtype: Any) -> Reversible:
+    if isinstance(unit, Reversible):
+        if unit.snap_bits != snap_bits:
+            raise ValueError(
+                f"units[{place}].snap_bits={unit.snap_bits}, but the sequence has {snap_bits}, and all streams of a "
+                "sequence lie on one grid; give both the same"
+            )
+        return unit
+    if not isinstance(unit, (list, tuple)) or len(unit) != 2:
+        raise ValueError(f"units[{place}]={unit!r} is neither a pair (f, g) of Keras layers nor a Reversible")
+    return Reversible(*unit, snap_bits=snap_bits, dtype=dtype)

@@ -1,0 +1,239 @@
+"""job=bench: speed, memory, start and input of the configured run, beside the speed of a large matrix product."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from accumtrain.config.registries import has_own_layers
+from accumtrain.config.rules import micro_batch_size
+from accumtrain.config.schema import BenchConfig, Config
+from accumtrain.console import banner, format_bytes, format_count, format_seconds, say
+from accumtrain.data.open_data import open_data
+from accumtrain.data.pipeline import Share, distributed, train_batches
+from accumtrain.data.source import Data
+from accumtrain.devices.found import Devices
+from accumtrain.devices.resolve import resolve
+from accumtrain.measure.dry_run import DryRun
+from accumtrain.measure.flops import count_flops, matmul_flops_per_second
+from accumtrain.models.kernels import tell_emulation
+from accumtrain.process import environment
+from accumtrain.process.temporary_folder import temporary_folder
+from accumtrain.runs.names import result_file
+from accumtrain.train.memory import at_peak
+from accumtrain.train.remedies import in_user_words
+
+INPUT_SECONDS = 2.0  # how long the input alone is measured
+EMPTY_CALLS = 31  # calls without work that measure the time of a call
+
+
+def run(config: Config) -> dict[str, Any]:
+    """Measures and prints a table. Trains nothing.
+
+    Returns:
+        The content of bench.json, as docs/bench.md describes it.
+
+    Raises:
+        AccumtrainError: the run would fail too.
+    """
+    result = {
+        "status": "completed",
+        "model": config.model.label,
+        "memory_policy": config.model.memory,
+        "optimizer": config.optim.kind,
+        "precision": config.precision,
+        **measure(config, environment.prepared_seconds()),
+    }
+    _show(result)
+    say(f"the same in {result_file(config)}")
+    return result
+
+
+def measure(config: Config, imported: float) -> dict[str, Any]:
+    """The measurements that docs/bench.md describes.
+
+    Args:
+        imported: seconds from the start of the job to the end of its imports.
+    """
+    clock = Stopwatch()
+    devices = resolve(config.device)
+    data = open_data(config.data, config.run.seed)
+    steps = config.accum.count
+    micro_batch = micro_batch_size(config.batch_size, steps, devices.replicas)
+    batch = micro_batch * devices.replicas
+    say(f"measuring {config.model.label}, {config.optim.kind}, {config.precision} on {devices.description}")
+    with (
+        in_user_words(config, data, devices.replicas),
+        temporary_folder("bench") as scratch,
+    ):
+        dry_run = DryRun(config, data, devices, micro_batch, scratch, steps)
+        start = {"import": imported, "build": clock.lap()}
+        tensorflow = environment.tensorflow_import_seconds()  # a part of "import"
+        micro_step = dry_run.step.prepare(dry_run.batches)
+        start["trace"] = clock.lap()
+        if not devices.xla:
+            tell_emulation(config.precision, own_layers=has_own_layers(config))
+        dry_run.update()
+        start["first_run"] = clock.lap()
+
+        some_updates = partial(dry_run.updates, config.log.every)  # as training makes them between two log records
+        updates = timed_updates(some_updates, config.bench)
+        calls = dry_run.calls
+        dry_run.measure_workspace()
+        memory = dry_run.meter.read()
+        call = call_seconds(dry_run)
+        repeat_one_batch(dry_run, config, data, devices, batch)
+        updates_without_input = timed_updates(some_updates, config.bench)
+        flops = count_flops(micro_step.graph, micro_batch) / batch
+
+        del dry_run, micro_step, some_updates  # frees their memory for what follows
+        input_alone = input_images_per_second(config, data, batch)
+    peak = matmul_peak(config)
+    speed = updates.examples_per_second(config.batch_size)
+    return {
+        "device": devices.description,
+        "batch_size": config.batch_size,
+        "micro_batch_size": micro_batch,
+        "accum_steps": steps,
+        "replicas": devices.replicas,
+        "updates": len(updates.seconds),
+        "update_seconds": updates.spread(),
+        "images_per_second": speed,
+        "host_share": calls * call / updates.median,
+        "call_seconds": call,
+        "seconds_to_first_update": {"total": sum(start.values()), **start, "import_of_tensorflow": tensorflow},
+        "memory": memory,
+        "flops_per_image": flops,
+        "flops_per_second": flops * speed["median"],
+        "matmul_flops_per_second": peak,
+        "share_of_matmul": flops * speed["median"] / peak if peak else None,
+        "input_share": max(0.0, 1.0 - updates_without_input.median / updates.median),
+        "input_images_per_second": input_alone,
+    }
+
+
+class Stopwatch:
+    """Measures the time between laps."""
+
+    def __init__(self) -> None:
+        self._last = time.perf_counter()
+
+    def lap(self) -> float:
+        """Seconds since the last lap."""
+        last, self._last = self._last, time.perf_counter()
+        return self._last - last
+
+
+@dataclass(frozen=True)
+class Updates:
+    """The durations of updates, in seconds."""
+
+    seconds: Sequence[float]
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.seconds)
+
+    def spread(self) -> dict[str, float]:
+        """median, p10 and p90 of the seconds; four of five updates are between p10 and p90."""
+        p10, p90 = np.percentile(self.seconds, [10, 90])
+        return {"median": self.median, "p10": float(p10), "p90": float(p90)}
+
+    def examples_per_second(self, batch_size: int) -> dict[str, float]:
+        """median, p10 and p90 of the examples per second; p10 is the slow end."""
+        spread = self.spread()
+        return {
+            name: batch_size / spread[other] for name, other in (("median", "median"), ("p10", "p90"), ("p90", "p10"))
+        }
+
+
+def timed_updates(updates: Callable[[], int], bench: BenchConfig) -> Updates:
+    """Times whole updates after a warm-up. `updates` makes some updates in one call and returns how many."""
+    length = 0
+    while (count := updates()) > length:
+        length = count  # once calls stop growing, the buffers have their place in memory, too
+    clock = Stopwatch()
+    seconds: list[float] = []
+    while len(seconds) < bench.updates or sum(seconds) < bench.seconds:
+        count = updates()
+        seconds += [clock.lap() / count] * count
+    return Updates(seconds)
+
+
+def call_seconds(dry_run: DryRun) -> float:
+    """Seconds of a compiled call without its work: the median of EMPTY_CALLS calls."""
+    clock, seconds = Stopwatch(), []
+    for _ in range(EMPTY_CALLS):
+        dry_run.step.accumulate(dry_run.batches, 0)
+        tf.test.experimental.sync_devices()
+        seconds.append(clock.lap())
+    return statistics.median(seconds)
+
+
+def repeat_one_batch(dry_run: DryRun, config: Config, data: Data, devices: Devices, batch: int) -> None:
+    """Makes all further updates of the dry run use the same batch, which is in memory."""
+
+    def one(share: Share) -> tf.data.Dataset:
+        dataset = train_batches(data, batch=batch, first=0, seed=config.run.seed, share=share)
+        return dataset.take(share.replicas).cache().repeat()
+
+    dry_run.batches = iter(distributed(devices.strategy, one))
+
+
+def input_images_per_second(config: Config, data: Data, batch: int) -> float:
+    """Images per second that the input delivers if nothing else runs."""
+    batches = iter(train_batches(data, batch=batch, first=0, seed=config.run.seed))
+    for _ in range(4):  # skips batches that were prefetched
+        next(batches)
+    started, taken = time.perf_counter(), 0
+    while (passed := time.perf_counter() - started) < INPUT_SECONDS:
+        next(batches)
+        taken += batch
+    return taken / passed
+
+
+def matmul_peak(config: Config) -> float | None:
+    """Operations per second of a large matrix product on all chips; None if it does not fit into the memory limit."""
+    chips = max(1, len(tf.config.list_logical_devices("GPU")))
+    try:
+        return chips * matmul_flops_per_second(tf.as_dtype(config.precision))
+    except tf.errors.ResourceExhaustedError:
+        return None
+
+
+def _show(result: dict[str, Any]) -> None:
+    speed, seconds, start, memory = (
+        result[name] for name in ("images_per_second", "update_seconds", "seconds_to_first_update", "memory")
+    )
+    arithmetic = (
+        f"{result['flops_per_image'] / 1e6:,.4g} MFLOP per image: {result['flops_per_second'] / 1e9:.4g} GFLOP/s"
+    )
+    if peak := result["matmul_flops_per_second"]:
+        arithmetic += f", {result['share_of_matmul']:.0%} of the {peak / 1e9:.4g} of a matrix product"
+    alone = format_count(result["input_images_per_second"])
+    rows = [
+        ("batch", "{batch_size} = micro-batch {micro_batch_size} x {accum_steps} x {replicas}".format(**result)),
+        ("images/s", f"{speed['median']:.4g} ({speed['p10']:.4g} to {speed['p90']:.4g}; {result['updates']} updates)"),
+        ("an update", f"{seconds['median']:.4g} s ({seconds['p10']:.4g} to {seconds['p90']:.4g})"),
+        ("host", f"{result['host_share']:.2%} of an update, {1e3 * result['call_seconds']:.2g} ms of a compiled call"),
+        (
+            "first update",
+            f"after {format_seconds(start['total'])}: import {start['import']:.1f} "
+            f"(TensorFlow's {start['import_of_tensorflow']:.1f}), build {start['build']:.1f}, "
+            f"trace {start['trace']:.1f}, first run {start['first_run']:.1f}",
+        ),
+        (
+            "memory",
+            f"{at_peak(memory)}; {format_bytes(memory['rss_peak_bytes'])} resident",
+        ),
+        ("arithmetic", arithmetic),
+        ("input", f"{result['input_share']:.1%} of an update; alone {alone} images/s"),
+    ]
+    banner("{model}, memory={memory_policy}, {optimizer}, {precision}".format(**result), rows)

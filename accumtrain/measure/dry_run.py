@@ -1,0 +1,188 @@
+"""A dry run: a few updates with the run's real window, optimizer, data, evaluation and checkpoint, to measure them."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from accumtrain.config.rules import Epochs, micro_batch_size, total_steps
+from accumtrain.config.schema import Config
+from accumtrain.data.pipeline import train_stream
+from accumtrain.data.source import Data
+from accumtrain.devices.found import Devices
+from accumtrain.engine.step import WORTH_TOGETHER, Pace, Step
+from accumtrain.process import environment
+from accumtrain.train.build import build_means, build_split_metrics, build_window
+from accumtrain.train.checkpoint import Checkpoints
+from accumtrain.train.evaluator import Evaluator
+from accumtrain.train.memory import Meter
+
+MICRO_STEPS = 2  # largest number in a window; the second adds to a buffer that is in use already
+SECONDS = 2.0  # how long updates are timed, at least one; the first is not, as it also traces and compiles
+
+
+def measure(
+    config: Config, data: Data, devices: Devices, micro_batches: Sequence[int | None], directory: Path
+) -> list[dict[str, Any]]:
+    """Builds the run of `config`, and measures some updates with each of `micro_batches`, one after the other.
+
+    Args:
+        config: accum.steps is ignored, unless a micro-batch is None and follows from it.
+        micro_batches: examples per micro-step and replica, increasing: the peak of resident memory is that of the
+            process.
+        directory: an empty folder for checkpoints.
+
+    Returns:
+        For each micro_batch, accum_steps, replicas, batch_norm (whether the model has a norm that takes statistics of a
+        micro-batch), static_bytes, peak_bytes, workspace_bytes, rss_bytes, examples_per_second (of whole updates of
+        accum_steps micro-steps), seconds_to_first_update (from the start of the process).
+
+    Raises:
+        ConfigError: batch_size does not divide by a micro-batch, or accum.steps, and replicas.
+        tf.errors.ResourceExhaustedError: it does not fit.
+    """
+    windows = [_window_of(config, micro_batch, devices.replicas) for micro_batch in micro_batches]
+    steps, micro_batch = windows[0]
+    made = min(steps, MICRO_STEPS)
+    dry_run = DryRun(config.with_accum_steps(steps), data, devices, micro_batch, directory, made)
+    found = [_measured(dry_run, config.batch_size, steps, micro_batch)]
+    for steps, micro_batch in windows[1:]:
+        dry_run.begin(micro_batch, min(steps, MICRO_STEPS))
+        found.append(_measured(dry_run, config.batch_size, steps, micro_batch))
+    return found
+
+
+def _window_of(config: Config, micro_batch: int | None, replicas: int) -> tuple[int, int]:
+    """accum.steps and the micro-batch, one of which follows from the other."""
+    given = config.accum.count if micro_batch is None else micro_batch
+    other = micro_batch_size(config.batch_size, given, replicas)  # the same division gives the steps
+    return (given, other) if micro_batch is None else (other, micro_batch)
+
+
+def _measured(dry_run: DryRun, batch_size: int, steps: int, micro_batch: int) -> dict[str, Any]:
+    dry_run.update()
+    first_update = environment.job_seconds()
+    timings, started = [dry_run.update()], time.perf_counter()
+    while time.perf_counter() - started < SECONDS:
+        timings.append(dry_run.update())
+    micro_step, commit = map(statistics.median, zip(*timings, strict=True))
+    dry_run.evaluate()
+    dry_run.measure_workspace()
+    memory = dry_run.finish()
+    return {
+        "micro_batch": micro_batch,
+        "accum_steps": steps,
+        "replicas": dry_run.replicas,
+        "batch_norm": bool(dry_run.window.model.norms),
+        "static_bytes": memory["tensor_static_bytes"],
+        "peak_bytes": memory["tensor_peak_bytes"],
+        "workspace_bytes": memory["workspace_bytes"],
+        "rss_bytes": memory["rss_peak_bytes"],
+        "examples_per_second": batch_size / (steps * micro_step + commit),
+        "seconds_to_first_update": first_update + (steps - min(steps, MICRO_STEPS)) * micro_step,
+    }
+
+
+class DryRun:
+    """The parts of train/train.py that hold memory, created in the same order.
+
+    Args:
+        micro_batch: examples per micro-step and replica.
+        micro_steps: micro-steps per update.
+    """
+
+    def __init__(
+        self, config: Config, data: Data, devices: Devices, micro_batch: int, directory: Path, micro_steps: int
+    ):
+        self._config, self._data, self._devices, self._directory = config, data, devices, directory
+        self.replicas = devices.replicas
+        self.window = build_window(config, data, total_steps(config, Epochs(config, data.train.size)), devices.strategy)
+        with devices.strategy.scope():
+            self.step = Step(self.window, devices.strategy, xla=devices.xla)
+        self._updates_pace = Pace(WORTH_TOGETHER)
+        self._together = False  # whether several updates in one call are compiled
+        self.begin(micro_batch, micro_steps)
+
+    def begin(self, micro_batch: int, micro_steps: int) -> None:
+        """Gets ready for updates of this size, with the same window; what an earlier size has needed is freed first."""
+        config, data, strategy = self._config, self._data, self._devices.strategy
+        batch = micro_batch * self.replicas
+        self.batches: Any = None
+        self._evaluator: Any = None
+        gc.collect()
+        with strategy.scope():
+            self._evaluator = Evaluator(
+                self.window.model,
+                self.window.ema,
+                build_means(config.loss),
+                data,
+                data.watched,
+                batch,
+                strategy,
+                build_split_metrics(config.loss),
+            )
+        self._checkpoints = Checkpoints(self._directory, self.window, config.checkpoint.keep)
+        self.batches = train_stream(strategy, data, batch=batch, seed=config.run.seed)
+        self._micro_steps, self._pace = micro_steps, Pace()
+        self.calls = 0.0  # number of compiled calls per update, for the last ones
+        self.meter = Meter(xla=self._devices.xla)
+        self.meter.start()
+
+    def update(self) -> tuple[float, float]:
+        """Makes an update. Returns the seconds of a micro-step and of the commit."""
+        started, taken, self.calls = time.perf_counter(), 0, 1.0  # one call for the commit
+        while taken < self._micro_steps:
+            count = self._pace.next(self._micro_steps - taken)
+            with self._pace.timed(count):
+                self.step.accumulate(self.batches, count)
+            taken, self.calls = taken + count, self.calls + 1
+        tf.test.experimental.sync_devices()
+        accumulated = time.perf_counter()
+        self.step.commit(partial=True)["step"].numpy()
+        return (accumulated - started) / self._micro_steps, time.perf_counter() - accumulated
+
+    def updates(self, most: int) -> int:
+        """Makes up to `most` updates, in one call if they are short, as in training. Returns how many."""
+        count = self._updates_pace.next(most)
+        if count > 1 and not self._together:
+            self._together = True
+            self.step.updates(self.batches, 1)  # not timed, as it traces and compiles
+        with self._updates_pace.timed(count):
+            if count == 1:
+                self.update()
+            else:
+                self.step.updates(self.batches, count)["step"].numpy()
+                self.calls = 1 / count
+        return count
+
+    def measure_workspace(self) -> None:
+        """Makes an update of one micro-step, whose workspaces the meter measures."""
+
+        def shortest_update() -> None:
+            self.step.accumulate(self.batches, 1)
+            self.step.commit(partial=True)
+
+        self.meter.measure_workspace(shortest_update)
+
+    def evaluate(self) -> None:
+        """Evaluates the first batch."""
+        calls = []
+
+        def stop() -> bool:
+            calls.append(True)
+            return len(calls) > 1
+
+        self._evaluator(stop=stop, report=lambda done, batches: None)
+
+    def finish(self) -> dict[str, int | None]:
+        """Writes the last and the best checkpoint, and reads the meter."""
+        with self._checkpoints:
+            self._checkpoints.save()
+            self._checkpoints.save_if_best(loss=0.0, accuracy=None)
+        return self.meter.read()

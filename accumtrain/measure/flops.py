@@ -1,0 +1,144 @@
+"""Operations in a traced step."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator
+
+import tensorflow as tf
+
+# The operations of a traced function that run, and the functions that they call.
+
+
+CONVOLUTIONS = ("Conv2D", "DepthwiseConv2dNative")
+CONVOLUTIONS_AND_GRADIENTS = tuple(
+    f"{name}{suffix}" for name in CONVOLUTIONS for suffix in ("", "BackpropInput", "BackpropFilter")
+)
+
+
+def live_operations(graph: tf.Graph) -> list[tf.Operation]:
+    """The operations that results or side effects of a function's graph depend on; the runtime prunes all others.
+
+    Args:
+        graph: the graph of a tf.function's concrete function.
+    """
+    waiting = [tensor.op for tensor in graph.outputs] + list(graph.control_outputs)
+    live = {}
+    while waiting:
+        operation = waiting.pop()
+        if operation.name not in live:
+            live[operation.name] = operation
+            waiting += [tensor.op for tensor in operation.inputs] + list(operation.control_inputs)
+    return list(live.values())
+
+
+def called_graphs(graph: tf.Graph, operation: tf.Operation) -> Iterator[tf.Graph]:
+    """The graphs of the functions that an operation calls."""
+    for attribute in operation.op_def.attr:
+        value = operation.get_attr(attribute.name) if attribute.type in ("func", "list(func)") else []
+        for function in value if isinstance(value, list) else [value]:
+            yield graph._get_function(function.name).graph  # private, but no public function gives the shapes
+
+
+def all_live_operations(graph: tf.Graph) -> Iterator[tf.Operation]:
+    """As `live_operations`, with those of the functions that are called, at any depth."""
+    for operation in live_operations(graph):
+        yield operation
+        for called in called_graphs(graph, operation):
+            yield from all_live_operations(called)
+
+
+# Floating-point operations: how many a compiled step contains, and how many per second the device can do.
+#
+# Only convolutions and matrix products count, two operations for each multiply-add. All other operations of a
+# training step are below a hundredth of these, and bound by memory instead of arithmetic.
+
+
+PEAK_SIZE, PEAK_REPEATS = 3072, 5  # of the matrix product that measures the device
+
+
+def count_flops(graph: tf.Graph, batch: int) -> int:
+    """Floating-point operations of one run of a function's graph, replays included. The body of a loop counts once.
+
+    Operations that neither results nor side effects depend on are left out, as the runtime prunes them. Of the branches
+    of a conditional only the largest counts.
+
+    Args:
+        graph: the graph of a tf.function's concrete function.
+        batch: size to take for a first dimension that is not static.
+
+    Raises:
+        ValueError: another dimension of an operation is not static.
+    """
+    total = 0
+    for operation in live_operations(graph):
+        if operation.type in _COUNTS:
+            total += 2 * _COUNTS[operation.type](operation, batch)
+        else:
+            inner = [count_flops(each, batch) for each in called_graphs(graph, operation)]
+            total += max(inner) if operation.type in _CONDITIONALS and inner else sum(inner)
+    return total
+
+
+def matmul_flops_per_second(dtype: tf.DType) -> float:
+    """Operations per second of a product of two square matrices of PEAK_SIZE: the median of PEAK_REPEATS."""
+    a, b = (tf.cast(tf.random.stateless_uniform([PEAK_SIZE] * 2, [0, seed]), dtype) for seed in (1, 2))
+    seconds = []
+    for _ in range(1 + PEAK_REPEATS):
+        started = time.perf_counter()
+        tf.matmul(a, b)
+        tf.test.experimental.sync_devices()
+        seconds.append(time.perf_counter() - started)
+    return 2 * PEAK_SIZE**3 / statistics.median(seconds[1:])  # without the first, which also prepares the kernel
+
+
+# --- multiply-adds of an operation ------------------------------------------------------------------------------
+
+
+def _size(tensor: tf.Tensor, batch: int) -> int:
+    if tensor.op.type == "Reshape":  # which may have merged the first dimension with others
+        return _size(tensor.op.inputs[0], batch)
+    shape = tensor.shape.as_list()
+    if None in shape[1:]:
+        raise ValueError(f"{tensor.name} has the open shape {shape}")
+    return math.prod([batch if size is None else size for size in shape])
+
+
+def _convolution(image: int, kernel: int) -> Callable[[tf.Operation, int], int]:
+    """Counts a multiply-add for each value of the kernel at each pixel of the convolution's output.
+
+    Args:
+        image: index of the convolution's output, or of its gradient, in [output, *inputs] of the operation.
+        kernel: index of the kernel, or of its gradient, in the same list.
+    """
+
+    def count(operation: tf.Operation, batch: int) -> int:
+        tensors = [operation.outputs[0], *operation.inputs]
+        channels = tensors[image].shape[-1 if operation.get_attr("data_format") == b"NHWC" else 1]
+        return _size(tensors[image], batch) // channels * _size(tensors[kernel], batch)
+
+    return count
+
+
+def _matrix_product(transposed: str) -> Callable[[tf.Operation, int], int]:
+    """`transposed`: the operation's attribute that says whether the first matrix is transposed."""
+
+    def count(operation: tf.Operation, batch: int) -> int:
+        a = operation.inputs[0]
+        kept, summed = (-1, -2) if operation.get_attr(transposed) else (-2, -1)
+        length = a.shape[summed] or _size(a, batch) // a.shape[kept]
+        return _size(operation.outputs[0], batch) * length
+
+    return count
+
+
+_COUNTS: dict[str, Callable[[tf.Operation, int], int]] = {
+    "MatMul": _matrix_product("transpose_a"),
+    "BatchMatMulV2": _matrix_product("adj_x"),
+    **dict.fromkeys(CONVOLUTIONS, _convolution(image=0, kernel=2)),
+    **{f"{name}BackpropInput": _convolution(image=3, kernel=2) for name in CONVOLUTIONS},
+    **{f"{name}BackpropFilter": _convolution(image=3, kernel=0) for name in CONVOLUTIONS},
+}
+_CONDITIONALS = ("If", "StatelessIf", "Case", "StatelessCase")

@@ -1,0 +1,138 @@
+"""job=memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from accumtrain.config.schema import Config
+from accumtrain.console import format_bytes, say, table
+from accumtrain.devices.config import DEVICES, Device
+from accumtrain.errors import ConfigError
+from accumtrain.measure.auto_steps import speed
+from accumtrain.measure.plan import plan_result, title
+from accumtrain.measure.probe import Trial, known_micro_batch, probe
+from accumtrain.report.pictures import new_figure, save_figure
+from accumtrain.runs.names import folder_of, result_file
+from accumtrain.train.remedies import policies
+
+# Bars of what the memory policies of a model take at the peak: state, activations, workspace.
+
+
+KINDS = (
+    ("state: weights, gradients, optimizer", "static_bytes", "0.55"),
+    ("activations", "activation_bytes", "C0"),
+    ("workspace of kernels", "workspace_bytes", "0.85"),
+)
+MB = 2**20
+
+
+def draw_memory(trials: Sequence[Trial], title: str, path: Path) -> None:
+    """Draws a bar for each trial that fits, its kinds of memory one after the other.
+
+    Args:
+        path: the PNG file, which is replaced as a whole.
+
+    Raises:
+        CheckpointError: the file can't be written; it is unchanged then.
+    """
+    figure = new_figure(8, 1.6 + 0.55 * len(trials))
+    axes = figure.subplots()
+    places = range(len(trials))
+    left = [0.0] * len(trials)
+    for label, kind, colour in KINDS:
+        sizes = [(getattr(trial, kind) or 0) / MB for trial in trials]
+        axes.barh(places, sizes, left=left, height=0.6, color=colour, label=label)
+        left = [begin + size for begin, size in zip(left, sizes, strict=True)]
+    for place, end, trial in zip(places, left, trials, strict=True):
+        axes.annotate(_total(trial), (end, place), (4, 0), textcoords="offset points", va="center")
+    _finish(axes, [trial.memory for trial in trials], title, max(left))
+    figure.legend(loc="outside lower center", ncols=len(KINDS), frameon=False, fontsize="small")
+    save_figure(figure, path)
+
+
+def _total(trial: Trial) -> str:
+    if trial.peak_bytes is None:
+        return "not counted on this device" if trial.fits else "does not fit"
+    return format_bytes(trial.peak_bytes)
+
+
+def _finish(axes: Any, names: Sequence[str], title: str, longest: float) -> None:
+    axes.set_yticks(range(len(names)), names)
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1.18 * longest or 1)  # room for the number behind the longest bar
+    axes.set_xlabel("tensors at the peak, MB")
+    axes.set_title(title.replace("$", r"\$"), fontsize="medium")
+    axes.grid(axis="x", alpha=0.3)
+    axes.set_axisbelow(True)
+
+
+# job=memory: what each memory policy takes at the configured micro-batch, as a table and a picture.
+
+
+COLUMNS = ("memory", "peak", "state", "activations", "workspace", "images/s", "fits")
+
+
+def run(config: Config) -> dict[str, Any]:
+    """Probes each policy in a process of its own, prints a table and draws memory.png. Trains nothing.
+
+    Returns:
+        The content of memory.json: batch_size, memory_limit_mb, micro_batch, trials (fields of probe.Trial).
+
+    Raises:
+        AccumtrainError: the run would fail for another reason than memory.
+    """
+    variants = policies(config)
+    trials = [
+        probe(variant, known_micro_batch(variant), f" ({number} of {len(variants)})")
+        for number, variant in enumerate(variants, 1)
+    ]
+    micro_batch = next((trial for trial in trials if trial.replicas), trials[0]).micro_batch  # as counted, if one ran
+    what = f"{title(config)}, micro-batch {micro_batch}"
+    picture = folder_of(config) / "memory.png"
+    draw_memory(trials, what, picture)
+    table(what, COLUMNS, [_row(trial) for trial in trials])
+    for line in _in_words(trials):
+        say(line)
+    say(f"the same in {result_file(config)}, as a picture in {picture}")
+    within = {"memory_limit_mb": config.device.memory_limit_mb, "micro_batch": micro_batch}
+    return plan_result(config, within, trials)
+
+
+def _row(trial: Trial) -> tuple[str, ...]:
+    sizes = (trial.peak_bytes, trial.static_bytes, trial.activation_bytes, trial.workspace_bytes)
+    return (
+        trial.memory,
+        *("-" if size is None else format_bytes(size) for size in sizes),
+        speed(trial),
+        "yes" if trial.fits else "no",
+    )
+
+
+def _in_words(trials: Sequence[Trial]) -> list[str]:
+    """How much of the stored activations the other policies take."""
+    taken = {trial.memory: trial.activation_bytes for trial in trials}
+    stored = taken.pop("store", None)
+    if not stored:
+        return []
+    return [
+        f"model.memory={memory} takes {size / stored:.0%} of the memory of stored activations"
+        for memory, size in taken.items()
+        if size is not None
+    ]
+
+
+# What job=memory needs to compare policies: one micro-batch, and a device to measure on.
+
+
+def check_memory(config: Config) -> None:
+    """Raises ConfigError if there is no micro-batch to compare at, or nothing to measure on."""
+    if config.accum.is_auto:
+        raise ConfigError(
+            "accum.steps=auto: job=memory compares at one micro-batch, so give a number; job=plan tries several"
+        )
+    if DEVICES[config.device.kind].plan != Device.plan:
+        raise ConfigError(
+            f"device={config.device.kind}: job=memory measures, and this device is only compiled for; use job=plan"
+        )

@@ -1,0 +1,176 @@
+"""job=plan: probes and straight lines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from accumtrain.config.schema import Config
+from accumtrain.console import say, table
+from accumtrain.devices.config import DEVICES
+from accumtrain.measure.auto_steps import COLUMNS, SmallestFunction, limit_text, row, search, sizes_of
+from accumtrain.measure.probe import ProbeFunction, Trial, probe, probe_smallest
+from accumtrain.measure.search import doubled, on_lines
+from accumtrain.registry import load
+from accumtrain.report.pictures import new_figure, save_figure, scale_axis
+from accumtrain.runs.names import folder_of, result_file
+from accumtrain.train.remedies import policies
+
+# job=plan: the memory of each micro-batch size, under each memory policy, on the configured device.
+
+
+def run(config: Config) -> dict[str, Any]:
+    """Prints a table and returns the content of plan.json. Trains nothing.
+
+    Raises:
+        AccumtrainError: the run would fail for another reason than memory.
+    """
+    plan: dict[str, Any] = load(DEVICES[config.device.kind].plan)(config)
+    return plan
+
+
+# The content of plan.json, for plans by probes and by a TPU's compiler.
+
+
+def plan_result(config: Config, within: dict[str, Any], trials: Sequence[Any]) -> dict[str, Any]:
+    """The content of plan.json.
+
+    Args:
+        within: the limits that trials must fit into, by name.
+        trials: dataclasses of results.
+    """
+    return {
+        "status": "completed",
+        "model": config.model.label,
+        "optimizer": config.optim.kind,
+        "precision": config.precision,
+        "batch_size": config.batch_size,
+        **within,
+        "trials": [asdict(trial) for trial in trials],
+    }
+
+
+def title(config: Config) -> str:
+    """Model, optimizer, precision and batch size in one line."""
+    return f"{config.model.label}, {config.optim.kind}, {config.precision}, batch_size={config.batch_size}"
+
+
+# The picture of job=plan: memory against micro-batch, a line for each memory policy.
+
+
+def draw(trials: Sequence[Trial], limit_mb: int | None, path: Path) -> None:
+    """Draws tensors at the peak against the micro-batch, the limit dashed.
+
+    A measured peak is a filled point, one on a line a ring.
+
+    Raises:
+        CheckpointError: the file can't be written.
+    """
+    figure = new_figure(7, 4.5)
+    axis = figure.subplots()
+    drawn = [(trial, trial.peak_bytes / 2**20) for trial in trials if trial.peak_bytes]
+    for memory in dict.fromkeys(trial.memory for trial, _ in drawn):
+        of_policy = [(trial, peak) for trial, peak in drawn if trial.memory == memory]
+        (line,) = axis.plot(*_points(of_policy), label=memory)
+        for measured, face in ((True, line.get_color()), (False, "white")):
+            shown = [(trial, peak) for trial, peak in of_policy if trial.measured == measured]
+            axis.plot(*_points(shown), ls="", marker="o", color=line.get_color(), mfc=face)
+    if limit_mb is not None:
+        axis.axhline(limit_mb, color="black", ls="--", lw=1, label="limit")
+    if any(not trial.measured for trial, _ in drawn):
+        axis.plot([], [], ls="", marker="o", color="0.5", mfc="white", label="on a line")
+        axis.plot([], [], ls="", marker="o", color="0.5", label="measured")
+    scale_axis(axis, "x", [trial.micro_batch for trial, _ in drawn], base=2)
+    scale_axis(axis, "y", [*(peak for _, peak in drawn), *([] if limit_mb is None else [limit_mb])], base=2)
+    if drawn:
+        axis.set_xticks(sorted({trial.micro_batch for trial, _ in drawn}))
+    axis.set_xlabel("micro-batch")
+    axis.set_ylabel("tensors at the peak, MB")
+    axis.grid(alpha=0.3)
+    if axis.get_legend_handles_labels()[0]:
+        axis.legend()
+    save_figure(figure, path)
+
+
+def _points(trials: Sequence[tuple[Trial, float]]) -> tuple[list[int], list[float]]:
+    """Micro-batches, and MB at the peak."""
+    return [trial.micro_batch for trial, _ in trials], [peak for _, peak in trials]
+
+
+# job=plan by probes: memory and speed of micro-batch sizes under each memory policy.
+#
+# Two small sizes of a policy are measured in one process. A straight line through them says which is the largest that
+# should fit; that one is measured, too, and what is between and beyond lies on lines.
+
+
+ROWS = 6  # largest number for each policy
+
+
+def plan_by_probes(config: Config) -> dict[str, Any]:
+    """Probes, prints a table, and draws plan.png into the run's folder. Trains nothing.
+
+    Returns:
+        The content of plan.json: batch_size, memory_limit_mb, trials (fields of probe.Trial).
+
+    Raises:
+        AccumtrainError: the run would fail for another reason than memory.
+    """
+    variants = policies(config)
+    trials: list[Trial] = []
+    for place, variant in enumerate(variants, start=1):
+        note = f" (policy {place} of {len(variants)})"
+        trials += plan_policy(variant, partial(probe_smallest, note=note), partial(probe, note=note))
+    limit = config.device.memory_limit_mb
+    folder = folder_of(config)
+    draw(trials, limit, folder / "plan.png")
+    lines = [(*row(trial), "measured" if trial.measured else "line") for trial in trials]
+    table(f"{title(config)} in {limit_text(config)}", (*COLUMNS, "from"), lines)
+    say_where_it_ends(trials)
+    say(f"the same in {result_file(config)}, as a picture in {folder / 'plan.png'}")
+    return plan_result(config, {"memory_limit_mb": limit}, trials)
+
+
+def plan_policy(config: Config, smallest: SmallestFunction, attempt: ProbeFunction) -> list[Trial]:
+    """Trials of micro-batches, each about twice the one before: measured, or on lines through those that are."""
+    measured = search(config, smallest, attempt, table_sizes)
+    fitting = [trial for trial in measured if trial.fits]
+    if len(fitting) < 2:
+        return measured
+    trials = {trial.micro_batch: trial for trial in measured}
+    sizes = table_sizes(sizes_of(config, fitting[0]))
+    return [trials.get(size) or _on_lines(config, fitting, size) for size in sizes]
+
+
+def table_sizes(sizes: list[int]) -> list[int]:
+    """Those that the table shows."""
+    return doubled(sizes)[:ROWS]
+
+
+def _on_lines(config: Config, fitting: Sequence[Trial], size: int) -> Trial:
+    """A trial that was not made, by those that fit, the largest of which the next larger one exceeds."""
+    peaks = {trial.micro_batch: trial.peak_bytes for trial in fitting if trial.peak_bytes is not None}
+    resident = {trial.micro_batch: trial.resident_bytes for trial in fitting if trial.resident_bytes is not None}
+    first, largest = fitting[0], fitting[-1]
+    assert first.replicas is not None
+    return Trial(
+        first.memory,
+        size,
+        fits=size < largest.micro_batch,
+        accum_steps=config.batch_size // (size * first.replicas),
+        replicas=first.replicas,
+        batch_norm=first.batch_norm,
+        static_bytes=first.static_bytes,
+        peak_bytes=int(on_lines(peaks, size)),
+        expected_bytes=int(on_lines(resident, size)),
+        measured=False,
+    )
+
+
+def say_where_it_ends(trials: Sequence[Trial]) -> None:
+    """Says which micro-batches are not in the table and may fit, too."""
+    largest = max(trial.micro_batch for trial in trials)
+    if any(trial.fits and trial.micro_batch == largest and trial.accum_steps != 1 for trial in trials):
+        say(f"micro-batches above {largest} may fit, too, and were not looked at: accum.steps=auto does")

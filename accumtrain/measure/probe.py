@@ -1,0 +1,243 @@
+"""One probe in a child process."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from accumtrain.config.read import from_mapping, to_mapping
+from accumtrain.config.rules import micro_batch_size
+from accumtrain.config.schema import Config
+from accumtrain.console import say, silence
+from accumtrain.devices.cluster import find_cluster
+from accumtrain.devices.config import AutoConfig
+from accumtrain.errors import OutOfMemoryError, Preempted
+from accumtrain.measure.search import doubled, micro_batches
+from accumtrain.process import child, environment
+from accumtrain.process.machine import free_bytes
+from accumtrain.process.program import child_command
+from accumtrain.process.temporary_folder import temporary_folder
+from accumtrain.runs.names import CHECKPOINTS
+
+# A probe in a child process, which may run out of memory without harm, and whose memory can be measured.
+#
+# The child runs `answer`.
+
+
+# Share of a limit that a probe may use, as the allocator packs memory less well over many updates than over two.
+SHARE = 0.95
+TASK = "accumtrain.measure.probe:answer"
+# Exit codes of a process that gets no memory: from the system, from C++, and from TensorFlow kernels that do not check.
+OF_MEMORY = (-signal.SIGKILL, -signal.SIGABRT, -signal.SIGSEGV)
+# exit codes after a signal to the whole process group
+STOPPED = (-signal.SIGINT, -signal.SIGTERM, Preempted.exit_code)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The result of one probe, or what a straight line through others says. What neither tells is None.
+
+    Attributes:
+        memory: the memory policy.
+        micro_batch: examples per micro-step and replica.
+        fits: it ran within the limit and the free memory.
+        batch_norm: the model has a norm that takes statistics of a micro-batch.
+        static_bytes: tensors that are always in memory: weights, buffers, optimizer state, resident data.
+        peak_bytes: tensors at the peak, the static ones included.
+        workspace_bytes: of these, by how much operations' own scratch memory raises the peak of a micro-step.
+        rss_bytes: peak resident memory of the process.
+        examples_per_second: over whole updates of accum_steps micro-steps.
+        seconds_to_first_update: from the start of the process.
+        expected_bytes: an estimate of rss_bytes, where that is None.
+        measured: it was run. If not, peak_bytes and expected_bytes lie on a line through what was.
+    """
+
+    memory: str
+    micro_batch: int
+    fits: bool
+    accum_steps: int | None = None
+    replicas: int | None = None
+    batch_norm: bool | None = None
+    static_bytes: int | None = None
+    peak_bytes: int | None = None
+    workspace_bytes: int | None = None
+    rss_bytes: int | None = None
+    examples_per_second: float | None = None
+    seconds_to_first_update: float | None = None
+    expected_bytes: int | None = None
+    measured: bool = True
+
+    @property
+    def resident_bytes(self) -> int | None:
+        """Peak resident memory of the process, as measured, else as expected."""
+        return self.expected_bytes if self.rss_bytes is None else self.rss_bytes
+
+    @property
+    def activation_bytes(self) -> int | None:
+        """What the peak has beyond static tensors and, where it was measured, workspace."""
+        if self.peak_bytes is None or self.static_bytes is None:
+            return None
+        return self.peak_bytes - self.static_bytes - (self.workspace_bytes or 0)
+
+
+def known_micro_batch(config: Config) -> int | None:
+    """Examples of a micro-step on one replica, by accum.steps; None on GPUs, which only a job can count."""
+    device = config.device
+    if device.may_compute_on_gpu and device.virtual is None and environment.shows_gpu():
+        return None
+    return micro_batch_size(config.batch_size, config.accum.count, device.known_replicas)
+
+
+def probe(config: Config, micro_batch: int | None, note: str = "") -> Trial:
+    """Tries `config` with a micro-batch, in a child process, within device.memory_limit_mb and the free memory.
+
+    Args:
+        micro_batch: None is that of accum.steps on the replicas that there are.
+        note: text to print after the choices that are probed.
+
+    Raises:
+        AccumtrainError: the run would fail for another reason than memory.
+        KeyboardInterrupt: a signal stopped the child.
+        RuntimeError: the child ended by a bug; the end of its stderr is in the message.
+    """
+    size = f"accum.steps={config.accum.count}" if micro_batch is None else f"micro-batch {micro_batch}"
+    tried = micro_batch or micro_batch_size(config.batch_size, config.accum.count, config.device.known_replicas)
+    if micro_batch is not None:
+        config = config.with_accum_steps(1)  # micro_batch decides, and not auto
+    found = _ask(config, [micro_batch], f"{size}{note}")
+    return Trial(config.model.policy, tried, fits=False) if found is None else found[0]
+
+
+def probe_smallest(config: Config, note: str = "") -> list[Trial]:
+    """Tries the two smallest micro-batches, or the only one, in one child process. Arguments and errors as of `probe`.
+
+    Returns:
+        Trials by increasing micro-batch; none if they ran out of memory.
+    """
+    return _ask(config.with_accum_steps(1), None, f"two small micro-batches{note}") or []
+
+
+def _ask(config: Config, micro_batches: Sequence[int | None] | None, what: str) -> list[Trial] | None:
+    """Trials of a child, one after the other; None if it ran out of memory.
+
+    Args:
+        micro_batches: None are the two smallest, which the child knows: it counts the replicas.
+    """
+    say(f"probing {config.model.kept_in_words}, {config.optim.kind}, {config.precision}, {what}")
+    free = int(SHARE * free_bytes())
+    request = {
+        child.TASK: TASK,
+        "config": to_mapping(config),
+        "micro_batches": micro_batches,
+        "free_mb": free // 2**20,
+    }
+    with temporary_folder("probe") as folder:
+        answer = measure_in_child(request, folder)
+    if answer is None:
+        return None
+    trials = [Trial(config.model.policy, fits=False, **each) for each in answer["measured"]]
+    return [replace(trial, fits=trial.resident_bytes is not None and trial.resident_bytes <= free) for trial in trials]
+
+
+def measure_in_child(request: Mapping[str, Any], folder: Path) -> dict[str, Any] | None:
+    """The answer of a child that may run out of memory; None if it did.
+
+    Raises:
+        AccumtrainError: it failed for another reason.
+        KeyboardInterrupt: a signal stopped the child.
+        RuntimeError: the child ended by a bug; the end of its stderr is in the message.
+    """
+    ended = child.ask(child_command(), folder, request, "importing TensorFlow")
+    if ended.code == OutOfMemoryError.exit_code or ended.code in OF_MEMORY:
+        return None
+    if ended.code in STOPPED:
+        raise KeyboardInterrupt
+    child.check(ended, "a probe")
+    return ended.answer
+
+
+# --- in the child -----------------------------------------------------------------------------------------------
+
+
+def answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Makes the requested probe. Returns fields of its Trials."""
+    config = from_mapping(request["config"])
+    limit = config.device.memory_limit_mb
+    if limit is not None:
+        config = replace(config, device=replace(config.device, memory_limit_mb=max(1, int(limit * SHARE))))
+    else:  # the free memory is the limit, so that the probe fails before the machine does
+        environment.limit_without_job(request["free_mb"])
+    environment.prepare(config.device, probed=True)  # the probe itself may crash
+    return {"measured": _measure(config, request["micro_batches"], folder)}
+
+
+def _measure(config: Config, micro_batches: Sequence[int | None] | None, folder: Path) -> list[dict[str, Any]]:
+    import tensorflow as tf
+
+    from accumtrain.data.open_data import open_data
+    from accumtrain.devices.resolve import resolve
+    from accumtrain.measure.dry_run import measure
+    from accumtrain.train.remedies import in_user_words
+
+    doing = folder / child.DOING
+    try:
+        doing.write_text("opening the data", encoding="utf-8")
+        data = open_data(config.data, config.run.seed)
+        doing.write_text("compiling, then timing updates", encoding="utf-8")
+        with in_user_words(config, data):
+            devices = resolve(config.device)
+            sizes = micro_batches or _smallest(config, devices.replicas)
+            found = measure(config, data, devices, sizes, folder / CHECKPOINTS)
+    except tf.errors.ResourceExhaustedError as error:
+        raise OutOfMemoryError(str(error)) from error
+    for later in found[1:]:
+        _correct(later, found[0], on_cpu=not tf.config.list_logical_devices("GPU"))
+    return found
+
+
+def _correct(later: dict[str, Any], first: dict[str, Any], *, on_cpu: bool) -> None:
+    """Takes out of a measurement what is of an earlier one in the same process: its graphs, its time."""
+    left = later["static_bytes"] - first["static_bytes"]
+    peak = later["peak_bytes"] - left
+    later |= {"static_bytes": first["static_bytes"], "peak_bytes": peak, "seconds_to_first_update": None}
+    if on_cpu:  # beside its tensors as much is resident as with the first
+        later |= {"rss_bytes": None, "expected_bytes": first["rss_bytes"] - first["peak_bytes"] + peak}
+
+
+def _smallest(config: Config, replicas: int) -> list[int]:
+    """The two smallest micro-batches of a table, as far as the keys tell what can be trained."""
+    return doubled(micro_batches(config.batch_size // replicas, config.model.least_micro_batch))[:2]
+
+
+class ProbeFunction(Protocol):
+    """`planning.probe.probe`, or a replacement for it in tests."""
+
+    def __call__(self, config: Config, micro_batch: int | None, note: str = "") -> Trial: ...
+
+
+# What one of several workers computes, alone: its part of every batch, on its own devices.
+
+
+def own_share(config: Config) -> Config:
+    """`config` itself, or for device=multiworker what this worker does of it; probes need no other worker for that.
+
+    Of several workers only the chief prints from now on.
+
+    Raises:
+        ConfigError: batch_size does not divide by accum.steps x workers, or nothing says who they are.
+    """
+    if not config.device.has_workers:
+        return config
+    cluster = find_cluster(config.device)
+    if cluster.index > 0:
+        silence()
+    workers = len(cluster.workers)
+    steps = 1 if config.accum.is_auto else config.accum.count
+    share = steps * micro_batch_size(config.batch_size, steps, workers)
+    device = config.device
+    kept = {key: getattr(device, key) for key in ("virtual", "memory_limit_mb", "xla", "tensor_float_32")}
+    alone = AutoConfig(**kept)
+    return replace(config, batch_size=share, device=alone)

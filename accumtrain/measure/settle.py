@@ -1,0 +1,203 @@
+"""model.memory=<MB>; what a continued run keeps."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from accumtrain.config.read import from_mapping, to_mapping
+from accumtrain.config.schema import Config
+from accumtrain.console import format_bytes, say, warn
+from accumtrain.errors import CheckpointError, OutOfMemoryError
+from accumtrain.fields import is_finite_number, show
+from accumtrain.measure.probe import ProbeFunction, Trial, known_micro_batch, probe
+from accumtrain.measure.search import largest_that_fits
+from accumtrain.process.environment import kernel_settings
+from accumtrain.process.machine import cpu
+from accumtrain.runs.contents import read_config
+from accumtrain.runs.files import is_text, read_json, write_json
+from accumtrain.runs.names import differences, folder_of, learned_values
+from accumtrain.runs.provenance import versions
+from accumtrain.train.remedies import remedies
+
+# What the run in a folder began with, as far as it decides how much memory it takes.
+
+
+NOT_LEARNED = (  # but of the peak
+    *("model.memory", "model.kept_convs", "model.kept_share", "accum.steps", "accum.dtype"),
+    *("device.kind", "device.memory_limit_mb", "device.virtual", "device.xla"),
+)
+
+
+def _config_file(config: Config) -> Path:
+    """It is there when the run has begun."""
+    return folder_of(config) / "config.yaml"
+
+
+def has_fitted(config: Config) -> bool:
+    """Whether the run in the folder began with what decides the peak: then it has been found to fit."""
+    try:
+        return _began_alike(config)
+    except CheckpointError:
+        return False  # the warning comes where the run is opened
+
+
+def _began_alike(config: Config) -> bool:
+    """Whether the run in the folder began with the same peak as that of `config`; if not, says what differs.
+
+    Raises:
+        CheckpointError: its config.yaml is damaged.
+    """
+    path = _config_file(config)
+    if not path.exists():
+        return False
+    began, now = _of_peak(read_config(path)), _of_peak(to_mapping(config))
+    if config.accum.is_auto:
+        del now["accum.steps"]
+    changed = differences(began, now)
+    if changed:
+        say(f"what fits is looked for again: the run in {path.parent} began otherwise, {changed}")
+    return not changed
+
+
+def _of_peak(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What decides the peak of a configuration, by dotted key. Workers may have other addresses."""
+    learned = {key: value for key, value in learned_values(values).items() if not key.startswith(("schedule.", "run."))}
+    others = {key: _value(values, *key.split(".")) for key in NOT_LEARNED}
+    return learned | others | {"workers": len(_value(values, "device", "workers") or [])}
+
+
+def steps_as_begun(config: Config) -> int | None:
+    """accum.steps of the run in the folder; None if there is none, or it is not what `config` goes on with."""
+    try:
+        return saved_steps(config) if _began_alike(config) else None
+    except CheckpointError as error:
+        warn(f"{error}; accum.steps is looked for again")
+        return None
+
+
+def saved_steps(config: Config) -> int | None:
+    """accum.steps of the run in the folder; None if there is no run.
+
+    Raises:
+        CheckpointError: its config.yaml is damaged.
+    """
+    path = _config_file(config)
+    if not path.exists():
+        return None
+    steps = _value(read_config(path), "accum", "steps")
+    if not isinstance(steps, int) or steps < 1:
+        raise CheckpointError(f"{path} is damaged: accum.steps={show(steps)} is no number of micro-batches")
+    return steps
+
+
+def _value(values: Mapping[str, Any], group: str, name: str) -> Any:
+    """A value of a config.yaml; None if it has none."""
+    found = values.get(group)
+    return found.get(name) if isinstance(found, Mapping) else None
+
+
+# model.memory=<MB>: as much is kept for the backward pass as fits into a number of MB, found by probes.
+#
+# A model's dial goes from what keeps least to what keeps all. No place on it changes a bit of what is learned.
+
+
+FILE = "memory_budget.json"  # in the run's folder: a continued run keeps what it began to keep
+DECIDING = ("model", "optim", "loss", "data", "ema", "accum", "batch_size", "precision", "device")  # for the peak
+FOUND = {"model": {}, "peak_bytes": is_finite_number, "digest": is_text}  # the form of that file
+FILLED = 0.97  # of the budget, as a long run packs memory less well than a probe
+
+
+def with_least_memory(config: Config) -> Config:
+    """`config` with the policy that keeps least, in place of model.memory=<MB>."""
+    if isinstance(config.model.memory, str):
+        return config
+    return replace(config, model=config.model.with_policy(config.model.policies[-1]))
+
+
+def with_memory_settled(config: Config) -> Config:
+    """`config` with what is to be kept in place of model.memory=<MB>: as its run began, or looked for.
+
+    Raises:
+        OutOfMemoryError: even what keeps least takes more.
+    """
+    budget = config.model.memory
+    if isinstance(budget, str):
+        return config
+    file, digest = folder_of(config) / FILE, _digest(config)
+    found = _read(file, digest)
+    if found is None:
+        say(f"model.memory={budget}: looking for what can be kept in {budget} MB, once for this run")
+        settled, peak = settle(config, probe)
+        found = {"model": to_mapping(settled)["model"], "peak_bytes": peak, "digest": digest}
+        with suppress(CheckpointError):  # a full disk is told by what can't do without it
+            write_json(file, found)
+    settled = from_mapping({**to_mapping(config), "model": found["model"]})
+    took = format_bytes(found["peak_bytes"])
+    say(f"model.memory={budget}: {settled.model.kept_in_words}, which took {took} in a probe")
+    return settled
+
+
+def settle(config: Config, attempt: ProbeFunction) -> tuple[Config, int]:
+    """The configuration that keeps most within the budget, and the peak of its probe in bytes.
+
+    Raises:
+        OutOfMemoryError: even what keeps least takes more.
+    """
+    budget = config.model.memory
+    assert isinstance(budget, int)
+    most = FILLED * budget * 2**20
+    dial = [replace(config, model=model) for model in config.model.dial()]
+    trials: dict[int, Trial] = {}
+
+    def peak_of(place: int) -> int | None:
+        trials[place] = attempt(dial[place - 1], known_micro_batch(config))
+        peak = trials[place].peak_bytes
+        return peak if trials[place].fits and peak is not None and peak <= most else None
+
+    best = largest_that_fits(range(1, len(dial) + 1), peak_of, lambda: most)
+    if best is None:
+        raise OutOfMemoryError(f"model.memory={budget}: {_too_little(dial[0], trials[1])}")
+    peak = trials[best].peak_bytes
+    assert peak is not None
+    return dial[best - 1], peak
+
+
+def _too_little(least: Config, trial: Trial) -> str:
+    """The message if even the policy that keeps least takes too much."""
+    known = known_micro_batch(least)
+    needs = f"micro-batches of {f'accum.steps={least.accum.count}' if known is None else known} need"
+    others = "; ".join(f"{each.override} ({each.effect})" for each in remedies(least, least.device.known_replicas))
+    peak = trial.peak_bytes
+    if peak is None:
+        return f"{needs} more than is free. Less would take: {others}"
+    would_do = math.ceil(peak / FILLED / 2**20)
+    return (
+        f"{needs} {format_bytes(peak)} even with {least.model.kept_in_words}, so model.memory={would_do}. "
+        f"Less would take: {others}"
+    )
+
+
+def _digest(config: Config) -> str:
+    """Of all that the peak of a run depends on."""
+    values = to_mapping(config)
+    facts = [{key: values[key] for key in DECIDING}, cpu(), os.cpu_count(), kernel_settings(), versions()]
+    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def _read(file: Path, digest: str) -> dict[str, Any] | None:
+    """What was found for the same run on the same machine; None if there is nothing."""
+    if not file.exists():
+        return None
+    try:
+        found = read_json(file, FOUND)
+    except CheckpointError:
+        return None  # damaged: it is looked for again
+    return found if found.get("digest") == digest and found.keys() == FOUND.keys() else None

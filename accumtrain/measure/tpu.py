@@ -1,0 +1,161 @@
+"""job=plan device=tpu: the memory of a run on a TPU that this machine does not have, by the TPU's own compiler.
+
+One child lowers the update with TensorFlow. Another child, in an environment without TensorFlow, compiles it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from accumtrain.config.read import from_mapping, to_mapping
+from accumtrain.config.rules import Epochs, divisors, micro_batch_size, total_steps
+from accumtrain.config.schema import Config
+from accumtrain.console import format_bytes, say, table
+from accumtrain.devices.config import CpuConfig, hbm_bytes
+from accumtrain.errors import ConfigError, OutOfMemoryError
+from accumtrain.measure.plan import plan_result, title
+from accumtrain.measure.search import doubled
+from accumtrain.process import child, environment
+from accumtrain.process.program import child_command
+from accumtrain.process.temporary_folder import temporary_folder
+from accumtrain.runs.names import result_file
+from accumtrain.train.remedies import policies
+
+COMPILER = "ACCUMTRAIN_TPU_COMPILER"  # the Python of the compiler's environment
+SCRIPT = Path(__file__).with_name("tpu_compiler.py")
+TASK = "accumtrain.measure.tpu:answer"
+MODULE = "step.mlir"
+COLUMNS = ("memory", "accum.steps", "micro-batch", "temporary", "state and batch", "TFLOP/update", "fits")
+
+
+@dataclass(frozen=True)
+class CompiledTrial:
+    """What the compiler reports of one update on one device. The sizes are None if it refused the program.
+
+    Attributes:
+        memory: the memory policy.
+        fits: the program with its arguments fits into the device's memory.
+        temporary_bytes: what the program needs besides its arguments: activations and gradients.
+        argument_bytes: weights, buffers, optimizer state and one micro-batch.
+        output_bytes: results that do not reuse the memory of an argument.
+        flops: floating-point operations of an update, replays included (see count_flops).
+        reason: why the program does not fit, if so.
+    """
+
+    memory: str
+    micro_batch: int
+    accum_steps: int
+    fits: bool
+    flops: int
+    temporary_bytes: int | None = None
+    argument_bytes: int | None = None
+    output_bytes: int | None = None
+    reason: str | None = None
+
+
+def plan_by_compiler(config: Config) -> dict[str, Any]:
+    """Compiles one update of one replica under each memory policy, and prints a table.
+
+    Returns:
+        The content of plan.json: batch_size, tpu_topology, hbm_bytes (of a device), trials (fields of CompiledTrial).
+
+    Raises:
+        ConfigError: there is no compiler, or it does not know the topology.
+        AccumtrainError: the update can't be lowered or compiled, for another reason than memory.
+    """
+    python, topology = _compiler(), config.device.tpu_topology
+    hbm = hbm_bytes(topology)
+    trials = [trial for variant in policies(config) for trial in _descend(variant, python)]
+    where = f"{title(config)} on one device of {topology}, {format_bytes(hbm)}"
+    table(where, COLUMNS, [row(trial) for trial in trials])
+    say(f"the same in {result_file(config)}")
+    return plan_result(config, {"tpu_topology": topology, "hbm_bytes": hbm}, trials)
+
+
+def _descend(config: Config, python: str) -> Iterator[CompiledTrial]:
+    """Compiles with the given accum.steps, or with increasing numbers until the program fits if that is `auto`."""
+    given = [] if config.accum.is_auto else [config.accum.count]
+    for steps in given or doubled(divisors(config.batch_size)):
+        trial = _trial(config.with_accum_steps(steps), python)
+        yield trial
+        if trial.fits:
+            return
+
+
+def row(trial: CompiledTrial) -> tuple[str, ...]:
+    """A trial's line in a table of COLUMNS."""
+    return (
+        trial.memory,
+        str(trial.accum_steps),
+        str(trial.micro_batch),
+        "-" if trial.temporary_bytes is None else format_bytes(trial.temporary_bytes),
+        "-" if trial.argument_bytes is None else format_bytes(trial.argument_bytes),
+        f"{trial.flops / 1e12:.3g}",
+        "yes" if trial.fits else f"no ({trial.reason})",
+    )
+
+
+def _compiler() -> str:
+    python = os.environ.get(COMPILER)
+    if not python:
+        raise ConfigError(
+            "job=plan device=tpu: the TPU's compiler has an environment of its own, and none is named here; run "
+            f'`make tpu-compile ARGS="..."`, or set {COMPILER} to the Python of one with jax and libtpu'
+        )
+    if shutil.which(python) is None:
+        raise ConfigError(f"{COMPILER}={python}: no program; `make tpu-compile` makes the environment and names it")
+    return python
+
+
+def _trial(config: Config, python: str) -> CompiledTrial:
+    micro_batch, topology = micro_batch_size(config.batch_size, config.accum.count, 1), config.device.tpu_topology
+    say(f"model.memory={config.model.memory}, micro-batch {micro_batch}: lowering, then compiling for {topology}")
+    with temporary_folder("tpu") as folder:
+        request = {child.TASK: TASK, "config": to_mapping(config)}
+        lowered = child.ask(child_command(), folder, request, "lowering")
+        child.check(lowered, "lowering")
+        compiled = child.ask([python, str(SCRIPT)], folder, {"topology": topology}, "compiling")
+    trial = CompiledTrial(
+        config.model.policy, micro_batch, config.accum.count, fits=False, flops=lowered.answer["flops"]
+    )
+    if compiled.code == OutOfMemoryError.exit_code:
+        return replace(trial, reason=compiled.answer["message"])
+    child.check(compiled, "the TPU's compiler")
+    found = compiled.answer
+    output = found["output_bytes"] - found["aliased_bytes"]
+    needed = found["temporary_bytes"] + found["argument_bytes"] + output
+    fits = needed <= hbm_bytes(topology)
+    return replace(
+        trial,
+        fits=fits,
+        temporary_bytes=found["temporary_bytes"],
+        argument_bytes=found["argument_bytes"],
+        output_bytes=output,
+        reason=None if fits else f"needs {format_bytes(needed)}",
+    )
+
+
+# --- in the child -----------------------------------------------------------------------------------------------
+
+
+def answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Lowers the requested update and writes the program into the folder."""
+    config = from_mapping(request["config"])
+    keys = {**asdict(config.device), "kind": CpuConfig.kind, "tpu": None}
+    here = CpuConfig(**keys)  # for lowering only: nothing is computed
+    environment.prepare(here)
+    from accumtrain.data.open_data import open_data
+    from accumtrain.devices.resolve import resolve
+    from accumtrain.measure.lowering import lower
+    from accumtrain.train.build import build_window
+
+    data = open_data(config.data, config.run.seed)
+    window = build_window(config, data, total_steps(config, Epochs(config, data.train.size)), resolve(here).strategy)
+    text, flops = lower(window, data.image_shape, micro_batch_size(config.batch_size, config.accum.count, 1))
+    (folder / MODULE).write_text(text, encoding="utf-8")
+    return {"flops": flops}

@@ -1,0 +1,245 @@
+"""Derivative, evaluation, precision."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from accumtrain.backprop.mode import EVALUATION, Mode, micro_mode
+from accumtrain.engine.losses import weighted_sums
+from accumtrain.engine.step import Step
+from accumtrain.engine.window import Window
+from accumtrain.measure.verify.result import Result, ratio, relative_difference, worst
+from accumtrain.measure.verify.window import WindowOfExamples, moving_statistics
+from accumtrain.train.config import CrossEntropyConfig, LossConfig
+
+# Checks the gradient of a window against the change of its loss along random directions of the weights, in float64.
+#
+# The other checks share layers, their pullbacks and the loss with what they check. This one takes only values: the
+# logits of the model, and a loss that is written here once more. What it finds is thus independent of how gradients
+# are made.
+
+
+DIRECTIONS = 3
+# of a direction as long as the weights; the best counts, as kinks of ReLUs lie within a long one, and roundings blur a
+# short one
+STEPS = 1e-8, 1e-9, 1e-10
+DERIVATIVE_BOUND = 1e-5  # of the standard deviation of the derivative over directions
+LOSS_BOUND = 1e-10
+# how far the gradient of a variable may be from that in float64, along it; a value moved across the kink of a ReLU by
+# its rounding has another gradient
+ALONG_BOUND = {"float32": 0.25, "bfloat16": 0.8, "float64": 1e-9}
+STATISTICS_BOUND = {"float32": 1e-3, "bfloat16": 0.1, "float64": 1e-9}
+RANDOM = "no bound can hold: the model draws random numbers, others in float64"
+NEGLIGIBLE = 1e-6  # of the gradient, in a variable
+
+
+@dataclass(frozen=True)
+class InFloat64:
+    """What a window computes in float64.
+
+    Attributes:
+        gradient: the mean over its examples, one array for each trainable variable.
+        statistics: moving mean and variance of each batch normalisation after an update.
+    """
+
+    gradient: list[np.ndarray]
+    statistics: list[np.ndarray]
+
+
+def check_derivative(window: Window, examples: WindowOfExamples, loss: LossConfig) -> tuple[list[Result], InFloat64]:
+    """Checks a window in float64, and makes its update.
+
+    Args:
+        window: at update 0, on one device.
+    """
+    strategy = tf.distribute.get_strategy()
+    step = Step(window, strategy)
+    step.accumulate(examples.micro_batches(strategy), examples.steps)
+    gradient = [buffer.numpy() for buffer in window.gradients]
+    values = _Values(window, examples, loss)
+    expected = values.total()
+    results = [
+        Result(
+            "loss against one written apart, in float64",
+            ratio(abs(float(window.loss.numpy()) - expected), abs(expected)),
+            LOSS_BOUND,
+        ),
+        _along_directions(window, gradient, values),
+    ]
+    mean = [each / float(window.examples.numpy()) for each in gradient]
+    step.commit()
+    return results, InFloat64(mean, moving_statistics(window))
+
+
+def check_precision(
+    found: InFloat64, exact: InFloat64, paths: Sequence[str], precision: str, random: bool
+) -> list[Result]:
+    """Compares what a window computes in the user's precision with the same in float64.
+
+    Args:
+        random: whether the model draws random numbers, which may be others in another precision.
+    """
+    least = NEGLIGIBLE * np.sqrt(sum(np.vdot(each, each) for each in exact.gradient))
+    along = {
+        path: abs(float(np.vdot(actual, each) / np.vdot(each, each)) - 1.0)
+        for path, actual, each in zip(paths, found.gradient, exact.gradient, strict=True)
+        if not np.linalg.norm(each) <= least  # so that NaN counts
+    }
+    error = relative_difference(found.gradient, exact.gradient)
+    path = worst(along, along.__getitem__) if along else "the gradient in float64 is 0"
+    results = [
+        Result(
+            f"gradient in {precision} along that in float64, worst variable",
+            along.get(path, error),
+            None if random else ALONG_BOUND[precision],
+            RANDOM if random else f"{path}; the whole gradient is {error:.1e} of its size away",
+        )
+    ]
+    if exact.statistics:
+        moved = worst(
+            ratio(float(np.max(np.abs(actual - each))), float(np.max(np.abs(each))))
+            for actual, each in zip(found.statistics, exact.statistics, strict=True)
+        )
+        name = f"moving statistics in {precision} against those in float64"
+        results.append(Result(name, moved, None if random else STATISTICS_BOUND[precision], RANDOM if random else ""))
+    return results
+
+
+def _along_directions(window: Window, gradient: Sequence[np.ndarray], values: _Values) -> Result:
+    generator = np.random.default_rng(0)
+    start = [variable.numpy() for variable in window.variables_]
+    sizes = [_size(value) for value in start]
+    deviation = np.sqrt(sum(np.sum(np.square(each * size)) for each, size in zip(gradient, sizes, strict=True)))
+    errors = []
+    for _ in range(DIRECTIONS):
+        direction = [size * generator.standard_normal(value.shape) for value, size in zip(start, sizes, strict=True)]
+        expected = sum(float(np.vdot(*pair)) for pair in zip(gradient, direction, strict=True))
+        measured = [values.derivative(start, direction, step) for step in STEPS]
+        errors.append(float(np.min([ratio(abs(each - expected), deviation) for each in measured])))  # NaN if one is
+    return Result("gradient against differences of the loss, in float64", worst(errors), DERIVATIVE_BOUND)
+
+
+def _size(value: np.ndarray) -> float:
+    """Root mean square; 1 for a variable that is 0."""
+    return float(np.sqrt(np.mean(np.square(value)))) or 1.0
+
+
+class _Values:
+    """The loss of all examples of a window, as a function of the weights."""
+
+    def __init__(self, window: Window, examples: WindowOfExamples, loss: LossConfig):
+        self._window, self._examples, self._loss = window, examples, loss
+        self._logits = tf.function(self._compute, autograph=False, reduce_retracing=True)
+
+    def derivative(self, start: Sequence[np.ndarray], direction: Sequence[np.ndarray], step: float) -> float:
+        """The change of the loss from `step` before to `step` behind the weights, per step."""
+        ends = []
+        for sign in (1, -1):
+            for variable, value, towards in zip(self._window.variables_, start, direction, strict=True):
+                variable.assign(value + sign * step * towards)
+            ends.append(self.total())
+        for variable, value in zip(self._window.variables_, start, strict=True):
+            variable.assign(value)
+        return (ends[0] - ends[1]) / (2 * step)
+
+    def total(self) -> float:
+        """The sum of the loss over the examples, each with its weight."""
+        batches = self._examples.micro_batches(tf.distribute.get_strategy())
+        total = 0.0
+        for place in range(self._examples.steps):
+            batch = next(batches)
+            logits = self._logits(batch, tf.constant(place))
+            total += self._loss_of(batch, logits)
+        return total
+
+    def _compute(self, batch: Mapping[str, Any], place: tf.Tensor) -> Any:
+        mode = micro_mode(self._window.seed, tf.constant(0), place, self._window.micro_steps, batch)
+        return self._window.model(batch["image"], mode)
+
+    def _loss_of(self, batch: Mapping[str, Any], logits: Any) -> float:
+        if isinstance(self._loss, CrossEntropyConfig):
+            return cross_entropy(self._loss, tf.nest.map_structure(np.asarray, dict(batch)), np.asarray(logits))
+        return float(weighted_sums([self._window.loss_function], logits, batch)[0].numpy())
+
+
+def cross_entropy(config: CrossEntropyConfig, batch: Mapping[str, np.ndarray], logits: np.ndarray) -> float:
+    """The weighted sum over a batch of the cross-entropy, by its definition: - sum over classes of target * log p."""
+    count, classes = logits.shape
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    log_p = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+
+    def of(labels: np.ndarray) -> np.ndarray:
+        target = np.full([count, classes], config.label_smoothing / classes)
+        target[np.arange(count), labels] += 1.0 - config.label_smoothing
+        factor = 1.0 if config.class_weights is None else np.asarray(config.class_weights)[labels]
+        return -factor * (target * log_p).sum(axis=1)
+
+    values = of(batch["label"])
+    if "share" in batch:
+        share = batch["share"].astype(np.float64)
+        values = share * values + (1.0 - share) * of(batch["other_label"])
+    return float((values * batch.get("weight", np.ones(count))).sum())
+
+
+# Checks the statistics of batch normalisation by what an evaluation makes of them, in float64.
+
+
+EVALUATION_BOUND = 1e-9
+
+
+def is_random(window: Window, examples: WindowOfExamples) -> bool:
+    """Whether the model draws random numbers in training."""
+    batch = _batch(examples)
+    one, other = (_logits(window, batch, _training(window, batch, seed)) for seed in (0, 1))
+    return not np.array_equal(one, other, equal_nan=True)
+
+
+def check_evaluation(window: Window, examples: WindowOfExamples, random: bool) -> list[Result]:
+    """Normalised by the statistics of one batch, an evaluation of this batch gives what training computes.
+
+    Args:
+        window: in float64, on one device. Its weights stay as they are, its moving statistics do not.
+        random: whether the model draws random numbers in training.
+    """
+    norms = [norm for norm in window.model.norms if norm.momentum < 1.0]
+    if not norms:
+        return []
+    strategy = tf.distribute.get_strategy()
+    weights = [variable.numpy() for variable in window.variables_]
+    before = [(norm.moving_mean.numpy(), norm.moving_variance.numpy()) for norm in norms]
+    step = Step(window, strategy)
+    step.accumulate(examples.micro_batches(strategy, steps=1), 1)
+    step.commit(partial=True)
+    for variable, weight in zip(window.variables_, weights, strict=True):
+        variable.assign(weight)
+    for norm, old in zip(norms, before, strict=True):
+        for variable, value in zip((norm.moving_mean, norm.moving_variance), old, strict=True):
+            variable.assign(value + (variable.numpy() - value) / (1.0 - norm.momentum))  # all of the way to the batch's
+
+    batch = _batch(examples)
+    training, evaluated = (_logits(window, batch, mode) for mode in (_training(window, batch, 0), EVALUATION))
+    name = "evaluation by the statistics of a batch against its training pass, in float64"
+    difference = ratio(float(np.linalg.norm(evaluated - training)), float(np.linalg.norm(training)))
+    if random:
+        return [Result(name, difference, None, "no bound can hold: in training the model draws random numbers")]
+    return [Result(name, difference, EVALUATION_BOUND)]
+
+
+def _batch(examples: WindowOfExamples) -> Mapping[str, Any]:
+    """All examples as one batch."""
+    batch: Mapping[str, Any] = next(examples.micro_batches(tf.distribute.get_strategy(), steps=1))
+    return batch
+
+
+def _training(window: Window, batch: Mapping[str, Any], seed: int) -> Mode:
+    first = tf.constant(0)
+    return micro_mode(seed, first, first, window.micro_steps, batch)
+
+
+def _logits(window: Window, batch: Mapping[str, Any], mode: Mode) -> np.ndarray:
+    return np.asarray(tf.function(lambda images: window.model(images, mode), autograph=False)(batch["image"]))

@@ -1,0 +1,250 @@
+"""job=verify: checks with the user's own model, data, precision and device that saving memory keeps the gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from accumtrain.config.rules import Epochs, micro_batch_size, total_steps
+from accumtrain.config.schema import Config
+from accumtrain.console import say, table
+from accumtrain.data.open_data import open_data
+from accumtrain.data.pipeline import train_batches
+from accumtrain.data.source import Data
+from accumtrain.devices.found import Devices
+from accumtrain.devices.resolve import resolve
+from accumtrain.engine.step import Step
+from accumtrain.engine.window import Window
+from accumtrain.errors import ConfigError, VerificationError
+from accumtrain.measure.verify.float64 import InFloat64, check_derivative, check_evaluation, check_precision, is_random
+from accumtrain.measure.verify.policies import check_policies, check_streams
+from accumtrain.measure.verify.result import Result
+from accumtrain.measure.verify.updates import check_commit, check_later_updates, check_optimizer
+from accumtrain.measure.verify.window import Accumulated, WindowOfExamples, check_window
+from accumtrain.models.build import rate_factors
+from accumtrain.models.config import MODELS
+from accumtrain.optim.config import SgdConfig
+from accumtrain.runs.names import result_file
+from accumtrain.train.build import build_optimizer, training_loss
+from accumtrain.train.remedies import in_user_words
+from accumtrain.train.weights import window_with_weights
+
+MOST_STEPS, MOST_EXAMPLES = 16, 32  # of a window on one replica: few images are enough to see a difference
+VERDICTS = {True: "pass", False: "FAIL", None: "no bound"}
+
+
+def run(config: Config) -> dict[str, Any]:
+    """Runs all checks at the initial weights, or model.weights, and prints their table. Trains nothing.
+
+    Returns:
+        The content of verify.json.
+
+    Raises:
+        VerificationError: a check missed its bound.
+    """
+    if config.precision == "float16":
+        raise ConfigError(
+            "precision=float16: job=verify compares gradients that no loss scale has multiplied; "
+            "verify with precision=float32 or bfloat16"
+        )
+    if config.device.xla is True:
+        raise ConfigError(
+            "device.xla=true: job=verify compares bits, and nothing is compared under XLA, which sums in an order that "
+            "depends on what it fuses; leave device.xla out"
+        )
+    if config.device.tensor_float_32:
+        raise ConfigError(
+            "device.tensor_float_32=true: job=verify compares with float64 by bounds for float32, and rounded products "
+            "miss them; leave device.tensor_float_32 out"
+        )
+    devices = resolve(config.device)
+    data = open_data(config.data, config.run.seed)
+    with in_user_words(config, data, devices.replicas):
+        examples = _examples(config, data, devices)
+        say(
+            f"{config.model.label}, {config.precision}, {devices.description}: a window of {examples.steps} x "
+            f"{examples.batch} examples of {config.data.label}: {data.facts}"
+        )
+        results = _checks(config, data, devices, examples)
+    summary = {
+        "passed": all(result.passed is not False for result in results),
+        "model": config.model.label,
+        "precision": config.precision,
+        "device": devices.description,
+        "accum_steps": examples.steps,
+        "micro_batch_size": examples.batch // devices.replicas,
+        "replicas": devices.replicas,
+        "checks": [_record(result) for result in results],
+    }
+    _show(config, results)
+    path = result_file(config)
+    failed = [result.name for result in results if result.passed is False]
+    if failed:
+        raise VerificationError(
+            f"{len(failed)} of {len(results)} checks failed: {'; '.join(failed)}. "
+            f"The table above and {path} say by how "
+            "much: don't rely on this configuration here; if no note above names a cause and its remedy, report it",
+            summary,
+        )
+    say(f"all bounds hold; details in {path}")
+    return summary
+
+
+def _checks(config: Config, data: Data, devices: Devices, examples: WindowOfExamples) -> list[Result]:
+    bitwise = config.model.same_bits_in_every_graph
+    own = config.with_accum_steps(examples.steps)
+    total = total_steps(config, Epochs(config, data.train.size))
+    window, _ = window_with_weights(own, data, total, devices.strategy)
+    names, decayed = [variable.name.split(":")[0] for variable in window.variables_], window.model.decayed
+    paths = window.model.trainable_paths
+    factors = rate_factors(config.optim.rates, paths)
+    with devices.strategy.scope():
+        step = Step(window, devices.strategy)
+    accumulated = check_window(window, step, devices.strategy, examples, config.precision, bitwise)
+    later = check_later_updates(
+        window, step, devices.strategy, examples, config.optim, config.schedule, total, config.ema.decay
+    )
+    del window, step  # frees its memory for the next one
+    summed = examples.steps if config.accum.reduction == "sum" else 1  # mean gradients of micro-batches, in an update
+    return [
+        *accumulated.results,
+        *check_commit(
+            config.optim,
+            accumulated.weights,
+            accumulated.after,
+            [summed * gradient for gradient in accumulated.gradients],
+            accumulated.scalars,
+            decayed,
+            factors,
+        ),
+        *later,
+        *_in_float64_if_possible(own, data, devices, examples, accumulated, paths),
+        *check_policies(
+            partial(_window_with, own, data),
+            config.model.policies,
+            examples.first(examples.batch // devices.replicas),
+            accumulated.first.gradients,
+            repeatable=accumulated.repeatable,
+            bitwise=bitwise,
+            precision=config.precision,
+            snap_bits=config.model.stream_bits,
+        ),
+        check_optimizer(
+            partial(build_optimizer, config.optim),
+            names,
+            accumulated.weights,
+            accumulated.gradients,
+            decayed,
+            config.optim,
+        ),
+    ]
+
+
+def _in_float64_if_possible(
+    config: Config,
+    data: Data,
+    devices: Devices,
+    examples: WindowOfExamples,
+    accumulated: Accumulated,
+    paths: Sequence[str],
+) -> list[Result]:
+    """As `_in_float64`; a model of the user's own may have layers of another dtype, and is then left out."""
+    try:
+        return _in_float64(config, data, devices, examples, accumulated, paths)
+    except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
+        if not _is_users(config):
+            raise
+        reason = str(error).strip().splitlines()[-1]
+        return [Result("checks in float64", 0.0, None, f"left out, as the model does not compute in it: {reason}")]
+
+
+def _is_users(config: Config) -> bool:
+    """Whether the model is the user's own."""
+    build = MODELS[config.model.kind].build
+    module = build.partition(":")[0] if isinstance(build, str) else build.__module__
+    return not module.startswith("accumtrain.models.")
+
+
+def _in_float64(
+    config: Config,
+    data: Data,
+    devices: Devices,
+    examples: WindowOfExamples,
+    accumulated: Accumulated,
+    paths: Sequence[str],
+) -> list[Result]:
+    """Checks of the same window in float64, on one device, with the micro-batches of all replicas one by one."""
+    model = config.model.of_float_streams
+    alone = WindowOfExamples(examples.arrays, examples.steps * devices.replicas, examples.batch // devices.replicas)
+    smooth = replace(config.with_accum_steps(alone.steps), precision="float64", model=model)
+    window = _window_with(smooth, data, model.policy)
+    others = {variable.dtype.name for variable in window.variables_} - {"float64"}
+    if others:
+        raise TypeError(f"its variables are {', '.join(sorted(others))}")
+    _assign(window, accumulated.weights)
+    results, exact = check_derivative(window, alone, training_loss(config, data))
+    _assign(window, accumulated.weights)
+    random = is_random(window, alone)
+    found = InFloat64(accumulated.gradients, accumulated.statistics)
+    results += check_evaluation(window, alone, random)
+    results += check_precision(found, exact, paths, config.precision, random)
+    if config.model.stream_bits:
+        del window  # frees its memory for the next one
+        of_floats = _window_with(replace(smooth, precision=config.precision), data, model.policy)
+        _assign(of_floats, accumulated.weights)
+        results.append(check_streams(found.gradient, of_floats, alone, exact, config.model.stream_bits))
+    return results
+
+
+def _assign(window: Window, weights: list[np.ndarray]) -> None:
+    for variable, value in zip(window.variables_, weights, strict=True):
+        variable.assign(tf.cast(value, variable.dtype))
+
+
+def _window_with(config: Config, data: Data, policy: str) -> Window:
+    """A window on one device, with another memory policy and an optimizer without state."""
+    model = config.model.with_policy(policy)
+    optim = SgdConfig(lr=1.0, weight_decay=0.0, momentum=0.0)
+    config = replace(config, model=model, optim=optim)
+    window, _ = window_with_weights(config, data, 1, tf.distribute.get_strategy())
+    return window
+
+
+def _examples(config: Config, data: Data, devices: Devices) -> WindowOfExamples:
+    """The first examples of the training stream. The window has accum.steps micro-steps, but 2 to MOST_STEPS."""
+    configured = 1 if config.accum.is_auto else config.accum.count
+    micro_batch = micro_batch_size(config.batch_size, configured, devices.replicas)
+    steps = min(max(configured, 2), MOST_STEPS)
+    batch = min(micro_batch, MOST_EXAMPLES // steps) * devices.replicas
+    dataset = train_batches(data, batch=steps * batch, first=0, seed=config.run.seed)
+    arrays = tf.nest.map_structure(np.asarray, next(iter(dataset)))
+    return WindowOfExamples(arrays, steps, batch)
+
+
+def _record(result: Result) -> dict[str, Any]:
+    return {
+        "check": result.name,
+        "bound": result.bound,
+        "measured": result.measured,
+        "passed": result.passed,
+        "note": result.note,
+    }
+
+
+def _show(config: Config, results: list[Result]) -> None:
+    rows = [
+        (result.name, _number(result.bound), _number(result.measured), VERDICTS[result.passed]) for result in results
+    ]
+    table(f"exactness of {config.model.label}", ("check", "bound", "measured", "result"), rows)
+    for result in results:
+        if result.note:
+            say(f"{result.name}: {result.note}")
+
+
+def _number(value: float | None) -> str:
+    return "none" if value is None else f"{value:.3g}"

@@ -1,0 +1,171 @@
+"""Memory policies, reversal, streams."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from accumtrain.backprop.fixed_point import FixedPoint
+from accumtrain.backprop.mode import Mode, example_draws
+from accumtrain.backprop.model import Model
+from accumtrain.backprop.pullback import Streams
+from accumtrain.backprop.segments import Stage
+from accumtrain.engine.step import Step
+from accumtrain.engine.window import Window
+from accumtrain.measure.verify.float64 import InFloat64
+from accumtrain.measure.verify.result import ROUNDING, Result, relative_difference
+from accumtrain.measure.verify.window import WindowOfExamples
+from accumtrain.models.config import REVERSE, RevNetConfig
+
+# Checks the memory policies: each one gives the gradient of plain back-propagation, bit for bit.
+#
+# Keras's operations are the exception. TensorFlow's graph optimizer rewrites them in each graph differently, so a
+# Keras model in two graphs agrees to a rounding only, with any policy.
+
+
+Batch = Mapping[str, tf.Tensor]
+
+
+KERAS_NOTE = "a Keras model agrees to a rounding: the graph optimizer rewrites its operations in each graph differently"
+
+
+def check_policies(
+    window_for: Callable[[str], Window],
+    policies: Iterable[str],
+    batch: Batch,
+    expected: list[np.ndarray],
+    *,
+    repeatable: bool,
+    bitwise: bool,
+    precision: str,
+    snap_bits: int | None,
+) -> list[Result]:
+    """Checks one policy after the other, so that only one model is in memory at a time.
+
+    Args:
+        window_for: policy -> a window at update 0, on one device.
+        expected: the gradient of the batch by plain back-propagation, one array per trainable variable.
+        repeatable: whether plain back-propagation gives the same bits each time.
+        bitwise: whether the model's operations give the same bits in every graph.
+        snap_bits: of the streams of a reversible model, else None.
+    """
+    results = []
+    for policy in policies:
+        window = window_for(policy)
+        gradient = _gradient(window, batch)
+        if bitwise:
+            results.append(_same_bits(policy, gradient, expected, repeatable, snap_bits))
+        else:
+            difference = relative_difference(gradient, expected)
+            name = f"gradient against plain back-propagation, memory={policy}"
+            results.append(Result(name, difference, ROUNDING[precision], KERAS_NOTE))
+        if policy == REVERSE and snap_bits is not None:
+            results += check_reversal(window.model, batch, snap_bits)
+    return results
+
+
+def _gradient(window: Window, batch: Batch) -> list[np.ndarray]:
+    step = Step(window, tf.distribute.get_strategy())
+    step.accumulate(iter(tf.data.Dataset.from_tensors(dict(batch))), 1)
+    return [buffer.numpy() for buffer in window.gradients]
+
+
+def _same_bits(
+    policy: str, actual: list[np.ndarray], expected: list[np.ndarray], repeatable: bool, snap_bits: int | None
+) -> Result:
+    values = sum(gradient.size for gradient in expected)
+    differing = sum(int(np.sum(a != e)) for a, e in zip(actual, expected, strict=True))
+    note = ""
+    if not repeatable:
+        note = (
+            "no bound can hold: plain back-propagation gives other bits each time on this device, whose kernels add "
+            "in no fixed order; TF_DETERMINISTIC_OPS=1 in the environment chooses others"
+        )
+    elif differing and policy == REVERSE and snap_bits == 0:
+        note = _of_floats(relative_difference(actual, expected))
+    elif differing:
+        note = f"{relative_difference(actual, expected):.1e} of the gradient"
+    name = f"values of {values:,} that differ from plain back-propagation, memory={policy}"
+    return Result(name, float(differing), 0.0 if repeatable else None, note)
+
+
+def _of_floats(difference: float) -> str:
+    return (
+        f"model.snap_bits=0 makes streams of floats: reversal holds to a rounding per unit only, and the gradient is "
+        f"off by {difference:.1e} of itself; model.snap_bits={RevNetConfig.snap_bits} makes it exact"
+    )
+
+
+def check_reversal(model: Model, batch: Batch, snap_bits: int) -> list[Result]:
+    """Runs every stage forward, then inverts it: the reconstruction error, and the largest value of a stream."""
+    error, largest = (float(value) for value in _invert_stages(model, batch["image"]))
+    results = [Result("largest reconstruction error of a stream", error, 0.0)]
+    if snap_bits:
+        limit = FixedPoint(snap_bits).limit(model.trainable_variables[0].dtype)
+        results.append(Result(f"largest stream, of {snap_bits} bits behind the point", largest, limit))
+    else:
+        results.append(Result("largest stream", largest, None, "floats have no such limit (model.snap_bits=0)"))
+    return results
+
+
+@tf.function(autograph=False, reduce_retracing=True)
+def _invert_stages(model: Model, images: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """The largest reconstruction error and the largest stream of all stages, scalars."""
+    draws = example_draws(tf.constant([0, 0]), tf.constant(0), 1, tf.shape(images)[0])
+    mode = Mode(training=True, draws=draws)
+    errors, sizes = [], []
+    x: Streams = tf.cast(images, model.compute_dtype)
+    for segment in model.segments:
+        if isinstance(segment, Stage):
+            x, error, size = _invert_stage(segment, x, mode)
+            errors.append(error)
+            sizes.append(size)
+        else:
+            x = segment(x, mode)
+    return tf.reduce_max(tf.stack(errors)), tf.reduce_max(tf.stack(sizes))
+
+
+def _invert_stage(stage: Stage, x: Streams, mode: Mode) -> tuple[Streams, tf.Tensor, tf.Tensor]:
+    """The output of a stage, the largest error of the unit inputs computed from it, and the largest stream."""
+    inputs = [x]
+    for unit in stage.units:
+        inputs.append(unit(inputs[-1], mode))
+    read = stage.units[0].numbers.read
+    errors = [tf.zeros([], tf.float64)]
+    back = inputs[-1]
+    for unit, original in zip(reversed(stage.units), reversed(inputs[:-1]), strict=True):
+        if unit.invertible:
+            back = unit.inverse(back, mode)
+            pairs = zip(back, original, strict=True)
+            errors += [tf.reduce_max(tf.abs(read(a, tf.float64) - read(b, tf.float64))) for a, b in pairs]
+    # the input of a unit that is not invertible may be of floats
+    streams = [stream for pair in inputs[0 if stage.units[0].invertible else 1 :] for stream in pair]
+    sizes = [tf.reduce_max(tf.abs(read(stream, tf.float64))) for stream in streams]
+    return inputs[-1], tf.reduce_max(tf.stack(errors)), tf.reduce_max(tf.stack(sizes))
+
+
+# Reports what the fixed-point streams of a reversible network make of its gradient, beside streams of floats.
+
+
+def check_streams(
+    found: Sequence[np.ndarray], window: Window, examples: WindowOfExamples, exact: InFloat64, bits: int
+) -> Result:
+    """Compares the gradient with streams in fixed point, and that with streams of floats, with the one in float64.
+
+    Args:
+        found: the mean gradient with streams in fixed point, one array for each trainable variable.
+        window: of the same model with streams of floats, in the same precision, at update 0, on one device.
+        bits: behind the point.
+    """
+    strategy = tf.distribute.get_strategy()
+    Step(window, strategy).accumulate(examples.micro_batches(strategy), examples.steps)
+    plain = [buffer.numpy() / float(window.examples.numpy()) for buffer in window.gradients]
+    floats = relative_difference(plain, exact.gradient)
+    return Result(
+        f"gradient with streams of {bits} bits behind the point, against that in float64",
+        relative_difference(found, exact.gradient),
+        None,
+        f"with streams of floats, which can't be reversed to the bit, it is {floats:.1e}",
+    )

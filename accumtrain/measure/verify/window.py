@@ -1,0 +1,273 @@
+"""A window against plain back-propagation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from accumtrain.backprop.mode import micro_mode
+from accumtrain.backprop.model import Model
+from accumtrain.engine.compiled_function import FUSION_ONLY, CompiledFunction
+from accumtrain.engine.losses import Batch, PerExample, weighted_sums, weights
+from accumtrain.engine.step import Step
+from accumtrain.engine.window import Window
+from accumtrain.measure.verify.result import ROUNDING, Result, ratio, relative_difference, worst
+
+# The reference gradient of job=verify: one tf.GradientTape around the whole model, without our tape and buffers.
+#
+# It keeps every activation, so it takes the memory of model.memory=store for one micro-batch.
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Plain back-propagation of one micro-batch on one replica.
+
+    Attributes:
+        loss, examples: sums over the micro-batch.
+        gradients: of the summed loss, one per trainable variable.
+        statistics: (mean [C], biased variance [C]) of each batch normalisation, in the order of `Model.norms`.
+    """
+
+    loss: float
+    examples: float
+    gradients: list[np.ndarray]
+    statistics: list[tuple[np.ndarray, np.ndarray]]
+
+
+class Reference:
+    """Runs the reference on every replica. Create it inside the strategy's scope.
+
+    Args:
+        loss: (labels [N], logits [N, classes]) -> losses [N].
+        seed: the run's seed; random layers draw the same numbers as in the same micro-step of update 0.
+        micro_steps: number of micro-steps in a window.
+    """
+
+    def __init__(self, model: Model, loss: PerExample, strategy: tf.distribute.Strategy, seed: int, micro_steps: int):
+        self._model, self._loss, self._strategy = model, loss, strategy
+        self._seed, self._micro_steps = seed, micro_steps
+        # with the options of Step, as others give other bits
+        self._run = CompiledFunction(self._differentiate_on_all, FUSION_ONLY)
+
+    def __call__(self, batches: Any, count: int) -> Iterator[Pass]:
+        """Yields the passes of the next `count` global micro-batches of the iterator `batches`, replica by replica."""
+        for micro_step in range(count):
+            results = self._run(batches, tf.constant(micro_step))
+            for number in range(self._strategy.num_replicas_in_sync):
+                loss, examples, gradients, statistics = tf.nest.map_structure(
+                    lambda value, number=number: self._strategy.experimental_local_results(value)[number].numpy(),
+                    results,
+                )
+                yield Pass(float(loss), float(examples), gradients, statistics)
+
+    def _differentiate_on_all(self, batches: Any, micro_step: tf.Tensor) -> Any:
+        return self._strategy.run(self._differentiate, args=(batches.get_next(), micro_step))
+
+    def _differentiate(self, batch: Batch, micro_step: tf.Tensor) -> Any:
+        replicas = self._strategy.num_replicas_in_sync
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        place = micro_step * replicas + tf.cast(replica, tf.int32)
+        mode = micro_mode(self._seed, tf.constant(0), place, self._micro_steps * replicas, batch)
+        variables = list(self._model.trainable_variables)
+        with tf.GradientTape() as tape:
+            (loss,) = weighted_sums([self._loss], self._model(batch["image"], mode), batch)
+        found = tape.gradient(loss, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        gradients = [tf.convert_to_tensor(each) for each in found]  # those of embeddings are tf.IndexedSlices
+        statistics = [mode.statistics[norm] for norm in self._model.norms]
+        return loss, tf.reduce_sum(weights(batch)), gradients, statistics
+
+
+# Checks a window on the user's own devices: its gradient, and the moving statistics that its commit writes.
+
+
+# allows only for the rounding of the buffer's own sums of K gradients
+SUM_BOUND = {"float32": 1e-6, "bfloat16": 1e-6, "float64": 1e-13}
+STATISTICS_BOUND = 1e-6
+
+
+@dataclass(frozen=True)
+class WindowOfExamples:
+    """The examples of one window, as `steps` micro-batches or as one (`micro_batches(steps=1)`).
+
+    Attributes:
+        arrays: image, label and weight, of `steps` * `batch` rows each; arrays or structures of arrays.
+        steps: number of micro-steps.
+        batch: examples per micro-step over all replicas.
+    """
+
+    arrays: Mapping[str, Any]
+    steps: int
+    batch: int
+
+    def micro_batches(self, strategy: tf.distribute.Strategy, steps: int | None = None) -> Any:
+        """An iterator over `steps` equal global micro-batches, in order."""
+        rows = self.steps * self.batch // (steps or self.steps)
+        dataset = tf.data.Dataset.from_tensor_slices(dict(self.arrays)).batch(rows, drop_remainder=True)
+        options = tf.data.Options()
+        options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+        return iter(strategy.experimental_distribute_dataset(dataset.with_options(options)))
+
+    def first(self, rows: int) -> dict[str, Any]:
+        """The first `rows` examples, as one batch."""
+        first: dict[str, Any] = tf.nest.map_structure(lambda array: tf.constant(array[:rows]), dict(self.arrays))
+        return first
+
+
+@dataclass(frozen=True)
+class Accumulated:
+    """The results of the checks of a window, and what later checks need.
+
+    Attributes:
+        weights, after: the weights before and after the commit.
+        scalars: what the commit returned.
+        gradients: the window's mean gradient.
+        statistics: moving mean and variance of each batch normalisation after the commit.
+        first: plain back-propagation of the first micro-batch of the first replica.
+        repeatable: whether the same pass gave the same bits twice.
+    """
+
+    results: list[Result]
+    weights: list[np.ndarray]
+    after: list[np.ndarray]
+    scalars: dict[str, float]
+    gradients: list[np.ndarray]
+    statistics: list[np.ndarray]
+    first: Pass
+    repeatable: bool
+
+
+def check_window(
+    window: Window,
+    step: Step,
+    strategy: tf.distribute.Strategy,
+    examples: WindowOfExamples,
+    precision: str,
+    bitwise: bool,
+) -> Accumulated:
+    """Compares a window with plain back-propagation and commits it; the window must be at update 0.
+
+    Args:
+        step: of the window and the strategy.
+        bitwise: whether the model's operations give the same bits in every graph.
+    """
+    with strategy.scope():
+        reference, other_draws = (
+            Reference(window.model, window.loss_function, strategy, seed, window.micro_steps)
+            for seed in (window.seed, window.seed + 1)
+        )
+    (first, *_), (again, *_) = (_passes(reference, examples, strategy, count=1) for _ in range(2))
+    (otherwise, *_) = _passes(other_draws, examples, strategy, count=1)
+    plain = _Total(window, _passes(reference, examples, strategy, examples.steps))
+
+    whole = _gradient(window, step, examples.micro_batches(strategy, steps=1), 1)
+    step.drop()
+    split = _gradient(window, step, examples.micro_batches(strategy), examples.steps)
+    weights = [variable.numpy() for variable in window.variables_]
+    scalars = {name: float(value) for name, value in step.commit().items()}
+    after = [variable.numpy() for variable in window.variables_]
+    results = [
+        Result(
+            f"gradient of {examples.steps} micro-batches against the mean of each alone",
+            relative_difference(split, plain.gradient),
+            (SUM_BOUND if bitwise else ROUNDING)[precision],
+        ),
+        _split_against_whole(split, whole, precision, window, otherwise.loss != first.loss),
+        *_moving_statistics(window, plain),
+    ]
+    repeatable = all(
+        np.array_equal(a, b, equal_nan=True) for a, b in zip(first.gradients, again.gradients, strict=True)
+    )
+    return Accumulated(results, weights, after, scalars, split, moving_statistics(window), first, repeatable)
+
+
+# --- the gradient -----------------------------------------------------------------------------------------------
+
+
+def _split_against_whole(
+    split: list[np.ndarray], whole: list[np.ndarray], precision: str, window: Window, random: bool
+) -> Result:
+    name = f"gradient of {window.micro_steps} micro-batches against one batch"
+    difference = relative_difference(split, whole)
+    if window.model.norms:
+        return Result(
+            name,
+            difference,
+            None,
+            "no bound can hold with batch norm: each micro-batch is normalised by its own statistics",
+        )
+    if random and difference > ROUNDING[precision]:  # what is drawn per example does not depend on the split
+        return Result(name, difference, None, "no bound can hold: the model draws other random numbers per micro-batch")
+    return Result(name, difference, ROUNDING[precision])
+
+
+def _gradient(window: Window, step: Step, batches: Any, count: int) -> list[np.ndarray]:
+    """The mean gradient that the buffers hold after `count` micro-steps."""
+    step.accumulate(batches, count)
+    examples = float(window.examples.numpy())
+    return [buffer.numpy() / examples for buffer in window.gradients]
+
+
+def _passes(
+    reference: Reference, examples: WindowOfExamples, strategy: tf.distribute.Strategy, count: int
+) -> Iterator[Pass]:
+    return reference(examples.micro_batches(strategy), count)
+
+
+# --- moving statistics ------------------------------------------------------------------------------------------
+
+
+def moving_statistics(window: Window) -> list[np.ndarray]:
+    """Moving mean and variance of each batch normalisation."""
+    return [each.numpy() for norm in window.model.norms for each in (norm.moving_mean, norm.moving_variance)]
+
+
+class _Total:
+    """The mean gradient of all passes of a window, and the moving statistics after its commit, in float64."""
+
+    def __init__(self, window: Window, passes: Iterator[Pass]):
+        self.gradient: list[np.ndarray] = [np.zeros(variable.shape) for variable in window.variables_]
+        parts = []  # examples and statistics of each pass
+        for part in passes:
+            for total, gradient in zip(self.gradient, part.gradients, strict=True):
+                total += gradient
+            parts.append((part.examples, part.statistics))
+        examples = sum(count for count, _ in parts)
+        for total in self.gradient:
+            total /= examples
+        self.moving: list[tuple[np.ndarray, np.ndarray]] = []
+        for place, norm in enumerate(window.model.norms):
+            shares = [count / examples for count, _ in parts]
+            means, variances = (
+                [np.asarray(statistics[place][kind], np.float64) for _, statistics in parts] for kind in (0, 1)
+            )
+            mean = sum(share * m for share, m in zip(shares, means, strict=True))
+            variance = sum(
+                share * (v + np.square(m - mean)) for share, m, v in zip(shares, means, variances, strict=True)
+            )
+            old = (norm.moving_mean.numpy().astype(np.float64), norm.moving_variance.numpy().astype(np.float64))
+            self.moving.append(
+                tuple(o + (1.0 - norm.momentum) * (new - o) for o, new in zip(old, (mean, variance), strict=True))
+            )
+
+
+def _moving_statistics(window: Window, plain: _Total) -> list[Result]:
+    """Checks the moving statistics. The error of a mean is relative to the larger of |mean| and standard deviation."""
+    if not window.model.norms:
+        return []
+    errors: dict[str, list[float]] = {"means": [], "variances": []}
+    for norm, (mean, variance) in zip(window.model.norms, plain.moving, strict=True):
+        errors["means"] += _relative(norm.moving_mean, mean, np.maximum(np.abs(mean), np.sqrt(variance)))
+        errors["variances"] += _relative(norm.moving_variance, variance, variance)
+    return [
+        Result(f"moving {kind} against float64, worst channel", worst(found), STATISTICS_BOUND)
+        for kind, found in errors.items()
+    ]
+
+
+def _relative(moving: tf.Variable, expected: np.ndarray, scale: np.ndarray) -> list[float]:
+    """The error of each channel."""
+    return [ratio(float(error), float(size)) for error, size in zip(abs(moving.numpy() - expected), scale, strict=True)]

@@ -1,0 +1,354 @@
+"""Configs of the models, memory policies, `MODELS`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Annotated, Any, ClassVar
+
+from accumtrain.errors import ConfigError
+from accumtrain.fields import COUNT, FRACTION, LOCAL_PATH, NOT_NEGATIVE, NotEmpty, OneOf, Range, show
+from accumtrain.registry import Choice, Kind, Table, required
+
+# The keys of every model, and the policies of its memory.
+
+
+STORE, RECOMPUTE, REVERSE = "store", "recompute", "reverse"
+MEMORIES = (STORE, RECOMPUTE, REVERSE)  # each takes less memory than the one before
+LEAST_WITH_BATCH_NORM = 2  # examples of a micro-batch: the statistics of one say nothing of others
+MEMORY = OneOf(MEMORIES, number="a number of MB that all tensors may take")
+
+
+@dataclass(kw_only=True)
+class ModelConfig(Choice):
+    """Keys of every model.
+
+    `memory`: how the backward pass gets activations. store: all are kept. recompute: those at cut points are kept, the
+    others computed again. reverse: the last ones are kept, the others computed back from them (RevNets only). A number:
+    what all tensors may take, in MB; as much is kept as fits.
+    `weights`: a run, by its name or folder, or a file of Keras weights to start from. null: initial values.
+    `freeze`: patterns of paths of variables that keep their values. One that begins with - takes its paths back.
+
+    Attributes:
+        same_bits_in_every_graph: the model's operations give the same bits in every graph, as job=verify then requires.
+    """
+
+    memory: Annotated[int | str, COUNT, MEMORY] = STORE
+    weights: Annotated[str | None, NotEmpty("leave it out to start from initial values"), LOCAL_PATH] = None
+    freeze: list[str] = field(default_factory=list)
+
+    same_bits_in_every_graph: ClassVar[bool] = True
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        """The values of `memory` that this model supports."""
+        return (STORE, RECOMPUTE)
+
+    @property
+    def policy(self) -> str:
+        """`memory` as a policy; a number of MB must have been replaced by one."""
+        assert isinstance(self.memory, str), "model.memory=<MB> was not settled"
+        return self.memory
+
+    def with_policy(self, memory: str) -> ModelConfig:
+        """The same model with another policy, without what is set for the policy that it has."""
+        return replace(self, memory=memory)
+
+    def dial(self) -> Sequence[ModelConfig]:
+        """The same model, from what keeps least for the backward pass to what keeps all. None changes a bit."""
+        return [self.with_policy(memory) for memory in dict.fromkeys((self.policies[-1], STORE))]
+
+    @property
+    def least_micro_batch(self) -> int:
+        """Examples that a micro-batch must have to train, as far as the keys tell: a model may have batch norm."""
+        return LEAST_WITH_BATCH_NORM
+
+    @property
+    def stream_bits(self) -> int | None:
+        """Bits behind the point of a reversible model's streams; 0 if they are floats. None for other models."""
+        return None
+
+    @property
+    def of_float_streams(self) -> ModelConfig:
+        """The same model with streams of floats: a smooth function of its weights between the kinks of activations."""
+        return self
+
+    @property
+    def halvings(self) -> int:
+        """How often the model halves height and width, as far as it is known; 0 for models that take any size."""
+        return 0
+
+    @property
+    def kept_in_words(self) -> str:
+        """The memory policy, and what is kept beside it."""
+        return self.policy
+
+    @property
+    def facts(self) -> list[str]:
+        """What the banner says about the model."""
+        return [f"memory={self.kept_in_words}"]
+
+    def check(self) -> None:
+        if self.memory in self.policies or isinstance(self.memory, int):
+            return
+        if self.memory == REVERSE:
+            raise ConfigError(
+                f"model.memory=reverse: {self.label} is not reversible; "
+                f"use model.memory={self.policies[-1]}, or a RevNet such as model=revnet38"
+            )
+        raise ConfigError(
+            f"model.memory={self.memory}: {self.label} has no cut points between which computing again would "
+            f"save memory; use model.memory={self.policies[-1]}"
+        )
+
+    def check_kept(self, key: str, value: float) -> None:
+        """Raises ConfigError if model.memory decides what `key`, which was set to `value`, says."""
+        if isinstance(self.memory, int):
+            raise ConfigError(
+                f"{key}={value} and model.memory={self.memory}: the number of MB decides how much is kept; leave {key} "
+                f"out, or use model.memory={self.policies[-1]}"
+            )
+        if self.memory == STORE:
+            raise ConfigError(
+                f"{key}={value}: model.memory=store keeps everything; leave it out, or use "
+                f"model.memory={self.policies[-1]}"
+            )
+
+    def check_precision(self, precision: str) -> None:
+        """Raises ConfigError if the model does not compute in `precision`."""
+
+
+# The keys of residual and of reversible residual networks.
+
+
+NORM_MOMENTUM = 0.9
+
+
+@dataclass(kw_only=True)
+class ResNetConfig(ModelConfig):
+    """Pre-activation residual network (He et al. 2016, arXiv:1603.05027).
+
+    `norm`: normalisation of activations, over the micro-batch (batch) or within each example (group).
+    `norm_momentum`: what an update keeps of the moving statistics of batch norm.
+    `drop_path`: probability that an example leaves out the last residual function in training; it rises linearly from
+    the first on (stochastic depth, Huang et al. 2016, arXiv:1603.09382).
+    `stem`: first layers. cifar: a 3 x 3 convolution. imagenet: a 7 x 7 convolution of stride 2, and pooling.
+    `bottleneck`: residual functions of three convolutions in place of two.
+    `units`: number of residual units of each stage.
+    `filters`: channels of the stem and of each stage; a bottleneck unit has 4 times as many outputs. Without
+    model.bottleneck none may be below the one before it.
+    `kept_convs`: how many convolutions of residual functions keep their output, beside what model.memory=recompute or
+    reverse keeps; those first that spare most for their memory. null: as many as cost no memory at the peak.
+    """
+
+    kind: str = "resnet"
+    norm: Annotated[str, OneOf(("batch", "group"))] = "batch"
+    norm_momentum: Annotated[float, FRACTION] = NORM_MOMENTUM
+    drop_path: Annotated[float, FRACTION] = 0.0
+    stem: Annotated[str, OneOf(("cifar", "imagenet"))] = "cifar"
+    bottleneck: bool = False
+    units: list[int] = field(default_factory=lambda: [3, 3, 3])
+    filters: list[int] = field(default_factory=lambda: [16, 16, 32, 64])
+    kept_convs: Annotated[int | None, NOT_NEGATIVE] = None
+
+    functions: ClassVar[int] = 1  # residual functions of a unit
+
+    @property
+    def stream_widths(self) -> list[int]:
+        """Channels of what residual functions are added to: after the stem, and in each stage."""
+        stem, *filters = self.filters
+        return [stem, *(width * (4 if self.bottleneck else 1) for width in filters)]
+
+    def convs_to_keep(self, stage: int, unit: int) -> int:
+        """How many convolutions of a residual function it helps to keep. What the last one gives is only added."""
+        return 2 if self.bottleneck else 1
+
+    @property
+    def most_kept_convs(self) -> int:
+        return self.functions * sum(
+            self.convs_to_keep(stage, unit) for stage, count in enumerate(self.units) for unit in range(count)
+        )
+
+    def with_policy(self, memory: str) -> ResNetConfig:
+        return replace(self, memory=memory, kept_convs=None if memory == STORE else self.kept_convs)
+
+    def dial(self) -> Sequence[ModelConfig]:
+        least = replace(self, memory=self.policies[-1])
+        kept = [replace(least, kept_convs=count) for count in range(self.most_kept_convs + 1)]
+        return [*kept, self.with_policy(STORE)]
+
+    @property
+    def kept_in_words(self) -> str:
+        if self.kept_convs is None:
+            return self.policy
+        return f"{self.policy} with {self.kept_convs} of {self.most_kept_convs} convolutions kept"
+
+    @property
+    def label(self) -> str:
+        return f"resnet{(3 if self.bottleneck else 2) * sum(self.units) + 2}"
+
+    @property
+    def least_micro_batch(self) -> int:
+        return super().least_micro_batch if self.norm == "batch" else 1
+
+    @property
+    def halvings(self) -> int:
+        return len(self.units) - 1 + (2 if self.stem == "imagenet" else 0)
+
+    @property
+    def facts(self) -> list[str]:
+        return [*super().facts, f"{self.norm} norm"]
+
+    def check(self) -> None:
+        super().check()
+        units, filters = self.units, self.filters
+        if not units or min(units) < 1:
+            raise ConfigError(f"model.units={show(units)}: must hold one number of at least 1 per stage")
+        if len(filters) != len(units) + 1:
+            raise ConfigError(
+                f"model.filters={show(filters)}: must hold {len(units) + 1} numbers, the stem's and one per stage of "
+                f"model.units={show(units)}"
+            )
+        if min(filters) < 1:
+            raise ConfigError(f"model.filters={show(filters)}: every number must be at least 1")
+        narrower = [pair for pair in pairwise(filters) if pair[1] < pair[0]]
+        if narrower and not self.bottleneck:
+            raise ConfigError(
+                f"model.filters={show(filters)}: {narrower[0][1]} follow {narrower[0][0]} channels, and the shortcuts "
+                "of basic units can only add some; let no number be below the one before it, or use "
+                "model.bottleneck=true"
+            )
+        if self.norm != "batch" and self.norm_momentum != NORM_MOMENTUM:
+            raise ConfigError(
+                f"model.norm_momentum={self.norm_momentum}: model.norm={self.norm} has no moving statistics; leave it "
+                "out, or use model.norm=batch"
+            )
+        if self.kept_convs is None:
+            return
+        self.check_kept("model.kept_convs", self.kept_convs)
+        if self.kept_convs > self.most_kept_convs:
+            raise ConfigError(
+                f"model.kept_convs={self.kept_convs}: {self.label} has {self.most_kept_convs} convolutions that can be "
+                "kept"
+            )
+
+
+@dataclass(kw_only=True)
+class RevNetConfig(ResNetConfig):
+    """Reversible residual network (Gomez et al. 2017, arXiv:1707.04585).
+
+    `filters`: channels of the stem and of each stage, both streams together, so even numbers; a bottleneck unit has 4
+    times as many outputs. Without model.bottleneck none may be below the one before it.
+    `snap_bits`: bits behind the point of the streams, which are fixed-point numbers of 32 bits, so that reversal is
+    exact; they must stay below 2^(30 - snap_bits). 0 makes them floats, which are reversed to a rounding only.
+    """
+
+    kind: str = "revnet"
+    memory: Annotated[int | str, COUNT, MEMORY] = REVERSE
+    filters: list[int] = field(default_factory=lambda: [32, 32, 64, 112])
+    snap_bits: Annotated[int, Range(0, 27)] = 22
+
+    functions: ClassVar[int] = 2
+
+    @property
+    def label(self) -> str:
+        return f"revnet{(6 if self.bottleneck else 4) * sum(self.units) + 2}"
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        return MEMORIES
+
+    @property
+    def stream_widths(self) -> list[int]:
+        return [width // 2 for width in super().stream_widths]
+
+    def convs_to_keep(self, stage: int, unit: int) -> int:
+        changes_shape = unit == 0 and (stage > 0 or self.stream_widths[0] != self.stream_widths[1])
+        # what the last one gives is subtracted in the reversal, but for a unit whose input is kept
+        return super().convs_to_keep(stage, unit) + (0 if changes_shape else 1)
+
+    @property
+    def stream_bits(self) -> int | None:
+        return self.snap_bits
+
+    @property
+    def of_float_streams(self) -> ModelConfig:
+        return replace(self, snap_bits=0)
+
+    def check(self) -> None:
+        super().check()
+        if any(number % 2 for number in self.filters):
+            raise ConfigError(
+                f"model.filters={show(self.filters)}: must be even, each stream of a RevNet carries half of them"
+            )
+
+
+# The models: keys, rules and builder of each kind.
+
+
+DIAL_PARTS = 32  # of a Keras model's activations
+
+
+@dataclass(kw_only=True)
+class LeNetConfig(ModelConfig):
+    """LeNet-5."""
+
+    kind: str = "lenet"
+
+    @property
+    def label(self) -> str:
+        return "lenet5"
+
+    @property
+    def least_micro_batch(self) -> int:
+        return 1
+
+
+@dataclass(kw_only=True)
+class KerasModelConfig(ModelConfig):
+    """A model of keras.applications.
+
+    `name`: a function of keras.applications.
+    `args`: its keyword arguments.
+    `norm_momentum`: what an update keeps of the moving statistics of batch norm; null is the model's own.
+    `kept_share`: share of all activations that is kept beside what model.memory=recompute keeps: whole segments, those
+    first that spare most for their memory.
+    """
+
+    same_bits_in_every_graph: ClassVar[bool] = False  # the graph optimizer rewrites Keras's operations
+
+    kind: str = "keras"
+    name: str = required("MobileNetV2")
+    args: dict[str, Any] = field(default_factory=dict)
+    norm_momentum: Annotated[float | None, FRACTION] = None
+    kept_share: Annotated[float, FRACTION] = 0.0
+
+    @property
+    def label(self) -> str:
+        return self.name
+
+    def with_policy(self, memory: str) -> KerasModelConfig:
+        return replace(self, memory=memory, kept_share=0.0 if memory == STORE else self.kept_share)
+
+    def dial(self) -> Sequence[ModelConfig]:
+        shares = [replace(self, memory=RECOMPUTE, kept_share=part / DIAL_PARTS) for part in range(DIAL_PARTS)]
+        return [*shares, self.with_policy(STORE)]
+
+    @property
+    def kept_in_words(self) -> str:
+        return f"{self.policy} with {self.kept_share:.0%} of activations kept" if self.kept_share else self.policy
+
+    def check(self) -> None:
+        super().check()
+        if self.kept_share:
+            self.check_kept("model.kept_share", self.kept_share)
+
+
+MODELS: Table[Kind[ModelConfig]] = Table("model.kind")
+MODELS.add(
+    Kind(LeNetConfig, "accumtrain.models.lenet:build_lenet"),
+    Kind(ResNetConfig, "accumtrain.models.resnet:build_resnet"),
+    Kind(RevNetConfig, "accumtrain.models.revnet:build_revnet"),
+    Kind(KerasModelConfig, "accumtrain.models.keras_applications:build_keras"),
+)

@@ -1,0 +1,137 @@
+"""Signals that stop a job."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from contextlib import suppress
+from contextvars import ContextVar
+from types import FrameType
+from typing import NoReturn
+
+from accumtrain.console import visible
+from accumtrain.errors import Preempted
+
+# The end of a process whose main thread may never come back.
+
+
+def end_now(message: str, code: int) -> NoReturn:
+    """Prints `message` on stderr and ends the process from any thread: no context is left, no exit handler runs."""
+    with suppress(OSError):  # nobody reads it
+        os.write(2, f"\nerror: {visible(message)}\n".encode())  # the main thread may hold the lock of sys.stderr
+    os._exit(code)
+
+
+# Signals that ask a job to stop: it ends at once where nothing can be lost, and by itself within an `Interrupt`.
+
+
+# Ctrl-C, a scheduler, a terminal that closes, SLURM's --signal=USR1@60, Ctrl-\
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGQUIT)
+TOGETHER = 0.05  # seconds in which several signals are one wish, as of a scheduler that sends SIGINT and SIGTERM
+NOTICE = b"\nstopping: what is done is being saved (once more to stop at once)\n"
+
+
+def end_on_signals() -> None:
+    """From now on each signal ends the process with the exit code of a run that can be continued.
+
+    Signals that are ignored, as SIGHUP is under nohup, stay ignored.
+    """
+    for number in heeded():
+        signal.signal(number, _end)
+
+
+def raise_on_signals() -> None:
+    """From now on each signal raises KeyboardInterrupt, as Ctrl-C does in Python."""
+    for number in heeded():
+        signal.signal(number, signal.default_int_handler)
+
+
+def ignore_signals() -> None:
+    """From now on no signal has an effect."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def heeded() -> list[signal.Signals]:
+    """The signals that are not ignored, as SIGHUP is under nohup."""
+    return [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    with suppress(OSError):  # the terminal is gone
+        os.write(1, f"{nothing_saved(signal.Signals(number).name)}\n".encode())
+    os._exit(Preempted.exit_code)  # at once, as an exception is not raised or is lost while C code imports
+
+
+def nothing_saved(signal_name: str) -> str:
+    """What a command says that a signal has stopped too early to have a state to save."""
+    return f"stopped by {signal_name} when there was nothing to save; run the same command again"
+
+
+class Stopped(KeyboardInterrupt):
+    """Raised by a signal.
+
+    It is a subclass, as Python ends its own process by SIGINT, without our exit code, when a KeyboardInterrupt itself
+    has passed through code in C.
+    """
+
+
+class StopSignals:
+    """Context of a job. The first signal raises Stopped, or only sets `received` within an `Interrupt`.
+
+    A second signal ends the process, but for SIGHUP, which a closing terminal sends twice: it is ignored then. Signals
+    that come together count as one. Those that were ignored before stay ignored, as SIGHUP is under nohup.
+    """
+
+    def __init__(self) -> None:
+        self.received: signal.Signals | None = None
+        self.interrupts = 0  # contexts that are open
+
+    def __enter__(self) -> StopSignals:
+        in_main = threading.current_thread() is threading.main_thread()  # Python gives signals to no other thread
+        self._outer = _signals_of_job.set(self)
+        self._previous = {number: signal.signal(number, self._stop) for number in (heeded() if in_main else [])}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            if not number == self.received == signal.SIGHUP:  # which may still come again
+                signal.signal(number, handler)
+        _signals_of_job.reset(self._outer)
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        if self.received is not None:  # by a signal that came together with this one
+            return
+        self.received = signal.Signals(number)
+        time.sleep(TOGETHER)
+        signal.raise_signal(number)  # for Python to handle now whatever has come with it
+        for each in self._previous:
+            signal.signal(each, signal.SIG_IGN if each == signal.SIGHUP else signal.SIG_DFL)
+        if self.interrupts == 0:
+            raise Stopped(self.received.name)
+        with suppress(OSError):  # SIGHUP: the terminal is gone
+            os.write(2, NOTICE)  # not sys.stderr: a signal may come in the middle of a print
+
+
+_signals_of_job: ContextVar[StopSignals] = ContextVar("signals_of_job")
+
+
+class Interrupt:
+    """Context, in a job, that a signal does not break off: the job looks at `requested` and stops by itself."""
+
+    def __init__(self) -> None:
+        self._signals = _signals_of_job.get()
+
+    @property
+    def requested(self) -> bool:
+        """Whether a signal has asked this job to stop, here or before."""
+        return self._signals.received is not None
+
+    def __enter__(self) -> Interrupt:
+        self._signals.interrupts += 1
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._signals.interrupts -= 1

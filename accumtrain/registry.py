@@ -1,0 +1,137 @@
+"""Tables of what can be chosen: a row per model, optimizer, schedule, loss, data source, device and job.
+
+A row is the one place where a choice is declared: its keys with their defaults and rules (a dataclass), its name, and
+its code. The code is named as "module:attribute" and imported on first use, so tables do not import TensorFlow.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+from accumtrain.errors import ConfigError
+from accumtrain.fields import suggest
+
+
+def required(example: str) -> Any:
+    """A key without a default. `example` is what the message shows that asks for a value."""
+    return field(metadata={"example": example})
+
+
+@dataclass(kw_only=True)
+class Choice:
+    """The keys of a kind. `kind` is the name of its row; a subclass sets it as the default.
+
+    A subclass declares its own keys, each with a default unless the user must set it, and its rules in `check`.
+    """
+
+    kind: str = ""
+
+    @property
+    def label(self) -> str:
+        """The name of the choice in names of runs and in messages."""
+        return self.kind
+
+    def check(self) -> None:
+        """Raises ConfigError if values contradict each other. Constraints on one value are declared in its type."""
+
+
+Keys = TypeVar("Keys", bound=Choice)
+
+
+@dataclass(frozen=True)
+class Kind(Generic[Keys]):
+    """A row of a group's table.
+
+    Attributes:
+        config: the dataclass of its keys; the default of `kind` is the row's name.
+        build: the function or class that builds it, or "module:attribute" (see `load`).
+    """
+
+    config: type[Keys]
+    build: str | Callable[..., Any]
+
+    @property
+    def name(self) -> str:
+        return self.config.kind
+
+
+class Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+Row = TypeVar("Row", bound=Named)
+Built = TypeVar("Built", bound=Kind[Any])
+
+
+@dataclass
+class Table(Generic[Row]):
+    """The rows of one group, by name.
+
+    Attributes:
+        key: the dotted key whose value names a row, such as `model.kind`.
+        rows: all of them; those that are not listed are chosen by code only, and no list of choices has them.
+    """
+
+    key: str
+    rows: dict[str, Row] = field(default_factory=dict)
+    _unlisted: set[str] = field(default_factory=set)
+
+    def add(self, *rows: Row, listed: bool = True) -> None:
+        """Raises ValueError if a name is taken, or is not a letter or _, then letters, digits, - and _."""
+        for row in rows:
+            if not row.name.replace("-", "_").isidentifier():
+                raise ValueError(f"{self.key}={row.name!r}: a name is a letter or _, then letters, digits, - and _")
+            if row.name in self.rows:
+                raise ValueError(f"{self.key}={row.name} is declared already; choose another name")
+            self.rows[row.name] = row
+            if not listed:
+                self._unlisted.add(row.name)
+
+    def __getitem__(self, name: str) -> Row:
+        """Raises ConfigError for an unknown name."""
+        if name not in self.rows:
+            raise ConfigError(f"{self.key}={name}: no such {self.key.rpartition('.')[2]}; {suggest(name, self.names)}")
+        return self.rows[name]
+
+    def build(self: Table[Built], config: Choice, *arguments: Any) -> Any:
+        """Return what the row of this kind builds from its configuration. Raises ConfigError for an unknown kind."""
+        return load(self[config.kind].build)(config, *arguments)
+
+    def __iter__(self) -> Iterator[Row]:
+        return (row for row in self.rows.values() if row.name not in self._unlisted)
+
+    @property
+    def names(self) -> list[str]:
+        return [row.name for row in self]
+
+
+def load(target: str | Callable[..., Any]) -> Callable[..., Any]:
+    """Imports the object that "module:attribute" names; a function or class is returned unchanged."""
+    if not isinstance(target, str):
+        return target
+    module, _, name = target.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def module_of(code: str | Callable[..., Any]) -> str:
+    """Return the name of the module of a function or class, or of what "module:attribute" names."""
+    return code.partition(":")[0] if isinstance(code, str) else code.__module__
+
+
+def named(name: str, config: type[Choice]) -> type[Choice]:
+    """Returns `config` if the default of its `kind` is `name`, else a subclass with that default.
+
+    Raises:
+        TypeError: `config` is not a dataclass that inherits from Choice.
+    """
+    if not (is_dataclass(config) and issubclass(config, Choice)):
+        raise TypeError(f"{config!r} must be a dataclass that inherits from the group's config, such as ModelConfig")
+    if any(each.name == "kind" and each.default == name for each in fields(config)):
+        return config
+    made = make_dataclass(config.__name__, [("kind", str, field(default=name))], bases=(config,), kw_only=True)
+    made.__module__, made.__doc__ = config.__module__, config.__doc__
+    return made

@@ -1,0 +1,154 @@
+"""job=report: read and rank runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from accumtrain.config.jobs import JOBS
+from accumtrain.config.read import flat
+from accumtrain.console import warn
+from accumtrain.errors import CheckpointError, ConfigError
+from accumtrain.fields import is_finite_number, show
+from accumtrain.runs.contents import read_config, read_records, read_summary
+from accumtrain.runs.names import NOT_IN_NAMES
+
+# Runs side by side, as their files show them: read, ranked, and the keys in which their configurations differ.
+
+
+MEMORY = ("activations", "workspace", "resident")  # of a run, see ComparedRun.memory
+NAMING = ("title", "name", "kind")  # last parts of the keys that say the most about their group, first one best
+
+
+@dataclass(frozen=True)
+class ComparedRun:
+    """A run as its files show it.
+
+    Attributes:
+        records: those of metrics.jsonl.
+        config: its values by dotted key; empty if there is no config.yaml that can be read.
+    """
+
+    name: str
+    summary: dict[str, Any]
+    records: list[dict[str, Any]] = field(repr=False)
+    config: dict[str, Any] = field(repr=False)
+
+    def number(self, key: str) -> float | None:
+        """The number at a dotted key of the summary; None if there is none, or one that is not finite."""
+        value: Any = self.summary
+        for name in key.split("."):
+            value = value.get(name) if isinstance(value, dict) else None
+        return value if is_finite_number(value) else None
+
+    @property
+    def memory(self) -> dict[str, float | None]:
+        """Bytes of what differs most between runs: tensors at the peak beyond those that are always there, by kind.
+
+        Where workspace was not measured, activations hold it too.
+        """
+        peak, static = (self.number(f"memory.tensor_{kind}_bytes") for kind in ("peak", "static"))
+        workspace = self.number("memory.workspace_bytes")
+        activations = None if peak is None or static is None else peak - static - (workspace or 0)
+        return dict(zip(MEMORY, (activations, workspace, self.number("memory.rss_peak_bytes")), strict=True))
+
+    @property
+    def batch(self) -> str:
+        """batch_size = micro-batch x accum.steps x replicas."""
+        sizes = map(self.number, ("batch_size", "micro_batch_size", "accum_steps", "replicas"))
+        return "{} = {} x {} x {}".format(*("-" if size is None else f"{size:.0f}" for size in sizes))
+
+
+@dataclass(frozen=True)
+class DifferingKey:
+    """A key whose values differ between runs.
+
+    Attributes:
+        values: as a user writes them, one of each run; "-" where the run has no such key.
+        along: keys of the same group that differ between the same runs.
+    """
+
+    key: str
+    values: tuple[str, ...]
+    along: tuple[str, ...] = ()
+
+
+def read_ranked(paths: Sequence[Path]) -> list[ComparedRun]:
+    """The runs in the folders `paths`, best first. A run whose files are damaged is named and left out.
+
+    Raises:
+        ConfigError: a folder holds no run.
+    """
+    runs = []
+    for path in paths:
+        try:
+            runs.append(ComparedRun(path.name, _summary(path), read_records(path), _config(path)))
+        except CheckpointError as error:
+            warn(f"{path.name} is left out: {error}")
+    return sorted(runs, key=_rank)
+
+
+def differing_keys(runs: Sequence[ComparedRun]) -> list[DifferingKey]:
+    """The keys in which the configurations of `runs` differ. Of those that differ alike within a group, the first.
+
+    A run without config.yaml is left out of the comparison.
+    """
+    known = [run.config for run in runs if run.config]
+    groups: dict[tuple[str, tuple[int, ...]], list[str]] = {}
+    for key in dict.fromkeys(key for config in known for key in config):
+        shown = [_shown(config, key) for config in known]
+        if key not in NOT_IN_NAMES and len(set(shown)) > 1:
+            alike = tuple(map(shown.index, shown))  # 0, 1, 0: the first and the third run have the same value
+            groups.setdefault((key.partition(".")[0], alike), []).append(key)
+    return [
+        DifferingKey(first, tuple(_shown(run.config, first) for run in runs), tuple(along))
+        for first, *along in (sorted(keys, key=_says_more) for keys in groups.values())
+    ]
+
+
+def _says_more(key: str) -> int:
+    last = key.rpartition(".")[2]
+    return NAMING.index(last) if last in NAMING else len(NAMING)
+
+
+def _shown(config: Mapping[str, Any], key: str) -> str:
+    return show(config[key]) if key in config else "-"
+
+
+def _rank(run: ComparedRun) -> tuple[float, ...]:
+    """Smaller is better, as in a sweep of trainings. A run without a value comes after the others."""
+    values = [(run.number(key), sign) for key, sign in JOBS["train"].ranking]
+    return tuple(math.inf if value is None else sign * value for value, sign in values)
+
+
+def _summary(path: Path) -> dict[str, Any]:
+    summary = read_summary(path)
+    if summary is None:
+        raise ConfigError(f"report.runs: {path} holds no run with a summary.json; train it first")
+    if not isinstance(summary.get("status"), str) or not is_finite_number(summary.get("step")):
+        raise CheckpointError(f"{path / 'summary.json'} is not the summary of a training")
+    return summary
+
+
+def _config(path: Path) -> dict[str, Any]:
+    file = path / "config.yaml"
+    try:
+        return dict(flat(read_config(file))) if file.exists() else {}
+    except CheckpointError as error:
+        warn(f"{path.name} is compared without its configuration: {error}")
+        return {}
+
+
+# What a summary says was measured, in the words of its last table.
+
+
+def measured(summary: Mapping[str, Any]) -> dict[str, dict[str, float | None]]:
+    """Loss and metrics of a summary, by what they were measured on, in words."""
+    best_on = summary["best_on"]
+    titles = {"train": "train, last update", best_on: best_on, "best": f"best on {best_on}"}
+    if best_on != "test":
+        titles["test"] = "test, of the best"
+    return {title: summary[split] for split, title in titles.items() if summary.get(split) is not None}

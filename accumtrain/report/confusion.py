@@ -1,0 +1,222 @@
+"""Confusion matrix, its picture, the sheet of mistakes."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from accumtrain.report.pictures import drawn_names, new_figure, save_figure
+
+# How often the examples of a class are taken for which: by class, and the pairs that are confused most.
+
+
+@dataclass(frozen=True)
+class ClassResult:
+    """Of one class.
+
+    `accuracy`: share of its examples that are taken for it (recall); None without examples. `precision`: share of the
+    examples taken for it that are of it; None if there are none.
+    """
+
+    name: str
+    examples: int
+    accuracy: float | None
+    precision: float | None
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two classes, by number: `count` examples of one, a `share` of all it has, are taken for the other."""
+
+    true: int
+    predicted: int
+    count: int
+    share: float
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """`counts[i][j]` examples of class i are taken for class j."""
+
+    names: list[str]
+    counts: list[list[int]]
+
+    @cached_property
+    def examples(self) -> list[int]:
+        """The number of examples of each class."""
+        return [sum(row) for row in self.counts]
+
+    @property
+    def classes(self) -> list[ClassResult]:
+        """The classes, that of the lowest accuracy first; those without examples come last."""
+        taken = [sum(column) for column in zip(*self.counts, strict=True)]
+        results = [
+            ClassResult(name, examples, _share(row[place], examples), _share(row[place], taken[place]))
+            for place, (name, row, examples) in enumerate(zip(self.names, self.counts, self.examples, strict=True))
+        ]
+        return sorted(results, key=lambda each: (math.inf if each.accuracy is None else each.accuracy, -each.examples))
+
+    def confused(self, most: int) -> list[Pair]:
+        """The `most` pairs of different classes with the highest counts, highest first; of equal ones by the share."""
+        wrong = (
+            (count, count / self.examples[true], -true, -predicted)
+            for true, row in enumerate(self.counts)
+            for predicted, count in enumerate(row)
+            if count and true != predicted
+        )
+        return [Pair(-true, -predicted, count, share) for count, share, true, predicted in heapq.nlargest(most, wrong)]
+
+
+def _share(part: int, whole: int) -> float | None:
+    return part / whole if whole else None
+
+
+# A confusion matrix as a picture: of few classes with names and counts, of many with a list of the worst pairs.
+
+
+LABELLED = 30  # classes with names at the axes
+LISTED = 30  # pairs in the list
+CELL = 0.38  # inches
+NAME_WIDTH = 24  # characters
+MOST_CELLS = 250  # along a side; of more classes, the largest share of several cells is drawn
+VISIBLE = 0.5  # exponent of the shares in the scale of colours, so that small ones can be seen
+
+
+def draw_confusion(confusion: Confusion, title: str, path: Path) -> None:
+    """Draws the share of each class that is taken for each class: a row is a true class, and sums to 1.
+
+    Args:
+        path: the PNG file, which is replaced as a whole.
+
+    Raises:
+        CheckpointError: the file can't be written; it is unchanged then.
+    """
+    draw = _draw_named if len(confusion.names) <= LABELLED else _draw_with_list
+    save_figure(draw(confusion, title.replace("$", r"\$")), path)
+
+
+def _draw_named(confusion: Confusion, title: str) -> Any:
+    classes, names = len(confusion.names), drawn_names(confusion.names, NAME_WIDTH)
+    side = max(2.0, CELL * classes)
+    margin = 1.2 + 0.08 * max(map(len, names))
+    figure = new_figure(side + margin + 0.8, side + margin)
+    axes = figure.subplots()
+    shares = _shares(confusion)
+    _image(figure, axes, shares, title)
+    axes.set_xticks(range(classes), names, rotation=90, fontsize="small")
+    axes.set_yticks(range(classes), names, fontsize="small")
+    longest = max(len(str(count)) for row in confusion.counts for count in row)
+    points = min(9.0, 72 * 1.3 * side / classes / longest)
+    for true, row in enumerate(confusion.counts):
+        for predicted, count in enumerate(row):
+            if count:
+                colour = "white" if shares[true, predicted] > 0.4 else "black"
+                axes.text(predicted, true, str(count), ha="center", va="center", color=colour, fontsize=points)
+    return figure
+
+
+def _draw_with_list(confusion: Confusion, title: str) -> Any:
+    end = len(confusion.names) - 0.5
+    figure = new_figure(13, 7)
+    axes, text = figure.subplots(1, 2, width_ratios=(7, 5))
+    _image(figure, axes, _largest_of_blocks(_shares(confusion)), title, (-0.5, end, end, -0.5))
+    names = drawn_names(confusion.names, NAME_WIDTH)
+    head = ("count (share)", "true class", "predicted class")
+    pairs = [
+        (f"{each.count} ({each.share:.0%})", names[each.true], names[each.predicted])
+        for each in confusion.confused(LISTED)
+    ]
+    text.axis("off")
+    text.set(xlim=(0, 1), ylim=(LISTED + 1, 0))
+    text.set_title("confused most", fontsize="medium")
+    for line, cells in enumerate((head, *(pairs or [("none", "", "")]))):
+        for left, cell in zip((0, 0.24, 0.62), cells, strict=True):
+            text.text(left, line + 0.5, cell, va="center", fontsize="small", weight="normal" if line else "bold")
+    return figure
+
+
+def _image(figure: Any, axes: Any, shares: Any, title: str, extent: tuple[float, ...] | None = None) -> None:
+    from matplotlib.colors import PowerNorm
+
+    image = axes.imshow(shares, cmap="Blues", norm=PowerNorm(VISIBLE, 0, 1), extent=extent, interpolation="nearest")
+    bar = figure.colorbar(image, ax=axes, shrink=0.8, aspect=30, label="share of the true class")
+    bar.set_ticks([0, 0.01, 0.05, 0.1, 0.25, 0.5, 1], labels=["0", "1 %", "5 %", "10 %", "25 %", "50 %", "100 %"])
+    axes.set(xlabel="predicted class", ylabel="true class")
+    axes.set_title(title, fontsize="medium")
+
+
+def _shares(confusion: Confusion) -> Any:
+    """float64 [classes, classes]; 0 in the row of a class without examples."""
+    import numpy as np
+
+    counts = np.array(confusion.counts, np.float64)
+    return counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+
+
+def _largest_of_blocks(shares: Any) -> Any:
+    """At most MOST_CELLS along a side: each the largest share of a block of classes."""
+    import numpy as np
+
+    width = -(-len(shares) // MOST_CELLS)
+    starts = np.arange(0, len(shares), width)
+    return np.maximum.reduceat(np.maximum.reduceat(shares, starts, axis=0), starts, axis=1)
+
+
+# The worst mistakes of an evaluation, and the sheet of their images.
+
+
+ACROSS = 6  # images in a row
+SHEET_NAME_WIDTH = 20  # characters
+SMALL = 96  # pixels of a side up to which each is drawn as a square
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """An example that is taken for another class.
+
+    `position`: its place in the split. `label`, `predicted`: numbers of classes. `loss`: its cross-entropy.
+    `probability`: that of the predicted class.
+    """
+
+    position: int
+    label: int
+    predicted: int
+    loss: float
+    probability: float
+
+    @property
+    def label_probability(self) -> float:
+        return math.exp(-self.loss)
+
+
+def draw_mistakes(images: Any, mistakes: Sequence[Mistake], class_names: Sequence[str], path: Path) -> None:
+    """Draws the images as a sheet, each with its true and its predicted class and the probability of both.
+
+    Args:
+        images: float [n, height, width, channels], 0..1; 1 or 3 channels. n is at least 1.
+        path: the PNG file, which is replaced as a whole.
+
+    Raises:
+        CheckpointError: the file can't be written; it is unchanged then.
+    """
+    names = drawn_names(class_names, SHEET_NAME_WIDTH)
+    down = -(-len(mistakes) // ACROSS)
+    figure = new_figure(2 * ACROSS, 2.4 * down)
+    grid = figure.subplots(down, ACROSS, squeeze=False)
+    for axes in grid.flat:
+        axes.axis("off")
+    for axes, image, mistake in zip(grid.flat, images, mistakes, strict=False):  # the last row may not be full
+        smooth = "antialiased" if max(image.shape[:2]) > SMALL else "nearest"
+        axes.imshow(image[..., 0] if image.shape[-1] == 1 else image, cmap="gray", vmin=0, vmax=1, interpolation=smooth)
+        axes.set_title(
+            f"true: {names[mistake.label]} ({mistake.label_probability:.2g})\n"
+            f"predicted: {names[mistake.predicted]} ({mistake.probability:.2g})",
+            fontsize=7.5,
+            loc="left",
+        )
+    save_figure(figure, path)

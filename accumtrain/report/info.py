@@ -1,0 +1,160 @@
+"""job=info: what this machine has to train with, or with run.name=... where a run came from. No TensorFlow here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from accumtrain.config.schema import Config
+from accumtrain.console import banner, format_bytes, say, table, warn
+from accumtrain.errors import CheckpointError
+from accumtrain.fields import show
+from accumtrain.process.cuda import cuda_build, find_gpus, missing_for_gpu
+from accumtrain.process.machine import cpu, free_bytes
+from accumtrain.process.tpu_runtime import missing_here
+from accumtrain.report.compare import measured
+from accumtrain.runs.names import CHECKPOINTS, folder_of
+from accumtrain.runs.provenance import WHOLE, origin, platform_name, versions
+
+VARIABLES = {  # of the environment, with what each decides
+    "ACCUMTRAIN_16BIT_KERNELS": "0: convolutions and products of 16 bits in float32",
+    "CUDA_VISIBLE_DEVICES": "the GPUs that TensorFlow sees",
+    "LD_LIBRARY_PATH": "where CUDA's libraries may come from",
+    "NCCL_SOCKET_IFNAME": "the network between workers with GPUs",
+    "OMP_NUM_THREADS": "cores of each job of a sweep by joblib",
+    "SLURM_JOB_ID": "this is a job of SLURM",
+    "SLURM_STEP_NODELIST": "the nodes of device=multiworker",
+    "TF_CONFIG": "the workers of device=multiworker",
+    "TF_CPU_BFC_MEM_LIMIT_IN_MB": "memory of tensors on the CPU",
+    "TF_DETERMINISTIC_OPS": "GPU kernels that repeat to the bit",
+    "TF_ENABLE_ONEDNN_OPTS": "0: slower kernels, which fail without a crash",
+    "TF_NUM_INTEROP_THREADS": "operations that run at once",
+    "TF_NUM_INTRAOP_THREADS": "cores of one operation",
+    "XLA_FLAGS": "the compiler of device.xla=true",
+}
+
+
+def run(config: Config) -> dict[str, Any]:
+    """Prints the answer and returns the content of info.json.
+
+    Raises:
+        CheckpointError: run.name names no run.
+    """
+    return _this_machine() if config.run.name is None else _a_run(config)
+
+
+# --- this machine -------------------------------------------------------------------------------------------------
+
+
+def _this_machine() -> dict[str, Any]:
+    build, gpus = cuda_build(), find_gpus()
+    found = {
+        "status": "completed",
+        "versions": versions(),
+        "cuda": {name: build.get(name) for name in ("cuda_version", "cudnn_version")},
+        "platform": platform_name(),
+        "cpu": {**cpu(), "cores": os.cpu_count()},
+        "memory": {"bytes": psutil.virtual_memory().total, "free_bytes": free_bytes()},
+        "gpus": [vars(gpu) for gpu in gpus],
+        "missing": {"gpu": missing_for_gpu(build, gpus), "tpu": missing_here()},
+        "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
+    }
+    _show_machine(found)
+    return found
+
+
+def _show_machine(found: Mapping[str, Any]) -> None:
+    software = dict(found["versions"])
+    memory, processor, cuda = found["memory"], found["cpu"], found["cuda"]
+    built = f"CUDA {cuda['cuda_version']}, cuDNN {cuda['cudnn_version']}" if cuda["cuda_version"] else "no CUDA"
+    rows = [
+        ("python", f"{software.pop('python')}, {found['platform']}"),
+        ("tensorflow", f"{software.pop('tensorflow')}, built with {built}"),
+        ("libraries", ", ".join(f"{name} {number}" for name, number in software.items() if name != "accumtrain")),
+        ("cpu", f"{processor['model']}, {processor['cores']} cores, {' '.join(processor['instructions'])}"),
+        ("memory", f"{format_bytes(memory['bytes'])}, {format_bytes(memory['free_bytes'])} of it free"),
+        *(("gpu", _gpu_text(gpu)) for gpu in found["gpus"]),
+        *((f"for a {kind.upper()}", missing or "nothing is missing") for kind, missing in found["missing"].items()),
+    ]
+    banner(f"accumtrain {software['accumtrain']}", rows)
+    if variables := [(name, f"{value} ({VARIABLES[name]})") for name, value in found["variables"].items()]:
+        banner("environment", variables)
+    else:
+        say("no variable of the environment is set that matters here")
+
+
+def _gpu_text(gpu: Mapping[str, Any]) -> str:
+    capability = gpu["capability"] / 10
+    return f"{gpu['name']}, {format_bytes(gpu['memory'])}, compute capability {capability}, driver {gpu['driver']}"
+
+
+# --- a run --------------------------------------------------------------------------------------------------------
+
+
+def _a_run(config: Config) -> dict[str, Any]:
+    folder = folder_of(config)
+    if not (folder / "config.yaml").exists() and not (folder / CHECKPOINTS).exists():
+        others = sorted(path.parent.name for path in Path(config.run.dir).glob("*/config.yaml"))
+        raise CheckpointError(
+            f"no run in {folder}; " + (f"{config.run.dir} holds {', '.join(others)}" if others else "train first")
+        )
+    found = origin(folder)
+    _show_run(folder, found)
+    return {"status": found["status"] or "not finished", "run": str(folder), **found}
+
+
+def _show_run(folder: Path, found: Mapping[str, Any]) -> None:
+    if found["status"]:
+        epochs = "" if found["epoch"] is None else f", {found['epoch']:.4g} epochs"
+        status = f"{found['status']}, {found['step']} updates{epochs}"
+    else:
+        status = "unknown" if found["unreadable"] else "no summary.json yet: it trains, or was killed"
+    rows = [("status", status)]
+    if found["best_on"]:
+        rows += [(title, _means(means)) for title, means in measured(found).items()]
+    banner(str(folder), [*rows, *_provenance_rows(found["provenance"] or {})])
+    changed = [(key, show(before), show(now)) for key, (before, now) in found["changed"].items()]
+    if changed:
+        table("values that are not the defaults", ("key", "default", "here"), changed)
+    if found["checkpoints"]:
+        checkpoints = [_checkpoint_row(folder, each) for each in found["checkpoints"]]
+        table("checkpoints", ("checkpoint", "size", "written (UTC)", "state"), checkpoints)
+    else:
+        say("no checkpoint")
+    for each in found["checkpoints"]:
+        if each["state"] != WHOLE:
+            warn(f"{each['path']}: {each['state']}")
+    for each in found["quarantine"]:
+        warn(f"{each['path']} was moved away: {(each['reason'] or 'the reason is lost').strip()}")
+    for message in found["unreadable"]:
+        warn(message)
+
+
+def _provenance_rows(born: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What summary.json tells of where the run came from; some of it may be missing."""
+    git = born.get("git") or {}
+    versions_then = [f"{name} {number}" for name, number in born.get("versions", {}).items()]
+    rows = {
+        "command": " ".join(born.get("command", [])),
+        "started": " on ".join(born[key] for key in ("started", "host") if key in born),
+        "device": born.get("device", ""),
+        "machine": "; ".join(filter(None, [born.get("cpu", {}).get("model"), born.get("platform")])),
+        "versions": ", ".join(versions_then),
+        "git": git.get("commit", "")[:12] + (", with changes" if git.get("dirty") else ""),
+    }
+    return [(name, text) for name, text in rows.items() if text]
+
+
+def _checkpoint_row(folder: Path, saved: Mapping[str, Any]) -> tuple[str, ...]:
+    place = Path(saved["path"]).relative_to(folder / CHECKPOINTS)
+    written = "-" if saved["written"] is None else saved["written"][:19].replace("T", " ")
+    size = "-" if saved["bytes"] is None else format_bytes(saved["bytes"])
+    return str(place), size, written, saved["state"].partition(":")[0]
+
+
+def _means(means: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value:.4g}" for name, value in means.items() if isinstance(value, float | int))

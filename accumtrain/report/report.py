@@ -1,0 +1,54 @@
+"""job=report: several runs side by side, as a table, a page (report.html) and learning curves (report.png)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from accumtrain.config.jobs import JOBS, cell
+from accumtrain.config.schema import Config
+from accumtrain.console import format_bytes, say, table
+from accumtrain.errors import CheckpointError, ConfigError
+from accumtrain.report.compare import MEMORY, ComparedRun, read_ranked
+from accumtrain.report.page import write_page
+from accumtrain.report.pictures import draw_curves
+
+TRAINED = JOBS["train"].columns
+COLUMNS = ("run", "status", *TRAINED, "batch", *MEMORY)
+
+
+def run(config: Config) -> dict[str, Any]:
+    """Compares report.runs, or all runs in run.dir: prints a table, best first, writes report.html, draws report.png.
+
+    A run whose files are damaged is named and left out.
+
+    Returns:
+        status, and in `runs` the summary of each run, best first.
+
+    Raises:
+        ConfigError: a run is not there.
+        CheckpointError: no run can be read.
+    """
+    directory = Path(config.run.dir)
+    names = config.report.runs or sorted(path.parent.name for path in directory.glob("*/summary.json"))
+    if not names:
+        raise ConfigError(f"run.dir={directory}: holds no finished run to report")
+    ranked = read_ranked([directory / name for name in names])
+    if not ranked:
+        raise CheckpointError(f"none of the {len(names)} runs can be read; put back copies of their files")
+    table(f"runs in {directory}, best first", COLUMNS, [_row(each) for each in ranked])
+    page, picture = directory / "report.html", directory / "report.png"
+    write_page(ranked, page)
+    draw_curves({each.name: each.records for each in ranked}, picture)
+    say(f"{page} compares them for a browser, {picture} has the learning curves")
+    return {"status": "completed", "runs": {each.name: each.summary for each in ranked}}
+
+
+def _row(run: ComparedRun) -> tuple[str, ...]:
+    return (
+        run.name,
+        run.summary["status"],
+        *(cell(run.number(key), form) for key, form in TRAINED.values()),
+        run.batch,
+        *(cell(size, format_bytes) for size in run.memory.values()),
+    )

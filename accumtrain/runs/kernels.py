@@ -1,0 +1,180 @@
+"""Which CPU kernels a run computes with, where either of two kinds may be faster: a rule, and the record of a run.
+
+On CPUs with instructions for neural networks TensorFlow uses oneDNN's kernels. It leaves them off on all others, where
+oneDNN's are the faster ones but for small images. And where the CPU has instructions for bfloat16, but none for
+matrices of it, float32 is faster on Intel's processors (docs/kernels.md).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from accumtrain.config.jobs import JOBS, Job
+from accumtrain.config.registries import has_own_layers
+from accumtrain.config.schema import Config
+from accumtrain.console import say, warn
+from accumtrain.errors import CheckpointError, ConfigError
+from accumtrain.process import environment
+from accumtrain.process.environment import KERNELS_16BIT, ONEDNN
+from accumtrain.process.machine import FOR_16_BITS, INTEL, MATRIX_BFLOAT16, cpu, vendor
+from accumtrain.runs.files import read_json, write_json
+from accumtrain.runs.names import folder_of, has_checkpoints
+
+# with one of these TensorFlow uses oneDNN's kernels by default
+NEURAL = {"avx512_vnni", "avx512_bf16", "avx_vnni", "amx_tile", "amx_bf16"}
+SMALL = 16  # pixels of height and width; TensorFlow's own kernels are the faster ones for smaller images
+USED = "used"  # key of a run's record: the value of the variable
+
+
+@dataclass(frozen=True)
+class KernelKinds:
+    """Two kinds of kernels.
+
+    Attributes:
+        variable: of the environment, with "0" or "1" as its value.
+        names: of the kernels by that value, the default first.
+        record: name of the file in a run's folder that says which of them the run began with.
+        once: TensorFlow reads the variable once, when it is imported.
+    """
+
+    variable: str
+    names: Mapping[str, str]
+    record: str
+    once: bool
+
+
+LIBRARY = KernelKinds(ONEDNN, {"0": "TensorFlow's own", "1": "oneDNN's"}, "kernels.json", once=True)
+# kernels that compute in bfloat16, or in float32 from its values
+IN_16_BITS = KernelKinds(KERNELS_16BIT, {"1": "bfloat16's", "0": "float32's"}, "kernels_16bit.json", once=False)
+
+
+@contextmanager
+def chosen_kernels(config: Config, job: Job) -> Iterator[None]:
+    """Within this context the environment says which kernels compute, in this process and in its children.
+
+    What is decided already stays, by the user or by TensorFlow's import. A run that goes on, or is used, computes with
+    the kernels that it began with. Else a rule decides.
+
+    Raises:
+        ConfigError: a variable has another value than 0 or 1.
+    """
+    for each in (LIBRARY, IN_16_BITS):
+        _check(each)
+    kinds = _open_kinds(config, job)
+    if kinds is None:
+        yield
+        return
+    before = os.environ.get(kinds.variable)
+    goes_on = job.scope == "trained" or (job.scope == "train" and has_checkpoints(folder_of(config)))
+    os.environ[kinds.variable] = _decide(config, kinds, goes_on=goes_on)
+    try:
+        yield
+    finally:
+        if not (kinds.once and "tensorflow" in sys.modules):  # the next job in this process decides for itself
+            del os.environ[kinds.variable]
+            if before is not None:
+                os.environ[kinds.variable] = before
+
+
+def _check(kinds: KernelKinds) -> None:
+    given = os.environ.get(kinds.variable)
+    if given is not None and given not in kinds.names:
+        meaning = " and ".join(f"{value} for {name}" for value, name in sorted(kinds.names.items()))
+        raise ConfigError(
+            f"{kinds.variable}={given!r} in the environment: must be 0 or 1, {meaning} kernels; "
+            "without it the choice is made for you"
+        )
+
+
+def _open_kinds(config: Config, job: Job) -> KernelKinds | None:
+    """The kinds of kernels of which either may be faster for this run on this machine."""
+    instructions = set(cpu()["instructions"])
+    # under a limit what no probe has looked at computes without oneDNN, which may crash there
+    as_its_run = job.scope == "trained" and config.device.memory_limit_mb is None
+    one_cpu = environment.on_one_cpu(config.device) and not config.device.has_workers
+    if not ((job.chooses_kernels or as_its_run) and one_cpu and config.device.xla is not True):
+        return None
+    if not instructions & NEURAL:
+        return LIBRARY if "avx2" in instructions else None
+    in_bfloat16 = config.precision == "bfloat16" and os.environ.get(ONEDNN) != "0"
+    # with instructions for matrices bfloat16 is the faster one on all processors
+    either = instructions & FOR_16_BITS["bfloat16"] and MATRIX_BFLOAT16 not in instructions
+    return IN_16_BITS if in_bfloat16 and either and has_own_layers(config) else None
+
+
+def _decide(config: Config, kinds: KernelKinds, *, goes_on: bool) -> str:
+    """The value of the variable, and says what decided it."""
+    default, *_ = kinds.names
+    given, recorded = os.environ.get(kinds.variable), _recorded(config, kinds) if goes_on else None
+    imported = kinds.once and "tensorflow" in sys.modules
+    if given is not None or imported:
+        used = given or default
+        reason = f"TensorFlow was imported in this process before ({kinds.variable}={used})"
+        if not imported:
+            reason = f"the environment says {kinds.variable}={given}"
+        if recorded not in (None, used):
+            began, now = kinds.names[str(recorded)], kinds.names[used]
+            warn(f"this run began with {began} kernels, and now {now} compute, whose last bits differ: {reason}")
+        elif imported:
+            say(f"{kinds.names[used]} kernels are used: {reason}")
+        return used
+    if recorded is not None:
+        say(f"{kinds.names[recorded]} kernels are used ({kinds.variable}={recorded}), as by this run before")
+        return recorded
+    if goes_on:
+        return default  # it has no record, so nothing had decided
+    used, reason = _choose_library(config) if kinds is LIBRARY else _choose_dtype()
+    say(f"{kinds.names[used]} kernels are used ({kinds.variable}={used}): {reason}")
+    return used
+
+
+def _choose_library(config: Config) -> tuple[str, str]:
+    """The value of ONEDNN for the images of a run, and the reason."""
+    height, width = config.data.known_pixels or (SMALL, SMALL)
+    if height * width < SMALL**2:
+        return "0", f"they are the faster ones for images of less than {SMALL} x {SMALL} pixels"
+    return "1", "they are the faster ones on this processor"
+
+
+def _choose_dtype() -> tuple[str, str]:
+    """The value of KERNELS_16BIT for this processor, and the reason."""
+    if vendor() == INTEL:
+        return "0", "they are the faster ones on Intel's processors without AMX"
+    return "1", "they are the faster ones on this processor"
+
+
+# --- the record of a run -----------------------------------------------------------------------------------------
+
+
+def _recorded(config: Config, kinds: KernelKinds) -> str | None:
+    """The value that the run began with; None if it has no record."""
+    path = folder_of(config) / kinds.record
+    if not path.exists():
+        return None
+    default, *_ = kinds.names.values()
+    try:
+        used = read_json(path).get(USED)
+    except CheckpointError as error:
+        warn(f"{error}; until then {default} kernels are used")
+        return None
+    if not (isinstance(used, str) and used in kinds.names):
+        warn(f"{path} does not say which kernels the run began with: {default} are used")
+        return None
+    return used
+
+
+def record_kernels(config: Config) -> None:
+    """Leaves in a run's folder which kernels it begins with. Call it within `chosen_kernels`, with the run's lock."""
+    job, folder = JOBS[config.job], folder_of(config)
+    kinds = _open_kinds(config, job)
+    if kinds is None or kinds.variable not in os.environ or job.scope != "train":
+        return
+    path = folder / kinds.record
+    if path.exists() and has_checkpoints(folder):  # of what has ended before its first checkpoint it is no record
+        return
+    with suppress(CheckpointError):  # a full disk is told by what can't do without it
+        write_json(path, {USED: os.environ[kinds.variable]})

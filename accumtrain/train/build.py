@@ -1,0 +1,197 @@
+"""Config -> model, losses, `Window`."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import tensorflow as tf
+
+from accumtrain.backprop.model import Model
+from accumtrain.config.rules import divisors, micro_batch_size
+from accumtrain.config.schema import Config
+from accumtrain.console import warn
+from accumtrain.data.source import Data, class_counts
+from accumtrain.engine.ema import MovingAverage
+from accumtrain.engine.losses import LossScale, PerExample, SplitMetrics, _class_index, cross_entropy
+from accumtrain.engine.window import Window
+from accumtrain.errors import ConfigError
+from accumtrain.models.build import build_model, rate_factors
+from accumtrain.models.config import LEAST_WITH_BATCH_NORM, ResNetConfig
+from accumtrain.models.layers import ModelSpec
+from accumtrain.optim.config import OPTIMIZERS, OptimConfig
+from accumtrain.optim.optimizer import Optimizer
+from accumtrain.registry import load
+from accumtrain.train.config import LOSSES, CrossEntropyConfig, LossConfig
+from accumtrain.train.remedies import allowed_remedy
+
+
+def build_loss(config: LossConfig) -> PerExample:
+    """The loss that `config` names."""
+    loss: PerExample = LOSSES.build(config)
+    return loss
+
+
+def build_metrics(config: LossConfig) -> dict[str, PerExample]:
+    """What is measured beside the loss that `config` names, by name."""
+    row = LOSSES[config.kind]
+    metrics = {name: load(metric) for name, metric in row.metrics.items()}
+    return metrics if row.further_metrics is None else metrics | load(row.further_metrics)(config)
+
+
+def build_means(config: LossConfig) -> dict[str, PerExample]:
+    """What evaluations measure: the loss, by the name `loss`, and the metrics."""
+    return {"loss": build_loss(config.for_evaluation), **build_metrics(config)}
+
+
+def build_split_metrics(config: LossConfig) -> SplitMetrics | None:
+    """What is measured on a whole split only; None if there is nothing."""
+    build = LOSSES[config.kind].split_metrics
+    metrics: SplitMetrics | None = None if build is None else load(build)(config)
+    return metrics
+
+
+def build_cross_entropy(config: CrossEntropyConfig) -> PerExample:
+    """Class weights, if there are any, must be a list."""
+    smoothing, class_weights = config.label_smoothing, config.class_weights
+
+    def loss(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+        values = cross_entropy(labels, logits)
+        if smoothing:
+            of_all_classes = tf.reduce_logsumexp(logits, axis=-1) - tf.reduce_mean(logits, axis=-1)
+            values = (1.0 - smoothing) * values + smoothing * of_all_classes
+        if class_weights is not None:
+            values *= tf.gather(tf.constant(class_weights, logits.dtype), _class_index(labels))
+        return values
+
+    return loss
+
+
+# From an optimizer's configuration to the optimizer.
+
+
+def build_optimizer(config: OptimConfig) -> Optimizer:
+    """Returns the optimizer of `config.kind`, before `Optimizer.build`.
+
+    Raises:
+        ConfigError: keras.optimizers does not know optim.name or optim.args, or accumtrain has a key of its own for it.
+    """
+    optimizer: Optimizer = load(OPTIMIZERS[config.kind].build)(**config.arguments)
+    return optimizer
+
+
+# The loss that a training minimises, which may depend on the classes of the data.
+
+
+def training_loss(config: Config, data: Data) -> LossConfig:
+    """The loss with the weights of the classes of `data`. Raises ConfigError if they do not fit."""
+    return config.loss.for_training(data.class_names, partial(class_counts, data.train, data.num_classes))
+
+
+# From a configuration to a window: model, optimizer, schedule and buffers, inside the strategy's scope.
+
+
+def model_for(config: Config, data: Data, *, draws: bool = True) -> Model:
+    """Builds the model of a run, with its initial weights. Call it inside the strategy's scope.
+
+    Args:
+        draws: whether kernels are drawn; if not, they are zeros.
+
+    Raises:
+        ConfigError: the model can't be built for the images of this data.
+    """
+    spec = ModelSpec(data.image_shape, data.num_classes, config.precision, config.run.seed, draws)
+    return build_model(config.model, spec)
+
+
+def moving_average(config: Config, model: Model) -> MovingAverage | None:
+    """The moving average of the weights; None if ema.decay is 0."""
+    return MovingAverage(model.trainable_variables, config.ema.decay) if config.ema.decay > 0 else None
+
+
+def loss_scale(config: Config) -> LossScale | None:
+    """The loss scale for float16; None for other precisions."""
+    if config.precision != "float16":
+        return None
+    return LossScale(config.loss_scale.initial, config.loss_scale.growth_every)
+
+
+def build_window(
+    config: Config,
+    data: Data,
+    total_steps: int,
+    strategy: tf.distribute.Strategy,
+    *,
+    model: Model | None = None,
+    draws: bool = True,
+) -> Window:
+    """Builds all state of a run, at update 0.
+
+    Args:
+        model: what `model_for` has returned, with the weights to begin with; None calls it.
+        draws: whether kernels are drawn; if not, they are zeros, for what is restored or only measured.
+
+    Raises:
+        ConfigError: the model can't be built for the images of this data, the optimizer is unknown, optim.rates has a
+            pattern for no variable, or the loss does not fit the classes.
+    """
+    with strategy.scope():
+        model = model or model_for(config, data, draws=draws)
+        optimizer = build_optimizer(config.optim)
+        if config.optim.rates:
+            optimizer.scale_rates(rate_factors(config.optim.rates, model.trainable_paths))
+        return Window(
+            model,
+            optimizer,
+            loss=build_loss(training_loss(config, data)),
+            metrics=build_metrics(config.loss),
+            schedule=config.schedule.build(total_steps),
+            clip_norm=config.optim.clip_norm,
+            adaptive_clip=config.optim.adaptive_clip,
+            ema=moving_average(config, model),
+            loss_scale=loss_scale(config),
+            seed=config.run.seed,
+            micro_steps=config.accum.count,
+            reduction=config.accum.reduction,
+            sum_dtype=tf.float64 if config.accum.dtype == "float64" else None,
+        )
+
+
+# Micro-batches that are too small for the batch norm of a model, and what to do about them.
+
+
+ENOUGH = 4  # examples
+
+
+def check_micro_batch(config: Config, model: Model, replicas: int) -> None:
+    """Warns of micro-batches that are small for the model's batch norm. A frozen one takes no statistics of them.
+
+    Args:
+        config: with accum.steps as a number.
+        replicas: number of replicas that share the examples of an update.
+
+    Raises:
+        ConfigError: they are of one example.
+    """
+    micro_batch = micro_batch_size(config.batch_size, config.accum.count, replicas)
+    if not model.norms or micro_batch >= ENOUGH:
+        return
+    shared = f" x {replicas} replicas" if replicas > 1 else ""
+    small = f"batch_size={config.batch_size}, accum.steps={config.accum.count}{shared}: micro-batches of {micro_batch}"
+    remedies = "; or ".join(_remedies(config, replicas))
+    if micro_batch < LEAST_WITH_BATCH_NORM:
+        raise ConfigError(
+            f"{small}, so batch norm takes the statistics of a single example, and what is learned with these fails "
+            f"in evaluation: {remedies}"
+        )
+    warn(f"{small} give batch norm poor statistics, so that evaluations may be worse than training: {remedies}")
+
+
+def _remedies(config: Config, replicas: int) -> list[str]:
+    examples = config.batch_size // replicas
+    size = next((size for size in divisors(examples) if size >= ENOUGH), None)
+    larger = f"batch_size={ENOUGH * replicas} accum.steps=1" if size is None else f"accum.steps={examples // size}"
+    leanest = config.model.policies[-1]
+    room = "" if config.model.memory == leanest else f", for which model.memory={leanest} makes room"
+    has_key = isinstance(config.model, ResNetConfig)
+    others = allowed_remedy("model.norm=group", "", config, {"model": {"norm": "group"}}) if has_key else []
+    return [f"give {larger}{room}", *(f"use {remedy.override}" for remedy in others)]

@@ -1,0 +1,181 @@
+"""Configs of losses and trackers, `LOSSES`, `TRACKERS`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any
+
+from accumtrain.errors import ConfigError
+from accumtrain.fields import FRACTION, Word, show, suggest
+from accumtrain.registry import Choice, Kind, Table
+
+# The losses: what each example contributes to the sum that is minimised.
+
+
+BALANCED = "balanced"
+WEIGHTS = "must be balanced, a mapping from class names to weights, or for classes without names a list of weights"
+SHOWN = 12  # classes in a message
+
+
+@dataclass(kw_only=True)
+class LossConfig(Choice):
+    """Base class of the keys of a loss. It has no keys of its own."""
+
+    def for_training(self, class_names: Sequence[str], class_counts: Callable[[], list[int]]) -> LossConfig:
+        """The loss that is minimised.
+
+        Args:
+            class_names: the names of the classes in their order; empty if they are numbered.
+            class_counts: returns the number of training examples of each class.
+        """
+        return self
+
+    @property
+    def for_evaluation(self) -> LossConfig:
+        """The loss that evaluations measure."""
+        return self
+
+    @property
+    def factors(self) -> list[float]:
+        """The factor on the loss of each class, in their order, once `for_training` knows them; empty without any."""
+        return []
+
+
+@dataclass(kw_only=True)
+class CrossEntropyConfig(LossConfig):
+    """-log softmax(logits)[label]. Evaluations measure it without smoothing and weights.
+
+    `label_smoothing`: share of the target that is spread evenly over all classes.
+    `class_weights`: factor on the loss of the examples of a class, by its name; 1 for those that are not named. A list
+    is for classes without names, in their order. balanced gives all classes the same sum, so
+    examples / (classes * examples of the class).
+    """
+
+    kind: str = "cross_entropy"
+    label_smoothing: Annotated[float, FRACTION] = 0.0
+    class_weights: Annotated[dict[str, float] | list[float] | str | None, Word(BALANCED, WEIGHTS)] = None
+
+    def check(self) -> None:
+        if self.class_weights is None or isinstance(self.class_weights, str):
+            return
+        named = isinstance(self.class_weights, dict)  # then those of other classes are 1
+        weights = list(self.class_weights.values()) if isinstance(self.class_weights, dict) else self.class_weights
+        if not weights or min(weights) < 0 or not (named or any(weights)):
+            raise ConfigError(
+                f"loss.class_weights={show(self.class_weights)}: must hold weights of at least 0, and one above 0; for "
+                f"example {_quoted({'cat': 1.0, 'dog': 5.0})}"
+            )
+
+    def for_training(self, class_names: Sequence[str], class_counts: Callable[[], list[int]]) -> CrossEntropyConfig:
+        """Raises ConfigError if weights are of other classes."""
+        if self.class_weights is None:
+            return self
+        if isinstance(self.class_weights, dict):
+            names = class_names or [str(number) for number in range(len(class_counts()))]
+            return replace(self, class_weights=_in_order(self.class_weights, names))
+        counts = class_counts()
+        if isinstance(self.class_weights, str):  # balanced
+            found = sum(count > 0 for count in counts)
+            return replace(self, class_weights=[sum(counts) / (found * count) if count else 0.0 for count in counts])
+        if class_names:
+            named = dict(zip(class_names[:SHOWN], self.class_weights, strict=False))
+            raise ConfigError(
+                f"loss.class_weights={show(self.class_weights)}: a list has the order of the classes, here "
+                f"{', '.join(class_names[:SHOWN])}{', ...' if len(class_names) > SHOWN else ''}; name the classes, as "
+                f"in {_quoted(named)}, others have the weight 1"
+            )
+        if len(self.class_weights) != len(counts):
+            raise ConfigError(
+                f"loss.class_weights={show(self.class_weights)}: holds {len(self.class_weights)} weights, the data has "
+                f"{len(counts)} classes; give one for each, in their order, or loss.class_weights=balanced"
+            )
+        return self
+
+    @property
+    def for_evaluation(self) -> CrossEntropyConfig:
+        return replace(self, label_smoothing=0.0, class_weights=None)
+
+    @property
+    def factors(self) -> list[float]:
+        return self.class_weights if isinstance(self.class_weights, list) else []
+
+
+def _in_order(weights: Mapping[str, float], names: Sequence[str]) -> list[float]:
+    """The weights of the classes `names`, 1 for those without."""
+    for name, weight in weights.items():
+        if name not in names:
+            raise ConfigError(f"loss.class_weights.{name}={show(weight)}: no such class; {suggest(name, names)}")
+    factors = [weights.get(name, 1.0) for name in names]
+    if not any(factors):
+        raise ConfigError(f"loss.class_weights={show(weights)}: no class is left to learn; give one a weight above 0")
+    return factors
+
+
+def _quoted(weights: Mapping[str, float]) -> str:
+    """The key as a command has it: a shell makes several words of braces and commas."""
+    return f"'loss.class_weights={show(weights)}'"
+
+
+@dataclass(frozen=True)
+class LossKind(Kind[LossConfig]):
+    """A row of the losses.
+
+    Attributes:
+        metrics: what is measured beside the loss, by name: functions like the loss, or "module:function". `accuracy`
+            decides which state is the best; without it the loss does.
+        further_metrics: a function of the configuration that returns more such metrics by name, where only the model
+            tells which there are; or None.
+        split_metrics: a function of the configuration that returns an `accumtrain.engine.losses.SplitMetrics`: what is
+            measured on a whole split only, as it is no mean over examples; or None.
+    """
+
+    metrics: Mapping[str, str | Callable[..., Any]] = field(
+        default_factory=lambda: {"accuracy": "accumtrain.engine.losses:accuracy"}
+    )
+    further_metrics: str | Callable[..., Any] | None = None
+    split_metrics: str | Callable[..., Any] | None = None
+
+
+LOSSES: Table[LossKind] = Table("loss.kind")
+LOSSES.add(LossKind(CrossEntropyConfig, "accumtrain.train.build:build_cross_entropy"))
+
+
+def tells_classes(loss: str) -> bool:
+    """Whether a model trained with this loss tells classes apart."""
+    return "accuracy" in LOSSES[loss].metrics
+
+
+def check_tells_classes(loss: str, job: str) -> None:
+    """Raises ConfigError if a model trained with this loss does not tell classes apart."""
+    if not tells_classes(loss):
+        raise ConfigError(f"job={job}: takes a model that tells classes apart; loss={loss} has no accuracy")
+
+
+# The services that a run's metrics can be sent to as well, chosen by log.tracker.
+
+
+NONE = "none"  # value of log.tracker
+
+
+@dataclass(frozen=True)
+class TrackerKind:
+    """A row of the trackers.
+
+    Attributes:
+        open: "module:function" of (name of the run, its folder, its configuration by dotted key) -> Tracker.
+        package: the module that must be installed.
+        extra: of accumtrain, which installs it.
+    """
+
+    name: str
+    open: str
+    package: str
+    extra: str
+
+
+TRACKERS: Table[TrackerKind] = Table("log.tracker")
+TRACKERS.add(
+    TrackerKind("mlflow", "accumtrain.train.trackers:MlflowTracker", "mlflow", "mlflow"),
+    TrackerKind("wandb", "accumtrain.train.trackers:WandbTracker", "wandb", "wandb"),
+)

@@ -1,0 +1,195 @@
+"""Means over a split; answers by class; probabilities."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from typing import Any
+
+import tensorflow as tf
+
+from accumtrain.backprop.mode import EVALUATION
+from accumtrain.backprop.model import Model
+from accumtrain.data.pipeline import distributed, eval_batches
+from accumtrain.data.source import Data
+from accumtrain.engine.ema import MovingAverage
+from accumtrain.engine.losses import Batch, PerExample, SplitMetrics, cross_entropy, weighted_sums, weights
+from accumtrain.engine.step import Pace, for_each
+from accumtrain.engine.window import sum_buffer
+from accumtrain.errors import DataError
+from accumtrain.report.confusion import Mistake
+
+# What a model answers for the examples of each class, and its worst mistakes: collected in graphs while it runs.
+
+
+WORST = 24  # mistakes that are kept
+COLUMNS = 5  # the fields of a mistake, in their order; float64 holds each of them exactly
+
+
+class ClassAnswers:
+    """The answers of one evaluation. Create it inside the strategy's scope; `update` is called by each replica.
+
+    Args:
+        classes: their number; the memory taken is 8 bytes * classes^2 on each replica.
+        replicas: of all workers.
+    """
+
+    def __init__(self, classes: int, replicas: int) -> None:
+        self._classes, self._replicas = classes, replicas
+        self._confusion = sum_buffer([classes, classes], tf.int64)
+        self._batches = sum_buffer([], tf.int64)
+        # a replica writes its own part and leaves the others 0, so the sum over replicas has the parts of all
+        self._worst = sum_buffer([replicas, WORST, COLUMNS], tf.float64)
+
+    def update(self, batch: Batch, logits: tf.Tensor) -> None:
+        """Adds the part of a batch that a replica has: labels [N], logits [N, classes]; examples of weight 0 are not.
+
+        A mistake's loss is the cross-entropy, and at least log 2, as the wrong class has the higher probability.
+        """
+        labels, used = tf.cast(batch["label"], tf.int64), weights(batch) > 0
+        predicted = tf.argmax(logits, axis=-1)
+        self._confusion.assign_add(
+            tf.math.confusion_matrix(labels, predicted, self._classes, tf.cast(used, tf.int64), tf.int64)
+        )
+        logits = tf.cast(logits, tf.float32)
+        losses = cross_entropy(labels, logits)
+        losses = tf.where(tf.math.is_finite(losses), losses, losses.dtype.max)
+        probability = tf.reduce_max(tf.nn.softmax(logits), axis=-1)
+        fields = (self._positions(tf.size(labels, tf.int64)), labels, predicted, losses, probability)
+        mistakes = tf.stack([tf.cast(field, tf.float64) for field in fields], axis=-1)
+        self._keep_worst(tf.where((used & (predicted != labels))[:, tf.newaxis], mistakes, tf.zeros_like(mistakes)))
+
+    def _positions(self, size: tf.Tensor) -> tf.Tensor:
+        """The places in the split, int64 [size], of this replica's part of the next batch: replicas take turns."""
+        parts = tf.convert_to_tensor(self._batches) * self._replicas + tf.cast(_replica(), tf.int64)
+        self._batches.assign_add(tf.constant(1, tf.int64))
+        return parts * size + tf.range(size)
+
+    def _keep_worst(self, mistakes: tf.Tensor) -> None:
+        """Keeps the highest losses among those kept and `mistakes`, [N, COLUMNS]; rows of 0 stand for none."""
+        candidates = tf.concat([tf.convert_to_tensor(self._worst)[_replica()], mistakes], axis=0)
+        _, rows = tf.math.top_k(tf.cast(candidates[:, 3], tf.float32), WORST)
+        own = tf.one_hot(_replica(), self._replicas, dtype=tf.float64)[:, tf.newaxis, tf.newaxis]
+        self._worst.assign(own * tf.gather(candidates, rows)[tf.newaxis])
+
+    def read(self) -> tuple[list[list[int]], list[Mistake]]:
+        """How often class i is taken for class j, and the mistakes with the highest losses, highest first.
+
+        Of all replicas, so all workers must call it.
+        """
+        confusion, worst = self._read()
+        found = [Mistake(*map(int, row[:3]), *row[3:]) for row in tf.reshape(worst, [-1, COLUMNS]).numpy().tolist()]
+        mistakes = sorted((each for each in found if each.loss), key=lambda each: (-each.loss, each.position))
+        return confusion.numpy().tolist(), mistakes[:WORST]
+
+    @tf.function(autograph=False)
+    def _read(self) -> tuple[tf.Tensor, tf.Tensor]:
+        return tf.convert_to_tensor(self._confusion), tf.convert_to_tensor(self._worst)
+
+
+def _replica() -> tf.Tensor:
+    return tf.convert_to_tensor(tf.distribute.get_replica_context().replica_id_in_sync_group)
+
+
+# The means of loss and metrics over a whole split, every example counted once.
+
+
+class Evaluator:
+    """Evaluates a model on a split of its data. Create it inside the strategy's scope.
+
+    Args:
+        ema: averages to evaluate in place of the weights, or None.
+        means: functions (labels [N], logits [N, classes]) -> values [N], by name; `loss` is one of them.
+        split: name of the split.
+        batch: examples per batch over all replicas.
+        split_metrics: what else is measured, on one replica; None is nothing.
+        answers: collects the answers of the first evaluation, made in the same scope; None if nothing does.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        ema: MovingAverage | None,
+        means: Mapping[str, PerExample],
+        data: Data,
+        split: str,
+        batch: int,
+        strategy: tf.distribute.Strategy,
+        split_metrics: SplitMetrics | None = None,
+        answers: ClassAnswers | None = None,
+    ):
+        self._model, self._ema, self._strategy = model, ema, strategy
+        self._means, self._split_metrics, self._answers = dict(means), split_metrics, answers
+        self.split, self._batches = split, -(-data.splits[split].size // batch)
+        self._dataset = distributed(strategy, lambda share: eval_batches(data, batch=batch, split=split, share=share))
+        self._dtype = model.trainable_variables[0].dtype
+        self._sums = [sum_buffer([], self._dtype) for _ in [*self._means, "examples"]]
+
+    @property
+    def names(self) -> list[str]:
+        """The names of loss and metrics."""
+        return [*self._means, *(self._split_metrics.names if self._split_metrics else ())]
+
+    def __call__(self, stop: Callable[[], bool], report: Callable[[int, int], None]) -> dict[str, float] | None:
+        """Evaluates the current state.
+
+        Args:
+            stop: called between compiled calls; the evaluation is abandoned if it returns True.
+            report: called with the number of batches done and the number of all batches.
+
+        Returns:
+            loss and metrics by name, examples, seconds; None if the evaluation was abandoned.
+
+        Raises:
+            DataError: all examples are left out (data.on_error=skip).
+        """
+        started, pace, done = time.perf_counter(), Pace(), 0
+        batches = iter(self._dataset)
+        self._take()  # clears the sums of an abandoned evaluation
+        with self._ema.in_place() if self._ema is not None else nullcontext():
+            while done < self._batches:
+                if stop():
+                    return None
+                count = pace.next(self._batches - done)
+                with pace.timed(count):
+                    self._add(batches, tf.constant(count))
+                done += count
+                report(done, self._batches)
+        *sums, examples, others = self._take()
+        if not examples:
+            raise DataError(f"none of the {self.split} examples can be used: see job=check, which names them")
+        return {
+            **{name: total / examples for name, total in zip(self._means, sums, strict=True)},
+            **others,
+            "examples": int(examples),
+            "seconds": time.perf_counter() - started,
+        }
+
+    @tf.function(autograph=False)
+    def _add(self, batches: Any, count: tf.Tensor) -> None:
+        for_each(self._strategy, batches, count, self._add_batch)
+
+    def _add_batch(self, batch: Batch) -> None:
+        logits = self._model(batch["image"], EVALUATION)
+        sums = weighted_sums(self._means.values(), logits, batch)
+        if self._split_metrics is not None:
+            self._split_metrics.update(batch["label"], logits)
+        if self._answers is not None:
+            self._answers.update(batch, logits)
+        examples = tf.reduce_sum(tf.cast(weights(batch), self._dtype))
+        for total, value in zip(self._sums, (*sums, examples), strict=True):
+            total.assign_add(tf.cast(value, total.dtype))
+
+    def _take(self) -> list[Any]:
+        """The sums of all batches since the last call, the number of examples, and the other metrics by name."""
+        others = self._split_metrics.take() if self._split_metrics else {}
+        return [*self._read().numpy().tolist(), others]
+
+    @tf.function(autograph=False)
+    def _read(self) -> tf.Tensor:
+        """Returns the sums over all replicas, and clears them."""
+        sums = tf.stack([tf.convert_to_tensor(total) for total in self._sums])
+        for total in self._sums:
+            total.assign(tf.zeros_like(total))
+        return sums

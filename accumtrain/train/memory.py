@@ -1,0 +1,249 @@
+"""Bytes of a run by kind; workspace of kernels."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XLine, XPlane, XSpace  # not public; what the profiler writes
+
+from accumtrain.console import format_bytes, warn
+from accumtrain.engine.window import Window
+from accumtrain.errors import first_line
+from accumtrain.process import environment
+from accumtrain.process.environment import no_search_for_garbage
+
+# Every piece of memory that is handed out while some work is done, as TensorFlow's profiler writes it down.
+
+
+ALLOCATION, DEALLOCATION = "MemoryAllocation", "MemoryDeallocation"
+EVERY_ALLOCATION = tf.profiler.experimental.ProfilerOptions(host_tracer_level=3)
+
+
+@dataclass(frozen=True)
+class Change:
+    """A piece that is handed out or given back; its times in picoseconds.
+
+    Attributes:
+        size: bytes handed out.
+        asked: bytes asked for.
+        operation_ended: when the operation ended that ran then on that thread; None if none did.
+    """
+
+    moment: int
+    taken: bool
+    address: int
+    size: int
+    asked: int
+    operation_ended: int | None
+
+
+def log_allocations(work: Callable[[], Any]) -> list[Change]:
+    """Does `work` and returns what it takes of and gives back to the CPU's allocator, in the order of time.
+
+    Raises:
+        tf.errors.OpError: a profiler runs in this process already, or its file can't be written.
+        OSError: there is no folder for temporary files.
+    """
+    with tempfile.TemporaryDirectory(prefix="accumtrain-profile-") as folder:
+        with tf.profiler.experimental.Profile(folder, EVERY_ALLOCATION):
+            work()
+        (path,) = Path(folder).glob("**/*.xplane.pb")
+        space = XSpace.FromString(path.read_bytes())
+    with no_search_for_garbage():  # it takes as long as reading a log, which leaves none
+        changes = [change for plane in space.planes for change in _changes(plane)]
+    return sorted(changes, key=lambda change: change.moment)
+
+
+def _changes(plane: XPlane) -> Iterator[Change]:
+    names = {key: found.name for key, found in plane.event_metadata.items()}
+    stat_names = {key: found.name for key, found in plane.stat_metadata.items()}
+    for line in plane.lines:
+        yield from _of_thread(line, names, stat_names)
+
+
+def _of_thread(line: XLine, names: dict[int, str], stat_names: dict[int, str]) -> Iterator[Change]:
+    running: dict[str, int] = {}  # the end of the operation of each name that began last
+    for event in sorted(line.events, key=lambda each: each.offset_ps):
+        name, moment = names[event.metadata_id], line.timestamp_ns * 1000 + event.offset_ps
+        if name not in (ALLOCATION, DEALLOCATION):
+            running[name.rpartition(":")[0]] = moment + event.duration_ps
+            continue
+        stats = {stat_names[stat.metadata_id]: stat for stat in event.stats}
+        told = stats.get("tf_op")
+        ended = None if told is None else running.get(told.str_value or stat_names[told.ref_value])
+        address, size, asked = (stats[key].int64_value for key in ("addr", "allocation_bytes", "requested_bytes"))
+        yield Change(moment, name == ALLOCATION, address, size, asked, ended)
+
+
+# The memory that operations take for themselves while they run: scratch of convolutions and other kernels.
+#
+# It says nothing about a model's activations, and differs between CPUs: with AVX-512 oneDNN's convolutions take
+# little, without it TensorFlow's own take about as much as the processor's last cache holds.
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """A piece of memory that was handed out; its times in picoseconds.
+
+    Attributes:
+        ended: when it was given back; None if it was not.
+        operation_ended: when the operation ended that took it; None if none did.
+    """
+
+    size: int
+    began: int
+    ended: int | None
+    operation_ended: int | None
+
+    @property
+    def is_workspace(self) -> bool:
+        """Whether the operation that took it gave it back before its own end."""
+        return self.ended is not None and self.operation_ended is not None and self.ended <= self.operation_ended
+
+
+def workspace_at_peak(work: Callable[[], Any]) -> int:
+    """Bytes by which workspaces raise the peak of what `work` allocates on the CPU.
+
+    Raises:
+        tf.errors.OpError: a profiler runs in this process already, or its file can't be written.
+        OSError: there is no folder for temporary files.
+    """
+    allocations = list(paired(log_allocations(work)))
+    return peak_bytes(allocations) - peak_bytes(without_workspace(allocations))
+
+
+def without_workspace(allocations: list[Allocation]) -> list[Allocation]:
+    """What is left for tensors."""
+    return [each for each in allocations if not each.is_workspace]
+
+
+def peak_bytes(allocations: list[Allocation]) -> int:
+    """The most bytes held at any moment."""
+    changes = [(each.began, each.size) for each in allocations]
+    changes += [(each.ended, -each.size) for each in allocations if each.ended is not None]
+    held = peak = 0
+    for _, change in sorted(changes):  # what is given back at a moment comes before what is taken
+        held += change
+        peak = max(peak, held)
+    return peak
+
+
+def paired(changes: Iterable[Change]) -> Iterator[Allocation]:
+    """The pieces of a log, each with its begin and its end."""
+    held: dict[int, Allocation] = {}
+    for change in changes:
+        if change.taken:
+            held[change.address] = Allocation(change.size, change.moment, None, change.operation_ended)
+        elif taken := held.pop(change.address, None):
+            yield replace(taken, ended=change.moment)
+    yield from held.values()
+
+
+# Memory in bytes: of a run's state by kind, and as measured by TensorFlow's allocator and the operating system.
+
+
+CPU = "CPU:0"
+STATUS = Path("/proc/self/status")  # of Linux
+
+
+def tensor_bytes(variables: Iterable[tf.Variable]) -> int:
+    """Bytes of the variables' values on one replica."""
+    return sum(variable.shape.num_elements() * variable.dtype.size for variable in variables)
+
+
+def state_bytes(window: Window) -> dict[str, int]:
+    """Bytes by kind on one replica: weights, gradients, optimizer, batch_norm, ema."""
+    return {
+        "weights": tensor_bytes([*window.variables_, *window.model.frozen]),
+        "gradients": tensor_bytes(window.gradients),
+        "optimizer": tensor_bytes(window.optimizer.state),
+        "batch_norm": tensor_bytes(v for norm in window.model.norms for v in (norm.moving_mean, norm.moving_variance)),
+        "ema": tensor_bytes(window.ema.averages) if window.ema is not None else 0,
+    }
+
+
+class Meter:
+    """Measures a run's memory on its device, as summary.json reports it.
+
+    A CPU's tensors are counted only by the allocator that `process.environment.prepare` chooses.
+
+    Args:
+        xla: XLA compiles the micro-steps: each is one operation, so its activations can't be told from workspace.
+    """
+
+    def __init__(self, *, xla: bool = False) -> None:
+        gpus = [device.name for device in tf.config.list_logical_devices("GPU")]
+        self.devices = gpus or ([CPU] if environment.counts_bytes_on_cpu() else [])
+        self.static = 0
+        self._workspace: int | None = None
+        self._xla = xla
+
+    def start(self) -> None:
+        """Takes what is allocated now as static (weights, buffers, optimizer state), and resets the peak."""
+        self.static = sum(self._info(device)["current"] for device in self.devices)
+        for device in self.devices:
+            tf.config.experimental.reset_memory_stats(device)
+
+    def measure_workspace(self, work: Callable[[], Any]) -> None:
+        """Does `work`, and measures by how much operations' own scratch memory raises its peak, on a CPU.
+
+        `work` is what the peak comes from, such as a micro-step. Where it can't be measured it is not done. No run ends
+        for it: a failure, such as of another profiler or a full disk, is a warning.
+        """
+        if self.devices != [CPU] or self._xla:
+            return
+        try:
+            self._workspace = workspace_at_peak(work)
+        except (tf.errors.OpError, OSError) as error:
+            warn(f"the workspace of kernels is not measured: {first_line(error)}")
+
+    def read(self) -> dict[str, int | None]:
+        """Bytes of tensors at the peak and when static, over all devices, and the process's peak resident memory.
+
+        workspace_bytes is by how much operations' own scratch memory raises the peak. What is not measured is None.
+        """
+        peak = sum(self._info(device)["peak"] for device in self.devices) if self.devices else None
+        known = None if peak is None or self._workspace is None else min(self._workspace, peak - self.static)
+        return {
+            "tensor_peak_bytes": peak,
+            "tensor_static_bytes": self.static if self.devices else None,
+            "workspace_bytes": known,
+            "rss_peak_bytes": _rss_peak(),
+        }
+
+    @staticmethod
+    def _info(device: str) -> dict[str, int]:
+        return tf.config.experimental.get_memory_info(device)
+
+
+def activation_bytes(memory: Mapping[str, int | None]) -> int | None:
+    """What the peak has beyond what is always there and, if it was measured, workspace; `memory` is as Meter reads."""
+    peak, static, workspace = (memory.get(f"{kind}_bytes") for kind in ("tensor_peak", "tensor_static", "workspace"))
+    return None if peak is None or static is None else peak - static - (workspace or 0)
+
+
+def at_peak(memory: Mapping[str, int | None]) -> str:
+    """The tensors at the peak and their kinds, in words; `memory` is as Meter reads it."""
+    peak, static, workspace = (memory.get(f"{kind}_bytes") for kind in ("tensor_peak", "tensor_static", "workspace"))
+    activations = activation_bytes(memory)
+    if peak is None or static is None or activations is None:
+        return "tensors are not counted on this device"
+    kinds = [f"state {format_bytes(static)}", f"activations {format_bytes(activations)}"]
+    kinds += [] if workspace is None else [f"workspace {format_bytes(workspace)}"]
+    return f"{format_bytes(peak)} at peak: {', '.join(kinds)}"
+
+
+def _rss_peak() -> int:
+    """Of this process alone: on Linux `getrusage` counts what its parent had taken when it started this one, too."""
+    told = STATUS.read_text(encoding="utf-8").splitlines() if STATUS.exists() else []
+    if line := next((line for line in told if line.startswith("VmHWM:")), ""):  # gVisor has none
+        return int(line.split()[1]) * 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024  # macOS counts bytes, Linux kilobytes

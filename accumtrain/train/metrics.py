@@ -1,0 +1,249 @@
+"""`MetricsLogger`, running means, intervals."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from fractions import Fraction
+from typing import Any
+
+from accumtrain.config.rules import Epochs
+from accumtrain.config.schema import Config
+from accumtrain.engine.step import SUM
+from accumtrain.process import environment
+from accumtrain.runs.run import Run
+from accumtrain.train.trackers import Tracker
+
+# How far a run is: its updates, its place in the stream of examples, and its epochs. Checkpoints hold all three.
+
+
+class Place:
+    """The place of a run.
+
+    Args:
+        epochs: of the run.
+
+    Attributes:
+        done: updates made.
+        examples: taken from the stream, those of windows that made no update too: the position in it.
+    """
+
+    def __init__(self, batch_size: int, epochs: Epochs):
+        self._batch_size, self._epochs = batch_size, epochs
+        self.done = self.examples = 0
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """For the manifest of a checkpoint."""
+        return {"examples": self.examples, "epochs": str(self._epochs.at(self.done))}
+
+    def restore(self, manifest: Mapping[str, Any]) -> None:
+        """Goes on from a checkpoint."""
+        self.done, self.examples = manifest["step"], manifest["examples"]
+        self._epochs.restore(self.done, epochs_of(manifest))
+
+    def advance(self, done: int) -> None:
+        """Goes on to update `done`."""
+        self.examples += (done - self.done) * self._batch_size
+        self.done = done
+
+    def pass_over(self) -> None:
+        """Goes on after the examples of a window that made no update."""
+        self.examples += self._batch_size
+
+    @property
+    def epoch(self) -> float:
+        """The epochs made."""
+        return float(self._epochs.at(self.done))
+
+
+def epochs_of(manifest: Mapping[str, Any]) -> Fraction:
+    """The epochs that were made by the update of a checkpoint."""
+    return Fraction(manifest["epochs"])
+
+
+# Which updates are followed by a log record, an evaluation or a checkpoint.
+
+
+class Due:
+    """When one run logs, evaluates and saves. `done` is the number of updates done.
+
+    Args:
+        total: number of updates of the whole run.
+        epochs: of the run.
+    """
+
+    def __init__(self, config: Config, total: int, epochs: Epochs):
+        self._log_every, self._checkpoint_every = config.log.every, config.checkpoint.every
+        self._evaluate_every = config.eval.every
+        self._total, self._epochs = total, epochs
+
+    def log(self, done: int) -> bool:
+        return done % self._log_every == 0 or done in (1, self._total)
+
+    def checkpoint(self, done: int) -> bool:
+        return done % self._checkpoint_every == 0 or done == self._total
+
+    def evaluation(self, done: int) -> bool:
+        if done == 0:
+            return False
+        return done >= self._total or done == self._next_evaluation(done - 1)
+
+    def next(self, done: int) -> int:
+        """The first update after `done` that is followed by a log record, an evaluation or a checkpoint."""
+        if done == 0:
+            return 1
+        logs, checkpoints = (done + every - done % every for every in (self._log_every, self._checkpoint_every))
+        return min(logs, checkpoints, self._next_evaluation(done), self._total)
+
+    def _next_evaluation(self, done: int) -> int:
+        every = self._evaluate_every
+        if isinstance(every, int):
+            return done + every - done % every
+        return self._epochs.update_of(math.floor(self._epochs.at(done)) + 1)  # "epoch"
+
+
+# The metrics of a run while it trains: metrics.jsonl, trackers, and the time behind examples per second.
+
+
+BESIDE_MEANS = ("learning_rate", "grad_norm", "loss_scale", "skipped")  # of an update
+
+
+class Logbook:
+    """Writes each record to metrics.jsonl and the trackers, and remembers them for the summary.
+
+    Args:
+        run: the run's folder; its metrics end with the restored update.
+        batch_size: examples per update.
+        epochs: of the run.
+        means: names of the loss and the metrics.
+
+    Attributes:
+        trackers: what gets the records and the summary, too; none until a session adds them.
+    """
+
+    def __init__(self, run: Run, batch_size: int, epochs: Epochs, means: Sequence[str]):
+        self._run, self._means = run, means
+        self.trackers: list[Tracker] = []
+        self._batch_size, self._epochs = batch_size, epochs
+        self.records: list[dict[str, Any]] = run.records()
+        self._seconds_before = max((record["seconds"] for record in self.records), default=0.0)
+        self.seconds_to_first_update: float | None = None
+        self.longest = 0.0  # seconds of an update or an evaluation
+        self._updates, self._busy = 0, 0.0  # updates timed, and their seconds, without calls that also compile
+        self._compiled: set[bool] = set()  # False: a call of one update is compiled; True: one of several updates is
+        self._updates_logged, self._busy_logged = 0, 0.0
+
+    @contextmanager
+    def timed_updates(self, count: int) -> Iterator[None]:
+        """Times the body, which makes `count` updates. The first call of one and of several updates also compiles."""
+        started = time.perf_counter()
+        yield
+        self.longest = max(self.longest, (time.perf_counter() - started) / count)
+        if self.seconds_to_first_update is None:
+            self.seconds_to_first_update = environment.job_seconds()
+        if (together := count > 1) not in self._compiled:
+            self._compiled.add(together)
+            return
+        self._updates += count
+        self._busy += time.perf_counter() - started
+
+    @property
+    def seconds(self) -> float:
+        """Wall time spent on this run so far, over all its sessions."""
+        return self._seconds_before + environment.job_seconds()
+
+    @property
+    def examples_per_second(self) -> float | None:
+        """The mean over this session; None until two updates are done."""
+        return self._updates * self._batch_size / self._busy if self._updates else None
+
+    def train(self, step: int, update: Mapping[str, float]) -> None:
+        """Logs loss and metrics of an update, and what BESIDE_MEANS names."""
+        updates, busy = self._updates - self._updates_logged, self._busy - self._busy_logged
+        self._updates_logged, self._busy_logged = self._updates, self._busy
+        per_second = updates * self._batch_size / busy if updates else self.examples_per_second
+        speed = {"examples_per_second": per_second} if per_second else {}
+        values = {name: update[name] for name in (*self._means, *BESIDE_MEANS) if name in update}
+        self._write("train", step, values | speed)
+
+    def evaluation(self, step: int, split: str, result: Mapping[str, float]) -> None:
+        """Logs an evaluation: loss, metrics, examples and its speed."""
+        self.longest = max(self.longest, result["seconds"])
+        speed = {"examples_per_second": result["examples"] / result["seconds"]}
+        self._write(split, step, {name: result[name] for name in (*self._means, "examples")} | speed)
+
+    def forget_after(self, step: int) -> None:
+        """Deletes the records after update `step`, to which the run goes back."""
+        self._run.truncate(step)
+        self.records = self._run.records()
+
+    def evaluated(self, step: int, split: str) -> bool:
+        """Whether an evaluation on a split was logged after `step` updates."""
+        return any(record["split"] == split and record["step"] == step for record in self.records)
+
+    def evaluations(self, split: str) -> list[dict[str, Any]]:
+        """The records of all evaluations on a split, in order."""
+        return [record for record in self.records if record["split"] == split]
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Hands the summary to the trackers, at the end of the session."""
+        for tracker in self.trackers:
+            tracker.finish(summary)
+
+    def close(self) -> None:
+        """Ends the trackers."""
+        for tracker in self.trackers:
+            tracker.close()
+
+    def last(self, split: str) -> dict[str, float] | None:
+        """Loss and metrics of the last record of a split; None without a record."""
+        for record in reversed(self.records):
+            if record["split"] == split:
+                return {name: record[name] for name in self._means if name in record}
+        return None
+
+    def _write(self, split: str, step: int, values: Mapping[str, Any]) -> None:
+        epoch = float(self._epochs.at(step))
+        record = {"step": step, "epoch": epoch, "split": split, **values, "seconds": round(self.seconds, 3)}
+        self.records.append(record)
+        self._run.log(record)
+        for tracker in self.trackers:
+            tracker.log(record)
+
+
+# Loss and metrics over the last updates, which say more than those of one batch.
+
+
+class RecentMeans:
+    """Means over the examples of the last `updates` updates, or of all that were made here if these are fewer.
+
+    Updates that were made in one call count together, so that up to a call more may be in it.
+
+    Args:
+        names: of the loss and the metrics.
+    """
+
+    def __init__(self, names: Sequence[str], updates: int):
+        self._names, self._updates = names, updates
+        self._calls: deque[tuple[int, dict[str, float]]] = deque()
+
+    def add(self, count: int, update: Mapping[str, float]) -> None:
+        """Adds `count` updates.
+
+        Args:
+            update: the scalars of the last of them, and with more than one the sums of all, as Step.updates returns it.
+        """
+        examples = {"examples": update.get(f"{SUM}examples", update["examples"])}
+        sums = {name: update.get(f"{SUM}{name}", update[name] * update["examples"]) for name in self._names}
+        self._calls.append((count, sums | examples))
+        while sum(each for each, _ in self._calls) - self._calls[0][0] >= self._updates:
+            self._calls.popleft()
+
+    def read(self) -> dict[str, float]:
+        """The means by name."""
+        examples = sum(sums["examples"] for _, sums in self._calls)
+        return {name: sum(sums[name] for _, sums in self._calls) / examples for name in self._names}

@@ -1,0 +1,235 @@
+"""job=predict and its files."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from accumtrain.backprop.mode import EVALUATION
+from accumtrain.backprop.model import Model
+from accumtrain.config.rules import micro_batch_size
+from accumtrain.config.schema import Config
+from accumtrain.console import say, table, warn
+from accumtrain.data.local_files import CSV, JSONL, named_images
+from accumtrain.data.pipeline import distributed, eval_batches
+from accumtrain.data.source import Data
+from accumtrain.data.sources.folder import open_files
+from accumtrain.devices.resolve import resolve
+from accumtrain.engine.losses import Batch, weights
+from accumtrain.errors import DataError, Preempted
+from accumtrain.process.signals import Interrupt
+from accumtrain.progress import counting
+from accumtrain.runs.files import write_atomic
+from accumtrain.runs.names import folder_of, make_folder, result_file
+from accumtrain.train.remedies import in_user_words
+from accumtrain.train.weights import trained_images, trained_model
+
+# The most probable classes of images, batch by batch.
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """The answers for n images: their labels int32 [n], and of each the k most probable classes, falling.
+
+    `classes` is int32 [n, k], `probabilities` float32 [n, k].
+    """
+
+    labels: np.ndarray
+    classes: np.ndarray
+    probabilities: np.ndarray
+
+
+def probabilities(model: Model, images: tf.Tensor) -> tf.Tensor:
+    """The probabilities, float32 [N, classes], of prepared images [N, H, W, C]: the softmax of the logits."""
+    return tf.cast(tf.nn.softmax(model(images, EVALUATION)), tf.float32)
+
+
+def predictions(
+    model: Model, data: Data, *, batch: int, strategy: tf.distribute.Strategy, top: int
+) -> Iterator[Predicted]:
+    """The answers for the test images of `data` in their order, as an evaluation reads them.
+
+    Examples that are left out (data.on_error=skip) have no answer.
+
+    Args:
+        batch: examples per batch over all replicas.
+        top: k, at most the number of classes.
+    """
+
+    def answer(examples: Batch) -> tuple[tf.Tensor, ...]:
+        values, classes = tf.math.top_k(probabilities(model, examples["image"]), top)
+        return examples["label"], weights(examples), classes, values
+
+    @tf.function(autograph=False)
+    def answers(examples: Batch) -> tuple[tf.Tensor, ...]:
+        parts = [strategy.experimental_local_results(each) for each in strategy.run(answer, args=(examples,))]
+        return tuple(tf.concat(each, 0) for each in parts)
+
+    batches = iter(distributed(strategy, lambda share: eval_batches(data, batch=batch, share=share)))
+    for _ in range(-(-data.splits["test"].size // batch)):
+        labels, weight, classes, values = (each.numpy() for each in answers(next(batches)))
+        used = weight > 0
+        yield Predicted(labels[used], classes[used], values[used])
+
+
+# The answers of job=predict as files: a row for each image in a CSV file, or an object in a JSON Lines file.
+
+
+NAME = "predictions"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The most probable classes of an image, each with its probability, falling."""
+
+    file: str
+    top: list[tuple[str, float]]
+
+
+def answer_files(output: str | None, folder: Path) -> list[Path]:
+    """The files that predict.output names; `folder` is where they go if it is None."""
+    place = folder if output is None else Path(output)
+    return [place] if place.suffix in (CSV, JSONL) else [place / f"{NAME}{suffix}" for suffix in (CSV, JSONL)]
+
+
+def write_answers(file: Path, answers: Sequence[Answer], top: int) -> None:
+    """Replaces a file by one with these answers, `top` classes each. Its folder is made.
+
+    Raises:
+        ConfigError: the folder can't be made.
+        CheckpointError: the file can't be written.
+    """
+    make_folder(file.parent)
+    write_atomic(file, _csv(answers, top) if file.suffix == CSV else _jsonl(answers))
+
+
+def _csv(answers: Sequence[Answer], top: int) -> str:
+    """Columns file, class, probability, class_2, probability_2, ..."""
+    places = ["", *(f"_{place}" for place in range(2, top + 1))]
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(["file", *(f"{name}{place}" for place in places for name in ("class", "probability"))])
+    rows.writerows([answer.file, *(value for pair in answer.top for value in _rounded(pair))] for answer in answers)
+    return text.getvalue()
+
+
+def _jsonl(answers: Sequence[Answer]) -> str:
+    """Objects {"file": ..., "class": ..., "probability": ..., "top": [{"class": ..., "probability": ...}, ...]}."""
+    tops = [[_object(pair) for pair in answer.top] for answer in answers]
+    objects = ({"file": answer.file, **top[0], "top": top} for answer, top in zip(answers, tops, strict=True))
+    return "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in objects)
+
+
+def _object(pair: tuple[str, float]) -> dict[str, str | float]:
+    return dict(zip(("class", "probability"), _rounded(pair), strict=True))
+
+
+def _rounded(pair: tuple[str, float]) -> tuple[str, float]:
+    """The pair with the digits that a float32 has."""
+    return pair[0], float(f"{pair[1]:.9g}")
+
+
+# job=predict: the most probable classes of images, by the best state of a run.
+
+
+SHOWN = 20  # images, and bad ones, that are printed; the files have all
+NAMED = 3  # ignored files that are named
+
+
+def run(config: Config) -> dict[str, Any]:
+    """Prints the answers for the images that predict.input names, and writes them into files.
+
+    Returns:
+        status, step, checkpoint, images (that have an answer), classes (the images of each), files (with the answers),
+        bad (the images that can't be used).
+
+    Raises:
+        DataError: there are no images; or some can't be used and data.on_error=raise. The others have answers then.
+        CheckpointError: there is no trained run, or a file can't be written.
+        Preempted: a signal stopped it; the answers so far are written.
+    """
+    named = named_images(str(config.predict.input))
+    files = named.files
+    images, fingerprint = trained_images(config)
+    devices = resolve(config.device)
+    micro_batch = micro_batch_size(config.batch_size, config.accum.count, devices.replicas)
+    batch = min(micro_batch, -(-len(files) // devices.replicas)) * devices.replicas
+    top = min(config.predict.top, len(images.class_names))
+    data = open_files(files, config.data, images)
+    in_words = partial(in_user_words, config, data, devices.replicas)
+    with in_words(), devices.strategy.scope():
+        model, saved = trained_model(config, images, fingerprint)
+
+    answers, done = list[Answer](), 0
+    with in_words(), Interrupt() as interrupt:
+        with counting("images", len(files)) as report:
+            for predicted in predictions(model, data, batch=batch, strategy=devices.strategy, top=top):
+                answers += _named(predicted, files, images.class_names)
+                more = min(batch, len(files) - done)
+                done += more
+                report(more)
+                if interrupt.requested:
+                    break
+        written = answer_files(config.predict.output, folder_of(config))
+        for file in written:
+            write_answers(file, answers, top)
+    if named.ignored:
+        some = ", ".join(map(str, named.ignored[:NAMED])) + (", ..." if len(named.ignored) > NAMED else "")
+        say(f"{len(named.ignored)} in the folder are not named as images and are ignored: {some}")
+    for note in data.notes:
+        say(note)
+    _show(f"{len(answers)} of {len(files)} images by {saved.path}", answers)
+    say(f"all of them in {' and '.join(map(str, written))}")
+
+    bad = [{"name": each.name, "reason": each.reason} for each in data.splits["test"].skipped.values()]
+    result = {
+        "status": "completed" if done == len(files) else "preempted",
+        "step": saved.step,
+        "checkpoint": saved.prefix,
+        "images": len(answers),
+        "classes": dict(Counter(answer.top[0][0] for answer in answers).most_common()),
+        "files": list(map(str, written)),
+        "bad": {"count": len(bad), "examples": bad},
+    }
+    for each in bad[:SHOWN]:
+        warn(f"{each['name']} {each['reason']}")
+    if done < len(files):
+        raise Preempted(f"stopped after {done} of {len(files)} images; run the same command again for all", result)
+    if bad:
+        told = f"{len(bad)} of {len(files)} images can't be used, {result_file(config)} names them"
+        if config.data.on_error == "raise":
+            raise DataError(f"{told}: replace or remove them, or set data.on_error=skip to go on without them", result)
+        warn(f"{told}; they are left out")
+    return result
+
+
+def _named(predicted: Predicted, files: Sequence[Path], names: Sequence[str]) -> Iterator[Answer]:
+    columns = (predicted.labels.tolist(), predicted.classes.tolist(), predicted.probabilities.tolist())
+    for place, classes, values in zip(*columns, strict=True):
+        yield Answer(str(files[place]), [(names[each], value) for each, value in zip(classes, values, strict=True)])
+
+
+def _show(title: str, answers: Sequence[Answer]) -> None:
+    rows = [
+        (
+            answer.file,
+            answer.top[0][0],
+            f"{answer.top[0][1]:.4f}",
+            ", ".join(f"{name} {value:.4f}" for name, value in answer.top[1:]),
+        )
+        for answer in answers[:SHOWN]
+    ]
+    if rows:
+        table(title, ("image", "class", "probability", "or"), rows)
+    if len(answers) > SHOWN:
+        say(f"... and {len(answers) - SHOWN:,} more")

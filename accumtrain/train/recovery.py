@@ -1,0 +1,281 @@
+"""Skip, roll back, stop; where NaN came from."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from accumtrain.backprop.fixed_point import FixedPoint
+from accumtrain.backprop.tracing import on_gpu
+from accumtrain.config.schema import Config, RunConfig
+from accumtrain.console import warn
+from accumtrain.data.source import Data
+from accumtrain.devices.found import Devices
+from accumtrain.engine.step import Step
+from accumtrain.engine.sums import all_finite
+from accumtrain.engine.window import Window
+from accumtrain.models.config import REVERSE, ModelConfig
+from accumtrain.runs.files import is_anything, read_json, write_json
+
+# How a run goes on after an update that is not finite (run.on_nonfinite), and after a change of its length.
+
+
+RATE_FACTOR = 0.5  # on the learning rate, for each rollback
+ANOTHER_ORDER = 1_000_003  # added to the seed of the order of examples, for each rollback
+LARGEST_SEED = 2**31
+WIDER = 4  # bits before the point that a wider range of streams has more
+
+
+class Recovery:
+    """Counts skipped windows and rollbacks of a run; both are saved with its checkpoints.
+
+    Args:
+        config: on_nonfinite, max_nonfinite and seed.
+        window: for rollbacks, a factor on its rate is added. Create this before the commit is traced.
+    """
+
+    def __init__(self, config: RunConfig, window: Window):
+        self.mode, self._most, self._seed = config.on_nonfinite, config.max_nonfinite, config.seed
+        self.skipped = self.rollbacks = self._in_a_row = 0
+        self._loss_scale = window.loss_scale
+        self._rate_factor: tf.Variable | None = None
+        if self.mode == "rollback":
+            schedule, factor = window.schedule, tf.Variable(1.0, trainable=False, name="rate_factor")
+            window.schedule = lambda step: schedule(step) * factor
+            self._rate_factor = factor
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """For the manifest of a checkpoint and the summary."""
+        return {"skipped": self.skipped, "rollbacks": self.rollbacks}
+
+    @property
+    def windows_without_update(self) -> int:
+        """All windows that were skipped, those that a loss scale has counted too."""
+        return self.skipped + (0 if self._loss_scale is None else int(self._loss_scale.skipped.numpy()))
+
+    @property
+    def seed(self) -> int:
+        """The seed of the order of examples: run.seed, or another one after each rollback."""
+        return (self._seed + self.rollbacks * ANOTHER_ORDER) % LARGEST_SEED
+
+    @property
+    def rate_factor(self) -> float:
+        return RATE_FACTOR**self.rollbacks
+
+    def restore(self, counts: Mapping[str, int]) -> None:
+        """Takes over the counts of a checkpoint."""
+        self.skipped = counts["skipped"]
+        self.roll_back(counts["rollbacks"])
+
+    def allows(self, *, state_finite: bool) -> bool:
+        """Whether the run goes on after an update that is not finite. A state that is not can't be skipped."""
+        if self.mode == "skip":
+            return state_finite and self._in_a_row < self._most
+        return self.mode == "rollback" and self.rollbacks < self._most
+
+    def skip(self, window: Window) -> None:
+        """Counts a window that is not finite."""
+        self._in_a_row += 1
+        self.skip_empty(window)
+
+    def skip_empty(self, window: Window) -> None:
+        """Counts a window without an update, unless a loss scale has counted it already."""
+        if window.loss_scale is None:
+            self.skipped += 1
+
+    def roll_back(self, rollbacks: int) -> None:
+        """Sets the number of rollbacks, and the rate that follows from it."""
+        self.rollbacks = rollbacks
+        if self._rate_factor is not None:
+            self._rate_factor.assign(self.rate_factor)
+
+    def after_update(self) -> None:
+        self._in_a_row = 0
+
+
+def out_of_range(model: ModelConfig, window: Window) -> str:
+    """What has happened where streams have left the range of their numbers."""
+    limit = FixedPoint(model.stream_bits or 0).limit(window.variables_[0].dtype)
+    return (
+        f"a stream of the network has left the range from -{limit:g} to {limit:g} of numbers with "
+        f"model.snap_bits={model.stream_bits}"
+    )
+
+
+def remedy(model: ModelConfig, run: str, *, in_range: bool) -> str:
+    """What to do about the run of this name, which has diverged."""
+    smaller = "lower optim.lr, lengthen schedule.warmup or set optim.clip_norm=1, under another run.name"
+    if in_range:
+        return smaller
+    bits = model.stream_bits or 0
+    fewer = max(bits - WIDER, 1)
+    return (
+        f"go on with model.snap_bits={fewer} run.name={run} run.resume=force, whose range is {2 ** (bits - fewer)} "
+        f"times as large; or {smaller}"
+    )
+
+
+def warn_of_rate_jump(config: Config, total_before: int | None, total: int, done: int) -> None:
+    """Warns if the learning rate jumps because the run now ends after another number of updates.
+
+    Args:
+        total_before: number of updates that the run was to have; None if unknown.
+        done: number of updates done.
+    """
+    if total_before in (None, total) or done == 0:
+        return
+    step = tf.constant(done, tf.int64)
+    before, now = (float(config.schedule.build(count)(step)) for count in (total_before, total))
+    if math.isclose(before, now, rel_tol=0.01):
+        return
+    warn(
+        f"the run was to end after update {total_before}, now it ends after {total}: with schedule="
+        f"{config.schedule.kind} update {done + 1} takes {now:.3g} of the learning rate instead of {before:.3g}. "
+        f"train.steps={total_before} ends the run as it was planned; run.resume=force schedule=constant with an "
+        "optim.lr of your choice goes on evenly"
+    )
+
+
+# Where a run became infinite or NaN: which micro-step of a window, and which variables.
+
+
+NAMED = 3  # variables named in a message
+
+
+def describe_window(window: Window, step: Step, batches: Any) -> str:
+    """Says at which micro-step a window stops being finite, and in which sums, or what of the whole window is not.
+
+    The window is empty before and after.
+
+    Args:
+        batches: an iterator that begins with the micro-batches of the window.
+    """
+    for micro_step in range(window.micro_steps):
+        step.accumulate(batches)
+        loss_finite = bool(all_finite([tf.convert_to_tensor(window.loss)]))
+        bad = _nonfinite(window, zip(window.variables_, window.gradients, strict=True))
+        if bad or not loss_finite:
+            step.drop()
+            what = [] if loss_finite else ["the loss"]
+            what += [f"the gradients of {_listed(bad)}"] if bad else []
+            return f"at micro-step {micro_step + 1} of {window.micro_steps} in {' and '.join(what)}"
+    bad = _nonfinite_of_whole(window)
+    step.drop()
+    return f"in {' and '.join(bad)}" if bad else "though it is when its micro-batches are computed once more"
+
+
+def _nonfinite_of_whole(window: Window) -> list[str]:
+    """What the commit of a window looks at and that is not finite, of what is not known at each micro-step."""
+    gradients = [tf.cast(tf.convert_to_tensor(buffer), window.dtype) for buffer in window.gradients]
+    values = {
+        "the learning rate": [window.optimizer.learning_rate(window.step) * window.schedule(window.step)],
+        "the batch statistics": [tf.convert_to_tensor(buffer) for buffer in window.statistics.buffers],
+        "the norm of the gradient": [tf.nn.l2_loss(gradient) for gradient in gradients],
+    }
+    return [name for name, tensors in values.items() if tensors and not bool(all_finite(tensors))]
+
+
+def describe_state(window: Window) -> str:
+    """Names the variables that are infinite or NaN, as a checkpoint does, and says that they are."""
+    return f"{_listed(_nonfinite(window, ((each, each) for each in window.written)))} infinite or NaN"
+
+
+def _nonfinite(window: Window, values: Iterable[tuple[tf.Variable, tf.Variable]]) -> list[str]:
+    """The names of the variables, in the first places, whose values, in the second places, are not finite."""
+    bad = [variable for variable, value in values if not bool(all_finite([tf.convert_to_tensor(value)]))]
+    names = _names(window) if bad else {}
+    return [names.get(variable.ref(), variable.name) for variable in bad]
+
+
+def _names(window: Window) -> dict[Any, str]:
+    """The path of each variable from the window, such as model/stages/0/kernel."""
+    names: dict[Any, str] = {}
+    roots = {"model": window.model, "optimizer": window.optimizer, "ema": window.ema}
+    left = deque((name, root) for name, root in roots.items() if root is not None)
+    seen: set[int] = set()
+    while left:
+        path, trackable = left.popleft()
+        if id(trackable) in seen:
+            continue
+        seen.add(id(trackable))
+        if isinstance(trackable, tf.Variable):
+            names[trackable.ref()] = path
+        left.extend((f"{path}/{name}", child) for name, child in tf.train.TrackableView.children(trackable).items())
+    return names
+
+
+def _listed(names: list[str]) -> str:
+    more = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+# What a run knows of its reversed activations, which have the bits of the computed ones or not.
+
+
+EXACT, INEXACT, NOT_COMPARED = "exact", "not exact", "not compared"
+
+
+def compares(config: Config, devices: Devices) -> bool:
+    """Whether reversed activations are compared with the computed ones, as `backprop.mark` and the stages decide."""
+    return bool(config.model.stream_bits) and not (devices.xla or on_gpu())
+
+
+class Reversal:
+    """What the updates of a session have told.
+
+    Attributes:
+        known: EXACT, INEXACT or NOT_COMPARED; None before the first update, and where nothing is reversed.
+    """
+
+    def __init__(self, memory: str):
+        self._reverses = memory == REVERSE
+        self.known: str | None = None
+
+    def note(self, update: Mapping[str, float], done: int) -> None:
+        """Takes note of an update, number `done`. Warns, once, of a reversal that was not exact to the bit."""
+        if not self._reverses or self.known == INEXACT:
+            return
+        self.known = INEXACT if not update["exact"] else EXACT if update["compared"] else NOT_COMPARED
+        if self.known == INEXACT:
+            warn(
+                f"update {done}: reversed activations had other bits than the computed ones, so a kernel has not "
+                "given the same bits twice. From here on the gradient may be off by roundings: job=verify measures by "
+                "how much, and model.memory=recompute or store reverses nothing"
+            )
+
+
+# skipped.json: the examples that data.on_error=skip has left out of a run, in all of its sessions.
+
+
+SKIPPED = "skipped.json"
+_NAMED = 3  # on the screen
+
+
+class SkippedExamples:
+    """Those of the run in `folder`; only the process that `writes` changes the file."""
+
+    def __init__(self, folder: Path, data: Data, *, writes: bool) -> None:
+        self.file, self._data, self._writes = folder / SKIPPED, data, writes
+
+    def note(self, tell: Callable[[str], None]) -> None:
+        """Adds those that are new to the file, and tells of them."""
+        known = self._noted()
+        new = [each for each in self._data.skipped if each not in known] if self._writes else []
+        if not new:
+            return
+        write_json(self.file, {"count": len(known + new), "examples": known + new})
+        some = ", ".join(each["name"] for each in new[:_NAMED]) + (", ..." if len(new) > _NAMED else "")
+        tell(f"left out, as they can't be read: {len(new):,} examples, which {SKIPPED} names ({some})")
+
+    @property
+    def count(self) -> int:
+        return len(self._noted())
+
+    def _noted(self) -> list[Any]:
+        return read_json(self.file, {"examples": [is_anything]}).get("examples", []) if self.file.exists() else []

@@ -1,0 +1,189 @@
+"""What takes less memory; TensorFlow's errors in the user's words."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from hydra.core.hydra_config import HydraConfig
+
+from accumtrain.config.jobs import JOBS
+from accumtrain.config.read import from_mapping, to_mapping
+from accumtrain.config.schema import Config
+from accumtrain.errors import ConfigError, OutOfMemoryError, WorkerLostError
+from accumtrain.models.config import RECOMPUTE, REVERSE
+from accumtrain.optim.config import OPTIMIZERS
+from accumtrain.process.machine import fewer_addresses_than_memory
+
+if TYPE_CHECKING:
+    from accumtrain.data.source import Data
+
+# What to change when a run does not fit into memory. The remedies are the same after a failed run and after probes.
+
+
+LAST_RESORT = "a smaller model or smaller images"
+EFFECTS = {RECOMPUTE: "activations are computed again", REVERSE: "activations are computed back"}
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """A change that saves memory: its override, its effect in a few words, and the changed configuration."""
+
+    override: str
+    effect: str
+    config: Config
+
+
+def remedies(config: Config, replicas: int) -> list[Remedy]:
+    """The changes that save memory and that the rules allow, the least consequential first.
+
+    Args:
+        config: with accum.steps=auto the micro-batch is the smallest, so more steps are no remedy.
+        replicas: number of replicas that share the examples of an update.
+    """
+    found = [*_more_steps(config, replicas), *_leaner_policies(config), *_leaner_optimizers(config), *_bfloat16(config)]
+    unused = JOBS[config.job].without_effect
+    return [remedy for remedy in found if remedy.override.partition("=")[0] not in unused]
+
+
+def combined(config: Config, options: Sequence[Remedy]) -> Config:
+    """`config` with all of the remedies. If two set the same key, the later one is used, which saves more."""
+    start = to_mapping(config)
+    changes: dict[str, Any] = {}
+    for remedy in options:
+        changes |= {key: value for key, value in to_mapping(remedy.config).items() if value != start[key]}
+    return from_mapping(start | changes)
+
+
+def policies(config: Config) -> list[Config]:
+    """The configuration with each memory policy that its model supports."""
+    return [replace(config, model=config.model.with_policy(memory)) for memory in config.model.policies]
+
+
+def in_words(config: Config, replicas: int) -> str:
+    """The message for a run that ran out of memory: the limit, and what would take less."""
+    limit = config.device.memory_limit_mb
+    if limit is not None:
+        where, last = f"device.memory_limit_mb={limit}", "a larger device.memory_limit_mb"
+    elif fewer_addresses_than_memory():
+        where, last = "what `ulimit -v` leaves", "a higher `ulimit -v`, such as `ulimit -v unlimited`"
+    else:
+        where, last = "the device's memory", LAST_RESORT
+    options = [*(f"{remedy.override} ({remedy.effect})" for remedy in remedies(config, replicas)), last]
+    return f"{where} is not enough for this run. Less would take: {'; '.join(options)}" + _numbers(config)
+
+
+def _numbers(config: Config) -> str:
+    """The job=plan command that measures the alternatives; empty if there is no command line."""
+    if not JOBS[config.job].probed or not HydraConfig.initialized():
+        return ""
+    given = HydraConfig.get()
+    folders = [source.path for source in given.runtime.config_sources if source.provider == "command-line"]
+    overrides = [override for override in given.overrides.task if not override.startswith("job=")]
+    command = ["accumtrain", *(f"--config-dir={path}" for path in folders), "job=plan", *overrides]
+    return f". What each micro-batch and memory policy takes, in numbers: {shlex.join(command)}"
+
+
+def _more_steps(config: Config, replicas: int) -> list[Remedy]:
+    if config.accum.is_auto:
+        return []
+    examples = config.batch_size // replicas
+    now = examples // config.accum.count
+    least = config.model.least_micro_batch
+    smaller = next((size for size in range(now // 2, least - 1, -1) if examples % size == 0), None)
+    if smaller is None:
+        return []
+    steps = examples // smaller
+    effect = f"micro-batches of {smaller} instead of {now}, batch_size stays"
+    return allowed_remedy(f"accum.steps={steps}", effect, config, {"accum": {"steps": steps}})
+
+
+def _leaner_policies(config: Config) -> list[Remedy]:
+    policies = config.model.policies
+    leaner = policies[policies.index(config.model.policy) + 1 :]
+    return [
+        remedy
+        for memory in leaner
+        for remedy in allowed_remedy(f"model.memory={memory}", EFFECTS[memory], config, {"model": {"memory": memory}})
+    ]
+
+
+def _leaner_optimizers(config: Config) -> list[Remedy]:
+    if config.optim.memory_effect or not config.optim.keeps_state:
+        return []  # no state to save
+    return [
+        remedy
+        for row in OPTIMIZERS
+        if row.config.memory_effect
+        for remedy in allowed_remedy(
+            f"optim={row.name}", row.config.memory_effect, config, {"optim": asdict(row.config())}
+        )
+    ]
+
+
+def _bfloat16(config: Config) -> list[Remedy]:
+    if config.precision not in ("float32", "float64"):
+        return []
+    return allowed_remedy("precision=bfloat16", "activations of half the size", config, {"precision": "bfloat16"})
+
+
+def allowed_remedy(override: str, effect: str, config: Config, changes: Mapping[str, Any]) -> list[Remedy]:
+    """The remedy as a list, which is empty if it breaks a rule.
+
+    Args:
+        changes: new values by key, or by group and key.
+    """
+    try:
+        return [Remedy(override, effect, _with(config, changes))]
+    except ConfigError:
+        return []
+
+
+def _with(config: Config, changes: Mapping[str, Any]) -> Config:
+    """`config` with changed values. A group with a `kind` is replaced as a whole. Raises ConfigError."""
+    mapping = to_mapping(config)
+    for key, value in changes.items():
+        whole = not isinstance(value, dict) or "kind" in value
+        mapping[key] = value if whole else mapping[key] | value
+    return from_mapping(mapping)
+
+
+# Turns TensorFlow's errors into errors that tell the user what to do.
+
+
+@contextmanager
+def in_user_words(config: Config, data: Data | None, replicas: int = 1, workers: int = 1) -> Iterator[None]:
+    """Within this context, errors of TensorFlow about memory, data or a lost worker become errors with a remedy.
+
+    Args:
+        data: what is read there; None if nothing is.
+    """
+    import tensorflow as tf
+
+    from accumtrain.data.open_data import explain_input_error
+
+    lost_worker = (  # raised by collective operations when another worker has ended
+        tf.errors.UnavailableError,
+        tf.errors.AbortedError,
+        tf.errors.CancelledError,
+        tf.errors.DeadlineExceededError,
+    )
+    try:
+        yield
+    except tf.errors.ResourceExhaustedError as error:
+        raise OutOfMemoryError(in_words(config, replicas)) from error
+    except lost_worker as error:
+        if workers == 1:
+            raise
+        raise WorkerLostError(
+            f"another worker went away or did not answer in time ({type(error).__name__}); the last "
+            "checkpoint is intact: start all workers again with the same command to continue from it"
+        ) from error
+    except tf.errors.OpError as error:
+        reason = None if data is None else explain_input_error(error, data)
+        if reason is None:
+            raise
+        raise reason from error

@@ -1,0 +1,295 @@
+"""Banner, last table, summary.json."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from accumtrain.backprop.mode import MovingStatistics
+from accumtrain.config.rules import Epochs, micro_batch_size
+from accumtrain.config.schema import Config
+from accumtrain.console import banner, format_bytes, format_seconds, say, table, warn
+from accumtrain.data.pipeline import train_batches
+from accumtrain.data.source import SPLIT_WORDS, Data, class_counts
+from accumtrain.devices.found import Devices
+from accumtrain.engine.window import Window
+from accumtrain.models.config import NORM_MOMENTUM, REVERSE
+from accumtrain.report.compare import measured
+from accumtrain.runs.run import Run
+from accumtrain.train.build import training_loss
+from accumtrain.train.checkpoint import Checkpoints
+from accumtrain.train.config import CrossEntropyConfig
+from accumtrain.train.memory import Meter, activation_bytes, at_peak, state_bytes, tensor_bytes
+from accumtrain.train.metrics import Logbook
+from accumtrain.train.recovery import SKIPPED, compares
+
+# What a training leaves as summary.json, and the table at its end.
+
+
+CLOSING = {  # keys of a summary that are shown at the end of a run
+    *("status", "step", "epoch", "seconds", "examples_per_second", "memory"),
+    *("skipped_windows", "skipped_examples", "best_on"),
+}
+LEARNED = 0.99  # of the loss of a guess; a model that has learned anything is below
+BEHIND = 0.05  # share of their initial values in moving statistics that says that they lag behind
+CAUGHT_UP = 0.01  # as much is no matter
+
+
+def speed_and_memory(window: Window, logbook: Logbook, meter: Meter) -> dict[str, Any]:
+    """The part of the summary that is measured."""
+    memory = meter.read()
+    return {
+        "examples_per_second": logbook.examples_per_second,
+        "seconds": round(logbook.seconds, 3),
+        "seconds_to_first_update": logbook.seconds_to_first_update,
+        "memory": memory,
+        "memory_by_kind": {
+            **state_bytes(window),
+            "activations": activation_bytes(memory),
+            "workspace": memory["workspace_bytes"],
+        },
+    }
+
+
+def results(window: Window, logbook: Logbook, checkpoints: Checkpoints, watched: str) -> dict[str, Any]:
+    """The part of the summary that is learned.
+
+    Args:
+        watched: name of the split that chooses the best state.
+    """
+    return {
+        "params": window.model.params,
+        "optimizer_state_bytes": tensor_bytes(window.optimizer.state),
+        **{split: logbook.last(split) for split in dict.fromkeys(("train", watched, "test"))},
+        "best": checkpoints.best,
+        "best_on": watched,
+        "checkpoints": _waiting(checkpoints.pauses),
+    }
+
+
+def batch_sizes(config: Config, micro_batch: int, replicas: int) -> dict[str, Any]:
+    """The part of the summary that is arithmetic of the batch."""
+    return {
+        "batch_size": config.batch_size,
+        "micro_batch_size": micro_batch,
+        "accum_steps": config.accum.count,
+        "replicas": replicas,
+    }
+
+
+def losses_of_a_guess(config: Config, data: Data) -> dict[str, float]:
+    """The losses of a model that gives each class the same probability, by split; empty where they are not known.
+
+    The factors on the loss of each class, which evaluations leave out, count in that of training.
+    """
+    if not isinstance(config.loss, CrossEntropyConfig) or data.num_classes < 2:
+        return {}
+    guess = math.log(data.num_classes)
+    return {**dict.fromkeys(SPLIT_WORDS, guess), "train": guess * _mean_factor(config, data)}
+
+
+def _mean_factor(config: Config, data: Data) -> float:
+    """Of the classes, each as often as it appears in training."""
+    factors = training_loss(config, data).factors
+    if not factors:
+        return 1.0
+    counts = np.array(class_counts(data.train, data.num_classes))
+    return float(np.average(factors, weights=counts > 0 if data.balanced else counts))
+
+
+def summary_of_the_end(run: Run, done: int) -> dict[str, Any] | None:
+    """The summary that was written after the last update; None if the run was stopped before it was.
+
+    Args:
+        done: updates of the run.
+    """
+    summary = run.read_summary() or {}
+    is_whole = summary.keys() >= CLOSING and (summary["status"], summary["step"]) == ("completed", done)
+    return summary if is_whole else None
+
+
+def show_closing(
+    summary: dict[str, Any], run: Run, guesses: Mapping[str, float], norms: Sequence[MovingStatistics]
+) -> None:
+    """Prints the table at the end of a run, and a warning if the model has learned nothing.
+
+    Args:
+        guesses: the losses of a model that guesses, by split; empty where they are not known.
+        norms: the batch normalisations of the model.
+    """
+    splits = measured(summary)
+    means = list(dict.fromkeys(name for values in splits.values() for name in values))
+    rows = [(title, *(_number(values.get(name)) for name in means)) for title, values in splits.items()]
+    speed = summary["examples_per_second"]
+    table(f"{run.path.name}: {summary['step']:,} updates, {summary['epoch']:.4g} epochs", ("", *means), rows)
+    if summary["skipped_windows"]:
+        say(f"{summary['skipped_windows']:,} windows made no update: not finite, or without examples that can be read")
+    say(f"memory: {at_peak(summary['memory'])}")
+    say(
+        f"{format_seconds(summary['seconds'])}"
+        + (f", {speed:.0f} examples/s" if speed else "")
+        + f"; results in {run.path}"
+    )
+    if skipped := summary["skipped_examples"]:
+        warn(f"left out, as they can't be read: {skipped:,} examples, which {SKIPPED} names")
+    if guesses and summary["epoch"] >= 1:
+        warn_if_no_better_than(guesses, summary, norms)
+
+
+def warn_if_no_better_than(
+    guesses: Mapping[str, float], summary: dict[str, Any], norms: Sequence[MovingStatistics]
+) -> None:
+    """Says of a loss that is that of a guess what may be the reason."""
+    split = summary["best_on"]
+    loss, watched = ((summary.get(each) or {}).get("loss") for each in ("train", split))
+    if loss is None or watched is None:  # not finite, or not measured
+        return
+    if loss > LEARNED * guesses["train"]:
+        warn(
+            f"loss {loss:.4f} is that of a guess ({guesses['train']:.4f}), the model has learned nothing: try "
+            "another optim.lr, job=lr suggests one; job=check looks at the data"
+        )
+    elif watched > LEARNED * guesses[split]:
+        warn(
+            f"{split} loss {watched:.4f} is no better than a guess ({guesses[split]:.4f}), that of training is: "
+            + _why_only_training(norms, summary["step"], split)
+        )
+
+
+def _why_only_training(norms: Sequence[MovingStatistics], updates: int, split: str) -> str:
+    initial = max((norm.momentum for norm in norms), default=0.0) ** updates
+    if initial < BEHIND:
+        return (
+            f"the model knows its training images by heart, or those of {split} are others: job=check looks at the data"
+        )
+    enough = math.floor(100 * CAUGHT_UP ** (1 / updates)) / 100
+    return (
+        f"the moving statistics of batch norm lag behind, {initial:.0%} of them are still initial values; more updates "
+        f"mend it, or model.norm_momentum={min(NORM_MOMENTUM, enough):g}"
+    )
+
+
+def _number(value: float | None) -> str:
+    """A number with four digits; "-" for one that is not finite, which JSON holds as null."""
+    return "-" if value is None else f"{value:.4f}"
+
+
+def _waiting(pauses: Sequence[float]) -> dict[str, Any]:
+    """How often this session has saved, and how long training had to wait for a checkpoint, in seconds."""
+    if not pauses:
+        return {"written": 0}
+    return {
+        "written": len(pauses),
+        "seconds_waited": {"median": round(statistics.median(pauses), 4), "most": round(max(pauses), 4)},
+    }
+
+
+# The first images of a run as a person can look at them.
+
+
+CHANNELS = (1, 3, 4)  # of a PNG file
+
+
+def first_images(data: Data, count: int, seed: int) -> list[bytes]:
+    """The first `count` images of the training stream, augmented, as PNG files; none if the inputs are no images.
+
+    Each is spread over the range of grey values by itself, which undoes the standardisation but for contrast.
+    """
+    images = next(iter(train_batches(data, batch=count, first=0, seed=seed)))["image"]
+    if images.shape.rank != 4 or images.shape[-1] not in CHANNELS:
+        return []
+    low, high = (edge(images, axis=(1, 2, 3), keepdims=True) for edge in (tf.reduce_min, tf.reduce_max))
+    grey = tf.cast(255 * tf.math.divide_no_nan(images - low, high - low), tf.uint8)
+    return [tf.io.encode_png(image).numpy() for image in grey]
+
+
+# The banner at the start of a run: what will be trained, the batch arithmetic, the memory.
+
+
+SHOWN = 20  # classes whose weight is printed
+STATE = {
+    "weights": "weights",
+    "gradients": "gradient buffer",
+    "optimizer": "optimizer state",
+    "batch_norm": "batch statistics",
+    "ema": "averaged weights",
+}
+
+
+def show_opening(
+    config: Config,
+    run: Run,
+    data: Data,
+    devices: Devices,
+    window: Window,
+    total: int,
+    epochs: Epochs,
+) -> None:
+    """Prints the banner and the notes of the data source, and warns of a schedule that is longer than the run."""
+    replicas = devices.replicas
+    micro_batch = micro_batch_size(config.batch_size, config.accum.count, replicas)
+    sizes = state_bytes(window)
+    model = [f"{window.model.params:,} parameters", *_frozen(window), *config.model.facts]
+    blind = config.model.policy == REVERSE and not compares(config, devices)
+    unseen = ["reversed activations are not compared"] if blind else []
+    rows = [
+        ("model", f"{config.model.label}: " + ", ".join(model)),
+        ("data", f"{config.data.label}: {data.facts}"),
+        (
+            "batch",
+            f"{config.batch_size} = micro-batch {micro_batch} x {_counted(config.accum.count, 'step')} x "
+            + _counted(replicas, "replica"),
+        ),
+        ("updates", f"{total:,} = {float(epochs.at(total)):.4g} epochs"),
+        ("progress", f"loss and metrics are means over the last {config.log.every} updates"),
+        ("optimizer", config.optim.with_schedule(config.schedule.kind)),
+        ("device", "; ".join([devices.description, config.precision, *unseen])),
+        ("state", ", ".join(f"{STATE[kind]} {format_bytes(size)}" for kind, size in sizes.items() if size)),
+        ("run", str(run.path)),
+    ]
+    banner(f"accumtrain {config.model.label}", rows)
+    for note in [*data.notes, *_too_small(config, data)]:
+        say(note)
+    _show_factors(config, data)
+    for warning in config.schedule.unreached(total) if devices.chief else ():
+        warn(warning)
+
+
+def _show_factors(config: Config, data: Data) -> None:
+    """Prints the factor on the loss of each class, if there are any."""
+    factors = training_loss(config, data).factors
+    if not factors:
+        return
+    counts = class_counts(data.train, data.num_classes)
+    rows = [
+        (name, f"{count:,}", f"{factor:.4g}") for name, count, factor in zip(data.classes, counts, factors, strict=True)
+    ]
+    table("loss.class_weights", ("class", "training images", "weight"), rows[:SHOWN])
+    if len(rows) > SHOWN:
+        say(f"  ... and {len(rows) - SHOWN:,} more")
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _too_small(config: Config, data: Data) -> list[str]:
+    """What to say if the model halves images more often than they can be halved."""
+    side = min(data.image_shape[:2], default=0)
+    if not side or side >> config.model.halvings:
+        return []
+    return [
+        f"{config.model.label} halves images {config.model.halvings} times, and {config.data.label} has "
+        f"{' x '.join(map(str, data.image_shape[:2]))} pixels: it is made for larger ones, such as "
+        "data=folder data.path=photos data.image_size=224"
+    ]
+
+
+def _frozen(window: Window) -> list[str]:
+    frozen = window.model.frozen
+    return [f"{sum(int(tf.size(each)) for each in frozen):,} more frozen"] if frozen else []

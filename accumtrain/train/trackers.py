@@ -1,0 +1,309 @@
+"""TensorBoard, MLflow, W&B."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from accumtrain.config.read import flat, to_mapping
+from accumtrain.config.schema import Config
+from accumtrain.console import warn
+from accumtrain.errors import ConfigError, first_line
+from accumtrain.fields import is_finite_number, show
+from accumtrain.registry import load
+from accumtrain.runs.files import disk_errors, make_inner_folder, read_json, write_json
+from accumtrain.train.config import NONE, TRACKERS
+
+# TensorBoard event files of a run, one per split and session, and one of what holds for the whole run.
+
+
+NOT_IN_TENSORBOARD = ("step", "epoch", "split", "seconds", "examples")  # of a record
+WHOLE_RUN = "."  # the folder of hyperparameters, memory and images, beside those of the splits
+
+
+class Events:
+    """Writes metric records as TensorBoard scalars under `directory`/<split>, the rest into `directory`.
+
+    A run that goes on from a checkpoint makes updates again. TensorBoard leaves out what was written of them before: a
+    mark says from which update on.
+
+    It uses TensorBoard's own record writer, which takes a twentieth of the 1.5 ms that tf.summary takes for a record.
+    The import takes 0.3 s and is done at the first record, so that the first update comes sooner.
+
+    Args:
+        hyperparameters: by dotted key, for the tab HPARAMS.
+        done: updates that were done before this session.
+    """
+
+    def __init__(self, directory: Path, hyperparameters: Mapping[str, Any], done: int = 0):
+        self.directory, self._hyperparameters, self._done = directory, hyperparameters, done
+        self._writers: dict[str, Any] = {}
+        self._last: dict[str, int] = {}  # the update that was told last, of each split
+        self._told = False  # the hyperparameters
+
+    def log(self, record: Mapping[str, Any]) -> None:
+        """Appends one event in a single write, before the first one the hyperparameters.
+
+        Raises:
+            CheckpointError: it can't be written, for example because the disk is full.
+        """
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        if not self._told:
+            self._told = True
+            self._write(WHOLE_RUN, self._done, _hparams(self._hyperparameters))
+        split, step = record["split"], record["step"]
+        if step <= self._last.get(split, -1):  # after a rollback
+            self._begin(split, step)
+        self._last[split] = step
+        values = [Summary.Value(tag=tag, simple_value=record[tag]) for tag in record if tag not in NOT_IN_TENSORBOARD]
+        self._write(split, step, Summary(value=values))
+
+    def images(self, tag: str, pictures: Sequence[bytes]) -> None:
+        """Appends pictures in the format PNG, for the tab IMAGES. Raises CheckpointError as `log`."""
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        values = [
+            Summary.Value(tag=f"{tag}/{number}", image=Summary.Image(encoded_image_string=picture))
+            for number, picture in enumerate(pictures)
+        ]
+        self._write(WHOLE_RUN, self._done, Summary(value=values))
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Appends the memory by kind, in MB. Raises CheckpointError as `log`."""
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        values = [
+            Summary.Value(tag=f"memory/{kind} (MB)", simple_value=size / 2**20)
+            for kind, size in summary["memory_by_kind"].items()
+            if size
+        ]
+        self._write(WHOLE_RUN, summary["step"], Summary(value=values))
+
+    def close(self) -> None:
+        """Closes the files."""
+        for writer in self._writers.values():
+            writer.close()
+        self._writers = {}
+
+    def _write(self, split: str, step: int, content: Any) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+
+        with disk_errors(self.directory):
+            if split not in self._writers:
+                make_inner_folder(self.directory)
+                self._writers[split] = self._open(self.directory / split)
+                # what holds for the whole run is written again
+                self._begin(split, self._done if split == WHOLE_RUN else self._done + 1)
+            self._writers[split].write(Event(wall_time=time.time(), step=step, summary=content).SerializeToString())
+
+    def _begin(self, split: str, step: int) -> None:
+        """Makes TensorBoard leave out what it knows of a split from update `step` on."""
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+
+        start = Event(wall_time=time.time(), step=step, session_log=SessionLog(status=SessionLog.START))
+        with disk_errors(self.directory):
+            self._writers[split].write(start.SerializeToString())
+
+    @staticmethod
+    def _open(folder: Path) -> Any:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        make_inner_folder(folder)
+        name = f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}.{os.getpid()}"
+        writer = RecordWriter((folder / name).open("wb", buffering=0))
+        writer.write(Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
+        return writer
+
+
+def _hparams(values: Mapping[str, Any]) -> Any:
+    from tensorboard.plugins.hparams.summary_v2 import hparams_pb
+
+    return hparams_pb({k: v if isinstance(v, bool | int | float | str) else show(v) for k, v in values.items()})
+
+
+# Where a run's records go beside metrics.jsonl: TensorBoard, and the service that log.tracker names.
+
+
+NOT_SHOWN = ("step", "split")  # of a record, beside what is no number
+
+
+class Tracker(Protocol):
+    """What takes the records of a run."""
+
+    def log(self, record: Mapping[str, Any]) -> None:
+        """Takes a record of metrics.jsonl."""
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Takes the content of summary.json, at the end of a session; `summary["status"]` says how it ended."""
+
+    def close(self) -> None:
+        """Ends it, also after a session that has left no summary."""
+
+
+class Service:
+    """A tracker that is somebody else's program: its first error is told, and the training goes on without it."""
+
+    def __init__(self, name: str, tracker: Tracker):
+        self._name, self._tracker = name, tracker
+        self._works = True
+
+    def log(self, record: Mapping[str, Any]) -> None:
+        self._try(self._tracker.log, record)
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        self._try(self._tracker.finish, summary)
+
+    def close(self) -> None:
+        self._try(self._tracker.close)
+
+    def _try(self, call: Callable[..., None], *content: Mapping[str, Any]) -> None:
+        if not self._works:
+            return
+        try:
+            call(*content)
+        except Exception as error:  # of any kind, as it is not ours
+            self._works = False
+            said = first_line(error)[:200]
+            warn(f"log.tracker={self._name} gets no more records: {said}; metrics.jsonl has all of them")
+
+
+def open_service(config: Config, folder: Path) -> list[Tracker]:
+    """The service that log.tracker names; none or one.
+
+    Raises:
+        ConfigError: the service refuses the run, or can't be reached.
+    """
+    name = config.log.tracker
+    if name == NONE:
+        return []
+    try:
+        tracker: Tracker = load(TRACKERS[name].open)(folder.name, folder, dict(flat(to_mapping(config))))
+    except Exception as error:  # of any kind, as it is not ours
+        raise ConfigError(
+            f"log.tracker={name}: {first_line(error)[:200]}; docs/report.md shows how it is set up, log.tracker=none "
+            "does without"
+        ) from error
+    return [Service(name, tracker)]
+
+
+def numbers(content: Mapping[str, Any], under: str = "") -> Iterator[tuple[str, float]]:
+    """The finite numbers in nested mappings, by keys joined with "/"."""
+    for key, value in content.items():
+        name = f"{under}/{key}" if under else str(key)
+        if isinstance(value, Mapping):
+            yield from numbers(value, name)
+        elif is_finite_number(value):
+            yield name, value
+
+
+def metrics(record: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of a record, with its split before their names: train/loss."""
+    return dict(numbers({key: value for key, value in record.items() if key not in NOT_SHOWN}, record["split"]))
+
+
+def identifier(folder: Path, service: str, make: Callable[[], str]) -> str:
+    """What a service calls this run: made once, and kept in tracker.json so that a continued run goes on there."""
+    file = folder / "tracker.json"
+    known = read_json(file) if file.exists() else {}
+    if service not in known:
+        known[service] = make()
+        write_json(file, known)
+    return str(known[service])
+
+
+# log.tracker=mlflow: records as metrics of an MLflow run, where MLFLOW_TRACKING_URI says.
+
+
+EXPERIMENT = "accumtrain"  # unless MLFLOW_EXPERIMENT_NAME says another
+STATUS = {"completed": "FINISHED", "preempted": "KILLED"}  # by that of a summary
+FAILED = "FAILED"
+LONGEST = 6000  # characters of a parameter
+EPOCH = "/epoch"  # ends the name of a metric that each record has, after its split
+
+
+class MlflowTracker:
+    """An MLflow run. A continued run of ours continues it; what it has been told already stays."""
+
+    def __init__(self, name: str, folder: Path, hyperparameters: Mapping[str, Any]):
+        from mlflow import MlflowClient
+        from mlflow.entities import Metric, Param
+
+        self._client, self._metric = MlflowClient(), Metric
+        self._run = identifier(folder, "mlflow", lambda: self._create(name))
+        self._status = FAILED
+        self._client.update_run(self._run, status="RUNNING")
+        known = self._client.get_run(self._run).data
+        # by split: a killed run makes updates again whose records have been sent
+        self._told = {key.removesuffix(EPOCH): self._last(key) for key in known.metrics if key.endswith(EPOCH)}
+        # parameters can't be changed
+        new = {key: show(value)[:LONGEST] for key, value in hyperparameters.items() if key not in known.params}
+        self._client.log_batch(self._run, params=[Param(key, value) for key, value in new.items()])
+
+    def _create(self, name: str) -> str:
+        title = os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT)
+        experiment = self._client.get_experiment_by_name(title)
+        number = self._client.create_experiment(title) if experiment is None else experiment.experiment_id
+        return str(self._client.create_run(number, run_name=name).info.run_id)
+
+    def _last(self, key: str) -> int:
+        """The last step of a metric."""
+        return max(int(each.step) for each in self._client.get_metric_history(self._run, key))
+
+    def log(self, record: Mapping[str, Any]) -> None:
+        if record["step"] > self._told.get(record["split"], -1):
+            self._log(metrics(record), record["step"])
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        self._log(dict(numbers(summary, "summary")), summary["step"])
+        self._status = STATUS.get(summary["status"], FAILED)
+
+    def close(self) -> None:
+        self._client.set_terminated(self._run, status=self._status)
+
+    def _log(self, values: Mapping[str, float], step: int) -> None:
+        now = int(1000 * time.time())
+        self._client.log_batch(
+            self._run, metrics=[self._metric(key, value, now, step) for key, value in values.items()]
+        )
+
+
+# log.tracker=wandb: records in a run of Weights & Biases, as its environment variables say (WANDB_MODE, ...).
+
+
+PROJECT = "accumtrain"  # unless WANDB_PROJECT says another
+
+
+class WandbTracker:
+    """A run of Weights & Biases. A continued run of ours continues it; what it has been told already stays."""
+
+    def __init__(self, name: str, folder: Path, hyperparameters: Mapping[str, Any]):
+        import wandb
+
+        number = identifier(folder, "wandb", lambda: uuid.uuid4().hex[:12])
+        self._completed = False
+        self._run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", PROJECT),
+            name=name,
+            id=number,
+            resume="allow",
+            dir=folder,
+            config=dict(hyperparameters),
+            settings=wandb.Settings(console="off", silent=True),
+        )
+
+    def log(self, record: Mapping[str, Any]) -> None:
+        self._run.log(metrics(record), step=record["step"])
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        self._run.summary.update(dict(numbers(summary, "summary")))
+        self._completed = summary["status"] == "completed"
+
+    def close(self) -> None:
+        self._run.finish(exit_code=0 if self._completed else 1)

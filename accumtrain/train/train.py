@@ -1,0 +1,568 @@
+"""job=train: one run from its first line to its last. Read it from top to bottom."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from typing import Any, NoReturn
+
+import tensorflow as tf
+
+from accumtrain.config.read import flat, to_mapping
+from accumtrain.config.registries import has_own_layers
+from accumtrain.config.rules import Epochs, micro_batch_size, total_steps
+from accumtrain.config.schema import Config
+from accumtrain.console import say
+from accumtrain.data.open_data import open_data
+from accumtrain.data.pipeline import train_stream
+from accumtrain.data.repeats import find_repeats
+from accumtrain.data.source import Data
+from accumtrain.devices.cluster import find_cluster
+from accumtrain.devices.found import Devices
+from accumtrain.devices.resolve import resolve
+from accumtrain.engine.losses import SMALLEST
+from accumtrain.engine.step import WORTH_TOGETHER, Pace, Step
+from accumtrain.engine.sums import same_on_all_replicas, values_of_workers
+from accumtrain.errors import CheckpointError, DivergedError, Preempted
+from accumtrain.models.kernels import tell_emulation
+from accumtrain.process.program import is_own_run
+from accumtrain.process.signals import Interrupt
+from accumtrain.process.watchdog import Walltime, Watchdog
+from accumtrain.progress import Progress
+from accumtrain.report.pictures import draw_curves
+from accumtrain.runs.checkpoint_store import best_first, newest_manifest
+from accumtrain.runs.kernels import record_kernels
+from accumtrain.runs.names import learned_values
+from accumtrain.runs.provenance import provenance
+from accumtrain.runs.run import Bystander, Run
+from accumtrain.train.build import build_means, build_split_metrics, build_window, check_micro_batch
+from accumtrain.train.checkpoint import ACCURACY, Checkpoints
+from accumtrain.train.evaluator import Evaluator
+from accumtrain.train.memory import Meter
+from accumtrain.train.metrics import Due, Logbook, Place, RecentMeans, epochs_of
+from accumtrain.train.recovery import (
+    Recovery,
+    Reversal,
+    SkippedExamples,
+    describe_state,
+    describe_window,
+    out_of_range,
+    remedy,
+    warn_of_rate_jump,
+)
+from accumtrain.train.remedies import in_user_words
+from accumtrain.train.summary import (
+    batch_sizes,
+    first_images,
+    losses_of_a_guess,
+    results,
+    show_closing,
+    show_opening,
+    speed_and_memory,
+    summary_of_the_end,
+)
+from accumtrain.train.trackers import Events, open_service
+from accumtrain.train.weights import Started, digest, images_of, show_start, window_with_weights
+
+SECONDS_TO_END = 10.0  # of run.walltime, left for the last checkpoint and the end of the process
+
+
+def train(config: Config) -> dict[str, Any] | None:
+    """Train from the last saved update, or from the start, to the end.
+
+    Args:
+        config: with accum.steps as a number.
+
+    Returns:
+        The summary; None on a worker that is not the chief.
+
+    Raises:
+        AccumtrainError: the training did not finish. The same command continues it from the last saved update.
+    """
+    with open_trainer(config) as trainer:
+        return trainer.train()
+
+
+@contextmanager
+def open_trainer(config: Config) -> Iterator[Trainer]:
+    """Lock the folder of a run and build all its parts. Raise AccumtrainError if one of them can't be used."""
+    with open_run(config) as run:
+        record_kernels(config)
+        devices = resolve(config.device)
+        data = open_data(config.data, config.run.seed)
+        with devices.watch, in_user_words(config, data, devices.replicas, devices.workers):
+            trainer = Trainer(agree_on_steps(config, devices), run, devices, data)
+            with closing(trainer.logger):
+                yield trainer
+
+
+class Trainer:
+    """The training of a run, or one worker's part of it, restored from the newest whole checkpoint.
+
+    Raises:
+        AccumtrainError: the model can't be built, or a checkpoint can't be used.
+    """
+
+    def __init__(self, config: Config, run: Run, devices: Devices, data: Data):
+        # ---- what is trained
+        self.config, self.run, self.devices, self.data = config, run, devices, data
+        self.alone = devices.workers == 1
+        self.epochs = Epochs(config, data.train.size)
+        if newest := newest_manifest(run.checkpoints):
+            self.epochs.restore(newest["step"], epochs_of(newest))
+        self.total = total_steps(config, self.epochs)
+        self.place = Place(config.batch_size, self.epochs)
+        self.micro_batch = micro_batch_size(config.batch_size, config.accum.count, devices.replicas)
+        self.global_micro_batch = self.micro_batch * devices.replicas
+        continued = bool(best_first(run.checkpoints))
+        self.started: Started | None = None
+        if continued:
+            # Code of the user may compute with initial weights, though others will be restored.
+            draws = not is_own_run(config)
+            self.window = build_window(config, data, self.total, devices.strategy, draws=draws)
+        else:
+            self.window, self.started = window_with_weights(config, data, self.total, devices.strategy)
+        check_micro_batch(config, self.window.model, devices.replicas)
+        self.recovery = Recovery(config.run, self.window)  # before the commit is traced
+        with devices.strategy.scope():
+            self.step = Step(self.window, devices.strategy, xla=devices.xla, eager=config.debug.eager)
+            self.evaluator = self._build_evaluator(data.watched)
+            has_both = data.val is not None and data.test is not None
+            self.tester = self._build_evaluator("test") if has_both else None  # at the end, of the best state
+
+        # ---- where it begins
+        self._weights_digest = digest(config)
+        self.checkpoints = Checkpoints(
+            run.checkpoints,
+            self.window,
+            config.checkpoint.keep,
+            keep_hours=config.checkpoint.keep_hours,
+            facts=self._manifest_facts,
+            writes=devices.chief,
+            frees_first=not config.device.as_it_is,  # there the weights are those of a model of the user's
+        )
+        self.resumed = self._restore(needed=continued)
+        self._check_workers_agree()
+        run.truncate(self.done)
+
+        # ---- what is told of it
+        self.logger = Logbook(run, config.batch_size, self.epochs, self.evaluator.names)
+        self.tensorboard = Events(run.path / "tensorboard", dict(flat(to_mapping(config))), self.done)
+        self.due = Due(config, self.total, self.epochs)
+        self.recent = RecentMeans(("loss", *self.window.metrics), config.log.every)
+        self.progress = Progress(
+            first=self.done,
+            total=self.total,
+            log_every=config.log.every,
+            updates_per_epoch=float(1 / self.epochs.per_update),
+            begin=float(self.epochs.begin),
+        )
+        self.meter = Meter(xla=devices.xla)
+        self.reversal = Reversal(config.model.policy)
+        self.repeats = find_repeats(data)
+        self.skipped = SkippedExamples(run.path, data, writes=devices.chief)
+        # Read now, as files of the repository may change during the training.
+        self.provenance = provenance(devices.description) if devices.chief else {}
+
+        # ---- how long one call is, and what ends the loop early
+        self.micro_steps_pace, self.updates_pace = Pace(), Pace(WORTH_TOGETHER)
+        self.interrupt = Interrupt()
+        self.walltime = Walltime(config.run.walltime_seconds)
+        self.watchdog = Watchdog(config.run.hang_timeout, run.path)
+
+    # ---- the loop ------------------------------------------------------------------------------------------------
+
+    def train(self) -> dict[str, Any] | None:
+        """Make all updates that are left. Return the summary; None on a worker that is not the chief."""
+        self._show_opening()
+        if self._is_complete() and (summary := summary_of_the_end(self.run, self.done)):
+            say(self._why_finished())
+            self._show_closing(summary)
+            return summary if self.devices.chief else None
+        self.run.save_config(self.config)
+        if self.devices.chief:
+            self.logger.trackers = [self.tensorboard, *open_service(self.config, self.run.path)]
+        if self.resumed:
+            say(f"continuing after update {self.done} of {self.total}, epoch {self.epoch}")
+        batches = self._batches()
+        self.meter.start()
+        with self.watchdog, self.interrupt, self.checkpoints, self.progress:
+            self._evaluate_if_due()  # the run may have been stopped during an evaluation
+            if not self._is_trained():
+                self._prepare_step(batches)
+            self.checkpoints.save()  # of update 0, so that a full disk shows now
+            while not self._is_trained():
+                done_before = self.done
+                update = self._make_updates(batches)
+                if not (update["finite"] and update["state_finite"]):
+                    if self.done - done_before > (not update["state_finite"]):  # there were good ones before it
+                        self.recovery.after_update()
+                    batches = self._recover(update, batches)
+                    continue
+                self.recovery.after_update()
+                self._report(update, self.done - done_before)
+                self._evaluate_if_due()
+                if self.due.checkpoint(self.done):
+                    self.checkpoints.save()
+                if update["stop"] and not self._is_trained():
+                    self._stop()
+            self.checkpoints.save()
+            if self.done < self.total:
+                self.progress.event(self._why_finished())
+            self._test_best_state()
+            self._measure_workspace(batches)
+        return self._finish()
+
+    @property
+    def done(self) -> int:
+        """Updates made."""
+        return self.place.done
+
+    @property
+    def epoch(self) -> str:
+        """The epochs made, in four digits."""
+        return f"{self.place.epoch:.4g}"
+
+    def _is_trained(self) -> bool:
+        """Return whether all updates are made, or the last evaluations were no better than one before them."""
+        patience = self.config.train.patience
+        if self.done >= self.total or patience is None:
+            return self.done >= self.total
+        return evaluations_since_best(self.logger.evaluations(self.data.watched)) >= patience
+
+    def _is_complete(self) -> bool:
+        """Return whether neither an update nor an evaluation is left."""
+        is_tested = self.tester is None or self.logger.evaluated(self.done, "test")
+        return self._is_trained() and self.logger.evaluated(self.done, self.data.watched) and is_tested
+
+    def _why_finished(self) -> str:
+        if self.done < self.total:
+            return (
+                f"stopping early after update {self.done}, epoch {self.epoch}: {self.config.train.patience} "
+                "evaluations in a row were no better than the best (train.patience)"
+            )
+        made = f"{self.done} updates, {self.epoch} epochs"
+        return f"nothing left to do: all {made}, are made (train.epochs or train.steps sets how many)"
+
+    # ---- parts ---------------------------------------------------------------------------------------------------
+
+    def _build_evaluator(self, split: str) -> Evaluator:
+        return Evaluator(
+            self.window.model,
+            self.window.ema,
+            build_means(self.config.loss),
+            self.data,
+            split,
+            self.global_micro_batch,
+            self.devices.strategy,
+            build_split_metrics(self.config.loss),
+        )
+
+    def _manifest_facts(self) -> dict[str, Any]:
+        """Return what the manifest of a checkpoint says of this run."""
+        return {
+            "learned": learned_values(self.config),
+            "data": dict(self.data.fingerprint),
+            "weights": self._weights_digest,
+            **self.place.facts,
+            "total_steps": self.total,
+            "recovery": self.recovery.counts,
+        }
+
+    def _restore(self, *, needed: bool) -> bool:
+        """Restore the newest whole checkpoint. Return whether there is one, which is an error if it is `needed`."""
+        manifest = self.checkpoints.restore(self.run.accept(self._manifest_facts()), needed=needed)
+        if manifest is None:
+            self.run.check_not_begun()
+            return False
+        self.recovery.restore(manifest["recovery"])
+        self.place.restore(manifest)
+        if total_steps(self.config, self.epochs) != self.total:  # as another checkpoint was the newest before
+            raise CheckpointError(
+                f"the newest checkpoint in {self.checkpoints.directory} is damaged, and the one before it has made "
+                "other epochs: run the same command again"
+            )
+        warn_of_rate_jump(self.config, manifest["total_steps"], self.total, self.done)
+        return True
+
+    def _check_workers_agree(self) -> None:
+        if not self.alone and not same_on_all_replicas(self.devices.strategy, self.done):
+            raise CheckpointError(
+                f"worker {self.devices.worker} read the state after update {self.done} from {self.run.path}, "
+                "others that of another one: run.dir must be a folder that all workers share"
+            )
+
+    def _batches(self) -> Any:
+        """Return the micro-batches from the next window on."""
+        batch, first = self.global_micro_batch, self.place.examples
+        return train_stream(self.devices.strategy, self.data, batch=batch, seed=self.recovery.seed, first=first)
+
+    # ---- updates -------------------------------------------------------------------------------------------------
+
+    def _make_updates(self, batches: Any) -> dict[str, float]:
+        """Make one update, or several short ones in one call. Return the scalars of the last."""
+        together = self.alone and not self.step.eager
+        count = self.updates_pace.next(self.due.next(self.done) - self.done if together else 1)
+        with self.logger.timed_updates(count), self.updates_pace.timed(count):
+            return self._make_in_one_call(batches, count) if count > 1 else self._make_update(batches)
+
+    def _make_in_one_call(self, batches: Any, count: int) -> dict[str, float]:
+        """Make `count` short updates, or fewer if one is not finite."""
+        self._stop_if_asked()
+        self.watchdog.beat(f"updates {self.done + 1} to {self.done + count}")
+        self.checkpoints.wait()  # the updates change what it writes
+        return self._read(self.step.updates(batches, count))
+
+    def _make_update(self, batches: Any) -> dict[str, float]:
+        self._accumulate(batches)
+        if self._is_asked_to_stop():
+            self.window.ask_to_stop(self.devices.strategy)  # others wait for this worker in the commit
+        self.watchdog.beat(f"checkpoint before update {self.done + 1}")
+        self.checkpoints.wait()  # the commit changes what it writes
+        self.watchdog.beat(f"commit of update {self.done + 1}")
+        return self._read(self.step.commit())
+
+    def _accumulate(self, batches: Any) -> None:
+        """Make the micro-steps of one window, in calls short enough to show progress and to be interrupted."""
+        steps, taken = self.config.accum.count, 0
+        while taken < steps:
+            self._stop_if_asked()  # the window is dropped, as only the commit changes the state
+            count = self.micro_steps_pace.next(steps - taken)
+            self.watchdog.beat(f"update {self.done + 1}, micro-step {taken + 1} of {steps}")
+            with self.micro_steps_pace.timed(count):
+                self.step.accumulate(batches, count)
+            taken += count
+            self.progress.window(taken, steps)
+
+    def _read(self, scalars: dict[str, tf.Tensor]) -> dict[str, float]:
+        update = {name: value.numpy().item() for name, value in scalars.items()}
+        self.place.advance(update["step"])  # which does not count an update that is not finite
+        return update
+
+    def _report(self, update: dict[str, float], count: int) -> None:
+        self.recent.add(count, update)
+        self.reversal.note(update, self.done)
+        self.progress.update(
+            self.done,
+            means=self.recent.read(),
+            examples_per_second=self.logger.examples_per_second,
+            peak_bytes=self.meter.read()["tensor_peak_bytes"],
+        )
+        if self.due.log(self.done):
+            self.logger.train(self.done, update)
+
+    # ---- evaluation and the best state ---------------------------------------------------------------------------
+
+    def _evaluate_if_due(self) -> None:
+        if not self.due.evaluation(self.done) or self.logger.evaluated(self.done, self.data.watched):
+            return
+        self.checkpoints.wait()  # averages take the place of the weights that it writes
+        result = self._evaluate(self.evaluator)
+        best = self.checkpoints.save_if_best(result["loss"], result.get(ACCURACY))
+        if best and self.resumed:
+            self.checkpoints.wait()  # this update may be saved as not yet tested, and is not tested again once noted
+        self.logger.evaluation(self.done, self.data.watched, result)
+        found = f"{self._means(self.data.watched, result)}{' (best)' if best else ''}"
+        self.progress.event(f"update {self.done}, epoch {self.epoch}: {found}")
+
+    def _test_best_state(self) -> None:
+        """Evaluate the best state on the test split, once, at the end."""
+        if self.tester is None or self.logger.evaluated(self.done, "test"):
+            return
+        self.checkpoints.wait()
+        if not self.alone:
+            same_on_all_replicas(self.devices.strategy, self.done)  # the chief has written what the others read
+        try:
+            best, manifest = self.checkpoints.restore_best()
+            result = self._evaluate(self.tester)
+        finally:
+            self.checkpoints.restore(needed=True)
+        self.logger.evaluation(self.done, "test", result)
+        best_state = f"the best state, of update {best.step}, epoch {float(epochs_of(manifest)):.4g}"
+        self.progress.event(f"{best_state}: {self._means('test', result)}")
+
+    def _evaluate(self, evaluator: Evaluator) -> dict[str, float]:
+        result = evaluator(stop=lambda: self._is_asked_to_stop() and self.alone, report=self._show_evaluation)
+        if result is None:
+            self._stop()
+        self.skipped.note(self.progress.event)
+        return result
+
+    def _show_evaluation(self, done: int, batches: int) -> None:
+        self.watchdog.beat(f"evaluation after update {self.done}, batch {done} of {batches}")
+        self.progress.evaluating(done, batches)
+
+    def _means(self, split: str, result: dict[str, float]) -> str:
+        return ", ".join(f"{split} {name} {result[name]:.4f}" for name in self.evaluator.names)
+
+    # ---- updates that are not finite -----------------------------------------------------------------------------
+
+    def _recover(self, update: dict[str, float], batches: Any) -> Any:
+        """Skip a window that is not finite, go back to a checkpoint, or stop.
+
+        Returns:
+            The micro-batches to go on with.
+        """
+        if not update["examples"]:
+            self.place.pass_over()
+            self.recovery.skip_empty(self.window)
+            self.skipped.note(self.progress.event)
+            self.progress.event(f"update {self.done + 1} is skipped, its examples are bad (see {self.skipped.file})")
+            return batches
+        if update.get("loss_scale", SMALLEST) > SMALLEST and update["state_finite"]:
+            self.place.pass_over()
+            self.progress.event(
+                f"update {self.done + 1}: float16 overflowed, this window is skipped (number {update['skipped']}); "
+                f"loss scale {update['loss_scale']:g} -> {update['loss_scale'] / 2:g}"
+            )
+            return batches
+        reason = self._what_is_not_finite(update)
+        if not self.recovery.allows(state_finite=bool(update["state_finite"])):
+            self._diverged(update, reason)
+        if self.recovery.mode == "skip":
+            self.place.pass_over()
+            self.recovery.skip(self.window)
+            self.progress.event(f"{reason}: this window is skipped (number {self.recovery.skipped})")
+            return batches
+        rollbacks = self.recovery.rollbacks + 1
+        self.checkpoints.wait()
+        self._restore(needed=True)
+        self.recovery.roll_back(rollbacks)
+        self.logger.forget_after(self.done)
+        self.progress.event(
+            f"{reason}: back to update {self.done} with another order and {self.recovery.rate_factor:g} of the rate "
+            f"(rollback {rollbacks})"
+        )
+        return self._batches()
+
+    def _what_is_not_finite(self, update: dict[str, float]) -> str:
+        if not update["state_finite"]:
+            return f"update {self.done} left {describe_state(self.window)}, though loss and gradient were finite"
+        if not update["in_range"]:
+            return f"update {self.done + 1} is not finite: {out_of_range(self.config.model, self.window)}"
+        where = describe_window(self.window, self.step, self._batches())
+        return f"update {self.done + 1} is not finite, {where}"
+
+    def _diverged(self, update: dict[str, float], reason: str) -> NoReturn:
+        if update["state_finite"]:
+            self.checkpoints.save()
+            last = f"it was not made, and the state after update {self.done} is saved in {self.run.path}"
+        else:
+            last = f"it is not saved, and the last checkpoint in {self.run.path} is finite"
+        what_to_do = remedy(self.config.model, self.run.path.name, in_range=bool(update["in_range"]))
+        raise DivergedError(
+            f"{reason} (loss {update['loss']:.4g}, gradient norm {update['grad_norm']:.4g}); {last}: {what_to_do}",
+            self._summarize("diverged"),
+        )
+
+    # ---- stopping ------------------------------------------------------------------------------------------------
+
+    def _is_asked_to_stop(self) -> bool:
+        """Return whether a signal has come, or run.walltime leaves too little for an update and an evaluation."""
+        return self.interrupt.requested or self.walltime.due(SECONDS_TO_END + 2 * self.logger.longest)
+
+    def _stop_if_asked(self) -> None:
+        if self._is_asked_to_stop() and self.alone:
+            self._stop()
+
+    def _stop(self) -> NoReturn:
+        self.checkpoints.save()
+        self.skipped.note(self.progress.event)
+        raise Preempted(
+            f"stopped after update {self.done} of {self.total}, epoch {self.epoch}; its state is saved in "
+            f"{self.run.path}: run the same command again to continue",
+            self._summarize("preempted"),
+        )
+
+    # ---- the begin and the end on the screen ---------------------------------------------------------------------
+
+    def _show_opening(self) -> None:
+        show_opening(self.config, self.run, self.data, self.devices, self.window, self.total, self.epochs)
+        self.repeats.tell()
+        if self.started is not None:
+            show_start(self.config, self.started, self.window, self.run.path, writes=self.devices.chief)
+        if self.data.num_classes:  # examples that reach the model as they are given have none that is known here
+            self.run.save_images(images_of(self.data))
+
+    def _prepare_step(self, batches: Any) -> None:
+        """Trace the micro-step, and say what its precision costs here. The commit is traced in another thread."""
+        self.watchdog.beat("tracing the first update")
+        self.step.prepare(batches)
+        if not (self.devices.xla or self.step.eager):
+            tell_emulation(self.config.precision, own_layers=has_own_layers(self.config))
+        if self.devices.chief and self.done == 0 and self.config.log.images and self.data.image_shape:
+            images = first_images(self.data, self.config.log.images, self.recovery.seed)
+            self.tensorboard.images("first images, augmented", images)
+
+    def _measure_workspace(self, batches: Iterator[Any]) -> None:
+        """Measure the workspaces of a micro-step, which changes nothing. Does nothing under a memory limit.
+
+        A run must not fail for a measurement, and a kernel that is refused memory may end the process. Without an
+        update in this session there is nothing compiled to measure.
+        """
+        compiled = self.logger.seconds_to_first_update is not None and not self.step.eager
+        if compiled and self.alone and self.config.device.memory_limit_mb is None:
+            self.watchdog.beat("a micro-step that measures workspaces")
+            self.meter.measure_workspace(lambda: self.step.accumulate(batches, 1))
+            self.step.drop()
+
+    def _finish(self) -> dict[str, Any] | None:
+        self.skipped.note(say)
+        summary = self._summarize("completed")
+        if summary is not None:
+            draw_curves({self.run.path.name: self.logger.records}, self.run.path / "results.png")
+            self._show_closing(summary)
+        return summary
+
+    def _summarize(self, status: str) -> dict[str, Any] | None:
+        """Return the content of summary.json; None on a worker that is not the chief."""
+        if not self.devices.chief:
+            return None
+        summary = {
+            "status": status,
+            "step": self.done,
+            "epoch": self.place.epoch,
+            **results(self.window, self.logger, self.checkpoints, self.data.watched),
+            **speed_and_memory(self.window, self.logger, self.meter),
+            **batch_sizes(self.config, self.micro_batch, self.devices.replicas),
+            "recovery": self.recovery.counts,
+            "skipped_windows": self.recovery.windows_without_update,
+            "reversal": self.reversal.known,
+            "skipped_examples": self.skipped.count,
+            "data": dict(self.data.fingerprint),
+            "repeated_examples": self.repeats.counts,
+            "provenance": self.provenance,
+        }
+        self.logger.finish(summary)
+        return summary
+
+    def _show_closing(self, summary: dict[str, Any]) -> None:
+        show_closing(summary, self.run, losses_of_a_guess(self.config, self.data), self.window.model.norms)
+
+
+def open_run(config: Config) -> Run:
+    """Return the folder of a run, which the chief of several workers locks."""
+    follows = config.device.has_workers and find_cluster(config.device).index > 0
+    return Bystander(config) if follows else Run(config)
+
+
+def agree_on_steps(config: Config, devices: Devices) -> Config:
+    """Return `config` with accum.steps of the worker with the least memory, which needs the most micro-steps."""
+    if devices.workers == 1:
+        return config
+    found = values_of_workers(devices.strategy, devices.worker, devices.workers, config.accum.count)
+    if min(found) < max(found):
+        say(f"accum.steps={max(found)}, which worker {found.index(max(found))} needs")
+    return config.with_accum_steps(max(found))
+
+
+def evaluations_since_best(records: Sequence[Mapping[str, Any]]) -> int:
+    """Return the number of evaluations after the best one.
+
+    Args:
+        records: of all evaluations, in order; a loss that is not finite is None.
+    """
+    losses = [math.inf if record["loss"] is None else record["loss"] for record in records]
+    ranks = [(record.get(ACCURACY) or 0.0, -loss) for record, loss in zip(records, losses, strict=True)]
+    return len(ranks) - 1 - ranks.index(max(ranks)) if ranks else 0

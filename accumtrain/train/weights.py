@@ -1,0 +1,362 @@
+"""Weights of a trained run; model.weights."""
+
+from __future__ import annotations
+
+import gc
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import tensorflow as tf
+
+from accumtrain.backprop.model import Model
+from accumtrain.config.read import from_mapping
+from accumtrain.config.schema import Config
+from accumtrain.console import say, table
+from accumtrain.data.config import FolderConfig, TableConfig
+from accumtrain.data.open_data import open_data, open_labelled
+from accumtrain.data.source import Data
+from accumtrain.engine.window import Window
+from accumtrain.errors import CheckpointError, ConfigError, DataError
+from accumtrain.models.build import NOT, build_model
+from accumtrain.models.layers import ModelSpec
+from accumtrain.runs.checkpoint_store import Saved, best_first
+from accumtrain.runs.contents import read_config
+from accumtrain.runs.files import write_json
+from accumtrain.runs.names import CHECKPOINTS, differences, folder_of, learned_values
+from accumtrain.runs.run import IMAGES, REMEDY, Images, read_images
+from accumtrain.train.build import build_window, model_for, moving_average
+from accumtrain.train.checkpoint import again_if_changed, find_whole, restore_model
+
+# The model of a trained run in its best state, and what it was trained on, without its data.
+
+
+MEASURED = ("model.", "loss.", "ema.", "precision", "data.augment", "data.mean", "data.std", "data.image_size")
+CLASSES = "data.classes"
+
+
+def images_of(data: Data) -> Images:
+    """What is noted of the images of a data set."""
+    return Images(tuple(data.image_shape), data.classes)
+
+
+def trained_images(config: Config) -> tuple[Images, Mapping[str, Any]]:
+    """What the run was trained on, and the fingerprint of its data if that had to be opened.
+
+    It has to be where images.json is gone.
+
+    Raises:
+        AccumtrainError: the file of a run is damaged, or the data can't be opened.
+    """
+    images = read_images(folder_of(config))
+    if images is not None:
+        return images, {}
+    data = open_data(config.data, config.run.seed)
+    return images_of(data), data.fingerprint
+
+
+def open_measured(config: Config) -> tuple[Data, bool]:
+    """The run's own data, or new labelled data, of which all is measured: it is the test split then.
+
+    Returns:
+        The data, whose classes have the names of the run's, and whether it is what the run was trained on.
+
+    Raises:
+        AccumtrainError: there is no checkpoint, images.json is damaged, or the data can't be opened.
+    """
+    trained = _trained_data(config)
+    images = read_images(folder_of(config))
+    try:
+        data = open_data(config.data, config.run.seed)
+    except DataError:
+        if images is None or not isinstance(config.data, FolderConfig | TableConfig):
+            raise
+        data = None  # a class may have too few images to train on, and enough to be measured
+    if data is not None and (images is None or data.fingerprint == trained):
+        images = images or images_of(data)
+        _check_names(config, images, data)
+        return replace(data, class_names=images.class_names), True
+    assert images is not None
+    return open_labelled(config.data, images, trained, config.run.seed), False
+
+
+def _trained_data(config: Config) -> dict[str, Any]:
+    """The fingerprint of the data that the run was trained on."""
+    folder = folder_of(config) / CHECKPOINTS
+    if not best_first(folder):
+        raise CheckpointError(f"no checkpoint in {folder}: train first, with the same run.name")
+    _, manifest = again_if_changed(lambda: find_whole(best_first(folder)))
+    return dict(manifest["data"])
+
+
+def _check_names(config: Config, images: Images, data: Data) -> None:
+    if len(images.class_names) != data.num_classes:
+        raise CheckpointError(
+            f"{folder_of(config) / IMAGES} has the names of {len(images.class_names)} classes, the data has "
+            f"{data.num_classes} classes: it is damaged; {REMEDY}"
+        )
+
+
+def trained_model(config: Config, images: Images, fingerprint: Mapping[str, Any]) -> tuple[Model, Saved]:
+    """The model with the weights of the best state, or of the last one if there was no evaluation yet.
+
+    With ema.decay these are the averages. Call it inside the strategy's scope.
+
+    Args:
+        images: the first of the two that `trained_images` returned.
+        fingerprint: the second of them.
+
+    Raises:
+        CheckpointError: no checkpoint is whole, or it is that of another model.
+    """
+    spec = ModelSpec(images.shape, len(images.class_names), config.precision, config.run.seed, draws=False)
+    model = build_model(config.model, spec)
+    ema = moving_average(config, model)
+    accept = partial(check_evaluates, config, fingerprint)
+    saved, _ = restore_model(folder_of(config) / CHECKPOINTS, model, ema, accept)
+    if ema is not None:
+        for average, weight in zip(ema.averages, ema.weights, strict=True):
+            weight.assign(average)
+    return model, saved
+
+
+def check_evaluates(config: Config, fingerprint: Mapping[str, Any], manifest: Mapping[str, Any]) -> None:
+    """Compares what the checkpoint's manifest says of model, images and classes with this configuration.
+
+    Args:
+        fingerprint: that of the data, as far as it is known.
+
+    Raises:
+        CheckpointError: this configuration would measure another model, or feed it other images.
+    """
+    now = learned_values(config) | dict(fingerprint)
+    trained = {**manifest["learned"], **manifest["data"]}
+    measured = {key: value for key, value in trained.items() if key == CLASSES or key.startswith(MEASURED)}
+    if changed := differences(measured, now):
+        raise CheckpointError(
+            f"the run in {folder_of(config)} was trained with other values: {changed}; evaluate it with those it was "
+            "trained with"
+        )
+
+
+# Puts arrays in the place of a model's initial values, variable by variable, and tells what went where.
+
+
+@dataclass(frozen=True)
+class Started:
+    """`loaded`: paths with their array. `left`: path -> why it has its initial value. `unused`: what else there was."""
+
+    loaded: list[str]
+    left: dict[str, str]
+    unused: list[str]
+
+
+def start_from(model: Model, arrays: Mapping[str, np.ndarray]) -> Started:
+    """Assigns every array to the variable of its path. A layer with a variable of another shape is left as it is."""
+    reasons, odd = {}, defaultdict(list)
+    for path, variable in model.named.items():
+        if path not in arrays:
+            reasons[path] = "not in the file"
+        elif tuple(arrays[path].shape) != tuple(variable.shape):
+            reasons[path] = f"{_shape(arrays[path].shape)} there, {_shape(variable.shape)} here"
+            odd[_layer(path)].append(path.rpartition("/")[2])
+    loaded, left = [], {}
+    for path, variable in model.named.items():
+        if path in reasons:
+            left[path] = reasons[path]
+        elif _layer(path) in odd:
+            left[path] = f"its layer's {odd[_layer(path)][0]} has another shape"
+        else:
+            variable.assign(arrays[path].astype(variable.dtype.as_numpy_dtype))
+            loaded.append(path)
+    return Started(loaded, left, sorted(arrays.keys() - model.named.keys()))
+
+
+def _layer(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return f"[{','.join(map(str, shape))}]"
+
+
+# model.weights: the trained weights that a run begins with, read once, at update 0.
+
+
+KEY = "model.weights"
+REPORT = "weights.json"  # in the run's folder
+SHOWN = 12  # rows of the report on the screen
+CHUNK = 2**20  # bytes
+LEAST_LOADED = 0.5  # share of the variables; a new head, or another stem, is less than the other half
+
+
+def place_of_weights(config: Config) -> Path | None:
+    """The folder of a run, or the file, that model.weights names; None without it.
+
+    Raises:
+        ConfigError: there is none, or it is the run itself.
+    """
+    text = config.model.weights
+    if text is None:
+        return None
+    given, named = Path(text), Path(config.run.dir) / text
+    found = next((each for each in (given, named) if each.is_file() or (each / "config.yaml").is_file()), None)
+    if found is None:
+        raise ConfigError(
+            f"{KEY}={text}: neither a file, nor a run's folder, nor the name of a run in {config.run.dir}; give one of "
+            "these"
+        )
+    if found.resolve() == folder_of(config).resolve():
+        raise ConfigError(f"{KEY}={text}: that is this run itself; leave it out to continue the run")
+    if found.is_file() and config.model.kind != "keras":
+        raise ConfigError(
+            f"{KEY}={text}: a file holds weights of keras.applications, for model=keras; give a run for "
+            f"{config.model.label}"
+        )
+    return found
+
+
+def digest(config: Config) -> dict[str, Any]:
+    """What the manifest of a checkpoint says of the weights that the run began with: their content, not their path."""
+    place = place_of_weights(config)
+    if place is None:
+        return {KEY: None}
+    if place.is_file():
+        checksum = 0
+        with place.open("rb") as content:
+            while chunk := content.read(CHUNK):
+                checksum = google_crc32c.extend(checksum, chunk)
+        return {KEY: f"crc32c {checksum:08x}"}
+    folder = _checkpoints(config, place)
+    _, manifest = again_if_changed(lambda: find_whole(best_first(folder)))
+    sums = [each["crc32c"] for _, each in sorted(manifest["files"].items())]
+    return {KEY: f"crc32c {' '.join(sums)}"}
+
+
+def _checkpoints(config: Config, place: Path) -> Path:
+    """The folder of the checkpoints of the run at `place`.
+
+    Raises:
+        ConfigError: it holds none.
+    """
+    folder = place / CHECKPOINTS
+    if not best_first(folder):
+        raise ConfigError(f"{KEY}={config.model.weights}: no checkpoint in {folder}; train that run first")
+    return folder
+
+
+def read_weights(config: Config) -> Mapping[str, Any] | None:
+    """The arrays of the run that model.weights names, by path; None if it names a file, or nothing.
+
+    It builds that run's model and frees it again. Before the window is built, a memory limit need not hold both.
+
+    Raises:
+        AccumtrainError: there is no such run, or its checkpoints can't be read.
+    """
+    place = place_of_weights(config)
+    if place is None or place.is_file():
+        return None
+    _checkpoints(config, place)
+    values = read_config(place / "config.yaml")
+    values["run"] = {**values["run"], "dir": str(place.parent), "name": place.resolve().name}
+    source = from_mapping(values)
+    with tf.device("CPU"):
+        images, fingerprint = trained_images(source)
+        model, _ = trained_model(source, images, fingerprint)
+        arrays = {path: np.array(variable) for path, variable in model.named.items()}  # copies
+        del model
+        gc.collect()  # frees its memory, as a model's objects refer to each other
+    return arrays
+
+
+def begin_with_weights(config: Config, model: Model, arrays: Mapping[str, Any] | None = None) -> Started | None:
+    """Loads model.weights into a model, before anything is built on its weights.
+
+    Args:
+        arrays: what `read_weights` has returned, if it was called.
+
+    Raises:
+        ConfigError: there are no such weights, or hardly any of them fits the model.
+        CheckpointError: they can't be read.
+    """
+    place = place_of_weights(config)
+    if place is None:
+        return None
+    if arrays is None:
+        arrays = _read_file(place, model) if place.is_file() else read_weights(config)
+    assert arrays is not None, "it is a run"
+    started = start_from(model, arrays)
+    _check_fits(config, model, started)
+    return started
+
+
+def _check_fits(config: Config, model: Model, started: Started) -> None:
+    """Raises ConfigError if the weights are those of another model, or if frozen variables have got none."""
+    if len(started.loaded) < LEAST_LOADED * len(model.named):
+        path, reason = next(iter(started.left.items()))
+        raise ConfigError(
+            f"{KEY}={config.model.weights}: {len(started.loaded)} of the {len(model.named)} variables of "
+            f"{config.model.label} are in it, fewer than {LEAST_LOADED:.0%} ({path}: {reason}); give weights of "
+            "the same architecture, or the model that they are of"
+        )
+    frozen = {id(variable) for variable in model.frozen}
+    random = [path for path in started.left if id(model.named[path]) in frozen]
+    if random:
+        back = [f"{NOT}{layer}/*" for layer in dict.fromkeys(path.rpartition("/")[0] for path in random)]
+        raise ConfigError(
+            f"{KEY}={config.model.weights} does not have {len(random)} of the variables that model.freeze keeps as "
+            f"they are (such as {random[0]}: {started.left[random[0]]}), which would stay random; train them: "
+            f"model.freeze=[{','.join([*config.model.freeze, *back])}]"
+        )
+
+
+def window_with_weights(
+    config: Config, data: Data, total_steps: int, strategy: tf.distribute.Strategy
+) -> tuple[Window, Started | None]:
+    """Builds all state of a run, at update 0, with model.weights loaded. Raises what `begin_with_weights` raises.
+
+    Slots and averages are built on the loaded weights: some optimizers begin with a copy of them.
+    """
+    arrays = read_weights(config)
+    with strategy.scope():
+        model = model_for(config, data)
+        started = begin_with_weights(config, model, arrays)
+    del arrays  # which take as much memory as the model
+    return build_window(config, data, total_steps, strategy, model=model), started
+
+
+def _read_file(place: Path, model: Model) -> Mapping[str, Any]:
+    # Keras takes a second to import, and no other run needs it
+    from accumtrain.models.keras_applications import read_keras_file
+    from accumtrain.models.keras_model import KerasModel
+
+    assert isinstance(model, KerasModel), "place_of_weights refuses others"
+    return read_keras_file(place, model.whole())
+
+
+def show_start(config: Config, started: Started, window: Window, folder: Path, *, writes: bool) -> None:
+    """Prints what was loaded, and writes all of it to REPORT."""
+    named = window.model.named
+    values = sum(int(tf.size(named[path])) for path in started.loaded)
+    total = sum(int(tf.size(variable)) for variable in named.values())
+    say(
+        f"{config.model.weights}: {len(started.loaded)} of {len(named)} variables loaded, {values:,} of {total:,} "
+        f"values; all of them are in {folder / REPORT}"
+    )
+    if started.left:
+        table("at their initial values", ("variable", "why"), _first([*started.left.items()]))
+    if started.unused:
+        table("in the file and not used", ("name",), _first([(name,) for name in started.unused]))
+    if writes:
+        write_json(folder / REPORT, {"weights": config.model.weights, **digest(config), **vars(started)})
+
+
+def _first(rows: list[Any]) -> list[Any]:
+    """The first rows, and how many more there are."""
+    rest = len(rows) - SHOWN
+    return rows if rest <= 0 else [*rows[:SHOWN], (f"and {rest} more", *[""] * (len(rows[0]) - 1))]

@@ -1,0 +1,216 @@
+"""The command line from outside: exit codes, sweeps, and answers without TensorFlow."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from hydra.errors import MissingConfigException
+
+from accumtrain import __version__
+from accumtrain.cli.hydra_guard import explain
+from accumtrain.config.keys import CONF_DIR
+from accumtrain.errors import AccumtrainError, Preempted
+
+WITHOUT_TENSORFLOW = """
+import sys
+from accumtrain.cli.main import main
+try:
+    main()
+finally:
+    heavy = {"tensorflow", "keras", "numpy", "matplotlib"} & set(sys.modules)
+    assert not heavy, heavy
+"""
+
+
+def outside(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment}
+    command = [sys.executable, "-c", WITHOUT_TENSORFLOW, *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        (["--help"], "revnet38"),
+        (["--help", "optim=adam"], "optim.beta1=0.9"),
+        (["--cfg", "job"], "batch_size: 64"),
+        (["--info", "defaults"], "model/revnet38"),
+        (["--version"], f"accumtrain {__version__}"),
+    ],
+)
+def test_answers_need_no_tensorflow(arguments, shown):
+    answer = outside(*arguments)
+    assert answer.returncode == 0
+    assert shown in answer.stdout
+    assert answer.stderr == ""
+
+
+def test_completion_by_tab_needs_no_tensorflow():
+    line = "accumtrain model=revnet1"
+    answer = outside("--shell-completion", "query=bash", COMP_LINE=line, COMP_POINT=str(len(line)))
+    assert answer.stdout.split() == ["model=revnet104", "model=revnet110", "model=revnet164"]
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("job=p", "job=plan job=predict"),
+        ("jo", "job="),
+        ("device=cpu batch", "batch_size="),
+        ("data.randa", "data.randaugment="),
+        ("model.memory=re", "model.memory=recompute model.memory=reverse"),
+        ("run.resume=", "run.resume=false run.resume=force run.resume=true"),
+        ("train optim=keras optim.name=Lion optim.args.beta_1=0.9 eval.", "eval.every="),
+        (
+            "optim=ada",
+            "optim=adafactor " + " ".join(f"optim=adafactor_{n}" for n in ("bojone", "huggingface", "optax", "paper")),
+        ),
+        ("no_such_key=1 batch", ""),
+        ("nonsense batch", ""),
+        ("--help data.mix", "data.mixup="),
+    ],
+)
+def test_completion_by_tab(line, offered, command, monkeypatch):
+    monkeypatch.setenv("COMP_LINE", f"accumtrain {line}")
+    answer = command("--shell-completion", "query=bash")
+    assert (answer.code, answer.err) == (0, "")
+    assert [each for each in answer.out.split() if not each.startswith("optim=adam")] == offered.split()
+
+
+def test_the_name_of_a_job_alone(command, fake_job):
+    seen = fake_job(lambda config: None)
+    assert command("train", "batch_size=32").code == 0
+    assert command("job=train", "batch_size=32").code == 0
+    assert seen[0] == seen[1]
+
+
+def test_a_whole_float_is_an_integer(command, fake_job):
+    seen = fake_job(lambda config: None)
+    assert command("batch_size=1e2", "accum.steps=5.0", "model.units=[1.0,2,1]", "eval.every=7.0").code == 0
+    (config,) = seen
+    found = [config.batch_size, config.accum.steps, *config.model.units, config.eval.every]
+    assert found == [100, 5, 1, 2, 1, 7]
+    assert all(type(each) is int for each in found)
+
+
+def test_a_mapping_takes_keys_at_any_depth(command, fake_job):
+    seen = fake_job(lambda config: None)
+    assert command("model=keras", "model.name=X", "model.args.a.b=1", "model.args.a.c=x").code == 0
+    assert seen[0].model.args == {"a": {"b": 1, "c": "x"}}
+
+
+def test_mistake_from_outside_needs_no_tensorflow():
+    answer = outside("batch_size=100", "accum.steps=8")
+    assert answer.returncode == 2
+    assert answer.stderr == "error: batch_size=100 does not divide by accum.steps=8 x 1 replica; nearest: 96, 104\n"
+
+
+def test_help_shows_every_choice(command, tmp_path):
+    (tmp_path / "own" / "model").mkdir(parents=True)
+    (tmp_path / "own" / "model" / "tiny.yaml").write_text("")
+    answer = command("--help", "--config-dir", "own")
+    assert answer.code == 0
+    for file in CONF_DIR.glob("*/*.yaml"):
+        assert f"\n  {file.parent.name} " in answer.out
+        assert file.stem in answer.out
+    assert "tiny" in answer.out
+    assert max(map(len, answer.out.splitlines())) <= 110
+
+
+def test_unknown_option(command):
+    answer = command("--verbose")
+    assert answer.code == 2
+    assert "unrecognized arguments: --verbose" in answer.err
+
+
+def test_part_of_the_configuration(command):
+    assert command("--cfg", "job", "--package", "eval").out == "# @package eval\nevery: epoch\n"
+    answer = command("--cfg", "job", "--package", "nothing")
+    assert answer.code == 2
+    assert "error: --package nothing: no such group" in answer.err
+
+
+def test_job_gets_the_checked_configuration(command, fake_job, tmp_path):
+    seen = fake_job(lambda config: None)
+    assert command("batch_size=32", "model=lenet5").code == 0
+    (config,) = seen
+    assert (config.batch_size, config.model.label, config.run.name) == (32, "lenet5", "lenet5-digits-batch_size32")
+    assert list(tmp_path.iterdir()) == [], "files are the job's matter, Hydra writes none"
+
+
+@pytest.mark.parametrize("error", AccumtrainError.__subclasses__())
+def test_errors_of_a_job_have_their_exit_code(error, command, fake_job):
+    def job(config):
+        raise error("what to do")
+
+    fake_job(job)
+    answer = command()
+    assert answer.code == error.exit_code
+    assert answer.out + answer.err == ("what to do\n" if error is Preempted else "error: what to do\n")
+
+
+def test_what_a_job_has_found_is_written_even_if_it_is_stopped(command, fake_job, tmp_path):
+    def job(config):
+        if config.batch_size == 32:
+            raise Preempted("saved", {"step": 3})
+        return {"step": 7}
+
+    fake_job(job)
+    assert command("batch_size=32", "run.name=one").code == 75
+    assert command("batch_size=64", "run.name=two").code == 0
+    found = [json.loads((tmp_path / "runs" / name / "summary.json").read_text()) for name in ("one", "two")]
+    assert found == [{"step": 3}, {"step": 7}]
+
+
+def test_a_bug_shows_where_it_is(command, fake_job):
+    fake_job(lambda config: config.no_such_thing)
+    answer = command()
+    assert answer.code == 1
+    assert "AttributeError" in answer.err
+    assert answer.err.endswith("please report it with the lines above\n")
+
+
+def test_interrupt_before_there_is_a_state(command, fake_job):
+    def job(config):
+        raise KeyboardInterrupt
+
+    fake_job(job)
+    answer = command()
+    assert answer.code == 130
+    assert answer.err == "error: interrupted before there was anything to save\n"
+
+
+@pytest.mark.parametrize("variable", ["ACCUMTRAIN_TRACEBACK", "HYDRA_FULL_ERROR"])
+def test_traceback_on_request(variable):
+    answer = outside("batch_size=0", **{variable: "1"})
+    assert answer.returncode == 2
+    assert "Traceback" in answer.stderr
+    assert "ConfigError: batch_size=0" in answer.stderr
+
+
+def test_own_config_dir(command, fake_job, tmp_path):
+    seen = fake_job(lambda config: None)
+    own = tmp_path / "own" / "model"
+    own.mkdir(parents=True)
+    (own / "tiny.yaml").write_text("defaults: [revnet38]\nunits: [1, 1, 1]\n")
+    assert command("--config-dir", "own", "model=tiny").code == 0
+    assert seen[0].model.label == "revnet14"
+
+
+def test_own_config_that_is_no_yaml(command, tmp_path):
+    own = tmp_path / "own" / "model"
+    own.mkdir(parents=True)
+    (own / "tiny.yaml").write_text("units: [1, 1\n")
+    answer = command("--config-dir", "own", "model=tiny")
+    assert answer.code == 2
+    assert "tiny.yaml" in answer.err
+    assert "Traceback" not in answer.err
+
+
+def test_launcher_that_is_not_installed():
+    error = MissingConfigException("no", missing_cfg_file="hydra/launcher/joblib", options=["basic"])
+    assert str(explain(error)) == "hydra/launcher=joblib: is not installed; pip install 'accumtrain[joblib]'"

@@ -1,0 +1,156 @@
+"""Choices that programs of users and installed packages add to the command line."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from accumtrain.cli import command as extensions
+from accumtrain.config.jobs import JOBS
+from accumtrain.config.registries import GROUPS, register_data, register_job, register_loss, register_model
+from accumtrain.models.config import ModelConfig
+
+REGISTER = """
+from accumtrain.config.registries import register_data
+
+def register():
+    register_data("noise", "an_extension:open_noise")
+"""
+
+
+@dataclass(kw_only=True)
+class TinyConfig(ModelConfig):
+    width: int = 3
+    depth: int
+
+
+@pytest.fixture(autouse=True)
+def _tables(monkeypatch):
+    """What a test adds is undone."""
+    for table in GROUPS.values():
+        monkeypatch.setattr(table, "rows", dict(table.rows))
+
+
+@pytest.fixture
+def installed(monkeypatch, tmp_path):
+    """Installs a package with one module, and an entry point that names it or something in it."""
+
+    def install(code, value="an_extension"):
+        (tmp_path / "package").mkdir()
+        (tmp_path / "package" / "an_extension.py").write_text(code)
+        monkeypatch.syspath_prepend(tmp_path / "package")
+        monkeypatch.delitem(sys.modules, "an_extension", raising=False)
+        point = EntryPoint("tiny", value, extensions.EXTENSIONS)
+        monkeypatch.setattr(extensions, "entry_points", lambda group: [point] if group == extensions.EXTENSIONS else [])
+
+    return install
+
+
+@pytest.mark.parametrize("name", ["3dnet", "a net", "net/2", "", "digits"])
+def test_names_of_rows(name):
+    message = "declared already" if name == "digits" else "a name is a letter or _, then letters, digits, - and _"
+    with pytest.raises(ValueError, match=message):
+        register_data(name, "mine:open_net")
+
+
+def test_a_registered_row_is_a_choice_with_its_keys(command, fake_job):
+    register_model("tiny", "mine:build", TinyConfig)
+    register_loss("hinge", "mine:hinge")
+    seen = fake_job(lambda config: None)
+    assert command("model=tiny", "model.depth=2", "loss=hinge").code == 0
+    assert (seen[0].model.kind, seen[0].model.width, seen[0].model.depth) == ("tiny", 3, 2)
+    assert seen[0].loss.kind == "hinge"
+    assert "model.depth has no value; add model.depth=<value>" in command("model=tiny").err
+    assert "model.snap_bits" in command("model=tiny", "model.depth=2", "model.snap_bits=3").err
+    answer = command("--help")
+    assert "tiny" in answer.out
+    assert "hinge" in answer.out
+
+
+@pytest.mark.parametrize(
+    ("code", "value"), [(REGISTER, "an_extension:register"), (f"{REGISTER}\nregister()", "an_extension")]
+)
+def test_an_installed_extension_adds_its_rows(command, fake_job, installed, code, value):
+    installed(code, value)
+    seen = fake_job(lambda config: None)
+    assert command("data=noise", "data.image_size=8").code == 0
+    assert (seen[0].data.kind, seen[0].data.image_size) == ("noise", 8)
+
+
+@pytest.mark.parametrize(
+    ("code", "value", "reason"),
+    [
+        ("1 / 0", "an_extension", "ZeroDivisionError: division by zero"),
+        ("", "an_extension:register", "AttributeError: "),
+        (REGISTER.replace("noise", "digits"), "an_extension:register", "ValueError: data.kind=digits is declared"),
+    ],
+)
+def test_an_extension_that_fails_is_named(command, installed, code, value, reason):
+    installed(code, value)
+    answer = command()
+    assert answer.code == 2
+    assert answer.err.startswith(f"error: the installed extension tiny ({value}) fails: {reason}")
+    assert answer.err.endswith("; mend it, or uninstall its package\n")
+    assert answer.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("row", "scope"),
+    [
+        ({}, "try"),
+        ({"scope": "train"}, "train"),
+        ({"trains": True}, "train"),
+        ({"needs_a_run": True, "continues_run_config": True}, "trained"),
+        ({"compares_runs": True, "needs_a_run": False}, "runs"),
+    ],
+)
+def test_a_flag_of_a_job_stands_for_its_scope(row, scope, monkeypatch):
+    monkeypatch.setattr(JOBS, "rows", dict(JOBS.rows))
+    register_job("count", "an_extension:count", **row)
+    assert (JOBS["count"].scope, JOBS["count"].continues_run_config) == (scope, "continues_run_config" in row)
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({"trains": True, "needs_a_run": True}, "trains and needs_a_run: a job has one scope; leave out all but one"),
+        ({"scope": "try", "compares_runs": True}, "scope and compares_runs: a job has one scope"),
+        ({"scope": "all"}, "job count: scope='all' is none of train, try, trained, runs"),
+    ],
+)
+def test_a_job_has_one_scope(row, reason, monkeypatch):
+    monkeypatch.setattr(JOBS, "rows", dict(JOBS.rows))
+    with pytest.raises(ValueError, match=reason):
+        register_job("count", "an_extension:count", **row)
+
+
+JOB = """
+from pathlib import Path
+from accumtrain.config.registries import register_job
+
+def count(config):
+    %s
+
+register_job("count", "an_extension:count")
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "whose"),
+    [
+        ("return {}['a']", "a bug in an_extension, which adds a choice to accumtrain; the lines above show where"),
+        ("Path('no').read_text()", "a bug in an_extension, which adds a choice to accumtrain; the lines above"),
+        ("raise PermissionError('not today')", "a bug in an_extension, which adds a choice"),
+        ("from accumtrain.console import table; table('', ['a'], [[]])", "a bug in accumtrain, not a mistake of yours"),
+    ],
+)
+def test_an_error_is_of_the_code_that_raises_it(command, installed, monkeypatch, line, whose):
+    monkeypatch.setattr(JOBS, "rows", dict(JOBS.rows))
+    installed(JOB % line)
+    answer = command("job=count")
+    assert answer.code == 1
+    assert f"error: this is {whose}" in answer.err
+    assert "Traceback" in answer.err

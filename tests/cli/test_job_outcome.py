@@ -1,0 +1,84 @@
+"""What a sweep says of its jobs: how they ended, what they are compared by."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+
+import pytest
+
+from accumtrain.cli.sweep_table import JobOutcome, begun
+from accumtrain.runs.files import write_json
+
+TEST = {name: {"accuracy": 0.75, "loss": 1.5} for name in ("test", "best")}
+
+
+@pytest.fixture
+def outcome(tmp_path):
+    """What became of a job; what it has written, if anything, is there."""
+
+    def make(ended_with, job="train", result=None):
+        file = tmp_path / f"{job}.json"
+        if result is not None:
+            write_json(file, result)
+        return JobOutcome(["batch_size=32"], job, str(file), None, ended_with)
+
+    return make
+
+
+REFUSED = JobOutcome(["batch_size=33"], ended_with=2)
+
+
+@pytest.mark.parametrize(
+    ("ended_with", "status", "exit_code"),
+    [
+        (0, "completed", 0),
+        (1, "bug", 1),
+        (4, "DivergedError", 4),
+        (130, "interrupted", 130),
+        (137, "SIGKILL", 137),
+        (128 + 40, "exit code 168", 168),  # a real-time signal, which has no name
+        (255, "exit code 255", 255),
+        (None, "lost", 75),
+    ],
+)
+def test_status(outcome, ended_with, status, exit_code):
+    assert (outcome(ended_with).status, outcome(ended_with).exit_code) == (status, exit_code)
+
+
+def test_objective(outcome):
+    assert outcome(0).objective == 0.0, "it has written nothing"
+    assert outcome(0, result=TEST).objective == 0.75
+    assert outcome(0, "bench", {"images_per_second": {"median": 640.0}}).objective == 640.0
+    assert outcome(4, result=TEST).objective == 0.0, "it failed"
+    assert outcome(0, "verify", {"status": "passed"}).objective == 0.0, "nothing to compare by"
+    assert REFUSED.objective == 0.0
+
+
+def test_the_best_comes_first_and_a_refused_one_last(outcome):
+    better, worse = outcome(0, "train", TEST), outcome(0, "evaluate", {"test": {"accuracy": 0.75, "loss": 2.0}})
+    untested, diverged, failed = outcome(0, "verify"), replace(better, ended_with=4), outcome(3, "bench")
+    assert sorted([REFUSED, failed, diverged, untested, worse, better], key=lambda each: each.rank) == [
+        better,
+        worse,
+        untested,
+        diverged,
+        REFUSED,
+        failed,
+    ]
+
+
+def test_a_result_of_an_earlier_command_is_not_that_of_the_job(compose, tmp_path):
+    config = compose(f"run.dir={tmp_path}", "run.name=mine")
+    file = tmp_path / "mine" / "summary.json"
+    file.parent.mkdir()
+    assert begun(config, []).result == {}
+    file.write_text(json.dumps(TEST))
+    os.utime(file, ns=(0, 0))
+    assert begun(config, []).result == {}
+    before = begun(config, ["batch_size=32"])
+    write_json(file, TEST)
+    assert before.value("test.loss") == 1.5
+    assert (before.value("test.top5"), before.value("val.loss")) == (None, None)
+    assert (before.job, before.path, before.overrides) == ("train", str(file.parent), ["batch_size=32"])

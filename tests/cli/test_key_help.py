@@ -1,0 +1,88 @@
+"""`accumtrain --help <group, choice or key>`."""
+
+from __future__ import annotations
+
+import pytest
+
+from accumtrain.cli.choices import all_choices
+from accumtrain.config.keys import all_keys, records
+
+GROUPS = sorted({*all_choices([]), *records()})
+
+
+def test_a_group(command):
+    answer = command("--help", "optim")
+    assert answer.code == 0
+    assert answer.out.startswith("optim: The optimizer.\n\nChoices, optim=<choice>\n")
+    assert "\n  adamw                   AdamW (Loshchilov & Hutter 2019)" in answer.out
+    assert (
+        "\nKeys of every optimizer.\n  optim.lr=0.001\n      a number or null; above 0.\n      The learning rate"
+        in answer.out
+    )
+    assert "\nKeys of optim.kind=sgd\n  optim.lr=0.1\n" in answer.out
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_every_group_fits_and_has_its_keys_and_choices(group, command):
+    answer = command("--help", group)
+    assert answer.code == 0
+    assert all(len(line) <= 80 for line in answer.out.splitlines() if " " in line.strip())
+    for key in all_keys():
+        assert key.name.partition(".")[0] != group or f"  {key.name}=" in answer.out or key.name == group == "job"
+    for choice in all_choices([]).get(group, []):
+        assert f"\n  {choice}" in answer.out
+
+
+@pytest.mark.parametrize(
+    ("group", "choice"), [(group, each) for group, found in all_choices([]).items() for each in found]
+)
+def test_every_choice(group, choice, command):
+    answer = command("--help", f"{group}={choice}")
+    assert answer.code == 0
+    assert answer.out.startswith(f"{group}={choice}: ")
+    assert (group in records()) == ("\n\nKeys\n" in answer.out)
+
+
+def test_a_choice_has_its_own_values(command):
+    answer = command("--help", "model=resnet32")
+    assert "\n  model.units=[5,5,5]\n" in answer.out
+    assert "data.path=<value>, required, such as photos\n" in command("--help", "data=folder").out
+
+
+def test_a_key_is_said_once_for_each_way_it_is_declared(command):
+    assert command("--help", "accum.steps").out.count("accum.steps=4\n") == 1
+    assert [line for line in command("--help", "optim.lr").out.splitlines() if "optim.lr=" in line] == [
+        "  optim.lr=0.001",
+        "  optim.lr=0.1",
+        "  optim.lr=0.05",
+    ]
+
+
+def test_several_names(command):
+    answer = command("--help", "accum.steps", "batch_size", "job=train")
+    assert "  batch_size=64\n" in answer.out
+    assert answer.out.endswith("\n\njob=train: Trains a model, or continues its run.\n")
+
+
+def test_files_of_ones_own(command, tmp_path):
+    (tmp_path / "own" / "model").mkdir(parents=True)
+    file = tmp_path / "own" / "model" / "compact.yaml"
+    file.write_text("# A small one.\ndefaults:\n  - resnet20\nunits: [1, 1, 1]\n")
+    assert "compact                 A small one." in command("--help", "model", "--config-dir", "own").out
+    assert "model.units=[1,1,1]" in command("--help", "model=compact", "--config-dir", "own").out
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("optm", "--help optm: no such group, choice or key; did you mean optim"),
+        ("accum.step", "--help accum.step: no such group, choice or key; did you mean accum.steps"),
+        ("zzzz", "--help zzzz: no such group, choice or key; accumtrain --help shows the groups"),
+        ("optim=adm", "--help optim=adm: no such choice; did you mean adam or adamw?"),
+        ("optim=", "--help optim=: no such choice; choose from adafactor"),
+    ],
+)
+def test_what_there_is_not(name, error, command):
+    answer = command("--help", name)
+    assert answer.code == 2
+    assert f"error: {error}" in answer.err

@@ -1,0 +1,156 @@
+"""Sweeps by the launchers of plugins, from outside."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from accumtrain.process.program import CHILD
+
+pytestmark = pytest.mark.launchers
+
+PROGRAM = f"""
+import sys
+sys.path[:] = {sys.path!r}
+from accumtrain.cli.main import main
+try:
+    main()
+finally:
+    assert "tensorflow" not in sys.modules
+"""
+JOBLIB = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    """Starts `accumtrain -m model=lenet5 ...` in an empty folder, in a group of processes of its own."""
+
+    def start(*arguments):
+        return subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, "-m", "model=lenet5", *arguments],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},  # submitit starts from nothing
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job in the background may ignore it
+        )
+
+    return start
+
+
+@pytest.fixture
+def statuses(tmp_path):
+    """Reads from sweep.json what became of each value of a key."""
+
+    def read(key="batch_size"):
+        records = json.loads((tmp_path / "runs" / "sweep.json").read_text())
+        return {value(record["overrides"], key): record["status"] for record in records}
+
+    return read
+
+
+def value(overrides, key):
+    return dict(each.split("=") for each in overrides)[key]
+
+
+@pytest.mark.slow
+def test_jobs_that_fail_are_reported(sweep, statuses):
+    command = sweep(*JOBLIB, "data=folder", "data.path=nowhere", "batch_size=32,33")
+    out, err = command.communicate()
+    assert command.returncode == 3
+    assert "Traceback" not in err
+    assert "warning: run 2 of the sweep will be refused: batch_size=33 does not divide" in err
+    assert "run 1 | error: data.path=nowhere" in err
+    assert "2 runs, best first" in out
+    assert statuses() == {"32": "DataError", "33": "ConfigError"}
+
+
+def test_a_cluster_that_is_not_there(sweep, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    command = sweep("hydra/launcher=submitit_slurm", "batch_size=32,64")
+    _, err = command.communicate()
+    assert command.returncode == 2
+    assert err.startswith("error: the launcher or sweeper ended the sweep: Could not detect")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", [JOBLIB, ("hydra/launcher=submitit_local",)], ids=["joblib", "submitit"])
+def test_each_job_has_a_process_of_its_own(sweep, statuses, tmp_path, launcher):
+    """A memory limit holds for a process; so does what becomes of it."""
+    command = sweep(*launcher, "device.memory_limit_mb=5,300", "accum.steps=1", "batch_size=2000", "train.steps=2")
+    out, err = command.communicate()
+    assert "2 runs, best first" in out
+    assert statuses("device.memory_limit_mb") == {"5": "OutOfMemoryError", "300": "completed"}, err
+    assert command.returncode == 6
+    assert bool(list(tmp_path.glob("runs/.sweep-*/.submitit/*/*_log.out"))) == (launcher is not JOBLIB)
+
+
+def trains(tmp_path, runs):
+    return len(list(tmp_path.glob("runs/*/metrics.jsonl"))) == runs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("launcher", "number", "to_all"),
+    [
+        (("hydra/launcher=joblib", "hydra.launcher.n_jobs=4"), signal.SIGINT, True),  # two processes are idle
+        (JOBLIB, signal.SIGTERM, False),
+        (JOBLIB, signal.SIGHUP, True),
+        (JOBLIB, signal.SIGUSR1, False),
+        (("hydra/launcher=submitit_local",), signal.SIGINT, True),
+    ],
+)
+def test_a_stopped_sweep_saves_and_continues(sweep, statuses, tmp_path, launcher, number, to_all):
+    endless = (*launcher, "batch_size=32,64", "train.steps=1000000")
+    command = sweep(*endless)
+    end = time.monotonic() + 60
+    while not trains(tmp_path, runs=2) and time.monotonic() < end:
+        time.sleep(0.1)
+    processes = psutil.Process(command.pid).children(recursive=True)
+    (os.killpg if to_all else os.kill)(command.pid, number)
+    out, err = command.communicate(timeout=60)
+    assert command.returncode == 75, err
+    assert "the sweep was stopped; the same command continues it" in out
+    assert statuses() == {"32": "Preempted", "64": "Preempted"}
+    _, left = psutil.wait_procs(processes, timeout=10)
+    assert all(process.status() == psutil.STATUS_ZOMBIE for process in left), "the system's to collect"
+
+
+@pytest.mark.slow
+def test_the_processes_of_a_killed_sweep_end(sweep, tmp_path):
+    command = sweep(*JOBLIB, "batch_size=32,64", "train.steps=1000000")
+    end = time.monotonic() + 60
+    while not trains(tmp_path, runs=2) and time.monotonic() < end:
+        time.sleep(0.1)
+    processes = psutil.Process(command.pid).children(recursive=True)
+    command.kill()
+    command.communicate()
+    _, left = psutil.wait_procs(processes, timeout=30)
+    assert all(process.status() == psutil.STATUS_ZOMBIE for process in left), "the system's to collect"
+    assert len(list(tmp_path.glob("runs/*/checkpoints/step-*"))) >= 2, "each job has saved its state"
+
+
+@pytest.mark.slow
+def test_a_job_that_is_killed_does_not_end_the_sweep(sweep, statuses, tmp_path):
+    command = sweep(*JOBLIB, "batch_size=32,64,128", "train.epochs=20")
+    end = time.monotonic() + 60
+    while not trains(tmp_path, runs=2) and time.monotonic() < end:
+        time.sleep(0.1)
+    children = psutil.Process(command.pid).children(recursive=True)
+    job = next(child for child in children if CHILD in child.cmdline())
+    job.kill()
+    out, err = command.communicate(timeout=120)
+    assert command.returncode == 137, err
+    assert "was killed by SIGKILL" in err
+    assert "3 runs, best first" in out
+    assert sorted(statuses().values()) == ["SIGKILL", "completed", "completed"]

@@ -1,0 +1,146 @@
+"""job=evaluate takes the configuration of the run; its command changes what does not decide what was learned."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from accumtrain.runs.checkpoint_store import CheckpointStore
+from accumtrain.runs.names import learned_values
+from accumtrain.runs.run import Run
+from tests.config.remedies import remedied
+
+TRAINED = ("run.name=x", "model=lenet5", "data.mean=[0.4]", "accum.steps=2", "ema.decay=0.9", "run.seed=7")
+
+
+@pytest.fixture
+def trained(command, fake_job):
+    """A trained run; returns the configurations that job=evaluate sees."""
+
+    def train(config):
+        with Run(config) as run:
+            run.save_config(config)
+            store, facts = CheckpointStore(run.checkpoints), {"learned": learned_values(config)}
+            store.write(1, lambda prefix: Path(f"{prefix}.index").touch(), lambda prefix: None, facts)
+
+    fake_job(train)
+    assert command(*TRAINED).code == 0
+    return fake_job(lambda config: None, "evaluate")
+
+
+def test_nothing_but_the_name_is_needed(trained, command):
+    assert command("job=evaluate", "run.name=x").code == 0
+    (config,) = trained
+    assert (config.model.kind, config.data.mean, config.ema.decay) == ("lenet", [0.4], 0.9)
+    assert (config.run.seed, config.accum.steps, config.job) == (7, 2, "evaluate")
+
+
+def test_what_was_not_learned_may_be_given(trained, command):
+    given = ("device=cpu", "accum.steps=8", "model.memory=recompute", "run.hang_timeout=5", "log.every=3")
+    assert command("job=evaluate", "run.name=x", *given).code == 0
+    (config,) = trained
+    assert (config.device.kind, config.accum.steps, config.model.memory) == ("cpu", 8, "recompute")
+    assert (config.run.hang_timeout, config.log.every) == (5, 3)
+    assert (config.model.kind, config.data.mean) == ("lenet", [0.4])
+
+
+def test_the_command_that_trained_evaluates_too(trained, command):
+    assert command("job=evaluate", *TRAINED).code == 0
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("data.mean=[0.5]", "data.mean=[0.5]: the run in runs/x has learned with data.mean=[0.4]; leave data.mean out"),
+        ("model=revnet38", "model.kind=revnet: the run in runs/x has learned with model.kind=lenet; leave model out"),
+        ("run.seed=1", "run.seed=1: the run in runs/x has learned with run.seed=7; leave run.seed out"),
+        ("model.weights=other", "model.weights=other: the run in runs/x has learned with model.weights=null; leave"),
+        ("precision=bfloat16", "precision=bfloat16: the run in runs/x has learned with precision=float32"),
+        ("++optim.clip_norm=3", "optim.clip_norm=3: the run in runs/x has learned with optim.clip_norm="),
+        ("experiment=cifar10_revnet38", "the run in runs/x has learned with batch_size=64; leave experiment out"),
+        ("recipe=strong", "leave recipe out, the values of the run are used"),
+        ("~run.seed", "an override with ~ removes a key that decides what is learned; leave it out"),
+        ("model=3", "model=3: no such choice"),
+        ("run=3", "run=3: run is a group of keys"),
+        ("data=3", "data=3: no such choice"),
+    ],
+)
+def test_what_was_learned_can_not_be_changed(override, message, trained, command):
+    answer = command("job=evaluate", "run.name=x", override)
+    assert (answer.code, trained) == (2, [])
+    assert message in answer.err
+    assert "Traceback" not in answer.err
+
+
+def test_a_group_of_the_users_own_gives_nothing_that_was_learned(trained, command, tmp_path):
+    (tmp_path / "conf/site").mkdir(parents=True)
+    (tmp_path / "conf/site/here.yaml").write_text("# @package _global_\nlog: {every: 7}\n")
+    answer = command("--config-dir", str(tmp_path / "conf"), "job=evaluate", "run.name=x", "+site=here")
+    assert answer.code == 0, answer.err
+
+
+def test_a_damaged_configuration_of_the_run(trained, command, tmp_path):
+    (tmp_path / "runs" / "x" / "config.yaml").write_text("model: [")
+    answer = command("job=evaluate", "run.name=x")
+    assert answer.code == 5
+    assert answer.err.startswith("error: runs/x/config.yaml is damaged")
+
+
+def test_a_run_of_a_program_of_its_own(trained, command, tmp_path):
+    file = tmp_path / "runs" / "x" / "config.yaml"
+    file.write_text(file.read_text().replace("kind: lenet", "kind: mynet"))
+    answer = command("job=evaluate", "run.name=x")
+    assert (answer.code, trained) == (2, [])
+    assert "model.kind=mynet, which exists only in the program that trained it" in answer.err
+
+
+def test_a_run_that_is_not_there(command, fake_job, tmp_path):
+    fake_job(lambda config: None, "evaluate")
+    answer = command("job=evaluate", "run.name=nowhere")
+    assert answer.code == 5
+    assert "no checkpoint in runs/nowhere/checkpoints" in answer.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_sweep_over_runs(trained, command):
+    assert command("-m", "job=evaluate", "run.name=x", "accum.steps=4").code == 0
+    assert trained[0].data.mean == [0.4]
+    assert sys.modules["accumtrain.train.evaluate"]
+
+
+@pytest.mark.parametrize(
+    ("words", "remedies"),
+    [
+        (("job=evaluate", "run.name=x", "data.mean=[0.5]"), 1),
+        (("job=evaluate", "run.name=x", "model=revnet38"), 1),
+        (("job=evaluate", "run.name=x", "recipe=strong"), 1),
+        (("job=evaluate", "run.name=x", "++optim.clip_norm=3"), 1),
+        ((*TRAINED, "run.resume=false"), 2),
+        ((*TRAINED, "batch_size=128"), 2),
+        ((*TRAINED, "data.std=[0.2]"), 2),
+        ((*TRAINED, "run.dir=a_file"), 1),
+    ],
+)
+def test_remedies_of_a_run_work(trained, command, tmp_path, words, remedies):
+    """Those of messages about a run that is there, followed to the letter; values it began with are prose."""
+    (tmp_path / "a_file").touch()
+
+    def run(*words):
+        answer = command(*words)
+        return answer.code, answer.err.removeprefix("error: ").strip()
+
+    code, message = run(*words)
+    assert code == 2
+    followed = remedied(words, message)
+    assert len(followed) == remedies, (message, followed)
+    for each in followed:
+        assert run(*each)[0] == 0, (message, each)
+
+
+def test_what_is_to_be_trained_first(trained, command):
+    answer = command("job=evaluate", "run.name=other")
+    assert answer.code == 5
+    assert "train first, with the same run.name" in answer.err
+    assert command(*TRAINED, "run.name=other").code == 0

@@ -1,0 +1,205 @@
+"""Sweeps in this process: their table, how they go on after failures, and how they end."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import pytest
+
+from accumtrain.cli import sweep
+from accumtrain.cli.compose import call_hydra
+from accumtrain.errors import ConfigError, DataError, DivergedError, Preempted
+from accumtrain.runs.names import CHECKPOINTS, folder_of
+
+
+def summary(accuracy: float | None, loss: float = 0.5) -> dict[str, Any]:
+    return {
+        "status": "completed",
+        "step": 7,
+        "epoch": 1.5,
+        "test": {"accuracy": accuracy, "loss": loss},
+        "best": {"accuracy": accuracy, "loss": loss},
+        "examples_per_second": 1234.5,
+        "seconds": 61.0,
+    }
+
+
+def checkpoint(config) -> None:
+    """Leaves what says that the run is trained."""
+    file = folder_of(config) / CHECKPOINTS / "step-1" / "state.index"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.touch()
+
+
+def rows_of(out: str) -> list[list[str]]:
+    """The rows of the table that closes a sweep."""
+    lines = out[out.index("best first") :].splitlines()[2:]
+    return [line.split() for line in lines if not line.endswith(" for a browser")]
+
+
+def test_sweep_ranks_its_runs(command, fake_job, tmp_path):
+    accuracies = {32: 0.8, 64: 0.95, 128: 0.8}
+    seen = fake_job(lambda config: summary(accuracies[config.batch_size], config.batch_size))
+    answer = command("-m", "batch_size=32,128,64", "train.epochs=2")
+    assert answer.code == 0
+    assert [config.run.name for config in seen] == [
+        f"revnet38-digits-batch_size{size}-epochs2" for size in (32, 128, 64)
+    ]
+    assert rows_of(answer.out) == [
+        ["64", "completed", "7", "1.5", *(["0.9500", "64.0000"] * 2), "1,234", "1:01"],
+        ["32", "completed", "7", "1.5", *(["0.8000", "32.0000"] * 2), "1,234", "1:01"],
+        ["128", "completed", "7", "1.5", *(["0.8000", "128.0000"] * 2), "1,234", "1:01"],
+    ]
+    rows = json.loads((tmp_path / "runs" / "sweep.json").read_text())
+    assert [row["summary"]["test"]["accuracy"] for row in rows] == [0.95, 0.8, 0.8]
+    assert rows[0]["path"] == "runs/revnet38-digits-batch_size64-epochs2"
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["runs"], "nothing of Hydra's"
+    assert "batch_size64" in (tmp_path / "runs" / "report.html").read_text()
+
+
+def test_sweep_of_benchmarks_ranks_them_by_speed(command, fake_job):
+    def measure(config):
+        return {
+            "images_per_second": {"median": 10.0 * config.batch_size},
+            "memory": {"tensor_peak_bytes": 3 * 2**20, "workspace_bytes": 2**20, "rss_peak_bytes": 2**30},
+            "share_of_matmul": None,
+            "seconds_to_first_update": {"total": 14.2},
+        }
+
+    fake_job(measure, "bench")
+    answer = command("-m", "job=bench", "batch_size=32,64")
+    assert answer.code == 0
+    assert rows_of(answer.out) == [
+        ["64", "completed", "640", "3.0", "MB", "1.0", "MB", "1.0", "GB", "-", "14.2", "s"],
+        ["32", "completed", "320", "3.0", "MB", "1.0", "MB", "1.0", "GB", "-", "14.2", "s"],
+    ]
+
+
+def test_sweep_goes_on_after_failures(command, fake_job):
+    def job(config):
+        if config.run.seed == 0:
+            raise DataError("no data")
+        if config.run.seed == 1:
+            raise ZeroDivisionError
+        if config.run.seed == 2:
+            raise DivergedError("the loss is no number", summary(accuracy=None))
+        return summary(accuracy=0.9)
+
+    seen = fake_job(job)
+    answer = command("-m", "run.seed=0,1,2,3")
+    assert len(seen) == 4
+    assert answer.code == DataError.exit_code, "that of the first failure"
+    assert [row[:2] for row in rows_of(answer.out)] == [
+        ["3", "completed"],
+        ["2", "DivergedError"],
+        ["0", "DataError"],
+        ["1", "bug"],
+    ]
+
+
+@pytest.mark.parametrize(("stop", "code"), [(Preempted("saved"), 75), (KeyboardInterrupt(), 130)])
+def test_sweep_ends_when_stopped(stop, code, command, fake_job):
+    def job(config):
+        if config.batch_size == 64:
+            raise stop
+        return summary(accuracy=0.9)
+
+    seen = fake_job(job)
+    answer = command("-m", "batch_size=32,64,128")
+    assert answer.code == code
+    assert len(seen) == 2
+    assert len(rows_of(answer.out)) == 2
+
+
+@pytest.mark.parametrize("begun", [0, 1])
+def test_sweep_that_is_stopped_between_its_jobs(begun, command, fake_job, monkeypatch):
+    def call_until_a_signal(options, task, **more):
+        def until_a_signal(composed):
+            if len(seen) == begun:
+                raise KeyboardInterrupt
+            return task(composed)
+
+        call_hydra(options, until_a_signal, **more)
+
+    monkeypatch.setattr(sweep, "call_hydra", call_until_a_signal)
+    seen = fake_job(lambda config: summary(accuracy=0.9))
+    answer = command("-m", "batch_size=32,64")
+    assert answer.code == 75, "not 0, which means that all is done"
+    assert "the sweep was stopped; the same command continues it" in answer.out
+    assert answer.out.count("completed") == begun
+
+
+def test_sweep_over_jobs_may_share_a_run(command, fake_job, monkeypatch):
+    def train(config):
+        checkpoint(config)
+        return summary(accuracy=0.9)
+
+    seen = fake_job(train)
+    monkeypatch.setitem(sys.modules, "accumtrain.train.evaluate", sys.modules["accumtrain.train.train"])
+    assert command("-m", "job=train,evaluate", "run.name=one").code == 0
+    assert [config.job for config in seen] == ["train", "evaluate"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["run.name=x", "batch_size=32,64"], "run.name=x: 2 jobs of the sweep would write runs/x/summary.json; leave"),
+        (
+            ["log.every=1,2,3"],
+            "3 jobs of the sweep would write runs/revnet38-digits/summary.json; leave run.name out, or",
+        ),
+        (
+            ["job=export", "run.name=x", "export.format=keras,tflite"],
+            "job=export: 2 jobs of the sweep would write runs/x/export.json; give their commands one by one\n",
+        ),
+        (
+            ["job=report", "report.runs=[a],[b]"],
+            "job=report: 2 jobs of the sweep would write runs/report.json; give",
+        ),
+    ],
+)
+def test_jobs_that_would_write_the_same_file(command, arguments, told):
+    answer = command("-m", *arguments)
+    assert answer.code == ConfigError.exit_code
+    assert told in answer.err
+
+
+def test_refused_run_in_a_sweep_has_no_numbers(command, fake_job):
+    accuracies = iter([0.9, 0.8])
+
+    def job(config):
+        if config.batch_size == 64:
+            raise ConfigError("not this one")
+        return summary(next(accuracies))
+
+    fake_job(job)
+    answer = command("-m", "batch_size=32,64")
+    assert rows_of(answer.out)[1] == ["64", "ConfigError", *("-" * 8)]
+
+
+def test_a_sweeper_gets_the_test_accuracy_of_each_job(command, fake_job, monkeypatch):
+    def job(config):
+        if config.batch_size == 64:
+            raise DataError("no data")
+        return summary(accuracy=0.9)
+
+    returned = []
+
+    def call_and_note(options, task, **more):
+        call_hydra(options, lambda composed: returned.append(task(composed)), **more)
+
+    monkeypatch.setattr(sweep, "call_hydra", call_and_note)
+    fake_job(job)
+    command("-m", "batch_size=32,64")
+    assert returned == [0.9, 0.0]
+
+
+def test_a_corner_of_a_grid_that_is_refused_keeps_the_others_from_nothing(command, fake_job):
+    seen = fake_job(lambda config: summary(accuracy=0.9))
+    answer = command("-m", "batch_size=32,36", "accum.steps=4,8")
+    assert answer.code == ConfigError.exit_code
+    assert [(config.batch_size, config.accum.steps) for config in seen] == [(32, 4), (32, 8), (36, 4)]
+    assert answer.err.startswith("warning: run 4 of the sweep will be refused: batch_size=36 does not divide by")
+    assert [row[2] for row in rows_of(answer.out)] == ["completed", "completed", "completed", "ConfigError"]

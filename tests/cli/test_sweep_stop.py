@@ -1,0 +1,99 @@
+"""A signal ends a sweep only when the jobs that run have saved their state."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from accumtrain.process.signals import SIGNALS
+
+PROGRAM = """
+import os, signal, sys, threading, time
+from pathlib import Path
+sys.path[:] = {path!r}
+from accumtrain.shell import sweep_folder
+from accumtrain.cli.sweep_table import JobOutcome
+from accumtrain.cli.sweep_folder import stoppable
+signal.signal(signal.SIGINT, signal.default_int_handler)
+started = time.monotonic()
+
+def job(folder):
+    while sweep_folder.goes_on(folder):
+        time.sleep(0.01)
+    time.sleep({saving})
+    print("saved", flush=True)  # before its outcome is there, which the launcher waits for
+    sweep_folder.leave(folder, 0, JobOutcome([], ended_with=75))
+
+with sweep_folder.open_sweep_folder(Path({runs!r})) as folder:
+    sweep_folder.leave(folder, 0, JobOutcome([]))
+    try:
+        with stoppable(folder):
+            running = threading.Thread(target=job, args=(folder,), daemon=True)
+            running.start()  # here, or it would take SIGINT itself
+            child = [sys.executable, "-c", "import signal; print(signal.pthread_sigmask(signal.SIG_BLOCK, []))"]
+            import subprocess; subprocess.run(child)
+            for _ in range({times}):
+                os.kill(os.getpid(), {number:d})
+                while sweep_folder.goes_on(folder):  # until it has arrived: two that wait are one
+                    time.sleep(0.01)
+            {launcher}
+    except KeyboardInterrupt:
+        print("stopped", flush=True)
+    assert time.monotonic() - started < 30
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "times", "saving", "said"),
+    [
+        *((number, 1, 1, ["saved", "stopped"]) for number in SIGNALS),
+        *((number, 2, 40, ["stopped"]) for number in SIGNALS if number != signal.SIGHUP),
+        (signal.SIGHUP, 2, 1, ["saved", "stopped"]),  # a closing terminal sends it twice
+    ],
+)
+def test_stop(tmp_path, number, times, saving, said):
+    program = PROGRAM.format(
+        path=sys.path, runs=str(tmp_path), number=number, times=times, saving=saving, launcher="time.sleep(60)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    inherited, *rest = done.stdout.splitlines()
+    for name in ("SIGINT", "SIGQUIT", "SIGHUP"):
+        assert name in inherited, "so that a terminal ends no process of the launcher"
+    assert rest == said
+    assert done.stderr == "\nstopping: the jobs that run save their state (once more to stop at once)\n"
+
+
+def test_a_launcher_that_returns_with_its_jobs_was_stopped_too(tmp_path):
+    program = PROGRAM.format(path=sys.path, runs=str(tmp_path), number=15, times=1, saving=1, launcher="running.join()")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[1:] == ["saved", "stopped"]
+
+
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGQUIT])
+def test_signals_that_come_together_count_as_one(tmp_path, second):
+    launcher = f"os.kill(os.getpid(), signal.SIGINT); os.kill(os.getpid(), {second:d}); time.sleep(60)"
+    program = PROGRAM.format(path=sys.path, runs=str(tmp_path), number=1, times=0, saving=1, launcher=launcher)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[1:] == ["saved", "stopped"]
+
+
+def test_a_signal_that_is_ignored_stays_ignored(tmp_path):
+    """As SIGHUP is under nohup. A signal that is blocked arrives all the same."""
+    launcher = "os.kill(os.getpid(), signal.SIGHUP); time.sleep(1)"
+    program = PROGRAM.format(path=sys.path, runs=str(tmp_path), number=1, times=0, saving=40, launcher=launcher)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    (inherited,) = done.stdout.splitlines()
+    assert "SIGHUP" not in inherited

@@ -1,0 +1,166 @@
+"""job=check: what is bad is named with its reason, and what is in both splits."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from rich.console import Console
+
+from accumtrain import progress
+from accumtrain.data import check
+from accumtrain.errors import DataError
+
+ARGUMENTS = ("job=check", "run.name=one", "data=folder", "data.path=photos", "data.val_fraction=0")
+
+
+def png(number: int, side: int = 6) -> bytes:
+    pixels = np.random.default_rng(number).integers(0, 256, [side, side, 3], np.uint8)
+    return tf.io.encode_png(pixels).numpy()
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """5 training and 2 test images of each of two classes."""
+    for split, first, count in (("train", 0, 5), ("test", 50, 2)):
+        for label, name in enumerate(("ant", "bee")):
+            folder = tmp_path / "photos" / split / name
+            folder.mkdir(parents=True)
+            for number in range(count):
+                (folder / f"{number}.png").write_bytes(png(first + label * 10 + number))
+    return tmp_path / "photos"
+
+
+def result(tmp_path: Path) -> dict[str, Any]:
+    return json.loads((tmp_path / "runs" / "one" / "check.json").read_text())
+
+
+def test_a_clean_folder(photos: Path, command: Callable[..., Any], tmp_path: Path) -> None:
+    answer = command(*ARGUMENTS)
+    assert answer.code == 0, answer.err
+    assert result(tmp_path)["status"] == "completed"
+    assert result(tmp_path)["train"] == {
+        "examples": 10,
+        "classes": {"ant": 5, "bee": 5},
+        "height": {"min": 6, "median": 6, "max": 6},
+        "width": {"min": 6, "median": 6, "max": 6},
+        "bad": 0,
+    }
+    assert "ant        5     2" in answer.out
+    assert "0 test images are also in the training split" in answer.out
+
+
+def test_everything_bad_is_named(photos: Path, command: Callable[..., Any], tmp_path: Path) -> None:
+    (photos / "train/ant/0.png").write_bytes(b"")
+    (photos / "train/ant/1.png").write_bytes(png(1)[:60])
+    (photos / "train/bee/4.png").write_bytes(png(14, side=9))
+    (photos / "test/bee/1.png").write_bytes(b"a text, and no image at all")
+    answer = command(*ARGUMENTS)
+    assert answer.code == DataError.exit_code
+    assert "4 of 14 examples are bad, runs/one/check.json names them" in answer.err
+    found = result(tmp_path)
+    assert found["status"] == "bad"
+    assert found["train"]["classes"] == {"ant": 3, "bee": 4}
+    assert found["bad"]["count"] == 4
+    assert found["bad"]["examples"] == [
+        {"split": "train", "name": "photos/train/ant/0.png", "reason": "is empty"},
+        {"split": "train", "name": "photos/train/ant/1.png", "reason": "can't be decoded as an image (60 bytes)"},
+        {
+            "split": "train",
+            "name": "photos/train/bee/4.png",
+            "reason": "is 9 x 9 pixels, other images are 6 x 6 pixels",
+        },
+        {"split": "test", "name": "photos/test/bee/1.png", "reason": "has no PNG, JPEG, WebP or BMP inside"},
+    ]
+    for each in found["bad"]["examples"]:
+        assert f"{each['name']} {each['reason']}" in answer.out
+
+
+def test_images_of_many_sizes(photos: Path, command: Callable[..., Any], tmp_path: Path) -> None:
+    for number, side in enumerate((3, 7, 8, 9)):
+        (photos / f"train/bee/{number}.png").write_bytes(png(number + 10, side))
+    assert command(*ARGUMENTS, "data.image_size=6").code == 0
+    assert result(tmp_path)["train"]["height"] == {"min": 3, "median": 6, "max": 9}
+
+
+def test_the_same_image_in_both_splits(photos: Path, command: Callable[..., Any], tmp_path: Path) -> None:
+    (photos / "test/ant/1.png").write_bytes((photos / "train/bee/3.png").read_bytes())
+    answer = command(*ARGUMENTS)
+    assert answer.code == 0
+    assert result(tmp_path)["duplicates"] == {
+        "count": 1,
+        "examples": [{"train": "photos/train/bee/3.png", "test": "photos/test/ant/1.png"}],
+    }
+    assert "photos/test/ant/1.png is photos/train/bee/3.png" in answer.out
+
+
+def test_one_image_in_two_classes(photos: Path, command: Callable[..., Any], tmp_path: Path) -> None:
+    (photos / "train/ant/copy.png").write_bytes((photos / "train/bee/3.png").read_bytes())
+    (photos / "test/bee/copy.png").write_bytes((photos / "train/ant/1.png").read_bytes())
+    answer = command(*ARGUMENTS)
+    assert answer.code == 0
+    assert result(tmp_path)["two_classes"] == {
+        "count": 2,
+        "examples": [
+            {"ant": "photos/train/ant/1.png", "bee": "photos/test/bee/copy.png"},
+            {"ant": "photos/train/ant/copy.png", "bee": "photos/train/bee/3.png"},
+        ],
+    }
+    assert "warning: 2 images are in two classes, byte for byte" in answer.err
+    assert "photos/train/ant/copy.png is photos/train/bee/3.png" in answer.out
+    assert "warning: 1 test images are also in the training split" in answer.err
+
+
+def test_a_jpeg_that_decodes_though_it_is_damaged(photos: Path, command: Callable[..., Any], tmp_path: Path) -> None:
+    for name, damaged in (("good", False), ("damaged", True)):
+        pixels = np.random.default_rng(3).integers(60, 120, [48, 48, 3], np.uint8)
+        content = bytearray(tf.io.encode_jpeg(pixels, quality=95).numpy())
+        if damaged:
+            content[len(content) // 2 : len(content) // 2 + 40] = bytes(40)
+        (photos / f"train/ant/{name}.jpg").write_bytes(content)
+    answer = command(*ARGUMENTS, "data.image_size=6")
+    assert answer.code == DataError.exit_code
+    (bad,) = result(tmp_path)["bad"]["examples"]
+    assert bad["name"] == "photos/train/ant/damaged.jpg"
+    assert bad["reason"].startswith("is damaged, though it can be decoded: Corrupt JPEG data: ")
+    assert "1 of 16 examples are bad" in answer.err
+    assert result(tmp_path)["train"]["classes"]["ant"] == 6
+
+
+def test_the_same_array_in_both_splits(command: Callable[..., Any], tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, [6, 4, 4], np.uint8)
+    labels = np.arange(6) % 2
+    np.savez(tmp_path / "mine.npz", images=images, labels=labels, test_images=images[4:], test_labels=labels[4:])
+    assert command("job=check", "run.name=one", "data=npz", "data.path=mine.npz").code == 0
+    assert result(tmp_path)["duplicates"]["examples"] == [
+        {"train": "train example 4", "test": "test example 0"},
+        {"train": "train example 5", "test": "test example 1"},
+    ]
+
+
+def test_the_tables_are_short(
+    photos: Path, command: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check, "SHOWN", 1)
+    for number in range(3):
+        (photos / f"train/ant/{number}.png").write_bytes(b"")
+    answer = command(*ARGUMENTS)
+    assert answer.out.count("is empty") == 1
+    assert "... and 2 more" in answer.out
+    assert len(result(tmp_path)["bad"]["examples"]) == 3
+
+
+def test_a_terminal_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = io.StringIO()
+    monkeypatch.setattr(progress, "stdout", lambda: Console(file=text, force_terminal=True, width=80))
+    with progress.counting("reading train", 2000) as report:
+        report(900)
+        report(1100)
+    assert "reading train" in text.getvalue()
+    assert "2,000/2,000" in text.getvalue()

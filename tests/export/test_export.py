@@ -1,0 +1,177 @@
+"""job=export: where the file goes, what is refused, and that a file which computes something else is not kept."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+from accumtrain.dispatch import run
+from accumtrain.errors import CheckpointError, ConfigError, OutOfMemoryError, VerificationError
+from accumtrain.export import config as exports
+from accumtrain.export import export, formats, reload
+from accumtrain.export import export as round_trip
+from accumtrain.registry import named
+from accumtrain.train.config import LOSSES, LossConfig, LossKind
+
+TRAINED = ("model=lenet5", "optim=sgd", "train.steps=2", "batch_size=16", "eval.every=2", "ema.decay=0.9")
+
+old_interpreter = pytest.mark.filterwarnings(r"ignore:\s+Warning")  # it goes on in the package ai_edge_litert
+
+
+@pytest.fixture(scope="module")
+def trained(compose, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trained")
+    run(compose(f"run.dir={folder}", "run.name=one", *TRAINED))
+    return folder
+
+
+@pytest.fixture
+def here(trained, tmp_path, monkeypatch):
+    shutil.copytree(trained, tmp_path / "runs")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def without_a_process(monkeypatch):
+    """The comparison, but for the process."""
+    monkeypatch.setattr(export, "largest_difference", lambda exported, path: 1e-7)
+
+
+def test_savedmodel(here, command):
+    """The whole way, with the process that loads it."""
+    answer = command("job=export", "run.name=one")
+    assert answer.code == 0, answer.err
+    assert "uint8 [images, height, width, 1], pixels 0..255, any size; resized to 8 x 8" in answer.out
+    result = json.loads((here / "runs/one/export.json").read_text())
+    assert 0 <= result["largest_difference"] < 1e-5
+    assert result["file"] == "runs/one/savedmodel"
+    assert json.loads((here / "runs/one/savedmodel/assets/class_names.json").read_text()) == [*"0123456789"]
+    assert not list((here / "runs/one").glob(".*savedmodel"))
+
+
+@old_interpreter
+def test_the_averages_are_exported(here, command, without_a_process):
+    """With ema.decay, as job=evaluate measures them."""
+    assert command("job=export", "run.name=one", "export.format=tflite").code == 0
+    assert command("job=predict", "run.name=one", f"predict.input={picture(here)}", "predict.top=10").code == 0
+    (line,) = (here / "runs/one/predictions.jsonl").read_text().splitlines()
+    told = {each["class"]: each["probability"] for each in json.loads(line)["top"]}
+    serve = tf.lite.Interpreter(str(here / "runs/one/one.tflite")).get_signature_runner()
+    images = tf.io.decode_png(picture(here).read_bytes(), channels=1)[None].numpy()
+    (found,) = serve(images=images)["probabilities"].tolist()
+    assert found == pytest.approx([told[name] for name in "0123456789"], abs=1e-6)
+
+
+def picture(folder: Path) -> Path:
+    file = folder / "picture.png"
+    pixels = tf.random.stateless_uniform([20, 11, 1], [1, 2], 0, 256, tf.int32)
+    file.write_bytes(tf.io.encode_png(tf.cast(pixels, tf.uint8)).numpy())
+    return file
+
+
+@pytest.mark.parametrize(
+    ("overrides", "code", "words"),
+    [
+        (("export.format=pickle",), ConfigError.exit_code, "choose from savedmodel, keras, tflite, onnx"),
+        (
+            ("export.format=keras",),
+            ConfigError.exit_code,
+            "lenet5 is made of TensorFlow operations, not of Keras layers",
+        ),
+        (("export.format=tflite", "export.output=mine.bin"), ConfigError.exit_code, "ends in .tflite"),
+        (("export.format=tflite", "export.output=folder.tflite"), ConfigError.exit_code, "is there and no tflite"),
+        (("export.output=mine",), ConfigError.exit_code, "export.output=mine: is there and no savedmodel"),
+        (("export.output=''",), ConfigError.exit_code, "export.output is empty"),
+        (("run.name=nobody",), CheckpointError.exit_code, "train first"),
+    ],
+)
+def test_mistakes(overrides, code, words, here, command):
+    (here / "mine").mkdir()
+    (here / "mine" / "thesis.txt").write_text("years of work")
+    (here / "folder.tflite").mkdir()
+    answer = command("job=export", "run.name=one", *overrides)
+    assert (answer.code, words in answer.err) == (code, True), answer.err
+    assert (here / "mine" / "thesis.txt").exists()
+
+
+@pytest.mark.parametrize("job", ["export", "evaluate", "predict"])
+def test_memory_that_runs_out_while_the_model_is_restored(here, command, monkeypatch, job):
+    def refuse(*_):
+        raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
+
+    monkeypatch.setattr(tf.train.Checkpoint, "read", refuse)
+    answer = command(f"job={job}", "run.name=one", f"predict.input={picture(here)}")
+    assert answer.code == OutOfMemoryError.exit_code, answer
+    assert "the device's memory is not enough for this run" in answer.err
+
+
+def test_a_package_that_is_missing_is_named_with_the_command(here, command, monkeypatch):
+    monkeypatch.setattr(exports, "find_spec", lambda name: None)
+    answer = command("job=export", "run.name=one", "export.format=onnx")
+    assert answer.code == ConfigError.exit_code
+    assert "needs tf2onnx and onnxruntime; pip install 'accumtrain[onnx]'" in answer.err
+
+
+def test_the_middle_of_an_image_is_no_keras_layer(compose):
+    config = compose("job=export", "export.format=keras", "model=keras", "model.name=MobileNet")
+    exports.check_export(config)
+    config = replace(config, data=replace(config.data, augment="inception", image_size=32))
+    with pytest.raises(ConfigError, match="no Keras layer cuts"):
+        exports.check_export(config)
+
+
+def test_a_loss_without_classes(compose, monkeypatch):
+    config = compose("job=export")
+    row = LossKind(named("regression", LossConfig), "accumtrain.train.build:build_cross_entropy", metrics={})
+    monkeypatch.setitem(LOSSES.rows, row.name, row)
+    with pytest.raises(ConfigError, match="tells classes apart"):
+        exports.check_export(replace(config, loss=row.config()))
+
+
+def test_an_export_replaces_the_one_before(here, command, without_a_process):
+    for _ in range(2):
+        assert command("job=export", "run.name=one", "export.output=new/deep").code == 0
+    assert (here / "new/deep/saved_model.pb").is_file()
+    assert [path.name for path in (here / "new").iterdir()] == ["deep"]
+
+
+@old_interpreter
+def test_an_export_that_computes_something_else_is_not_kept(here, command, monkeypatch):
+    whole = formats.Exported.function
+
+    def another(exported):
+        exported.preprocess.mean[0] += 0.5
+        infer = whole(exported)
+        infer.get_concrete_function()
+        exported.preprocess.mean[0] -= 0.5
+        return infer
+
+    def in_this_process(command, **_):
+        reload.main(*command[2:])
+        return type("Done", (), {"returncode": 0})
+
+    monkeypatch.setattr(round_trip.subprocess, "run", in_this_process)
+    monkeypatch.setattr(export, "BOUND", 1e-5)
+    arguments = ("job=export", "run.name=one", "export.format=tflite")
+    assert command(*arguments).code == 0
+    before = (here / "runs/one/one.tflite").read_bytes()
+    monkeypatch.setattr(formats.Exported, "function", another)
+    answer = command(*arguments)
+    assert answer.code == VerificationError.exit_code, answer
+    assert "from those of the run, more than 1e-05; nothing is kept" in answer.err
+    assert (here / "runs/one/one.tflite").read_bytes() == before
+    assert not list((here / "runs/one").glob(".*tflite"))
+
+
+def test_a_process_that_fails_shows_why(here, command, monkeypatch):
+    monkeypatch.setattr(round_trip, "PROGRAM", here / "nowhere.py")
+    answer = command("job=export", "run.name=one", "export.format=tflite")
+    assert answer.code == VerificationError.exit_code
+    assert "nowhere.py" in answer.err
+    assert not list((here / "runs/one").glob("*.tflite"))

@@ -1,0 +1,88 @@
+"""What is written, loaded without accumtrain, computes what the model does: every format and family of models."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from accumtrain.backprop.mode import Mode
+from accumtrain.data.preprocess import Preprocess
+from accumtrain.export.config import FORMATS
+from accumtrain.export.export import _images, largest_difference
+from accumtrain.export.formats import Exported
+from accumtrain.models.build import build_model
+from accumtrain.models.config import KerasModelConfig, LeNetConfig, ResNetConfig, RevNetConfig
+from accumtrain.models.layers import ModelSpec
+from accumtrain.registry import load
+
+NAMES = ["ant", "a bee, or two", "čat"]
+MODELS = {
+    "lenet5": LeNetConfig(),
+    "resnet": ResNetConfig(units=[1, 1], filters=[8, 8, 16]),
+    "revnet": RevNetConfig(units=[1, 1], filters=[8, 8, 16]),
+    "MobileNet": KerasModelConfig(name="MobileNet", args={"alpha": 0.25}),
+}
+FAST = {("keras", "MobileNet")}  # a process with TensorFlow for each takes its time
+CASES = [
+    pytest.param(
+        row.name,
+        name,
+        id=f"{row.name}-{name}",
+        marks=[
+            *([] if (row.name, name) in FAST else [pytest.mark.slow]),
+            *[pytest.mark.skipif(find_spec(each) is None, reason=f"needs {each}") for each in row.packages],
+        ],
+    )
+    for row in FORMATS
+    for name, model in MODELS.items()
+    if not row.model_kinds or model.kind in row.model_kinds
+]
+
+
+def exported(name: str, augment: str = "none") -> Exported:
+    """A model whose moving statistics are those of images, and whose answers differ from image to image."""
+    model = build_model(MODELS[name], ModelSpec((64, 65, 3), len(NAMES)))
+    what = Exported(name, model, Preprocess(augment, (64, 65), [0.4, 0.5, 0.6], [0.25], 255), (64, 65, 3), NAMES)
+    images = what._prepared(tf.constant(_images(what.shape, (1.0, 1.0))))
+    mode = Mode(training=True, recording=True, seed=tf.zeros([2], tf.int32))
+    model(images, mode)
+    for norm, (mean, variance) in mode.statistics.items():
+        norm.moving_mean.assign(mean)
+        norm.moving_variance.assign(variance)
+    last = [variable for variable in model.trainable_variables if variable.shape[-1] == len(NAMES)]
+    bias, kernel = sorted(last, key=lambda variable: variable.shape.rank)
+    bias.assign(tf.zeros_like(bias))
+    logits = model(images).numpy()
+    factor = 1 / np.ptp(logits, axis=0).max()
+    kernel.assign(kernel * factor)
+    bias.assign(-factor * logits.mean(axis=0))
+    return what
+
+
+@pytest.mark.parametrize(("kind", "name"), CASES)
+def test_round_trip(kind, name, tmp_path):
+    row, what = FORMATS[kind], exported(name)
+    path = tmp_path / f"file{row.suffix}"
+    load(row.write)(what, path)
+    difference = largest_difference(what, path)
+    print(f"{kind} {name}: {difference:.1e}")
+    assert difference < 1e-4
+
+
+@pytest.mark.slow
+def test_the_middle_of_images(tmp_path):
+    what = exported("resnet", "inception")
+    load(FORMATS["tflite"].write)(what, tmp_path / "file.tflite")
+    assert largest_difference(what, tmp_path / "file.tflite") < 1e-4
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_answers_differ_from_image_to_image(name):
+    """Else the round trips would show nothing."""
+    what = exported(name)
+    answers = what.function()(tf.constant(_images(what.shape, (1.7, 2.3))))["probabilities"].numpy()
+    assert np.ptp(answers, axis=0).max() > 0.1
+    assert answers.max() < 0.999

@@ -1,0 +1,157 @@
+"""job=bench on a small network: what it writes agrees with itself, and a slow input is found."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from accumtrain import dispatch
+from accumtrain.config.schema import BenchConfig
+from accumtrain.errors import ConfigError
+from accumtrain.measure import bench
+from accumtrain.measure.dry_run import DryRun
+from accumtrain.process import environment
+
+SHORT = ("job=bench", "model=lenet5", "bench.updates=3", "bench.seconds=0", "batch_size=32", "accum.steps=4")
+
+
+@pytest.fixture
+def measured(compose, tmp_path, monkeypatch):
+    """Runs job=bench with these overrides; returns what it wrote."""
+    monkeypatch.setattr(environment, "job_seconds", lambda: 2.0)
+    monkeypatch.setattr(bench, "INPUT_SECONDS", 0.1)
+    monkeypatch.setattr(bench, "matmul_flops_per_second", lambda dtype: 1e12)
+
+    def run(*overrides):
+        gc.collect()  # tensors of other tests, freed while it runs, would lower the peak
+        result = dispatch.run(compose(*SHORT, f"run.dir={tmp_path}", "run.name=run", *overrides))
+        assert json.loads((tmp_path / "run" / "bench.json").read_text()) == result
+        return result
+
+    return run
+
+
+@pytest.mark.slow
+def test_the_numbers_agree(measured, tmp_path, capsys):
+    result = measured()
+    assert result["updates"] >= 3  # several may share a call
+    assert (result["batch_size"], result["micro_batch_size"], result["accum_steps"]) == (32, 8, 4)
+    seconds, speed = result["update_seconds"], result["images_per_second"]
+    assert 0 < seconds["p10"] <= seconds["median"] <= seconds["p90"]
+    assert speed["p10"] <= speed["median"] <= speed["p90"]
+    assert speed["median"] == pytest.approx(32 / seconds["median"])
+    assert speed["p10"] == pytest.approx(32 / seconds["p90"])
+    start = dict(result["seconds_to_first_update"])
+    assert 0 <= start.pop("import_of_tensorflow") < start["total"]  # 0: these tests imported it, not accumtrain
+    assert start.pop("total") == pytest.approx(sum(start.values()))
+    assert start["import"] == pytest.approx(2.0, abs=0.5)
+    assert min(start.values()) > 0
+    assert result["memory"]["tensor_peak_bytes"] > result["memory"]["tensor_static_bytes"] > 0
+    assert result["share_of_matmul"] == pytest.approx(result["flops_per_image"] * speed["median"] / 1e12)
+    assert 0 < result["host_share"] < 1
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["bench.json"], "nothing is trained there"
+    assert "images/s" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_slow_input_is_found(measured, monkeypatch):
+    original = bench.train_batches
+
+    def slow(*arguments, **options):
+        def late(batch):
+            tf.py_function(lambda: time.sleep(0.05), [], [])
+            return batch
+
+        return original(*arguments, **options).map(late)
+
+    monkeypatch.setattr("accumtrain.measure.dry_run.train_batches", slow)
+    monkeypatch.setattr(bench, "train_batches", slow)
+    result = measured()
+    assert result["input_share"] > 0.5
+    assert result["input_images_per_second"] < 2 * 8 / 0.05, "some batches were ready when the clock started"
+
+
+@pytest.mark.slow
+def test_a_step_is_traced_once(measured, monkeypatch):
+    probes = []
+    monkeypatch.setattr(bench, "DryRun", lambda *arguments: probes.append(DryRun(*arguments)) or probes[-1])
+    measured("accum.steps=1")
+    assert probes[0].step.compiled_micro_steps.experimental_get_tracing_count() == 1
+    assert probes[0].step.compiled_commit.experimental_get_tracing_count() == 1
+
+
+@pytest.mark.slow
+def test_no_room_for_the_matrix_product(measured, monkeypatch, capsys):
+    def refused(dtype):
+        raise tf.errors.ResourceExhaustedError(None, None, "no room")
+
+    monkeypatch.setattr(bench, "matmul_flops_per_second", refused)
+    result = measured()
+    assert result["matmul_flops_per_second"] is result["share_of_matmul"] is None
+    assert result["flops_per_second"] > 0
+    assert "GFLOP/s\n" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_on_two_replicas_an_image_takes_the_same_operations(measured, tmp_path):
+    alone = measured("accum.steps=2")
+    (tmp_path / "run" / "bench.json").unlink()
+    command = [sys.executable, "-m", "accumtrain", *SHORT, "accum.steps=2"]
+    where = ["device=mirrored", "device.virtual=2", f"run.dir={tmp_path}", "run.name=run"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([*command, *where], env=environment, check=True)  # devices can't change in this process
+    shared = json.loads((tmp_path / "run" / "bench.json").read_text())
+    assert (shared["replicas"], shared["micro_batch_size"]) == (2, 8)
+    assert shared["flops_per_image"] == alone["flops_per_image"] > 0
+
+
+@pytest.fixture
+def updates_that_take(monkeypatch):
+    """Makes a function whose calls, one for each pair of a count and seconds, move a clock on instead of waiting."""
+
+    def of(*calls):
+        now, left = [100.0], iter(calls)
+        monkeypatch.setattr(bench, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+
+        def updates():
+            count, seconds = next(left)
+            now[0] += seconds
+            return count
+
+        return updates
+
+    return of
+
+
+def test_updates_are_timed_until_both_bounds_are_met(updates_that_take):
+    calls = [(1, 9.0), (1, 8.0), (1, 0.03), (1, 0.01), (1, 0.02), (1, 0.04)]
+    updates = bench.timed_updates(updates_that_take(*calls), BenchConfig(updates=2, seconds=0.055))
+    assert updates.seconds == pytest.approx([0.03, 0.01, 0.02])
+    assert updates.median == pytest.approx(0.02)
+
+
+def test_updates_are_timed_once_calls_have_their_length(updates_that_take):
+    calls = [(1, 9.0), (2, 8.0), (4, 7.0), (4, 6.0), (4, 0.02), (4, 0.04), (4, 0.08)]
+    updates = bench.timed_updates(updates_that_take(*calls), BenchConfig(updates=8, seconds=0.0))
+    assert updates.seconds == pytest.approx([0.005] * 4 + [0.01] * 4)
+    assert updates.median == pytest.approx(0.0075)
+
+
+def test_spread():
+    seconds = bench.Updates(np.linspace(1.0, 2.0, 11)).spread()
+    assert seconds == pytest.approx({"median": 1.5, "p10": 1.1, "p90": 1.9})
+
+
+def test_a_folder_that_cannot_be_made(measured, tmp_path):
+    (tmp_path / "run").write_text("")
+    with pytest.raises(ConfigError, match="choose another"):
+        measured()

@@ -1,0 +1,210 @@
+"""A dry run makes what training makes, and a probe's numbers follow from what it measured."""
+
+from __future__ import annotations
+
+import gc
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from accumtrain.data.open_data import open_data
+from accumtrain.data.pipeline import train_batches
+from accumtrain.devices.resolve import resolve
+from accumtrain.errors import ConfigError
+from accumtrain.measure import dry_run
+from accumtrain.measure.dry_run import DryRun, measure
+from accumtrain.process import environment
+from accumtrain.train.build import build_window
+from tests.engine.small import is_compiled_by_xla
+
+BATCH, MICRO = 24, 4
+ONE_REPLICA = SimpleNamespace(replicas=1)
+UPDATES = 5  # of the run, over which its rate falls
+LENET = ("model=lenet5", "data=digits", f"batch_size={BATCH}", f"train.steps={UPDATES}", "schedule=cosine")
+
+
+@pytest.fixture
+def config(compose):
+    return compose(*LENET)
+
+
+@pytest.fixture
+def data(config):
+    return open_data(config.data, config.run.seed)
+
+
+@pytest.fixture
+def run(config, data, tmp_path):
+    gc.collect()  # tensors of other tests, freed while it runs, would lower the peak
+    return DryRun(config, data, resolve(config.device), MICRO, tmp_path / "checkpoints", 2)
+
+
+# --- what a probe says ------------------------------------------------------------------------------------------
+
+
+class Timed:
+    """In the place of a dry run: updates of given seconds, and what the meter reads."""
+
+    window = SimpleNamespace(model=SimpleNamespace(norms=[]))
+    replicas = 1
+    timings = ((9.0, 9.0), (0.5, 0.2), (0.3, 0.4), (0.7, 0.3))  # the first one compiles
+
+    def __init__(self, config, data, devices, micro_batch, directory, micro_steps):
+        self.did = [(config.accum.steps, directory)]
+        self.begin(micro_batch, micro_steps)
+        Timed.last = self
+
+    def begin(self, micro_batch, micro_steps):
+        self.did.append((micro_batch, micro_steps))
+        self._timings, self._micro_batch = iter(self.timings), micro_batch
+
+    def update(self):
+        self.did.append("update")
+        return next(self._timings)
+
+    def evaluate(self):
+        self.did.append("evaluate")
+
+    def measure_workspace(self):
+        self.did.append("workspace")
+
+    def finish(self):
+        self.did.append("finish")
+        peak = 10 * self._micro_batch
+        return {"tensor_static_bytes": 1, "tensor_peak_bytes": peak, "workspace_bytes": 3, "rss_peak_bytes": 400}
+
+
+@pytest.fixture
+def timed(monkeypatch):
+    """The clock shows how many updates were made."""
+    clock = SimpleNamespace(perf_counter=lambda: Timed.last.did.count("update"))
+    monkeypatch.setattr(dry_run, "DryRun", Timed)
+    monkeypatch.setattr(dry_run, "time", clock)
+    monkeypatch.setattr(dry_run, "SECONDS", 2)
+    monkeypatch.setattr(environment, "job_seconds", lambda: 5.0)
+
+
+ONE_SIZE = [*["update"] * 4, "evaluate", "workspace", "finish"]
+
+
+@pytest.mark.usefixtures("timed")
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize(("micro_batch", "steps", "made"), [(4, 6, 2), (12, 2, 2), (24, 1, 1)])
+def test_a_probe_reckons_whole_updates_from_short_ones(config, data, tmp_path, micro_batch, steps, made, known):
+    # without it the number of micro-steps decides
+    asked = config.with_accum_steps(1 if known else steps)
+    (found,) = measure(asked, data, ONE_REPLICA, [micro_batch if known else None], tmp_path)
+    assert Timed.last.did == [(steps, tmp_path), (micro_batch, made), *ONE_SIZE]
+    first_update = found.pop("seconds_to_first_update") - (steps - made) * 0.5
+    assert first_update == pytest.approx(5.0)
+    assert found == {
+        "micro_batch": micro_batch,
+        "accum_steps": steps,
+        "replicas": 1,
+        "batch_norm": False,
+        "static_bytes": 1,
+        "peak_bytes": 10 * micro_batch,
+        "workspace_bytes": 3,
+        "rss_bytes": 400,
+        "examples_per_second": BATCH / (steps * 0.5 + 0.3),  # the medians of all but the first update
+    }
+
+
+@pytest.mark.usefixtures("timed")
+def test_sizes_are_measured_one_after_the_other(config, data, tmp_path):
+    found = measure(config, data, ONE_REPLICA, [2, 24], tmp_path)
+    assert Timed.last.did == [(12, tmp_path), (2, 2), *ONE_SIZE, (24, 1), *ONE_SIZE]
+    assert [(each["micro_batch"], each["accum_steps"], each["peak_bytes"]) for each in found] == [
+        (2, 12, 20),
+        (24, 1, 240),
+    ]
+
+
+def test_a_micro_batch_that_does_not_divide_is_refused(config, data, tmp_path):
+    with pytest.raises(ConfigError, match="batch_size=24"):
+        measure(config, data, ONE_REPLICA, [7], tmp_path)
+
+
+@pytest.mark.parametrize("model", ["lenet5", "revnet38"])
+def test_each_of_two_sizes_has_its_own_peak(compose, tmp_path, model):
+    """By one window: no state of the first is counted again, which two windows of a RevNet would."""
+    config = compose(f"model={model}", "data=digits", "batch_size=64", "accum.steps=1")
+    gc.collect()
+    found = measure(config, open_data(config.data, 0), resolve(config.device), [4, 64], tmp_path)
+    (static, peak), (later_static, later_peak) = [(each["static_bytes"], each["peak_bytes"]) for each in found]
+    assert later_static < 1.5 * static, "a graph leaves a little"
+    assert peak - static < later_peak - later_static < 20 * (peak - static)
+
+
+# --- what it makes ----------------------------------------------------------------------------------------------
+
+
+def test_its_updates_are_those_of_training(run, config, data):
+    """Of two micro-batches each, the same ones that a run of this configuration begins with."""
+    micro_step, commit = run.update()
+    assert micro_step > 0
+    assert commit > 0
+    assert run.calls == 3, "two micro-steps, the first of which sets the pace, and the commit"
+    assert [run.updates(2), run.updates(1)] == [1, 1]
+    assert int(run.window.step) == 3
+    expected = build_window(config, data, UPDATES, tf.distribute.get_strategy())
+    batches = iter(train_batches(data, batch=MICRO, first=0, seed=config.run.seed))
+    for _ in range(3):
+        for _ in range(2):
+            expected.accumulate(next(batches))
+        expected.commit()
+    for found, known in zip(run.window.variables_, expected.variables_, strict=True):
+        np.testing.assert_allclose(found, known, rtol=1e-5, atol=1e-7)
+
+
+def test_the_seconds_are_those_of_a_micro_step_and_of_the_commit(run, monkeypatch):
+    moments, asked = iter([100.0, 106.0, 110.0]), []
+    monkeypatch.setattr(dry_run, "time", SimpleNamespace(perf_counter=lambda: next(moments)))
+    monkeypatch.setattr(run._pace, "next", lambda most: asked.append(most) or 1)
+    assert run.update() == (3.0, 4.0)
+    assert asked == [2, 1]
+
+
+def test_short_updates_share_a_call_that_is_compiled_before(run, monkeypatch):
+    run.update()
+    lengths, calls = iter([1, 4, 4]), []
+    monkeypatch.setattr(run._updates_pace, "next", lambda most: next(lengths))
+    together = run.step.updates
+    monkeypatch.setattr(run.step, "updates", lambda batches, count: calls.append(count) or together(batches, count))
+    assert [run.updates(9) for _ in range(3)] == [1, 4, 4]
+    assert calls == [1, 4, 4], "the first one compiles"
+    assert run.calls == 1 / 4
+    assert int(run.window.step) == 1 + 1 + 1 + 4 + 4
+
+
+def test_it_evaluates_one_batch_and_writes_the_last_and_the_best_state(run, tmp_path, monkeypatch):
+    run.update()
+    reports, evaluator = [], run._evaluator
+    monkeypatch.setattr(
+        run, "_evaluator", lambda stop, report: evaluator(stop, lambda *done: (reports.append(done), report(*done)))
+    )
+    run.evaluate()
+    assert reports == [(1, 360 // MICRO)]
+    memory = run.finish()
+    assert 0 < memory["tensor_static_bytes"] < memory["tensor_peak_bytes"]
+    assert {path.parent.name for path in tmp_path.glob("checkpoints/**/step-1")} == {"checkpoints", "best"}
+
+
+def test_workspaces_are_measured_in_one_micro_step(run):
+    run.update()
+    run.measure_workspace()
+    assert int(run.window.step) == 2
+    memory = run.finish()
+    assert 0 <= memory["workspace_bytes"] < memory["tensor_peak_bytes"] - memory["tensor_static_bytes"]
+
+
+@pytest.mark.xla
+def test_xla_compiles_where_the_run_asks_for_it(compose, tmp_path):
+    """Its micro-step is one operation, of which no workspace can be told apart."""
+    config = compose(*LENET, "device.xla=true")
+    run = DryRun(config, open_data(config.data, 0), resolve(config.device), MICRO, tmp_path, 2)
+    assert is_compiled_by_xla(run.step, run.batches)
+    run.measure_workspace()
+    assert run.finish()["workspace_bytes"] is None

@@ -1,0 +1,466 @@
+"""Plan and accum.steps=auto: the search against made-up memory, the probes against real one."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import yaml
+
+from accumtrain import dispatch
+from accumtrain.config.rules import divisors
+from accumtrain.errors import CheckpointError, OutOfMemoryError
+from accumtrain.measure import auto_steps, plan
+from accumtrain.measure.plan import draw
+from accumtrain.measure.probe import Trial
+from accumtrain.measure.search import doubled, micro_batches
+from accumtrain.runs.run import Run
+from accumtrain.train.remedies import policies
+
+MB = 2**20
+
+
+@pytest.fixture
+def config(compose, tmp_path):
+    def of(*overrides):
+        run = (f"run.dir={tmp_path}", "run.name=mine")
+        return compose("model=lenet5", "batch_size=48", "accum.steps=auto", *run, *overrides)
+
+    return of
+
+
+@pytest.fixture
+def probing(monkeypatch):
+    """Puts a Memory in the place of all probes."""
+
+    def put(memory):
+        for module in (auto_steps, plan):
+            monkeypatch.setattr(module, "probe", memory)
+            monkeypatch.setattr(module, "probe_smallest", getattr(memory, "smallest", lambda config, note="": []))
+        return memory
+
+    return put
+
+
+class Memory:
+    """Takes the place of `probe`: a run takes `fixed` MB and `each` MB for every example of a micro-batch."""
+
+    def __init__(self, limit, each, fixed=20.0, replicas=1, noise=0.0, batch_norm=False):
+        self.limit, self.each, self.fixed, self.replicas, self.noise = limit, each, fixed, replicas, noise
+        self.batch_norm = batch_norm
+        self.asked = []
+
+    def takes(self, micro_batch):
+        wobble = random.Random(micro_batch).uniform(-self.noise, self.noise)
+        return self.fixed + wobble + self.each * micro_batch
+
+    def __call__(self, config, micro_batch, note=""):
+        self.asked.append(micro_batch)
+        out = Trial(config.model.memory, micro_batch, fits=False)
+        if config.device.memory_limit_mb is not None and self.takes(micro_batch) > self.limit:
+            return out
+        steps = config.batch_size // (micro_batch * self.replicas)
+        peak = int(self.takes(micro_batch) * MB)
+        run = replace(out, fits=True, accum_steps=steps, replicas=self.replicas, batch_norm=self.batch_norm)
+        return replace(run, peak_bytes=peak, rss_bytes=peak)
+
+    def smallest(self, config, note=""):
+        """Takes the place of `probe_smallest`; what it tries is not in `asked`."""
+        examples = config.batch_size // self.replicas
+        before = len(self.asked)
+        sizes = doubled(micro_batches(examples, 2 if self.batch_norm else 1))[:2]
+        trials = [self(config, size) for size in sizes]
+        del self.asked[before:]
+        return trials if all(trial.fits for trial in trials) else []
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_search_finds_the_largest_divisor_that_fits(config, seed):
+    draw = random.Random(seed)
+    replicas = draw.choice([1, 1, 2, 3])
+    examples = draw.choice([1, 7, 12, 60, 64, 96, 97, 256, 360, 1000])
+    limit = draw.randint(21, 400)
+    each = draw.choice([0.01, 0.3, 1.0, 5.0])
+    memory = Memory(limit, each, replicas=replicas, noise=draw.choice([0.0, 0.4 * each]))  # never turns the order
+    batch = config(f"batch_size={examples * replicas}", f"device.memory_limit_mb={limit}")
+
+    trials = auto_steps.search(batch, memory.smallest, memory)
+
+    fitting = [size for size in divisors(examples) if memory.takes(size) <= limit]
+    assert all(t.fits == (t.micro_batch in fitting) for t in trials)
+    assert max((t.micro_batch for t in trials if t.fits), default=0) == max(fitting, default=0)
+    assert len(memory.asked) == len(set(memory.asked)), "no micro-batch is tried twice"
+
+
+@pytest.mark.parametrize(("limit", "fits"), [(30, []), (45, [2]), (1000, [2, 48])])
+def test_batch_norm_never_gets_micro_batches_of_1(config, limit, fits):
+    memory = Memory(limit, each=12.0, batch_norm=True)
+    trials = auto_steps.search(config(f"device.memory_limit_mb={limit}"), memory.smallest, memory)
+    assert [trial.micro_batch for trial in trials if trial.fits][-1:] == fits[-1:]
+    assert all(trial.micro_batch > 1 for trial in trials if trial.fits)
+
+
+def test_a_batch_of_1_is_left_to_the_rule_of_batch_norm(config):
+    memory = Memory(99, each=1.0, batch_norm=True)
+    (trial,) = auto_steps.search(config("batch_size=1", "device.memory_limit_mb=99"), memory.smallest, memory)
+    assert trial.accum_steps == 1
+
+
+def test_two_sizes_that_do_not_fit_one_after_the_other_are_tried_apart(config):
+    memory = Memory(limit=85, each=20.0)
+    auto_steps.search(config("device.memory_limit_mb=85"), lambda config: [], memory)
+    assert memory.asked == [1, 2, 3], "4 is clearly beyond a line through 2 and 3"
+
+
+def test_search_needs_few_probes(config):
+    memory = Memory(limit=1000, each=2.1)
+    limited = config("batch_size=4096", "device.memory_limit_mb=1000")
+    assert [t.micro_batch for t in auto_steps.search(limited, memory.smallest, memory)] == [1, 2, 256]
+    assert memory.asked == [256], "512 would take 1095 MB, clearly more than 950"
+    auto_steps.search(limited, memory.smallest, close := Memory(limit=1000, each=1.94))
+    assert close.asked == [256, 512], "512 would take 1013 MB"
+
+
+def test_search_takes_the_whole_batch_where_memory_does_not_grow(config):
+    memory = Memory(limit=1000, each=0.0)
+    auto_steps.search(config("batch_size=64", "device.memory_limit_mb=1000"), memory.smallest, memory)
+    assert memory.asked == [16, 64]
+
+
+def test_a_size_below_one_that_fits_is_not_tried(config):
+    """Batch norm that is frozen: the keys allow 2 and 4 as small sizes, the model 1."""
+
+    def smallest(config):
+        return [memory(config, 2), memory(config, 4)]
+
+    memory = Memory(limit=1000, each=0.0)
+    auto_steps.search(config("batch_size=8", "device.memory_limit_mb=1000"), smallest, memory)
+    assert memory.asked == [2, 4, 8]
+
+
+def test_search_halves_where_the_process_does_not_show_what_is_used(config):
+    """A GPU without a limit: the resident memory of the process hardly grows."""
+    asked = []
+
+    def attempt(config, micro_batch, note=""):
+        asked.append(micro_batch)
+        rss = 500 * MB + micro_batch
+        return Trial("store", micro_batch, fits=micro_batch <= 16, accum_steps=1, replicas=1, rss_bytes=rss)
+
+    auto_steps.search(config("batch_size=65536"), lambda config: [], attempt)
+    assert asked == [1, 2, 65536, 256, 16, 64, 32]
+
+
+@pytest.mark.parametrize(("free", "warned"), [(1.9, True), (2.1, False)])
+def test_a_search_in_little_memory_says_how_to_leave_it_out(config, monkeypatch, probing, capsys, free, warned):
+    probing(Memory(limit=1000, each=2.0))
+    monkeypatch.setattr(auto_steps, "free_bytes", lambda: int(free * 2**30))
+    assert auto_steps.with_accum_steps_resolved(config()).accum.count == 1
+    shown = " ".join(capsys.readouterr().out.split())
+    for text in (f"only {free} GB of memory is free", "give accum.steps as a number"):
+        assert (text in shown) == warned
+
+
+def test_without_a_limit_resident_memory_counts(config, monkeypatch, probing):
+    """Also that which is expected of the second small size."""
+
+    def attempt(config, size, note=""):
+        resident = (920 + 2 * size) * MB
+        return Trial("store", size, resident <= 950 * MB, 48 // size, 1, peak_bytes=size, rss_bytes=resident)
+
+    def smallest(config, note=""):
+        first, second = attempt(config, 1), attempt(config, 2)
+        return [first, replace(second, rss_bytes=None, expected_bytes=second.rss_bytes)]
+
+    probing(attempt)
+    monkeypatch.setattr(auto_steps, "probe_smallest", smallest)
+    monkeypatch.setattr(auto_steps, "free_bytes", lambda: 1000 * MB)  # 950 may be used: 30 for tensors
+    assert auto_steps.with_accum_steps_resolved(config()).accum.count == 4
+
+
+def test_auto_becomes_a_number(config, probing, capsys):
+    probing(Memory(limit=45, each=2.0))
+    before = config("device.memory_limit_mb=45")
+    after = auto_steps.with_accum_steps_resolved(before)
+    assert after == replace(before, accum=replace(before.accum, steps=4))  # micro-batch 12; 16 would take 52 MB
+    shown = capsys.readouterr().out
+    assert "accum.steps for batch_size=48 in device.memory_limit_mb=45" in shown
+    assert "accum.steps=4: micro-batch 12" in shown
+
+
+def test_a_number_is_left_alone_and_a_run_keeps_its_own(config, monkeypatch):
+    monkeypatch.setattr(auto_steps, "probe", lambda config, micro_batch: pytest.fail("nothing to probe"))
+    given = config("accum.steps=6")
+    assert auto_steps.with_accum_steps_resolved(given) is given
+    with Run(given) as run:
+        run.save_config(given)
+    assert auto_steps.with_accum_steps_resolved(config()).accum.count == 6
+    assert auto_steps.with_trained_accum_steps(config()).accum.count == 6
+
+
+def test_a_number_under_a_limit_is_probed_once(config, monkeypatch):
+    monkeypatch.delenv("TF_ENABLE_ONEDNN_OPTS", raising=False)
+    memory = Memory(limit=45, each=2.0)
+    monkeypatch.setattr(auto_steps, "probe", memory)
+    fitting = config("accum.steps=4", "device.memory_limit_mb=45")
+    assert auto_steps.with_accum_steps_resolved(fitting) is fitting
+    assert memory.asked == [12]
+    with pytest.raises(
+        OutOfMemoryError, match=r"device\.memory_limit_mb=45 is not enough for this run.*accum\.steps=6"
+    ):
+        auto_steps.with_accum_steps_resolved(config("accum.steps=3", "device.memory_limit_mb=45"))
+    with Run(fitting) as run:
+        run.save_config(fitting)
+    auto_steps.with_accum_steps_resolved(fitting)
+    auto_steps.with_accum_steps_resolved(replace(fitting, train=replace(fitting.train, epochs=9)))
+    assert memory.asked == [12, 16], "a run that has begun fits"
+    other = [config("accum.steps=4", "device.memory_limit_mb=46"), config("accum.steps=6", "device.memory_limit_mb=45")]
+    for each in (*other, replace(fitting, model=replace(fitting.model, memory="recompute"))):
+        auto_steps.with_accum_steps_resolved(each)
+    assert memory.asked == [12, 16, 12, 8, 12], "but not under another limit, nor with other micro-batches"
+
+
+def test_a_number_is_probed_under_a_limit_of_the_users_own(config, monkeypatch):
+    monkeypatch.delenv("TF_ENABLE_ONEDNN_OPTS", raising=False)
+    monkeypatch.setenv("TF_CPU_BFC_MEM_LIMIT_IN_MB", "45")
+    memory = Memory(limit=45, each=2.0)
+    monkeypatch.setattr(auto_steps, "probe", memory)
+    auto_steps.with_accum_steps_resolved(config("accum.steps=4"))
+    assert memory.asked == [12]
+
+
+@pytest.mark.parametrize("change", ["data.on_error=skip", "train.epochs=9", "schedule=cosine", "an older version"])
+def test_auto_goes_on_where_what_takes_memory_is_the_same(config, monkeypatch, change):
+    monkeypatch.setattr(auto_steps, "probe", lambda config, micro_batch: pytest.fail("nothing to probe"))
+    begun = config("accum.steps=6")
+    with Run(begun) as run:
+        run.save_config(begun)
+        if change == "an older version":
+            values = yaml.safe_load((run.path / "config.yaml").read_text())
+            del values["optim"]["rates"], values["model"]["freeze"], values["device"]["virtual"]
+            (run.path / "config.yaml").write_text(yaml.safe_dump(values))
+    now = config(*([] if change == "an older version" else [change]))
+    assert auto_steps.with_accum_steps_resolved(now).accum.count == 6
+
+
+@pytest.mark.parametrize("other", ["batch_size=96", "device.memory_limit_mb=30", "model=resnet20"])
+def test_auto_looks_again_for_another_run_in_the_same_folder(config, probing, other):
+    memory = probing(Memory(limit=45, each=2.0))
+    begun = config("accum.steps=6")
+    with Run(begun) as run:
+        run.save_config(begun)
+    assert auto_steps.with_accum_steps_resolved(config()).accum.count == 6
+    assert not memory.asked
+    auto_steps.with_accum_steps_resolved(config(other))
+    assert memory.asked
+
+
+def test_evaluating_what_was_never_trained(config):
+    with pytest.raises(CheckpointError, match="train first"):
+        auto_steps.with_trained_accum_steps(config())
+
+
+def test_nothing_fits_says_what_would(config, probing):
+    def memory(config, micro_batch, note=""):
+        fixed = {"adam": 60.0, "adafactor": 30.0}[config.optim.kind]
+        return Memory(limit=40, each=10.0 if config.precision == "bfloat16" else 20.0, fixed=fixed)(config, micro_batch)
+
+    probing(memory)
+    with pytest.raises(OutOfMemoryError) as error:
+        auto_steps.with_accum_steps_resolved(config("optim=adam", "device.memory_limit_mb=40"))
+    message = str(error.value)
+    assert "not even a micro-batch of 1 fits in device.memory_limit_mb=40" in message
+    assert "as it is: 80.0 MB" in message
+    assert "model.memory=recompute: 80.0 MB" in message
+    assert "optim=adafactor: 50.0 MB" in message
+    assert "precision=bfloat16: 70.0 MB" in message
+    assert "all of these: 40.0 MB" in message
+    assert "(fits)" not in message, "a probe has 95 % of the limit"
+    assert message.endswith("So raise device.memory_limit_mb to 85 at least")
+
+
+def test_help_that_fits_is_marked(config):
+    def memory(config, micro_batch, note=""):
+        return Memory(limit=55, each=20.0, fixed={"adam": 60.0, "adafactor": 30.0}[config.optim.kind])(config, 1)
+
+    message = auto_steps.what_would_help(config("optim=adam", "device.memory_limit_mb=55"), memory, 1)
+    assert "optim=adafactor: 50.0 MB (fits)" in message
+    assert "all of these: 50.0 MB (fits)" in message
+    assert message.count("(fits)") == 2
+    assert message.endswith("Choose what fits, or raise device.memory_limit_mb to 85 at least")
+
+
+def test_help_is_tried_under_the_limit(config):
+    """Peaks of 50 MB with room, but no room for them in 55."""
+
+    def attempt(config, micro_batch, note=""):
+        limited = config.device.memory_limit_mb is not None
+        return Trial("store", 1, fits=not limited, peak_bytes=None if limited else 50 * MB)
+
+    message = auto_steps.what_would_help(config("optim=adam", "device.memory_limit_mb=55"), attempt, 1)
+    assert "optim=adafactor: 50.0 MB" in message
+    assert "(fits)" not in message
+
+
+def test_help_without_a_limit(config):
+    message = auto_steps.what_would_help(
+        config(), lambda config, micro_batch, note="": Trial("store", 1, fits=False), 1
+    )
+    assert "as it is: more than is free here" in message
+    assert "(fits)" not in message
+    assert message.endswith("So take a smaller model or smaller images")
+
+
+def test_policies_are_those_the_model_has(config):
+    def names(*overrides):
+        return [policy.model.memory for policy in policies(config(*overrides))]
+
+    assert names() == ["store", "recompute"]
+    assert names("model=revnet38") == ["store", "recompute", "reverse"]
+
+
+# --- job=plan -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("limit", "each", "asked", "rows"),
+    [
+        (60, 2.0, [16], ["measured yes", "measured yes", "line yes", "line yes", "measured yes", "line no"]),
+        (1000, 2.0, [48], ["measured yes", "measured yes", "line yes", "line yes", "line yes", "measured yes"]),
+        (28, 8.0, [1], ["measured no"]),  # 26.6 MB may be used
+        (30, 8.0, [1, 2], ["measured yes", "measured no"]),
+        (35, 6.0, [], ["measured yes", "measured yes", "line no", "line no", "line no", "line no"]),
+    ],
+)
+def test_one_probe_confirms_the_largest_that_should_fit(config, probing, tmp_path, limit, each, asked, rows):
+    memory = probing(Memory(limit=0.95 * limit, each=each))
+    result = dispatch.run(config("job=plan", f"device.memory_limit_mb={limit}"))
+    trials = json.loads((tmp_path / "mine/plan.json").read_text())["trials"]
+    assert result["trials"] == trials
+    assert memory.asked == asked * 2
+    told = [f"{'measured' if t['measured'] else 'line'} {'yes' if t['fits'] else 'no'}" for t in trials]
+    assert told == rows * 2
+    sizes = (1, 2, 4, 8, 16, 48)[: len(rows)]
+    assert [(t["memory"], t["micro_batch"]) for t in trials] == [
+        (policy, size) for policy in ("store", "recompute") for size in sizes
+    ]
+    for t in (trial for trial in trials if trial["replicas"]):
+        assert t["peak_bytes"] == pytest.approx(memory.takes(t["micro_batch"]) * MB, abs=2)
+        assert t["accum_steps"] == 48 // t["micro_batch"]
+        if not t["measured"]:
+            assert (t["rss_bytes"], t["examples_per_second"], t["workspace_bytes"]) == (None, None, None)
+            assert t["expected_bytes"] == t["peak_bytes"]
+    assert "moments" not in trials[0]
+    assert (tmp_path / "mine/plan.png").read_bytes().startswith(b"\x89PNG")
+
+
+class Bent(Memory):
+    """Takes more, or less, for each example than the two small sizes tell."""
+
+    def __init__(self, limit, each, later):
+        super().__init__(limit, each)
+        self.later = later
+
+    def takes(self, micro_batch):
+        return self.fixed + self.each * min(micro_batch, 2) + self.later * max(0, micro_batch - 2)
+
+
+@pytest.mark.parametrize(
+    ("each", "later", "asked", "largest"),
+    [
+        (2.0, 1.0, [16], 16),  # 48 would take 70 MB, by a line through 2 and 16, too
+        (2.0, 0.6, [16, 48], 48),  # 16 take 32 MB, so 48 take 52
+        (1.0, 2.2, [16, 4, 8], 8),  # 16 would take 53 MB in place of 36; then 8 by a line through 2 and 4
+    ],
+)
+def test_a_line_that_is_wrong_costs_another_probe(config, probing, each, later, asked, largest):
+    memory = Bent(52.5, each, later)
+    limited = config("device.memory_limit_mb=56")  # 53.2 may be used
+    if asked == [16, 4, 8]:
+        memory.limit = 45
+    trials = plan.plan_policy(limited, memory.smallest, memory)
+    assert memory.asked == asked
+    assert max(t.micro_batch for t in trials if t.fits) == largest
+    assert all(t.fits for t in trials if t.micro_batch <= largest)
+
+
+def test_the_screen_tells_a_line_from_what_was_measured(config, probing, capsys):
+    def attempt(config, size, note=""):
+        assert note == f" (policy {1 + ('store', 'recompute').index(config.model.memory)} of 2)"
+        found = memory(config, size)
+        return replace(found, rss_bytes=900 * MB, workspace_bytes=0, examples_per_second=12.5) if found.fits else found
+
+    memory = Memory(limit=60, each=2.0)
+    attempt.smallest = memory.smallest
+    probing(attempt)
+    dispatch.run(config("job=plan", "device.memory_limit_mb=60"))
+    shown = capsys.readouterr().out
+    assert "lenet5, adafactor, float32, batch_size=48 in device.memory_limit_mb=60" in shown
+    lines = [" ".join(line.split()) for line in shown.splitlines()]
+    assert "store 3 16 52.0 MB 0 bytes 900.0 MB 12.5 yes measured" in lines
+    assert "store 6 8 36.0 MB - some 399.4 MB - yes line" in lines
+    assert "store 1 48 116.0 MB - some 2.8 GB - no line" in lines
+
+
+@pytest.mark.parametrize(
+    ("batch", "each", "largest"),
+    [(256, 0.1, 32), (48, 0.1, None), (32, 0.1, None), (256, 2.0, None)],  # MB for each example, of 60
+)
+def test_plan_says_that_larger_micro_batches_were_not_looked_at(config, probing, capsys, batch, each, largest):
+    probing(Memory(limit=60, each=each))
+    dispatch.run(config("job=plan", f"batch_size={batch}", "device.memory_limit_mb=60"))
+    shown = capsys.readouterr().out
+    expected = f"micro-batches above {largest} may fit, too, and were not looked at: accum.steps=auto does"
+    assert (expected in shown) if largest else ("were not looked at" not in shown)
+
+
+def test_an_interrupt_while_probing_leaves_nothing(config, probing, tmp_path):
+    def stopped(config, micro_batch, note=""):
+        raise KeyboardInterrupt
+
+    probing(stopped)
+    with pytest.raises(KeyboardInterrupt):
+        dispatch.run(config("job=plan", "device.memory_limit_mb=48"))
+    assert not (tmp_path / "mine").exists()
+
+
+def test_the_picture_tells_measured_from_what_lies_on_a_line(monkeypatch, tmp_path):
+    from matplotlib import pyplot
+
+    trials = [Trial("store", size, True, peak_bytes=size * MB, measured=size == 4) for size in (1, 2, 4)]
+    monkeypatch.setattr(pyplot, "close", lambda figure: None)
+    draw(trials, 8, tmp_path / "plan.png")
+    lines = pyplot.gcf().axes[0].get_lines()
+    rings = {
+        tuple(line.get_xdata()): line.get_markerfacecolor() == "white" for line in lines if line.get_ls() == "None"
+    }
+    assert (rings[4,], rings[1, 2]) == (False, True)
+    monkeypatch.undo()
+    pyplot.close("all")
+
+
+@pytest.mark.slow
+def test_auto_trains_and_continues_with_its_choice(tmp_path):
+    """ResNet-20 at batch 64 under a limit that the whole batch exceeds: two runs of the same command."""
+    command = [
+        sys.executable,
+        "-c",
+        f"import sys; sys.path[:] = {sys.path!r}; from accumtrain.cli.main import main; main()",
+        *("data=synthetic", "data.train_examples=128", "data.test_examples=64", "accum.steps=auto", "run.name=mine"),
+        *("model=resnet20", "device.memory_limit_mb=110", "batch_size=64", f"run.dir={tmp_path}"),
+    ]
+    first = subprocess.run([*command, "train.steps=2"], capture_output=True, text=True, check=False)
+    assert first.returncode == 0, first.stdout + first.stderr
+    steps = yaml.safe_load((tmp_path / "mine/config.yaml").read_text())["accum"]["steps"]
+    assert 1 < steps < 64
+    assert f"accum.steps={steps}: micro-batch {64 // steps}" in first.stdout
+    again = subprocess.run([*command, "train.steps=3"], capture_output=True, text=True, check=False)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert "probing" not in again.stdout
+    summary = json.loads((tmp_path / "mine/summary.json").read_text())
+    assert (summary["step"], summary["accum_steps"], summary["batch_size"]) == (3, steps, 64)
+    assert summary["memory"]["tensor_peak_bytes"] < 110 * MB

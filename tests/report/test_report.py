@@ -1,0 +1,146 @@
+"""job=report over runs on disk."""
+
+import json
+import math
+
+import pytest
+
+from accumtrain.dispatch import run
+from accumtrain.errors import CheckpointError, ConfigError
+from accumtrain.process import environment
+
+SUMMARY = {
+    "status": "completed",
+    "step": 4,
+    "test": {"loss": 0.5, "accuracy": 0.75},
+    "examples_per_second": 100.0,
+    "seconds": 3.0,
+    "batch_size": 8,
+    "micro_batch_size": 4,
+    "accum_steps": 2,
+    "replicas": 1,
+    "memory": {"tensor_peak_bytes": 3 * 2**20, "tensor_static_bytes": 2**20, "rss_peak_bytes": 2**30},
+}
+
+
+@pytest.fixture
+def runs(tmp_path):
+    for name, accuracy in (("good", 0.9), ("poor", 0.3)):
+        (tmp_path / name).mkdir()
+        summary = SUMMARY | {split: {"loss": 0.5, "accuracy": accuracy} for split in ("test", "best")}
+        (tmp_path / name / "summary.json").write_text(json.dumps(summary))
+        records = [
+            {"step": s, "split": split, "loss": 1 / s, "accuracy": accuracy, "seconds": 1.0}
+            for s in (1, 2)
+            for split in ("train", "test")
+        ]
+        (tmp_path / name / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    return tmp_path
+
+
+def test_tensorflow_is_not_imported(command, runs, monkeypatch):
+    monkeypatch.setattr(environment, "prepare", lambda *_, **__: pytest.fail("it takes seconds"))
+    assert command("job=report", f"run.dir={runs}").code == 0
+
+
+def test_all_runs_best_first(compose, runs, capsys):
+    result = run(compose("job=report", f"run.dir={runs}"))
+    assert list(result["runs"]) == ["good", "poor"]
+    out = capsys.readouterr().out
+    assert out.index("good") < out.index("poor")
+    assert "8 = 4 x 2 x 1" in out
+    assert "2.0 MB" in out
+    assert (runs / "report.png").read_bytes().startswith(b"\x89PNG")
+    assert "good" in (runs / "report.html").read_text()
+
+
+def test_a_damaged_configuration_is_named_and_not_compared(compose, runs, capsys):
+    (runs / "good" / "config.yaml").write_text("model: [")
+    assert len(run(compose("job=report", f"run.dir={runs}"))["runs"]) == 2
+    assert "good is compared without its configuration" in capsys.readouterr().err
+
+
+def test_chosen_runs_only(compose, runs):
+    assert list(run(compose("job=report", f"run.dir={runs}", "report.runs=[poor]"))["runs"]) == ["poor"]
+
+
+def test_a_run_that_is_not_there(compose, runs, tmp_path_factory):
+    with pytest.raises(ConfigError, match=r"report.runs: .*missing holds no run"):
+        run(compose("job=report", f"run.dir={runs}", "report.runs=[missing]"))
+    with pytest.raises(ConfigError, match="no finished run"):
+        run(compose("job=report", f"run.dir={tmp_path_factory.mktemp('empty')}"))
+
+
+@pytest.mark.parametrize(
+    "summary",
+    [
+        SUMMARY | {"best": {"loss": None, "accuracy": None}, "examples_per_second": None},
+        SUMMARY | {"test": None, "best": None, "memory": {}, "batch_size": [8]},
+        {"status": "completed", "step": 1},
+    ],
+)
+def test_a_value_that_is_not_there_is_a_dash(summary, compose, runs, capsys):
+    (runs / "good" / "summary.json").write_text(json.dumps(summary))
+    result = run(compose("job=report", f"run.dir={runs}"))
+    assert list(result["runs"]) == ["poor", "good"]
+    row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("good"))
+    assert "-" in row.split()
+
+
+RECORD = {"step": 1, "split": "train", "seconds": 1.0, "loss": None}
+DAMAGED = [
+    ("summary.json", "{", "is damaged"),
+    ("summary.json", "[]", "is damaged"),
+    ("summary.json", '{"made": "elsewhere"}', "is not the summary of a training"),
+    *(
+        ("summary.json", json.dumps(SUMMARY | {key: value}), f"what it says of {key} is nothing that was written")
+        for key, value in (
+            ("seconds", math.nan),
+            ("examples_per_second", 10**400),
+            ("best", {"loss": math.inf, "accuracy": 0.0}),
+            ("memory", "much"),
+            ("step", "4"),
+            ("skipped_windows", "none"),
+            ("best_on", "status"),
+            ("status", None),
+        )
+    ),
+    ("metrics.jsonl", "no record\n", "line 1 is no record of a run"),
+    ("metrics.jsonl", json.dumps(RECORD | {"step": "first"}) + "\n", "line 1 is no record of a run"),
+    ("metrics.jsonl", json.dumps(RECORD | {"loss": 10**400}) + "\n", "line 1 is no record of a run"),
+    ("metrics.jsonl", "[" * 100_000 + "\n", "line 1 is no record of a run"),
+    ("metrics.jsonl", '{"step": 1}\n', "line 1 is no record of a run"),
+]
+
+
+@pytest.mark.parametrize(("file", "content", "message"), DAMAGED)
+def test_a_damaged_run_is_named_and_left_out(file, content, message, compose, runs, capsys):
+    (runs / "good" / file).write_text(content)
+    assert list(run(compose("job=report", f"run.dir={runs}"))["runs"]) == ["poor"]
+    told = capsys.readouterr().err
+    assert told.startswith("warning: good is left out: ")
+    assert message in told
+
+
+def test_nothing_that_can_be_read(compose, runs):
+    for name in ("good", "poor"):
+        (runs / name / "summary.json").write_bytes(b"\xff\x00")
+    with pytest.raises(CheckpointError, match="none of the 2 runs can be read"):
+        run(compose("job=report", f"run.dir={runs}"))
+
+
+def test_values_that_are_no_numbers_are_not_drawn(compose, runs):
+    (runs / "good" / "metrics.jsonl").write_text(json.dumps(RECORD) + "\n")
+    (runs / "good").rename(runs / "$\\good$")
+    assert len(run(compose("job=report", f"run.dir={runs}"))["runs"]) == 2
+
+
+def test_a_link_is_replaced_not_followed(compose, runs, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "precious"
+    elsewhere.write_text("precious")
+    (runs / "report.png").symlink_to(elsewhere)
+    run(compose("job=report", f"run.dir={runs}"))
+    assert elsewhere.read_text() == "precious"
+    assert (runs / "report.png").read_bytes().startswith(b"\x89PNG")
+    assert not (runs / "report.png").is_symlink()
+    assert not list(runs.glob(".report*"))

@@ -1,0 +1,119 @@
+"""report.html: what it holds, and that text of runs stays text."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from accumtrain.errors import CheckpointError
+from accumtrain.report.compare import ComparedRun, differing_keys
+from accumtrain.report.page import MOST_POINTS, extremes, write_page
+from accumtrain.report.pictures import labels
+
+SUMMARY = {"status": "completed", "step": 4, "test": {"loss": 0.5, "accuracy": 0.75}}
+
+
+def record(step, split="train", **values):
+    return {"step": step, "epoch": step / 10, "split": split, "seconds": 1.0, "loss": 1.0, **values}
+
+
+def compared(name, records=(), summary=SUMMARY, **config):
+    return ComparedRun(name, summary, list(records), config)
+
+
+def written(tmp_path, *runs):
+    write_page(runs, tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page)
+    return page, json.loads(data)
+
+
+def test_the_page_needs_no_network(tmp_path):
+    page, _ = written(tmp_path, compared("mine"))
+    assert "default-src 'none'" in page
+    assert not re.findall(r"""(?:src|href|action)\s*=\s*["']""", page)
+    assert "@@" not in page
+
+
+@pytest.mark.parametrize("text", ["<script>alert(1)</script>", "</script><!--", "@@data@@", "${x}\\1", "ü\u2028"])
+def test_text_of_a_run_stays_text(text, tmp_path):
+    plain, _ = written(tmp_path, compared("mine"))
+    odd = compared(text, [record(1, split=text)], SUMMARY | {"status": text}, **{"optim.kind": text})
+    page, data = written(tmp_path, odd, compared("mine", **{"optim.kind": "sgd"}))
+    assert (data["runs"][0]["name"], data["runs"][0]["cells"][0][0]) == (text, text)
+    assert page.count("<script") == plain.count("<script"), "no element is added"
+    assert page.count("<!--") == plain.count("<!--")
+
+
+def test_of_long_curves_the_peaks_stay(tmp_path):
+    records = [record(step, loss=1 + step % 7) for step in range(10_000)]
+    records[1234]["loss"], records[5678]["loss"], records[77]["loss"] = 99.0, 0.001, float("nan")
+    _, data = written(tmp_path, compared("long", records))
+    curve = data["runs"][0]["curves"]["train"]
+    assert len(curve["loss"]) == len(curve["step"]) <= MOST_POINTS
+    assert (curve["step"][0], curve["step"][-1]) == (0, 9999)
+    assert (curve["step"][curve["loss"].index(99.0)], curve["step"][curve["loss"].index(0.001)]) == (1234, 5678)
+    assert data["points"] == {"shown": len(curve["step"]), "of": 10_000}
+
+
+def test_values_that_are_no_numbers_are_left_out(tmp_path):
+    records = [record(1, loss=None), record(2, loss=10**400, accuracy="high"), record(3, loss=0.5)]
+    records.append(record(4) | {"step": "last"})
+    _, data = written(tmp_path, compared("odd", records, SUMMARY | {"memory_by_kind": {"weights": "much"}, "test": 3}))
+    assert data["runs"][0]["curves"]["train"] == {"step": [3], "epoch": [0.3], "seconds": [1.0], "loss": [0.5]}
+    assert data["kinds"] == []
+
+
+def test_memory_and_speed(tmp_path):
+    kinds = {"weights": 1024, "ema": 0, "activations": 2048, "workspace": 4096}
+    _, data = written(tmp_path, compared("a", (), SUMMARY | {"memory_by_kind": kinds, "examples_per_second": 12.5}))
+    assert data["kinds"] == ["weights", "activations", "workspace"]
+    assert data["runs"][0]["memory"]["weights"] == [1024, "1.0 KB"]
+    assert data["runs"][0]["speed"] == 12.5
+
+
+def test_a_page_that_cannot_be_written(tmp_path):
+    with pytest.raises(CheckpointError, match="can't be written"):
+        write_page([compared("mine")], tmp_path / "missing" / "report.html")
+
+
+def test_only_keys_that_differ_are_shown_and_of_those_alike_one():
+    runs = [
+        compared(
+            "a", **{"optim.lr": 0.1, "optim.kind": "sgd", "run.name": "a", "batch_size": 8, "optim.nesterov": True}
+        ),
+        compared("b", **{"optim.lr": 0.2, "optim.kind": "adam", "run.name": "b", "batch_size": 8}),
+        compared("without a configuration"),
+        compared("c", **{"optim.lr": 0.3, "optim.kind": "adam", "run.name": "c", "batch_size": 8}),
+    ]
+    found = {each.key: (each.values, each.along) for each in differing_keys(runs)}
+    assert found == {
+        "optim.lr": (("0.1", "0.2", "-", "0.3"), ()),
+        "optim.kind": (("sgd", "adam", "-", "adam"), ("optim.nesterov",)),
+    }
+
+
+@pytest.mark.parametrize(("count", "most"), [(3, 4), (4, 4), (5, 4), (1000, 4), (1000, 300)])
+def test_extremes(count, most):
+    values = [(-1) ** place * place % 17 for place in range(count)]
+    taken = extremes(values, most)
+    assert taken == sorted(set(taken))
+    assert len(taken) <= most or count <= most
+    assert {0, count - 1} <= set(taken)
+    assert {min(values), max(values)} <= {values[place] for place in taken}
+
+
+@pytest.mark.parametrize(
+    ("names", "beginning", "short"),
+    [
+        (["lenet5-digits-a", "lenet5-digits-b"], "lenet5-digits-", ["a", "b"]),
+        (["x-batch_size-32", "x-batch_size-64"], "x-", ["batch_size-32", "batch_size-64"]),
+        (["x", "x-optim-sgd"], "", ["x", "x-optim-sgd"]),
+        (["only-one"], "", ["only-one"]),
+        (["same-name", "same-name"], "same-", ["name", "name"]),
+    ],
+)
+def test_labels(names, beginning, short):
+    assert labels(names) == (beginning, short)

@@ -1,0 +1,317 @@
+"""Which CPU kernels a run uses, and what decides."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from accumtrain.config.jobs import JOBS
+from accumtrain.errors import ConfigError
+from accumtrain.process import environment
+from accumtrain.process.environment import KERNELS_16BIT, ONEDNN
+from accumtrain.runs import kernels as module
+from accumtrain.runs.kernels import chosen_kernels, record_kernels
+from accumtrain.runs.names import folder_of
+
+DESKTOP = ["avx", "avx2", "fma"]
+SERVER = [*DESKTOP, "avx512f", "avx512_vnni", "avx512_bf16"]
+INTEL, AMD = "GenuineIntel", "AuthenticAMD"
+SMALL, LARGE = ("data=digits",), ("data=synthetic", "data.image_size=32")
+NOTHING = (None, None)
+RECORDS = ("data=tfrecord", "data.path=a", "data.test_path=b", "data.num_classes=2")
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """A CPU without instructions for neural networks, in a process that has not imported TensorFlow."""
+    found = SimpleNamespace(instructions=DESKTOP, vendor=INTEL)
+    monkeypatch.setattr(module, "cpu", lambda: {"model": "a desktop", "instructions": found.instructions})
+    monkeypatch.setattr(module, "vendor", lambda: found.vendor)
+    monkeypatch.setattr(environment, "shows_gpu", lambda: False)
+    for variable in (ONEDNN, KERNELS_16BIT):
+        monkeypatch.setenv(variable, "to be restored")
+        monkeypatch.delenv(variable)
+    modules = {name: loaded for name, loaded in sys.modules.items() if name != "tensorflow"}
+    monkeypatch.setattr(module, "sys", SimpleNamespace(modules=modules))
+    return found
+
+
+@pytest.fixture
+def server(machine):
+    """A CPU with instructions for bfloat16, which is slower in it than in float32."""
+    machine.instructions = SERVER
+    return machine
+
+
+@pytest.fixture
+def config(compose, tmp_path):
+    def of(*overrides):
+        images = [] if any(each.startswith("data=") for each in overrides) else LARGE
+        return compose("batch_size=64", "accum.steps=8", f"run.dir={tmp_path}", "run.name=run", *images, *overrides)
+
+    return of
+
+
+def both_chosen(config, job="train"):
+    """The values of both variables within a job."""
+    with chosen_kernels(config, JOBS[job]):
+        record_kernels(replace(config, job=job))
+        return environment.os.environ.get(ONEDNN), environment.os.environ.get(KERNELS_16BIT)
+
+
+def chosen(config, job="train"):
+    return both_chosen(config, job)[0]
+
+
+def chosen_16bit(config, job="train"):
+    return both_chosen(config, job)[1]
+
+
+def begin(config, job="train"):
+    """A training that leaves a checkpoint."""
+    folder = folder_of(config)
+    folder.mkdir(exist_ok=True)
+    with chosen_kernels(config, JOBS[job]):
+        record_kernels(config)
+        (folder / "checkpoints/step-1").mkdir(parents=True)
+        (folder / "checkpoints/step-1/state.index").touch()
+
+
+@pytest.mark.parametrize("vendor", [INTEL, AMD])
+@pytest.mark.parametrize(
+    ("instructions", "overrides", "values"),
+    [
+        (DESKTOP, LARGE, ("1", None)),
+        (DESKTOP, [*LARGE, "precision=bfloat16"], ("1", None)),
+        (DESKTOP, SMALL, ("0", None)),
+        (DESKTOP, [*SMALL, "precision=float16"], ("0", None)),
+        (DESKTOP, [*SMALL, "data.image_size=16"], ("1", None)),
+        (DESKTOP, ["data=synthetic", "data.image_size=15"], ("0", None)),
+        (DESKTOP, ["data=synthetic", "data.image_size=16"], ("1", None)),
+        (DESKTOP, ["data=synthetic", "data.image_size=[8,31]"], ("0", None)),
+        (DESKTOP, ["data=synthetic", "data.image_size=[8,32]"], ("1", None)),
+        (DESKTOP, ["data=folder", "data.path=photos"], ("1", None)),
+        (DESKTOP, ["data=folder", "data.path=photos", "data.image_size=8"], ("0", None)),
+        (DESKTOP, RECORDS, ("1", None)),
+        (DESKTOP, [*RECORDS, "data.raw_shape=[8,8,1]"], ("0", None)),
+        (DESKTOP, [*RECORDS, "data.raw_shape=[28,28,1]"], ("1", None)),
+        (["avx"], LARGE, NOTHING),
+        ([*DESKTOP, "avx512_vnni"], SMALL, NOTHING),
+        ([*DESKTOP, "avx_vnni"], LARGE, NOTHING),
+        (["asimd", "sve"], LARGE, NOTHING),
+        ([], LARGE, NOTHING),
+        (SERVER, ["precision=float32"], NOTHING),
+        (SERVER, ["precision=float16"], NOTHING),
+        ([*SERVER, "avx512_fp16"], ["precision=float16"], NOTHING),
+        ([*SERVER, "amx_tile", "amx_bf16"], ["precision=bfloat16"], NOTHING),
+        ([*SERVER, "amx_tile", "amx_bf16", "amx_fp16"], ["precision=float16"], NOTHING),
+        ([*DESKTOP, "avx512f", "avx512_vnni"], ["precision=bfloat16"], NOTHING),
+        (SERVER, ["precision=bfloat16", "model=keras", "model.name=MobileNetV2"], NOTHING),
+        (SERVER, ["precision=bfloat16", "device=mirrored"], NOTHING),
+    ],
+)
+def test_processor_images_and_precision_decide(machine, config, vendor, instructions, overrides, values):
+    machine.instructions, machine.vendor = instructions, vendor
+    assert both_chosen(config(*overrides)) == values
+
+
+@pytest.mark.parametrize(("vendor", "value"), [(INTEL, "0"), (AMD, "1"), ("", "1")])
+@pytest.mark.parametrize("images", [SMALL, LARGE])
+def test_the_vendor_decides_of_bfloat16_without_amx(server, config, vendor, value, images):
+    server.vendor = vendor
+    assert both_chosen(config("precision=bfloat16", *images)) == (None, value)
+
+
+@pytest.mark.parametrize(
+    ("instructions", "overrides", "said"),
+    [
+        (DESKTOP, LARGE, f"oneDNN's kernels are used ({ONEDNN}=1): they are the faster ones on this processor"),
+        (
+            DESKTOP,
+            SMALL,
+            f"TensorFlow's own kernels are used ({ONEDNN}=0): they are the faster ones for images",
+        ),
+        (SERVER, ["precision=bfloat16"], f"float32's kernels are used ({KERNELS_16BIT}=0): they are the faster ones"),
+    ],
+)
+def test_the_choice_and_its_reason_are_said(machine, config, capsys, instructions, overrides, said):
+    machine.instructions = instructions
+    both_chosen(config(*overrides))
+    assert said in " ".join(capsys.readouterr().out.split())
+
+
+def test_all_policies_of_a_model_compute_with_the_same_kernels(machine, config):
+    """Else they would differ in their last bits."""
+    for policy in ("store", "recompute", "reverse", "900"):
+        assert chosen(config("model=revnet38", f"model.memory={policy}")) == "1"
+
+
+@pytest.mark.parametrize("overrides", [(), ("accum.steps=4",), SMALL])
+def test_a_continued_run_keeps_its_kernels(machine, config, capsys, overrides):
+    begin(config())
+    assert chosen(config(*overrides)) == "1"
+    assert f"oneDNN's kernels are used ({ONEDNN}=1), as by this run before" in capsys.readouterr().out
+
+
+def test_a_run_whose_kernels_were_timed_goes_on_with_them(machine, config):
+    """The record is one of a version that timed kernels."""
+    begin(config())
+    (folder_of(config()) / "kernels.json").write_text('{"used": "0"}')
+    assert chosen(config()) == "0"
+
+
+def test_a_run_that_was_not_begun_chooses_anew(machine, config):
+    """What a training has left that ended before its first checkpoint decides nothing."""
+    folder_of(config()).mkdir()
+    assert chosen(config()) == "1"
+    assert chosen(config(*SMALL)) == "0"
+    assert json.loads((folder_of(config()) / "kernels.json").read_text()) == {"used": "0"}
+
+
+@pytest.mark.parametrize("job", ["plan", "memory", "bench", "lr"])
+def test_what_does_not_train_leaves_no_record_and_asks_none(machine, config, job):
+    begin(config())
+    assert chosen(config(*SMALL), job) == "0"
+    assert json.loads((folder_of(config()) / "kernels.json").read_text()) == {"used": "1"}
+    folder_of(config("run.name=another")).mkdir()
+    chosen(config("run.name=another"), job)
+    assert not any(folder_of(config("run.name=another")).iterdir())
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", '{"used": 1}', '{"used": "2"}', '{"used": ["1"]}', '{"seconds": {}}']
+)
+@pytest.mark.parametrize("job", ["train", "evaluate"])
+def test_a_damaged_record_is_told(machine, config, capsys, content, job):
+    begin(config())
+    path = folder_of(config()) / "kernels.json"
+    path.write_text(content)
+    assert chosen(config(), job) == "0"
+    told = " ".join(capsys.readouterr().err.split())
+    assert "kernels.json" in told
+    assert "TensorFlow's own" in told
+    assert path.read_text() == content
+
+
+def test_a_run_without_a_record_keeps_the_default(machine, config):
+    begin(config())
+    (folder_of(config()) / "kernels.json").unlink()
+    for _ in range(2):
+        assert chosen(config()) == "0"
+    assert json.loads((folder_of(config()) / "kernels.json").read_text()) == {"used": "0"}
+
+
+@pytest.mark.parametrize("value", ["0", "1"])
+def test_the_users_choice_holds(machine, config, monkeypatch, capsys, value):
+    monkeypatch.setenv(ONEDNN, value)
+    begin(config())
+    monkeypatch.setenv(ONEDNN, "1")
+    assert chosen(config()) == "1"
+    assert environment.os.environ[ONEDNN] == "1"
+    told = " ".join(capsys.readouterr().err.split())
+    differs = "this run began with TensorFlow's own kernels, and now oneDNN's compute, whose last bits differ: the"
+    assert (f"{differs} environment says {ONEDNN}=1" in told) == (value == "0")
+    monkeypatch.delenv(ONEDNN)
+    assert chosen(config()) == value, "what the run began with, whatever decided it"
+
+
+@pytest.mark.parametrize("variable", [ONEDNN, KERNELS_16BIT])
+@pytest.mark.parametrize("value", ["", "false", "2"])
+def test_a_value_that_means_nothing_is_refused(machine, config, monkeypatch, variable, value):
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(ConfigError, match=f"{variable}='{value}' in the environment: must be 0 or 1, 0 for "):
+        chosen(config())
+
+
+@pytest.mark.parametrize("left", [None, "1"])
+def test_a_job_leaves_the_environment_as_it_was(machine, config, monkeypatch, left):
+    if left is not None:
+        monkeypatch.setenv(ONEDNN, left)
+    chosen(config())
+    assert environment.os.environ.get(ONEDNN) == left
+
+
+def test_the_second_job_of_a_process_has_the_kernels_of_the_first(machine, config, capsys):
+    begin(config("run.name=own"))
+    with chosen_kernels(config(*SMALL), JOBS["bench"]):
+        module.sys.modules["tensorflow"] = None  # it reads the variable now
+    assert chosen(config("run.name=second"), "bench") == "0", "nothing can be chosen any more"
+    reason = f"TensorFlow was imported in this process before ({ONEDNN}=0)"
+    assert f"TensorFlow's own kernels are used: {reason}" in " ".join(capsys.readouterr().out.split())
+    assert chosen(config("run.name=own")) == "0"
+    told = " ".join(capsys.readouterr().err.split())
+    assert (
+        f"this run began with oneDNN's kernels, and now TensorFlow's own compute, whose last bits differ: {reason}"
+        in told
+    )
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("instructions", [DESKTOP, SERVER])
+def test_nothing_is_chosen_beside_other_workers(machine, config, precision, instructions):
+    """They may be other processors, and all must compute alike."""
+    machine.instructions = instructions
+    workers = ("device=multiworker", "device.workers=[a:1,b:1]", "device.index=0", f"precision={precision}")
+    assert both_chosen(config(*workers)) == NOTHING
+
+
+@pytest.mark.parametrize("override", ["device.xla=true", "device=mirrored", "device=tpu"])
+def test_only_kernels_of_one_cpu_are_chosen(machine, config, override):
+    assert both_chosen(config(override)) == NOTHING
+
+
+def test_what_does_not_compute_chooses_nothing(machine, config):
+    assert both_chosen(config(), "report") == NOTHING
+
+
+def test_what_is_verified_is_what_a_training_computes(machine, config):
+    assert chosen(config(), "verify") == chosen(config()) == "1"
+
+
+@pytest.mark.parametrize("job", ["evaluate", "predict", "export"])
+def test_what_uses_a_run_computes_with_its_kernels(machine, config, job):
+    begin(config())
+    assert chosen(config("device.memory_limit_mb=100"), job) is None  # oneDNN's may crash there
+    assert chosen(config(), job) == "1"
+    assert chosen(config("run.name=another"), job) == "0", "it may have been made elsewhere, with the default"
+
+
+# --- in 16 bits or in float32 -----------------------------------------------------------------------------------------
+
+
+def test_a_continued_run_keeps_its_dtype(server, config):
+    begin(config("precision=bfloat16"))
+    server.vendor = AMD
+    assert chosen_16bit(config("precision=bfloat16")) == "0"
+
+
+def test_each_job_of_a_process_has_its_own_dtype(server, config):
+    """It is read when a graph is traced."""
+    module.sys.modules["tensorflow"] = None
+    assert chosen_16bit(config("precision=bfloat16")) == "0"
+    assert KERNELS_16BIT not in environment.os.environ
+    server.vendor = AMD
+    assert chosen_16bit(config("precision=bfloat16", "run.name=second")) == "1"
+
+
+def test_layers_of_users_choose_their_dtype_themselves(server, config, monkeypatch):
+    monkeypatch.setattr(module, "are_own_rows", lambda config: False)
+    assert chosen_16bit(config("precision=bfloat16")) is None
+
+
+def test_a_run_from_a_desktop_goes_on_with_the_default_on_a_server(machine, config):
+    """What decided there were other kernels."""
+    begin(config("precision=bfloat16"))
+    machine.instructions = SERVER
+    assert chosen_16bit(config("precision=bfloat16")) == "1"
+
+
+@pytest.mark.parametrize(("variable", "value"), [(KERNELS_16BIT, "0"), (KERNELS_16BIT, "1"), (ONEDNN, "0")])
+def test_the_users_choice_of_16_bits_holds(server, config, monkeypatch, variable, value):
+    monkeypatch.setenv(variable, value)
+    chosen(config("precision=bfloat16"))
+    assert environment.os.environ[variable] == value

@@ -1,0 +1,92 @@
+"""What to change when memory ends: only what this model and this job can do."""
+
+from __future__ import annotations
+
+import pytest
+import tensorflow as tf
+from hydra.core.hydra_config import HydraConfig
+
+from accumtrain.errors import OutOfMemoryError
+from accumtrain.train.remedies import combined, in_user_words, in_words, remedies
+
+
+@pytest.fixture(autouse=True)
+def _without_command_line(monkeypatch):
+    """Other tests of the same process may have left Hydra's configuration of a command."""
+    monkeypatch.setattr(HydraConfig.instance(), "cfg", None)
+
+
+REVERSIBLE = ("model=revnet38", "optim=adam", "batch_size=48", "accum.steps=4")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "replicas", "expected"),
+    [
+        (REVERSIBLE, 1, ["accum.steps=8", "optim=adafactor", "precision=bfloat16"]),
+        ((*REVERSIBLE, "accum.steps=48"), 1, ["optim=adafactor", "precision=bfloat16"]),
+        ((*REVERSIBLE, "accum.steps=auto"), 1, ["optim=adafactor", "precision=bfloat16"]),
+        ((*REVERSIBLE, "accum.steps=16"), 3, ["optim=adafactor", "precision=bfloat16"]),
+        ((*REVERSIBLE, "batch_size=60"), 1, ["accum.steps=10", "optim=adafactor", "precision=bfloat16"]),
+        (
+            (*REVERSIBLE, "model.memory=store"),
+            1,
+            [
+                "accum.steps=8",
+                "model.memory=recompute",
+                "model.memory=reverse",
+                "optim=adafactor",
+                "precision=bfloat16",
+            ],
+        ),
+        (
+            ("model=resnet20", "optim=sgd", "optim.momentum=0", "precision=bfloat16"),
+            1,
+            ["accum.steps=", "model.memory=recompute"],
+        ),
+        (
+            ("model=resnet20", "model.norm=group", "precision=float64", "accum.steps=64"),
+            1,
+            ["model.memory=recompute", "precision=bfloat16"],
+        ),
+        (("model=lenet5", "model.memory=recompute", "accum.steps=64"), 1, ["precision=bfloat16"]),
+        ((*REVERSIBLE, "model.memory=store", "job=evaluate"), 1, ["accum.steps=8", "precision=bfloat16"]),
+        (
+            (*REVERSIBLE, "model.memory=store", "job=verify"),
+            1,
+            ["accum.steps=8", "optim=adafactor", "precision=bfloat16"],
+        ),
+    ],
+)
+def test_remedies(compose, overrides, replicas, expected):
+    found = [remedy.override for remedy in remedies(compose(*overrides), replicas)]
+    assert len(found) == len(expected)
+    assert all(override.startswith(start) for override, start in zip(found, expected, strict=True))
+
+
+def test_all_remedies_together(compose):
+    config = compose(*REVERSIBLE, "model.memory=store")
+    expected = compose(*REVERSIBLE, "accum.steps=8", "optim=adafactor", "precision=bfloat16")
+    assert combined(config, remedies(config, replicas=1)) == expected
+
+
+def test_words(compose):
+    assert in_words(compose(*REVERSIBLE, "device.memory_limit_mb=99"), replicas=1) == (
+        "device.memory_limit_mb=99 is not enough for this run. Less would take: accum.steps=8 (micro-batches of 6 "
+        "instead of 12, batch_size stays); optim=adafactor (almost no optimizer state, another learning rate); "
+        "precision=bfloat16 (activations of half the size); a larger device.memory_limit_mb"
+    )
+    assert in_words(compose(*REVERSIBLE), replicas=1).endswith("; a smaller model or smaller images")
+
+
+def test_a_run_without_memory_names_the_command_that_shows_numbers(command, fake_job):
+    def run(config):
+        with in_user_words(config, data=None):
+            raise tf.errors.ResourceExhaustedError(None, None, "no memory")
+
+    fake_job(run)
+    answer = command("model=resnet20", "run.name=a_b", "data=synthetic", "job=train")
+    assert answer.code == OutOfMemoryError.exit_code
+    assert answer.err.endswith(
+        "What each micro-batch and memory policy takes, in numbers: "
+        "accumtrain job=plan model=resnet20 run.name=a_b data=synthetic\n"
+    )

@@ -1,0 +1,54 @@
+"""Whatever is due, calls of several updates end there."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+
+from accumtrain.config.rules import Epochs
+from accumtrain.train.metrics import Due
+
+CASES = [
+    ("log.every=10", "eval.every=epoch", "checkpoint.every=200"),
+    ("log.every=7", "eval.every=5", "checkpoint.every=11"),
+    ("log.every=1000", "eval.every=1000", "checkpoint.every=1000"),
+    ("log.every=1", "eval.every=1", "checkpoint.every=1"),
+]
+
+
+def due_of(config, total, examples):
+    return Due(config, total, Epochs(config, examples))
+
+
+@pytest.mark.parametrize("overrides", CASES)
+@pytest.mark.parametrize("examples", [20, 64, 100, 1437])
+def test_next_misses_nothing_and_stops_for_nothing_else(compose, overrides, examples):
+    total = 60
+    due = due_of(compose("batch_size=64", *overrides), total, examples)
+    expected = [n for n in range(1, total + 1) if due.log(n) or due.evaluation(n) or due.checkpoint(n)]
+    visited = [0]
+    while visited[-1] < total:
+        visited.append(due.next(visited[-1]))
+    assert visited[1:] == expected
+    assert all(due.next(n) > n and due.next(n) in expected for n in range(total))
+
+
+def test_evaluation_after_the_update_that_completes_an_epoch(compose):
+    due = due_of(compose("batch_size=64", "eval.every=epoch"), 1000, 100)
+    assert [n for n in range(9) if due.evaluation(n)] == [2, 4, 5, 7, 8]  # epochs end within updates 2, 4, 5, 7, 8
+
+
+def test_the_first_and_the_last_update(compose):
+    due = due_of(compose("log.every=10", "eval.every=400", "checkpoint.every=400"), 35, 100)
+    assert [n for n in range(1, 36) if due.log(n)] == [1, 10, 20, 30, 35]
+    assert [n for n in range(36) if due.evaluation(n)] == [35]
+    assert [n for n in range(1, 36) if due.checkpoint(n)] == [35]
+
+
+def test_evaluations_after_each_epoch_that_began_with_another_batch_size(compose):
+    config = compose("batch_size=64", "eval.every=epoch")
+    epochs = Epochs(config, 100)
+    epochs.restore(10, Fraction(13, 10))
+    due = Due(config, 1000, epochs)
+    assert [n for n in range(11, 20) if due.evaluation(n)] == [12, 13, 15, 16, 18, 19]  # 2.58, 3.22, 4.5, 5.14, ...

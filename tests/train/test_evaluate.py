@@ -1,0 +1,166 @@
+"""job=evaluate tells of classes and mistakes what predictions of the same images tell."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from accumtrain.data.open_data import open_data
+from accumtrain.data.pipeline import viewed
+from accumtrain.dispatch import run
+from accumtrain.errors import CheckpointError
+from accumtrain.train import evaluate
+from accumtrain.train.predict import predictions
+from accumtrain.train.weights import images_of, trained_model
+
+TIMES = ("seconds", "examples_per_second")
+TRAINED = (
+    *("model=lenet5", "optim=sgd", "optim.lr=0.05", "batch_size=64", "accum.steps=2", "train.steps=8", "eval.every=8"),
+    "run.name=one",
+)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, compose):
+    """The configuration of a short run on digits, which makes mistakes."""
+    config = compose(*TRAINED, f"run.dir={tmp_path_factory.mktemp('evaluated') / 'runs'}")
+    run(config)
+    return config
+
+
+@pytest.fixture
+def here(trained, tmp_path, command):
+    """A copy of the run, in the folder that commands run in."""
+    shutil.copytree(trained.run.dir, tmp_path / "runs")
+    return tmp_path / "runs" / "one"
+
+
+def result_of(folder):
+    return json.loads((folder / "evaluation.json").read_text())
+
+
+def test_it_equals_predictions(trained, here, command):
+    data = open_data(trained.data, 0)
+    model, _ = trained_model(trained, images_of(data), {})
+    parts = predictions(model, data, batch=50, strategy=tf.distribute.get_strategy(), top=10)
+    columns = [(part.labels, part.classes, part.probabilities) for part in parts]
+    labels, classes, probabilities = (np.concatenate(each) for each in zip(*columns, strict=True))
+    found = classes[:, 0]
+
+    answer = command("job=evaluate", "run.name=one")
+    assert answer.code == 0, answer.err
+    result = result_of(here)
+    (trained_to,) = [
+        record
+        for record in map(json.loads, (here / "metrics.jsonl").read_text().splitlines())
+        if record["split"] == "test"
+    ]
+    assert {name: result["test"][name] for name in ("loss", "accuracy")} == {
+        name: trained_to[name] for name in ("loss", "accuracy")
+    }
+    assert result["test"]["top5"] == pytest.approx(np.mean(np.any(classes[:, :5] == labels[:, None], -1)))
+
+    assert sum(each["examples"] for each in result["classes"]) == len(labels) == 360
+    for each in result["classes"]:
+        own, taken = labels == int(each["name"]), found == int(each["name"])
+        assert each["examples"] == own.sum()
+        assert each["accuracy"] == pytest.approx(np.mean(found[own] == labels[own]))
+        assert each["precision"] == (pytest.approx(np.mean(own[taken])) if taken.any() else None)
+    accuracies = [each["accuracy"] for each in result["classes"]]
+    assert accuracies == sorted(accuracies)
+    assert accuracies[0] < accuracies[-1]
+    for pair in result["confused"]:
+        both = (labels == int(pair["true"])) & (found == int(pair["predicted"]))
+        assert pair["count"] == both.sum()
+    assert sum(pair["count"] for pair in result["confused"]) == np.sum(labels != found)
+
+    losses = -np.log(np.take_along_axis(probabilities, np.argsort(classes), -1)[range(360), labels])
+    wrong = np.flatnonzero(labels != found)
+    worst = wrong[np.argsort(-losses[wrong], kind="stable")][:24]
+    assert len(result["mistakes"]) == 24
+    np.testing.assert_allclose([each["loss"] for each in result["mistakes"]], losses[worst], rtol=1e-4)
+    for each in result["mistakes"]:
+        place = each["position"]
+        assert (int(each["label"]), int(each["predicted"])) == (labels[place], found[place])
+        assert each["probability"] == pytest.approx(probabilities[place, 0], rel=1e-4)
+    assert {here / name for name in ("confusion.png", "mistakes.png")} <= set(here.iterdir())
+    assert "class  examples  accuracy  precision" in answer.out
+
+
+@pytest.mark.slow
+def test_replicas_count_every_example_once(here, command):
+    """360 examples in batches of 64: the last one is filled up."""
+    assert command("job=evaluate", "run.name=one").code == 0
+    alone = result_of(here)
+    mirrored = ("job=evaluate", "run.name=one", "device=mirrored", "device.virtual=2")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-m", "accumtrain", *mirrored], env=environment, check=True)
+    together = result_of(here)
+    for key in ("classes", "confused", "pictures"):
+        assert together[key] == alone[key]
+    assert [each["position"] for each in together["mistakes"]] == [each["position"] for each in alone["mistakes"]]
+
+
+def test_the_images_are_those_that_are_stored(trained):
+    data = open_data(replace(trained.data, val_fraction=0.25), 0)
+    for split, positions in (("test", [300, 7]), ("val", [5])):
+        stored, _ = data.splits[split].read(tf.constant(positions, tf.int64))
+        expected = stored.numpy() / data.test.white
+        np.testing.assert_allclose(viewed(data, split, positions), expected, atol=1e-6)
+
+
+def test_without_mistakes_there_is_no_sheet(trained, here, capfd):
+    (here / "mistakes.png").write_text("of an earlier evaluation")
+    data = open_data(trained.data, 0)
+    result = evaluate.report_classes((3 * np.eye(10, dtype=int)).tolist(), [], [*"0123456789"], data, "test", here)
+    assert result["mistakes"] == result["confused"] == []
+    assert result["pictures"] == [str(here / "confusion.png")]
+    assert not (here / "mistakes.png").exists()
+    assert "no mistakes" in capfd.readouterr().out
+
+
+def test_of_two_classes_there_is_no_top5(command, tmp_path):
+    small = ("model=lenet5", "data=synthetic", "data.num_classes=2", "data.image_size=8", "batch_size=8")
+    sizes = ("data.train_examples=16", "data.test_examples=10", "train.steps=1", "run.name=two")
+    assert command(*small, *sizes).code == 0
+    assert command("job=evaluate", "run.name=two").code == 0
+    result = result_of(tmp_path / "runs" / "two")
+    assert result["test"].keys() == {"loss", "accuracy"}
+    assert len(result["classes"]) == 2
+
+
+def test_of_too_many_classes_there_are_means_only(here, command, monkeypatch):
+    monkeypatch.setattr(evaluate, "MOST_CLASSES", 9)
+    answer = command("job=evaluate", "run.name=one")
+    assert answer.code == 0
+    assert "10 classes: up to 9 there are a table of classes and pictures, too" in answer.out
+    assert "classes" not in result_of(here)
+    assert "top5" in result_of(here)["test"]
+
+
+def test_names_come_from_the_run(here, command):
+    content = json.loads((here / "images.json").read_text())
+    names = [f"digit {number}" for number in range(10)]
+    (here / "images.json").write_text(json.dumps(content | {"class_names": names}))
+    assert command("job=evaluate", "run.name=one").code == 0
+    assert {each["name"] for each in result_of(here)["classes"]} == set(names)
+    (here / "images.json").write_text(json.dumps(content | {"class_names": names[:4]}))
+    answer = command("job=evaluate", "run.name=one")
+    assert answer.code == CheckpointError.exit_code
+    assert "images.json has the names of 4 classes, the data has 10 classes" in answer.err
+
+
+@pytest.mark.parametrize("name", ["confusion.png", "mistakes.png"])
+def test_a_picture_that_can_not_be_written(name, here, command):
+    (here / name).mkdir()
+    answer = command("job=evaluate", "run.name=one")
+    assert answer.code == CheckpointError.exit_code
+    assert f"{name} can't be written" in answer.err

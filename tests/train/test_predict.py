@@ -1,0 +1,266 @@
+"""job=predict: the answers of an evaluation, for files; bad files; where the answers go."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from accumtrain.dispatch import run
+from accumtrain.errors import CheckpointError, ConfigError, DataError, Preempted
+from accumtrain.train import predict
+
+NAMES = ("ant", "bee", "cat")
+SMALL = (
+    "model=lenet5",
+    "optim=adam",
+    "optim.lr=1e-2",
+    "batch_size=8",
+    "accum.steps=2",
+    "train.steps=20",
+    "eval.every=20",
+)
+VARIANTS = {
+    "plain": ("data.mean=[0.4,0.5,0.6]",),
+    "resized": ("data.image_size=12", "ema.decay=0.5"),
+    "central": ("data.image_size=12", "data.augment=inception", "model.memory=recompute"),
+}
+
+
+def png(label: int, number: int, height: int = 9, width: int = 10) -> bytes:
+    """A picture that is brighter the larger its label."""
+    pixels = np.random.default_rng([label, number]).integers(0, 80, [height, width, 3]) + 80 * label
+    return tf.io.encode_png(pixels.astype(np.uint8)).numpy()
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    root = tmp_path_factory.mktemp("pictures") / "photos"
+    for split, first, count in (("train", 0, 8), ("test", 50, 5)):
+        for label, name in enumerate(NAMES):
+            (root / split / name).mkdir(parents=True)
+            for number in range(first, first + count):
+                (root / split / name / f"{number}.png").write_bytes(png(label, number))
+    return root
+
+
+@pytest.fixture(scope="module")
+def runs(photos, compose):
+    """A folder with a run of each variant."""
+    folder = photos.parent / "runs"
+    for name, variant in VARIANTS.items():
+        run(compose(f"run.dir={folder}", f"run.name={name}", "data=folder", f"data.path={photos}", *SMALL, *variant))
+    return folder
+
+
+@pytest.fixture
+def here(runs, tmp_path, monkeypatch):
+    """A working directory with the run `plain`, and with pictures."""
+    shutil.copytree(runs / "plain", tmp_path / "runs" / "plain")
+    for file in (tmp_path / "runs" / "plain").glob("predict*"):
+        file.unlink()
+    (tmp_path / "new" / "sub").mkdir(parents=True)
+    for label in range(3):
+        (tmp_path / "new" / "sub" / f"{label}.PNG").write_bytes(png(label, 99, height=30, width=7))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def lines(file: Path) -> list[dict]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_predict_equals_evaluate(name, runs, photos, compose):
+    """Loss and accuracy of the predictions for the test images are those that the evaluation finds."""
+    keys = (f"run.dir={runs}", f"run.name={name}", "data=folder", f"data.path={photos}", *SMALL, *VARIANTS[name])
+    evaluation = run(compose("job=evaluate", *keys))
+    result = run(compose("job=predict", f"predict.input={photos}/test", "predict.top=3", *keys))
+    answers = lines(runs / name / "predictions.jsonl")
+    truth = [Path(answer["file"]).parent.name for answer in answers]
+    told = [{each["class"]: each["probability"] for each in answer["top"]} for answer in answers]
+    found = [answer["class"] == name for answer, name in zip(answers, truth, strict=True)]
+    losses = [-math.log(each[name]) for each, name in zip(told, truth, strict=True)]
+    assert result["images"] == len(answers) == 15
+    assert np.mean(found) == evaluation["test"]["accuracy"]
+    assert np.mean(losses) == pytest.approx(evaluation["test"]["loss"], rel=1e-5)
+    assert result["checkpoint"] == evaluation["checkpoint"]
+    assert evaluation["test"]["accuracy"] > 0.5
+
+
+def test_table_and_files(here, command):
+    answer = command("job=predict", "run.name=plain", "predict.input=new", "predict.top=2")
+    assert answer.code == 0, answer.err
+    assert "image          class  probability  or" in answer.out
+    assert "new/sub/2.PNG  cat" in answer.out
+    rows = list(csv.DictReader((here / "runs/plain/predictions.csv").read_text().splitlines()))
+    assert list(rows[0]) == ["file", "class", "probability", "class_2", "probability_2"]
+    objects = lines(here / "runs/plain/predictions.jsonl")
+    assert [row["file"] for row in rows] == [each["file"] for each in objects] == [f"new/sub/{n}.PNG" for n in range(3)]
+    assert [float(row["probability"]) for row in rows] == [each["probability"] for each in objects]
+    assert all(0 < each["probability"] <= 1 and len(each["top"]) == 2 for each in objects)
+
+
+@pytest.mark.parametrize("pattern", ["new/**", "new/**/*", "ne*"])
+def test_a_glob_of_folders_and_files_names_each_image_once(pattern, here, command):
+    (here / "new/sub/deeper").mkdir()
+    shutil.copy(here / "new/sub/0.PNG", here / "new/sub/deeper/3.PNG")
+    answer = command("job=predict", "run.name=plain", f"predict.input={pattern}")
+    assert answer.code == 0, answer.err
+    files = [each["file"] for each in lines(here / "runs/plain/predictions.jsonl")]
+    assert sorted(files) == [*(f"new/sub/{n}.PNG" for n in range(3)), "new/sub/deeper/3.PNG"]
+
+
+def test_the_data_is_not_needed(here, command):
+    """The names come from images.json, although data.path is elsewhere by now."""
+    config = here / "runs/plain/config.yaml"
+    config.write_text(config.read_text().replace("path: ", "path: /nowhere"))
+    assert json.loads((here / "runs/plain/images.json").read_text()) == {"shape": [9, 10, 3], "class_names": [*NAMES]}
+    assert command("job=predict", "run.name=plain", "predict.input=new").code == 0
+
+
+def test_a_run_of_earlier_versions_looks_at_its_data(here, command, photos):
+    (here / "runs/plain/images.json").unlink()
+    assert command("job=predict", "run.name=plain", "predict.input=new").code == 0
+    assert {each["class"] for each in lines(here / "runs/plain/predictions.jsonl")} <= set(NAMES)
+    config = here / "runs/plain/config.yaml"
+    config.write_text(config.read_text().replace(f"path: {photos}", "path: /nowhere"))
+    answer = command("job=predict", "run.name=plain", "predict.input=new")
+    assert answer.code == DataError.exit_code
+    assert "is not a directory" in answer.err
+
+
+def test_classes_without_names_are_numbers(here, command):
+    assert command("run.name=numbers", "train.steps=1", "model=lenet5").code == 0
+    assert json.loads((here / "runs/numbers/images.json").read_text()) == {
+        "shape": [8, 8, 1],
+        "class_names": [*"0123456789"],
+    }
+    assert command("job=predict", "run.name=numbers", "predict.input=new/sub/0.PNG", "predict.top=99").code == 0
+    (answer,) = lines(here / "runs/numbers/predictions.jsonl")
+    assert sorted(each["class"] for each in answer["top"]) == [*"0123456789"]
+
+
+def test_bad_files_are_named_and_the_others_answered(here, command):
+    (here / "new/empty.png").write_bytes(b"")
+    (here / "new/text.jpg").write_text("hello")
+    (here / "new/cut.png").write_bytes(png(1, 1)[:100])
+    (here / "new/notes.txt").write_text("x")
+    os.mkfifo(here / "new/pipe.png")
+    arguments = ("job=predict", "run.name=plain", "predict.input=new")
+    answer = command(*arguments)
+    assert answer.code == DataError.exit_code
+    assert "error: 4 of 7 images can't be used, runs/plain/predict.json names them" in answer.err
+    assert "data.on_error=skip" in answer.err
+    assert "new/notes.txt" in answer.out
+    result = json.loads((here / "runs/plain/predict.json").read_text())
+    reasons = {Path(each["name"]).name: each["reason"] for each in result["bad"]["examples"]}
+    assert reasons.keys() == {"empty.png", "text.jpg", "cut.png", "pipe.png"}
+    assert reasons["empty.png"] == "is empty"
+    assert len(lines(here / "runs/plain/predictions.jsonl")) == result["images"] == 3
+    answer = command(*arguments, "data.on_error=skip")
+    assert answer.code == 0
+    assert "warning: 4 of 7 images can't be used" in answer.err
+
+
+@pytest.mark.parametrize("text", ['{"shape": [9, 10], "class_names": ["a", "b"]}', '{"shape": [9, 10, 3]}', "{"])
+def test_damaged_images_json(text, here, command):
+    (here / "runs/plain/images.json").write_text(text)
+    answer = command("job=predict", "run.name=plain", "predict.input=new")
+    assert answer.code == CheckpointError.exit_code
+    assert "runs/plain/images.json is damaged" in answer.err
+
+
+@pytest.mark.slow
+def test_several_replicas_answer_in_the_same_order(here, command):
+    for number in range(7):
+        (here / "new" / f"{number}.png").write_bytes(png(number % 3, number))
+    arguments = ("job=predict", "run.name=plain", "predict.input=new")
+    assert command(*arguments, "predict.output=one.jsonl").code == 0
+    mirrored = ("predict.output=two.jsonl", "device=mirrored", "device.virtual=2")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-m", "accumtrain", *arguments, *mirrored], env=environment, check=True)
+    one, two = lines(here / "one.jsonl"), lines(here / "two.jsonl")
+    assert [each["file"] for each in one] == [each["file"] for each in two]
+    assert [each["probability"] for each in two] == pytest.approx([each["probability"] for each in one], abs=1e-6)
+
+
+def test_none_that_can_be_used(here, command):
+    (here / "new/text.jpg").write_text("hello")
+    answer = command("job=predict", "run.name=plain", "predict.input=new/text.jpg")
+    assert answer.code == DataError.exit_code
+    assert answer.err.startswith("error: none of 1 examples can be used, the first: new/text.jpg has no")
+
+
+def test_a_gif_is_answered_when_it_is_saved_as_the_message_says(here, command):
+    """data.on_error=skip would leave no image, so the message does not advise it."""
+    arguments = ("job=predict", "run.name=plain", "data.on_error=skip")
+    with Image.open(here / "new" / "sub" / "0.PNG") as picture:
+        picture.save(here / "one.gif")
+    answer = command(*arguments, "predict.input=one.gif")
+    assert answer.code == DataError.exit_code
+    assert (
+        "is a GIF, none of PNG, JPEG, WebP or BMP: replace it by a PNG, JPEG, WebP or BMP, or remove it" in answer.err
+    )
+    assert "on_error" not in answer.err
+    with Image.open(here / "one.gif") as gif:
+        gif.save(here / "one.png")
+    assert command(*arguments, "predict.input=one.png").code == 0
+
+
+@pytest.mark.parametrize(
+    ("override", "code", "words"),
+    [
+        ("predict.input=null", ConfigError.exit_code, "predict.input=null: say which images"),
+        ("predict.input=''", ConfigError.exit_code, "predict.input is empty"),
+        ("predict.input=nowhere", DataError.exit_code, "predict.input=nowhere: no such file or folder"),
+        ("predict.input='no*.png'", DataError.exit_code, "no such file or folder"),
+        ("predict.input=runs/plain/tensorboard", DataError.exit_code, "holds no image; save some as files"),
+        ("predict.top=0", ConfigError.exit_code, "predict.top=0: must be at least 1"),
+        ("predict.output=mine.txt", ConfigError.exit_code, "mine.txt: ends in neither .csv nor .jsonl"),
+        ("predict.output=new/sub/0.PNG/mine.csv", ConfigError.exit_code, "can't be used"),
+        ("run.name=nobody", CheckpointError.exit_code, "train first"),
+        ("model=resnet20", ConfigError.exit_code, "the run in runs/plain has learned with"),
+    ],
+)
+def test_mistakes(override, code, words, here, command):
+    answer = command("job=predict", "run.name=plain", "predict.input=new", override)
+    assert (answer.code, words in answer.err) == (code, True), answer.err
+
+
+@pytest.mark.parametrize("output", ["out/mine.csv", "out/mine.jsonl", "out"])
+def test_output(output, here, command):
+    arguments = ("job=predict", "run.name=plain", "predict.input='new/**/*.PNG'")
+    assert command(*arguments, f"predict.output={output}").code == 0
+    written = {path.name for path in (here / "out").iterdir()}
+    assert written == ({Path(output).name} if "." in output else {"predictions.csv", "predictions.jsonl"})
+    assert not list((here / "runs/plain").glob("predictions.*"))
+
+
+def test_ctrl_c_leaves_the_answers_so_far(here, compose, monkeypatch):
+    for number in range(40):
+        (here / "new" / f"{number}.png").write_bytes(png(0, number))
+    all_predictions = predict.predictions
+
+    def with_a_signal(*args, **kwargs):
+        for predicted in all_predictions(*args, **kwargs):
+            os.kill(os.getpid(), signal.SIGINT)
+            yield predicted
+
+    monkeypatch.setattr(predict, "predictions", with_a_signal)
+    keys = ("run.dir=runs", "run.name=plain", "data=folder", "data.path=new", *SMALL, *VARIANTS["plain"])
+    with pytest.raises(Preempted, match="stopped after 4 of 43 images"):
+        run(compose("job=predict", "predict.input=new", *keys))
+    assert len(lines(here / "runs/plain/predictions.jsonl")) == 4
+    assert json.loads((here / "runs/plain/predict.json").read_text())["status"] == "preempted"

@@ -1,0 +1,162 @@
+"""Several worker processes on this machine train one model, and one of them speaks and writes."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from accumtrain.cli.workers import free_ports
+from accumtrain.process import environment
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = ("-m", "accumtrain")
+SMALL = ("model=lenet5", "optim=sgd", "optim.lr=0.01", "batch_size=32", "eval.every=1000", "log.every=1")
+
+
+def in_folder(folder, *arguments):
+    variables = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(
+        [sys.executable, *arguments],
+        cwd=folder, env=variables, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def workers(folder, count, name, *overrides):
+    """Ended: exit code, stdout, stderr."""
+    process = in_folder(folder, *PROGRAM, "--workers", str(count), *SMALL, f"run.name={name}", *overrides)
+    out, err = process.communicate(timeout=120)
+    return process.returncode, out, err
+
+
+def weights(folder, name, step):
+    reader = tf.train.load_checkpoint(str(folder / "runs" / name / "checkpoints" / f"step-{step}" / "state"))
+    return {key: reader.get_tensor(key) for key in reader.get_variable_to_shape_map() if key.startswith("model/")}
+
+
+@pytest.fixture
+def alone(command, monkeypatch):
+    """Trains in this process, in its `runs`."""
+    monkeypatch.setattr(environment, "job_seconds", lambda: 0.0)
+
+    def train(name, *overrides):
+        answer = command(*SMALL, f"run.name={name}", *overrides)
+        assert (answer.code, answer.err) == (0, "")
+
+    return train
+
+
+def test_two_workers_train_as_one_process(tmp_path, alone):
+    code, out, err = workers(tmp_path, 2, "two", "train.steps=3", "accum.steps=2")
+    assert (code, err) == (0, "")
+    assert out.count("accumtrain lenet5") == 1, "the chief alone prints"
+    assert "32 = micro-batch 8 x 2 steps x 2 replicas" in out
+    alone("one", "train.steps=3", "accum.steps=4")
+    run = tmp_path / "runs" / "two"
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [1, 2, 3, 3]
+    assert json.loads((run / "summary.json").read_text())["replicas"] == 2
+    ours, theirs = weights(tmp_path, "two", 3), weights(tmp_path, "one", 3)
+    assert ours.keys() == theirs.keys()
+    for key, value in ours.items():
+        np.testing.assert_allclose(value, theirs[key], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_two_workers_where_kernels_could_be_timed(tmp_path, monkeypatch):
+    """On a CPU on which a single process would time its kernels first; what it says of bfloat16 differs by CPU."""
+    for variable in (environment.ONEDNN, environment.KERNELS_16BIT):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    code, out, err = workers(tmp_path, 2, "two", "train.steps=1", "precision=bfloat16")
+    assert code == 0, err
+    assert not list(tmp_path.rglob("*.graph")), "a worker that found another's could not run it"
+    assert "timing" not in out
+    assert json.loads((tmp_path / "runs/two/summary.json").read_text())["step"] == 1
+
+
+@pytest.mark.slow
+def test_a_signal_to_one_worker_stops_all_after_the_same_update(tmp_path):
+    process = in_folder(tmp_path, *PROGRAM, "--workers", "2", *SMALL, "run.name=stopped", "train.steps=100000")
+    metrics = tmp_path / "runs/stopped/metrics.jsonl"
+    deadline = time.monotonic() + 60
+    while not metrics.exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    (_, second) = sorted(child_of(process.pid))
+    os.kill(second, signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 75, err
+    assert "run the same command again to continue" in out
+    step = json.loads((tmp_path / "runs/stopped/summary.json").read_text())["step"]
+    code, out, _ = workers(tmp_path, 2, "stopped", f"train.steps={step + 2}")
+    assert code == 0
+    assert f"continuing after update {step} of {step + 2}" in out
+
+
+@pytest.mark.slow
+def test_workers_that_do_not_share_the_folder_of_the_run(tmp_path, alone):
+    here, there = tmp_path, tmp_path / "there"
+    there.mkdir()
+    alone("apart", "train.steps=2")
+    addresses = ",".join(f"localhost:{port}" for port in free_ports(2))
+    together = ("device=multiworker", f"device.workers=[{addresses}]", "run.name=apart", "train.steps=4", *SMALL)
+    chief, other = (
+        in_folder(folder, *PROGRAM, *together, f"device.index={index}") for index, folder in enumerate((here, there))
+    )
+    errors = [process.communicate(timeout=60)[1] for process in (chief, other)]
+    assert [chief.returncode, other.returncode] == [5, 5], errors
+    assert "read the state after update 2" in errors[0]
+    assert "read the state after update 0" in errors[1]
+    assert all("run.dir must be a folder that all workers share" in error for error in errors)
+
+
+@pytest.mark.slow
+def test_all_workers_take_the_accum_steps_of_the_one_with_the_least_memory(tmp_path):
+    addresses = ",".join(f"localhost:{port}" for port in free_ports(2))
+    images = ("data=synthetic", "data.image_size=64", "data.train_examples=64", "data.test_examples=8")
+    together = ("device=multiworker", f"device.workers=[{addresses}]", *SMALL, *images)
+    auto = ("accum.steps=auto", "run.name=auto", "train.steps=2")
+    limits = (1000, 16)  # MB; a probe is a worker alone, so it leaves out what the reduction takes
+    processes = [
+        in_folder(tmp_path, *PROGRAM, *together, *auto, f"device.index={index}", f"device.memory_limit_mb={limit}")
+        for index, limit in enumerate(limits)
+    ]
+    ended = [(*process.communicate(timeout=500), process.returncode) for process in processes]
+    assert [code for *_, code in ended] == [0, 0], ended
+    (out, _, _), (silent, _, _) = ended
+    assert silent == ""
+    assert "accum.steps=1: micro-batch 16" in out, "what the chief has found"
+    (needed,) = re.findall(r"accum.steps=(\d+), which worker 1 needs", out)
+    assert json.loads((tmp_path / "runs" / "auto" / "summary.json").read_text())["accum_steps"] == int(needed) > 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_killed_worker_ends_the_other_and_the_run_continues_to_the_bit(tmp_path, victim):
+    long = ("train.steps=400", "checkpoint.every=20")
+    assert workers(tmp_path, 2, "whole", *long)[0] == 0
+    with in_folder(tmp_path, *PROGRAM, "--workers", "2", *SMALL, "run.name=killed", *long) as process:
+        saved = tmp_path / "runs/killed/checkpoints/step-40"
+        deadline = time.monotonic() + 60
+        while not saved.exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        os.kill(sorted(child_of(process.pid))[victim], signal.SIGKILL)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert "another worker went away" in err
+    assert workers(tmp_path, 2, "killed", *long)[0] == 0
+    ours, theirs = weights(tmp_path, "killed", 400), weights(tmp_path, "whole", 400)
+    assert all(np.array_equal(ours[key], theirs[key]) for key in theirs)
+
+
+def child_of(parent):
+    """Process numbers of the children of a process."""
+    path = Path(f"/proc/{parent}/task/{parent}/children")
+    return [int(number) for number in path.read_text().split()]
