@@ -6,15 +6,15 @@ import sys
 from typing import Any
 
 from accumtrain.config.jobs import JOBS, Job
-from accumtrain.config.read import with_homes
-from accumtrain.config.rules import check
+from accumtrain.config.read import expand_homes
+from accumtrain.config.rules import check_config
 from accumtrain.config.schema import Config
 from accumtrain.console import say_at_once, warn
 from accumtrain.errors import AccumtrainError, CheckpointError, Preempted
 from accumtrain.measure.auto_steps import settle_accum_steps
 from accumtrain.measure.settle import with_least_memory, with_memory_settled
 from accumtrain.process import environment
-from accumtrain.process.signals import Interrupt, Stopped, StopSignals, nothing_saved
+from accumtrain.process.signals import DeferredSignals, JobSignals, StoppedBySignal, nothing_saved
 from accumtrain.registry import load
 from accumtrain.runs.files import write_json
 from accumtrain.runs.kernels import chosen_kernels
@@ -35,17 +35,17 @@ def run(config: Config) -> dict[str, Any] | None:
             line. If it has a `result`, this is written to the job's file.
         Stopped: a signal stopped a job that can't be continued.
     """
-    config = with_homes(config)
-    check(config)
+    config = expand_homes(config)
+    check_config(config)
     job, result, finished = JOBS[config.job], None, False
     if job.check is not None:
         load(job.check)(config)
-    with StopSignals():
+    with JobSignals():
         try:
             with open_folder(config):
                 result = _run_job(config, job)
                 finished = True
-        except Stopped as signal:
+        except StoppedBySignal as signal:
             if not finished:
                 if not job.preemptible:
                     raise
@@ -79,7 +79,7 @@ def _write(config: Config, result: dict[str, Any] | None) -> None:
     if result is None:
         return
     try:
-        with Interrupt():  # a signal now is too late
+        with DeferredSignals():  # a signal now is too late
             write_json(result_file(config), result)
     except CheckpointError as error:
         if not JOBS[config.job].told_in_full:

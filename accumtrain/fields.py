@@ -46,7 +46,7 @@ class Range:
         low = self.low < value if self.above else self.low <= value
         high = value <= self.high if self.closed else value < self.high
         if not (low and high):
-            raise ConfigError(f"{key}={show(value)}: {self}")
+            raise ConfigError(f"{key}={format_value(value)}: {self}")
 
     def __str__(self) -> str:
         low = f"must be {'above' if self.above else 'at least'} {self.low:g}"
@@ -68,11 +68,11 @@ class OneOf:
     def check(self, key: str, value: Any) -> None:
         if value is None or value in self.choices or (self.number is not None and type(value) is int):
             return
-        raise ConfigError(f"{key}={show(value)}: no such choice; {self.remedy(str(value))}")
+        raise ConfigError(f"{key}={format_value(value)}: no such choice; {self.remedy(str(value))}")
 
     def remedy(self, wrong: str = "") -> str:
         """What to choose in place of a text, or of a value that is none."""
-        return suggest(wrong, self.choices) + (f", or {self.number}" if self.number else "")
+        return suggest_names(wrong, self.choices) + (f", or {self.number}" if self.number else "")
 
     def __str__(self) -> str:
         return ""
@@ -133,7 +133,7 @@ class ImageSize:
     def check(self, key: str, value: Any) -> None:
         if isinstance(value, list) and len(value) != 2:
             raise ConfigError(
-                f"{key}={show(value)}: must be one number, or height and width; for example {key}=[48,64]"
+                f"{key}={format_value(value)}: must be one number, or height and width; for example {key}=[48,64]"
             )
         COUNT.check(key, value)
         for place, side in enumerate(value if isinstance(value, list) else []):
@@ -175,10 +175,11 @@ def check_size(key: str, number: int | float) -> None:
     """Raises ConfigError for a whole number beyond 64 bits, or another that float32 can't hold."""
     if isinstance(number, int):
         if not -(2**63) <= number < 2**63:
-            raise ConfigError(f"{key}={show(number)}: must be a number of at most 64 bits, so below 2**63")
+            raise ConfigError(f"{key}={format_value(number)}: must be a number of at most 64 bits, so below 2**63")
     elif number and not SMALLEST <= abs(number) <= LARGEST:
         raise ConfigError(
-            f"{key}={show(number)}: must be between {SMALLEST:.3g} and {LARGEST:.3g} apart from its sign, unless it is "
+            f"{key}={format_value(number)}: must be between {SMALLEST:.3g} and {LARGEST:.3g} apart from its "
+            "sign, unless it is "
             "0: float32 makes 0 or infinity of other numbers"
         )
 
@@ -197,14 +198,15 @@ def duration_seconds(key: str, value: str | int) -> float:
     """
     if isinstance(value, int) and value >= 60:
         raise ConfigError(
-            f"{key}={show(value)}: a time without quotes in a YAML file looks like this number, too; for {value} "
+            f"{key}={format_value(value)}: a time without quotes in a YAML file looks like this number, too; "
+            f"for {value} "
             f"minutes write {value // 60}:{value % 60:02}:00, in a YAML file in quotes"
         )
     match = DURATION.fullmatch(str(value))
     numbers = [int(each or 0) for each in match.groups()] if match else [0]
     if match is None or not any(numbers):
         raise ConfigError(
-            f"{key}={show(value)}: must be a time above 0 as for SLURM's --time: minutes, minutes:seconds, "
+            f"{key}={format_value(value)}: must be a time above 0 as for SLURM's --time: minutes, minutes:seconds, "
             "hours:minutes:seconds, days-hours, days-hours:minutes or days-hours:minutes:seconds"
         )
     days, first, second, third = numbers
@@ -218,7 +220,7 @@ def normal_form(name: str) -> str:
     return unicodedata.normalize("NFC", name)
 
 
-def suggest(wrong: str, known: Iterable[str]) -> str:
+def suggest_names(wrong: str, known: Iterable[str]) -> str:
     """The remedy for an unknown name: the closest known names, or all of them."""
     by_lower = {name.lower(): name for name in known}
     close = difflib.get_close_matches(wrong.lower(), by_lower, n=3, cutoff=0.6)
@@ -227,14 +229,14 @@ def suggest(wrong: str, known: Iterable[str]) -> str:
     return f"choose from {', '.join(by_lower.values())}"
 
 
-def in_words(hint: Any) -> str:
+def describe_type(hint: Any) -> str:
     """A type as messages say it: "a whole number", "a list of texts"."""
     if typing.get_origin(hint) is list:
         return f"a list of {PLURALS[typing.get_args(hint)[0]]}"
     return "a mapping" if typing.get_origin(hint) is dict else WORDS[hint]
 
 
-def show(value: Any) -> str:
+def format_value(value: Any) -> str:
     """`value` as written on the command line: null, true, [1,2], text without quotes."""
     match value:
         case None:
@@ -242,8 +244,8 @@ def show(value: Any) -> str:
         case bool():
             return str(value).lower()
         case list():
-            return f"[{','.join(map(show, value))}]"
+            return f"[{','.join(map(format_value, value))}]"
         case dict():
-            return "{" + ",".join(f"{key}:{show(item)}" for key, item in value.items()) + "}"
+            return "{" + ",".join(f"{key}:{format_value(item)}" for key, item in value.items()) + "}"
         case _:
             return str(value)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from accumtrain.errors import ConfigError
-from accumtrain.fields import suggest
+from accumtrain.fields import suggest_names
 
 
 def required(example: str) -> Any:
@@ -21,7 +21,7 @@ def required(example: str) -> Any:
 
 
 @dataclass(kw_only=True)
-class Choice:
+class ComponentConfig:
     """The keys of a kind. `kind` is the name of its row; a subclass sets it as the default.
 
     A subclass declares its own keys, each with a default unless the user must set it, and its rules in `check`.
@@ -38,11 +38,11 @@ class Choice:
         """Raises ConfigError if values contradict each other. Constraints on one value are declared in its type."""
 
 
-Keys = TypeVar("Keys", bound=Choice)
+Keys = TypeVar("Keys", bound=ComponentConfig)
 
 
 @dataclass(frozen=True)
-class Kind(Generic[Keys]):
+class Entry(Generic[Keys]):
     """A row of a group's table.
 
     Attributes:
@@ -64,11 +64,11 @@ class Named(Protocol):
 
 
 Row = TypeVar("Row", bound=Named)
-Built = TypeVar("Built", bound=Kind[Any])
+Built = TypeVar("Built", bound=Entry[Any])
 
 
 @dataclass
-class Table(Generic[Row]):
+class Registry(Generic[Row]):
     """The rows of one group, by name.
 
     Attributes:
@@ -94,10 +94,12 @@ class Table(Generic[Row]):
     def __getitem__(self, name: str) -> Row:
         """Raises ConfigError for an unknown name."""
         if name not in self.rows:
-            raise ConfigError(f"{self.key}={name}: no such {self.key.rpartition('.')[2]}; {suggest(name, self.names)}")
+            raise ConfigError(
+                f"{self.key}={name}: no such {self.key.rpartition('.')[2]}; {suggest_names(name, self.names)}"
+            )
         return self.rows[name]
 
-    def build(self: Table[Built], config: Choice, *arguments: Any) -> Any:
+    def build(self: Registry[Built], config: ComponentConfig, *arguments: Any) -> Any:
         """Return what the row of this kind builds from its configuration. Raises ConfigError for an unknown kind."""
         return load(self[config.kind].build)(config, *arguments)
 
@@ -122,13 +124,13 @@ def module_of(code: str | Callable[..., Any]) -> str:
     return code.partition(":")[0] if isinstance(code, str) else code.__module__
 
 
-def named(name: str, config: type[Choice]) -> type[Choice]:
+def named(name: str, config: type[ComponentConfig]) -> type[ComponentConfig]:
     """Returns `config` if the default of its `kind` is `name`, else a subclass with that default.
 
     Raises:
         TypeError: `config` is not a dataclass that inherits from Choice.
     """
-    if not (is_dataclass(config) and issubclass(config, Choice)):
+    if not (is_dataclass(config) and issubclass(config, ComponentConfig)):
         raise TypeError(f"{config!r} must be a dataclass that inherits from the group's config, such as ModelConfig")
     if any(each.name == "kind" and each.default == name for each in fields(config)):
         return config

@@ -20,7 +20,7 @@ environment.prepare(CPU)
 import tensorflow as tf  # noqa: E402
 from asked import bytes_asked_at_peak  # noqa: E402
 
-from accumtrain.devices.resolve import resolve  # noqa: E402
+from accumtrain.devices.resolve import resolve_devices  # noqa: E402
 from accumtrain.engine.step import Step  # noqa: E402
 from accumtrain.engine.window import Window  # noqa: E402
 from accumtrain.models.build import build_model  # noqa: E402
@@ -28,7 +28,7 @@ from accumtrain.models.layers import ModelSpec  # noqa: E402
 from accumtrain.train.build import build_optimizer  # noqa: E402
 
 MB = 2**20
-STRATEGY = resolve(CPU).strategy
+STRATEGY = resolve_devices(CPU).strategy
 
 
 class Measured(NamedTuple):

@@ -42,13 +42,13 @@ def write(folder: Path, overrides: list[str], updates: int, highest: bool) -> No
 
     from accumtrain.data.open_data import open_data
     from accumtrain.data.pipeline import train_batches
-    from accumtrain.devices.resolve import resolve
+    from accumtrain.devices.resolve import resolve_devices
     from accumtrain.train.build import build_window
 
     folder.mkdir(parents=True, exist_ok=True)
     data = open_data(config.data, config.run.seed)
     total = total_steps(config, Epochs(config, data.train.size))
-    window = build_window(config, data, total, resolve(config.device).strategy)
+    window = build_window(config, data, total, resolve_devices(config.device).strategy)
     size = micro_batch_size(config.batch_size, config.accum.count, 1)
     dataset = train_batches(data, batch=size, first=0, seed=config.run.seed).take(max(1, updates * config.accum.count))
     batches = [{name: value.numpy() for name, value in batch.items()} for batch in dataset]

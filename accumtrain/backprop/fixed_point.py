@@ -213,7 +213,7 @@ def subtract(stream: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
 # A mark of tensors in a few bytes, to see later whether other tensors have the same bits.
 
 
-def marked(x: Streams) -> tuple[Streams, tf.Tensor | None]:
+def fingerprint_streams(x: Streams) -> tuple[Streams, tf.Tensor | None]:
     """The same tensors, and a mark of their bits, int64 [number of tensors], computed before they are used.
 
     It is the sum of the bits as integers, which wraps around and does not depend on its order. A change of one number

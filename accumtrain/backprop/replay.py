@@ -17,8 +17,8 @@ from accumtrain.backprop.tracing import after, is_for_xla
 
 # Takes pairs of a variable and its gradient as soon as they are known; returns the operations that consume them.
 Consume = Callable[[Gradients], list[tf.Operation]]
-Kept = Callable[[Streams], Streams]  # from the incoming gradient to the streams that were kept
-Keep = Callable[[Streams], tuple[Streams, Kept]]
+RestoreStreams = Callable[[Streams], Streams]  # from the incoming gradient to the streams that were kept
+Keep = Callable[[Streams], tuple[Streams, RestoreStreams]]
 LANES = 128  # a TPU pads the innermost dimension, here the channels, to a multiple of this
 
 
@@ -28,7 +28,7 @@ def forward_stored(module: Module, x: Streams, mode: Mode, consume: Consume) -> 
     return y, lambda _, d_y: (x, _consume_first(backward(d_y), consume))
 
 
-def keep(x: Streams) -> tuple[Streams, Kept]:
+def save_for_backward(x: Streams) -> tuple[Streams, RestoreStreams]:
     """Returns the same streams, and a function that returns them again once the gradient of the output is available.
 
     For XLA, two streams of LANES / 2 channels are kept as one tensor, since a TPU would pad each of them to LANES.
@@ -45,7 +45,7 @@ def _are_streams(x: Streams) -> bool:
     return isinstance(x, tuple) and all(isinstance(each, tf.Tensor) and each.shape.rank for each in x)
 
 
-def keep_values(numbers: FixedPoint, dtype: tf.DType, x: Streams) -> tuple[Streams, Kept]:
+def keep_values(numbers: FixedPoint, dtype: tf.DType, x: Streams) -> tuple[Streams, RestoreStreams]:
     """As `keep`, for what reads only the values of the streams, in bfloat16 or float32: these are kept in their place.
 
     The streams that are returned later have other bits, but the same values in `dtype`.

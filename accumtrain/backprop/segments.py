@@ -15,10 +15,10 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from accumtrain.backprop.fixed_point import FLOATS, FixedPoint, add, add_in_place, marked
+from accumtrain.backprop.fixed_point import FLOATS, FixedPoint, add, add_in_place, fingerprint_streams
 from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.pullback import Gradients, Module, Pullback, Streams, chain_pullback, pullback
-from accumtrain.backprop.replay import Consume, Keep, Kept, forward_stored, keep, replay
+from accumtrain.backprop.replay import Consume, Keep, RestoreStreams, forward_stored, replay, save_for_backward
 from accumtrain.backprop.tracing import after
 
 Layer = Callable[[Any, Mode], Any]
@@ -175,7 +175,9 @@ class Stage(tf.Module):
         ValueError: another unit than the first is not invertible.
     """
 
-    def __init__(self, memory: str, units: Sequence[Coupling], exact: bool = True, keep_first: Keep = keep):
+    def __init__(
+        self, memory: str, units: Sequence[Coupling], exact: bool = True, keep_first: Keep = save_for_backward
+    ):
         super().__init__()
         self.memory, self.units, self.exact, self._keep_first = memory, list(units), exact, keep_first
         if not all(unit.invertible for unit in self.units[1:]):
@@ -196,17 +198,19 @@ class Stage(tf.Module):
             return self._forward_recomputed(x, mode, consume)
         kept = None
         if not self.units[0].invertible:
-            x, kept = keep(x)
+            x, kept = save_for_backward(x)
             x, _ = pullback(self.units[0], x, mode)
         reversed_ = self.units if kept is None else self.units[1:]
-        x, begin = marked(x) if self.exact and reversed_ else (x, None)
+        x, begin = fingerprint_streams(x) if self.exact and reversed_ else (x, None)
         y, _ = chain_pullback(reversed_, x, mode)
         return y, lambda y, d_y: self._reverse(kept, begin, y, d_y, mode, consume)
 
     def _forward_recomputed(self, x: Streams, mode: Mode, consume: Consume) -> tuple[Streams, Backward]:
         backwards: list[Backward] = []
         for unit in self.units:
-            x, backward = forward_recomputed(unit, x, mode, consume, keep if backwards else self._keep_first)
+            x, backward = forward_recomputed(
+                unit, x, mode, consume, save_for_backward if backwards else self._keep_first
+            )
             backwards.append(backward)
 
         def backward_all(y: Streams, d_y: Streams) -> tuple[Streams, Streams]:
@@ -218,7 +222,7 @@ class Stage(tf.Module):
 
     def _reverse(
         self,
-        kept: Kept | None,
+        kept: RestoreStreams | None,
         begin: tf.Tensor | None,
         y: Streams,
         d_y: Streams,
@@ -230,7 +234,7 @@ class Stage(tf.Module):
         for unit in reversed(reversed_):
             y, d_y = unit.reverse(None, y, d_y, mode, consume)
         if begin is not None:
-            y, again = marked(y)
+            y, again = fingerprint_streams(y)
             mode.inexact.append(tf.reduce_any(again != begin))
         elif reversed_:
             mode.unmarked.append(tf.constant(True))
@@ -245,7 +249,7 @@ def forward_by_memory(segment: Any, x: Streams, mode: Mode, consume: Consume) ->
 
 
 def forward_recomputed(
-    module: Module, x: Streams, mode: Mode, consume: Consume, keep: Keep = keep
+    module: Module, x: Streams, mode: Mode, consume: Consume, keep: Keep = save_for_backward
 ) -> tuple[Streams, Backward]:
     """Runs a module and keeps its input. Returns y, and the function that computes y again and back-propagates."""
     x, kept = keep(x)

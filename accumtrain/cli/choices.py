@@ -14,14 +14,14 @@ from hydra.core.config_store import ConfigStore
 from accumtrain.config.jobs import JOBS
 from accumtrain.config.keys import CONF_DIR, summary_of
 from accumtrain.config.read import MISSING
-from accumtrain.config.registries import GROUPS
-from accumtrain.registry import Choice, Kind
+from accumtrain.config.registries import REGISTRIES
+from accumtrain.registry import ComponentConfig, Entry
 
 
 def offer_rows() -> None:
     """Lets Hydra compose the rows without a YAML file, from the defaults of their dataclass."""
     store = ConfigStore.instance()
-    for group in GROUPS:
+    for group in REGISTRIES:
         for row in _rows_without_file(group):
             store.store(group=group, name=row.name, node=_values(row.config), provider="accumtrain")
 
@@ -32,7 +32,7 @@ def all_choices(config_dirs: Iterable[Path]) -> dict[str, list[str]]:
     for folder in [CONF_DIR, *config_dirs]:
         for file in folder.glob("*/*.yaml"):
             choices[file.parent.name].add(file.stem)
-    for group in GROUPS:
+    for group in REGISTRIES:
         choices[group] |= {row.name for row in _rows_without_file(group)}
     return {group: sorted(choices[group]) for group in sorted(choices)}
 
@@ -46,7 +46,7 @@ def about_choice(group: str, choice: str, config_dirs: Iterable[Path]) -> str:
             line.lstrip("# ").strip() for line in file.read_text(encoding="utf-8").splitlines() if line.startswith("#")
         )
         return next((line for line in lines if not line.startswith("@")), "")
-    return summary_of(GROUPS[group][choice].config)
+    return summary_of(REGISTRIES[group][choice].config)
 
 
 def _file(group: str, choice: str, config_dirs: Iterable[Path]) -> Path | None:
@@ -54,14 +54,14 @@ def _file(group: str, choice: str, config_dirs: Iterable[Path]) -> Path | None:
     return next((file for file in files if file.is_file()), None)
 
 
-def _rows_without_file(group: str) -> list[Kind[Any]]:
+def _rows_without_file(group: str) -> list[Entry[Any]]:
     """The kinds without a YAML file. The file may have another name than the kind: lenet5.yaml is of kind lenet."""
     files = "\n".join(file.read_text(encoding="utf-8") for file in (CONF_DIR / group).glob("*.yaml"))
     with_file = set(re.findall(r"^kind: (\S+)", files, re.MULTILINE))
-    return [row for row in GROUPS[group] if row.name not in with_file]
+    return [row for row in REGISTRIES[group] if row.name not in with_file]
 
 
-def _values(config: type[Choice]) -> dict[str, Any]:
+def _values(config: type[ComponentConfig]) -> dict[str, Any]:
     values = {}
     for each in dataclasses.fields(config):
         if each.default is not dataclasses.MISSING:

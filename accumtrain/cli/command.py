@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 from accumtrain import dispatch
 from accumtrain.cli.choices import offer_rows
 from accumtrain.cli.compose import call_hydra, own_folders, own_overrides, plain_values, read_config, read_options
-from accumtrain.cli.guard import SHOW_TRACEBACK, guard
+from accumtrain.cli.guard import SHOW_TRACEBACK, run_guarded
 from accumtrain.cli.help import help_on, help_text
 from accumtrain.cli.streams import keep_streams
 from accumtrain.cli.sweep import run_sweep
@@ -58,7 +58,7 @@ def command() -> int:
     # makes Hydra raise its errors instead of printing them; the user's own setting is kept, for children too
     os.environ.setdefault(SHOW_TRACEBACK, os.environ.get("HYDRA_FULL_ERROR", "0"))
     os.environ["HYDRA_FULL_ERROR"] = "1"
-    code, result = guard(_run_command)
+    code, result = run_guarded(_run_command)
     return code if result is None else result
 
 
@@ -68,7 +68,7 @@ def _run_command() -> int:
         return 0
     load_extensions()
     if sys.argv[1:2] == [CHILD]:
-        return child.serve(Path(sys.argv[2]))
+        return child.serve_request(Path(sys.argv[2]))
     if sys.argv[1:2] == [WORKERS]:
         return run_workers(sys.argv[2:])
     options = read_options()
@@ -94,4 +94,4 @@ def _run_composed(composed: DictConfig) -> int:
     def run_job() -> None:
         dispatch.run(read_config(plain_values(composed), own_overrides()))
 
-    return guard(run_job)[0]
+    return run_guarded(run_job)[0]

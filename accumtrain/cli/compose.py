@@ -23,7 +23,7 @@ from yaml import YAMLError
 from accumtrain.cli.hydra_guard import CompletionLoader, Loader, check_overrides, explain_plugin
 from accumtrain.cli.overrides import for_hydra
 from accumtrain.cli.run_values import check_files, with_data_chosen, with_values_of_run
-from accumtrain.config.interpolation import FromEnvironment, expressions, resolved
+from accumtrain.config.interpolation import FromEnvironment, resolve_interpolations, restore_expressions
 from accumtrain.config.jobs import JOBS
 from accumtrain.config.keys import CONF_DIR
 from accumtrain.config.read import OverLimitError, check_yaml, from_mapping
@@ -157,7 +157,7 @@ def plain_values(composed: DictConfig) -> dict[str, Any]:
     """What Hydra composed, without its own part. The interpolations left in it are those that read the environment."""
     raw = cast(dict[str, Any], OmegaConf.to_container(composed, resolve=False))
     raw.pop("hydra", None)
-    return cast(dict[str, Any], expressions(resolved(raw)))
+    return cast(dict[str, Any], restore_expressions(resolve_interpolations(raw)))
 
 
 def read_config(values: Mapping[str, Any], overrides: Sequence[str]) -> Config:

@@ -21,7 +21,7 @@ SHOW_TRACEBACK = "ACCUMTRAIN_TRACEBACK"
 Result = TypeVar("Result")
 
 
-def guard(action: Callable[[], Result]) -> tuple[int, Result | None]:
+def run_guarded(action: Callable[[], Result]) -> tuple[int, Result | None]:
     """Calls `action`. Returns 0 and its result; or prints what went wrong and returns the exit code and None."""
     try:
         return 0, action()

@@ -13,10 +13,10 @@ from accumtrain.cli.choices import about_choice, all_choices
 from accumtrain.cli.compose import choice_values, own_folders
 from accumtrain.config.keys import Key, all_keys, keys_of, meanings_of, own_keys, records, summary_of
 from accumtrain.config.read import MISSING
-from accumtrain.config.registries import GROUPS
+from accumtrain.config.registries import REGISTRIES
 from accumtrain.config.schema import Config
 from accumtrain.errors import ConfigError
-from accumtrain.fields import show, suggest
+from accumtrain.fields import format_value, suggest_names
 
 # The text of `accumtrain --help <name>`, where the name is that of a group, of a choice or of a key.
 
@@ -39,7 +39,7 @@ def _help_on(name: str, options: Namespace) -> str:
     choices, keys = all_choices(folders), [key for key in all_keys() if key.name == group]
     if equals and group in choices:
         if choice not in choices[group]:
-            raise ConfigError(f"--help {name}: no such choice; {suggest(choice, choices[group])}")
+            raise ConfigError(f"--help {name}: no such choice; {suggest_names(choice, choices[group])}")
         return _of_choice(group, choice, options)
     if group in choices or group in records():
         return _of_group(group, choices.get(group, []), folders)
@@ -50,7 +50,7 @@ def _help_on(name: str, options: Namespace) -> str:
 
 
 def _nearest(name: str, known: list[str]) -> str:
-    remedy = suggest(name, known)
+    remedy = suggest_names(name, known)
     return remedy if remedy.startswith("did") else "accumtrain --help shows the groups"
 
 
@@ -72,14 +72,14 @@ def _of_choice(group: str, choice: str, options: Namespace) -> str:
     if group not in records():
         return title
     values = choice_values(options, group, choice)
-    record = GROUPS[group][values["kind"]].config if group in GROUPS else records()[group][0]
+    record = REGISTRIES[group][values["kind"]].config if group in REGISTRIES else records()[group][0]
     return "\n\n".join([title, _keys("Keys", [_with_value(key, values) for key in keys_of(record, group)])])
 
 
 def _with_value(key: Key, values: Mapping[str, Any]) -> Key:
     name = key.name.rpartition(".")[2]
     known = name in values and values[name] != MISSING
-    return replace(key, default=show(values[name]), required=False) if known else key
+    return replace(key, default=format_value(values[name]), required=False) if known else key
 
 
 def _keys(title: str, keys: Iterable[Key]) -> str:

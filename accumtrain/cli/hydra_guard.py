@@ -27,7 +27,7 @@ from accumtrain.config.jobs import JOBS
 from accumtrain.config.keys import all_keys
 from accumtrain.config.read import known_keys, of_another_kind
 from accumtrain.errors import AccumtrainError, ConfigError, first_line
-from accumtrain.fields import show, suggest
+from accumtrain.fields import format_value, suggest_names
 
 # Turns the errors of Hydra and OmegaConf into one message with a remedy.
 
@@ -49,7 +49,7 @@ def explain(error: Exception) -> ConfigError:
             return ConfigError(f"{group}={choice}: is not installed; pip install 'accumtrain[{EXTRAS[choice]}]'")
         key = f"; a number is {group}.steps={choice}" if choice.isdecimal() and f"{group}.steps" in known_keys() else ""
         if options:
-            return ConfigError(f"{group}={choice}: no such choice; {suggest(choice, options)}{key}")
+            return ConfigError(f"{group}={choice}: no such choice; {suggest_names(choice, options)}{key}")
     if isinstance(error, OverrideParseException):
         return ConfigError(_unreadable(error.override))
     if unknown := re.match(r"Could not override '([^']+)'", text):
@@ -106,7 +106,7 @@ def _unknown_key(key: str) -> str:
         return f"{key}: {said}; leave it out"
     choices = all_choices([])
     if key in choices:
-        return f"{key}: must be the name of a choice; {suggest('', choices[key])}"
+        return f"{key}: must be the name of a choice; {suggest_names('', choices[key])}"
     known = [*known_keys(), *choices]
     same_end = [each for each in known if each.rpartition(".")[2] == name]
     close = list(dict.fromkeys([*same_end, *difflib.get_close_matches(key, known)]))[:3]
@@ -209,7 +209,9 @@ def _check_fixed(composed: DictConfig) -> None:
         for name in key.split("."):
             found = found.get(name) if isinstance(found, dict) else f"{found}"
         if found != value:
-            raise ConfigError(f"hydra.{key}={show(found)}: must stay {show(value)}; leave it out: {REMEDY}")
+            raise ConfigError(
+                f"hydra.{key}={format_value(found)}: must stay {format_value(value)}; leave it out: {REMEDY}"
+            )
 
 
 def _check_code(composed: DictConfig) -> None:
@@ -219,7 +221,8 @@ def _check_code(composed: DictConfig) -> None:
         in_plugin = bool(re.match(r"hydra\.(launcher|sweeper)\b", key))
         if name == NAMES_CODE and not (in_plugin and value in registered):
             raise ConfigError(
-                f"{key}={show(value)}: a configuration can't name code to run; leave it out, and register code of your "
+                f"{key}={format_value(value)}: a configuration can't name code to run; leave it out, and "
+                "register code of your "
                 "own in a program (docs/library.md)"
             )
         if in_plugin and isinstance(value, str) and MAKES_KEYS.search(value):

@@ -12,7 +12,7 @@ from typing import Any
 
 from accumtrain.config.jobs import JOBS
 from accumtrain.config.keys import CONF_DIR, records
-from accumtrain.config.registries import GROUPS
+from accumtrain.config.registries import REGISTRIES
 from accumtrain.config.schema import Config
 
 TEXTS = {str, str | None, list[str]}  # types of keys that take text only
@@ -103,7 +103,7 @@ def mappings() -> frozenset[str]:
     """The dotted keys whose values are mappings with any keys, such as optim.args."""
     return frozenset(
         f"{group}.{field.name}"
-        for group, table in GROUPS.items()
+        for group, table in REGISTRIES.items()
         for row in table
         for field in dataclasses.fields(row.config)
         if str(field.type).startswith("dict[")

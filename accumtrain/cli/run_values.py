@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from accumtrain.cli.overrides import given_value, key_of, sets_any_key
-from accumtrain.config.interpolation import resolved
+from accumtrain.config.interpolation import resolve_interpolations
 from accumtrain.config.jobs import JOBS
-from accumtrain.config.read import from_mapping, in_home, of_another_kind
-from accumtrain.config.registries import GROUPS
+from accumtrain.config.read import expand_home, from_mapping, of_another_kind
+from accumtrain.config.registries import REGISTRIES
 from accumtrain.data.config import SOURCES
 from accumtrain.errors import ConfigError
-from accumtrain.fields import show
+from accumtrain.fields import format_value
 from accumtrain.runs.contents import read_config
 from accumtrain.runs.names import learned_values, run_name
 
@@ -40,11 +40,11 @@ def with_values_of_run(values: Mapping[str, Any], overrides: Sequence[str]) -> M
         CheckpointError: the run's config.yaml can't be read.
     """
     job = next((each for each in JOBS if each.name == values.get("job")), None)
-    run = resolved(values).get("run")
+    run = resolve_interpolations(values).get("run")
     if job is None or not job.continues_run_config or not isinstance(run, Mapping):
         return values  # whose mistakes from_mapping names
     name = run.get("name") or run_name(from_mapping(values), overrides)
-    file = Path(in_home(str(run.get("dir")))) / str(name) / "config.yaml"
+    file = Path(expand_home(str(run.get("dir")))) / str(name) / "config.yaml"
     if not file.exists():
         return values
     before, of_run = read_config(file), {f"data.{key}" for key in (*PREPARED, *HELD_OUT)}
@@ -86,7 +86,7 @@ def with_data_chosen(overrides: list[str]) -> list[str]:
     keys = {key_of(each) for each in overrides}
     of_data = any(key.startswith("data.") for key in keys) and "data" not in keys
     file = Path(
-        in_home(given_value(overrides, "run.dir", "runs")), given_value(overrides, "run.name", ""), "config.yaml"
+        expand_home(given_value(overrides, "run.dir", "runs")), given_value(overrides, "run.name", ""), "config.yaml"
     )
     if job is None or not (job.continues_run_config and of_data and "run.name" in keys and file.exists()):
         return overrides
@@ -95,7 +95,7 @@ def with_data_chosen(overrides: list[str]) -> list[str]:
 
 
 def _check_known(before: Mapping[str, Any], folder: Path) -> None:
-    for group, table in GROUPS.items():
+    for group, table in REGISTRIES.items():
         kind = before.get(group, {}).get("kind")
         if kind is not None and kind not in table.names:
             raise ConfigError(
@@ -139,7 +139,8 @@ def _check_given(before: Mapping[str, Any], now: Mapping[str, Any], given: Mappi
     for key in sorted(before.keys() & now.keys() & given.keys()):
         if before[key] != now[key]:
             raise ConfigError(
-                f"{key}={show(now[key])}: the run in {folder} has learned with {key}={show(before[key])}; "
+                f"{key}={format_value(now[key])}: the run in {folder} has learned with "
+                f"{key}={format_value(before[key])}; "
                 f"leave {given[key]} out, the values of the run are used"
             )
 
@@ -164,7 +165,7 @@ def check_files(values: Mapping[str, Any], overrides: Sequence[str]) -> None:
     files = [each for each in overrides if sets_any_key(each)]
     source = " or ".join(files) or "a file of the command"
     _check_length(values.get("train"), written, source)
-    for group in GROUPS:
+    for group in REGISTRIES:
         strays = [key for key in _strays(group, values.get(group)) if not _is_written(f"{group}.{key}", written)]
         if strays:
             keys = [f"{group}.{key}" for key in strays]
@@ -180,7 +181,8 @@ def _check_length(train: Any, written: set[str], source: str) -> None:
     epochs, steps = train.get("epochs"), train.get("steps")
     if epochs is not None and steps is not None:
         raise ConfigError(
-            f"train.epochs={show(epochs)}: {source} gives train.steps={show(steps)}, which takes precedence; "
+            f"train.epochs={format_value(epochs)}: {source} gives train.steps={format_value(steps)}, which "
+            "takes precedence; "
             "add train.steps=null"
         )
 
@@ -188,9 +190,9 @@ def _check_length(train: Any, written: set[str], source: str) -> None:
 def _strays(group: str, given: Any) -> list[str]:
     """The keys of a group that only other kinds than the chosen one have."""
     kind = given.get("kind") if isinstance(given, Mapping) else None
-    if kind not in GROUPS[group].names:
+    if kind not in REGISTRIES[group].names:
         return []
-    known = {field.name for field in fields(GROUPS[group][kind].config)}
+    known = {field.name for field in fields(REGISTRIES[group][kind].config)}
     return [key for key in given if key not in known and of_another_kind(group, key)]
 
 

@@ -26,13 +26,13 @@ from omegaconf import DictConfig
 from accumtrain import dispatch
 from accumtrain.cli import sweep_folder, sweep_table
 from accumtrain.cli.compose import call_hydra, config_name, open_hydra, own_overrides, plain_values, read_config
-from accumtrain.cli.guard import INTERRUPTED, guard
+from accumtrain.cli.guard import INTERRUPTED, run_guarded
 from accumtrain.cli.hydra_guard import composing
 from accumtrain.cli.overrides import for_hydra, given_value
 from accumtrain.cli.streams import keep_streams
 from accumtrain.cli.sweep_folder import stoppable
 from accumtrain.cli.sweep_table import KILLED, JobOutcome, begun, signal_name
-from accumtrain.config.read import in_home
+from accumtrain.config.read import expand_home
 from accumtrain.config.schema import Config, RunConfig
 from accumtrain.console import fail, say, warn
 from accumtrain.errors import ConfigError, Preempted
@@ -69,7 +69,7 @@ def run_in_child(folder: Path, number: int, values: Mapping[str, Any], overrides
         "overrides": list(overrides),
     }
     sweep_folder.leave(folder, number, JobOutcome(list(overrides)))  # without an exit code: it runs
-    ended = child.show(child_command(), request, label, partial(sweep_folder.goes_on, folder), _environment())
+    ended = child.stream_child(child_command(), request, label, partial(sweep_folder.goes_on, folder), _environment())
     outcome = sweep_folder.left_by(folder, number) or JobOutcome(list(overrides))
     return replace(outcome, ended_with=_exit_code(ended.code, label))
 
@@ -126,7 +126,7 @@ def do_job(request: dict[str, Any], folder: Path) -> dict[str, Any]:
         sweep_folder.leave(Path(request["folder"]), request["number"], begun(config, request["overrides"]))
         dispatch.run(config)
 
-    sys.exit(guard(job)[0])
+    sys.exit(run_guarded(job)[0])
 
 
 # A sweep: checks every job before the first one starts, runs them, and prints a table of their outcomes.
@@ -144,7 +144,7 @@ def run_sweep(options: Namespace) -> int:
     configs = _check_jobs(options)
     launcher = given_value(options.overrides, "hydra/launcher", IN_PROCESS)
     run_dir = Path(
-        configs[0].run.dir if configs else in_home(given_value(options.overrides, "run.dir", RunConfig().dir))
+        configs[0].run.dir if configs else expand_home(given_value(options.overrides, "run.dir", RunConfig().dir))
     )
     with sweep_folder.open_sweep_folder(run_dir) as folder:
 
@@ -152,7 +152,7 @@ def run_sweep(options: Namespace) -> int:
             return _run_job(folder, composed)
 
         stops = nullcontext() if launcher == IN_PROCESS else stoppable(folder)
-        code, _ = guard(partial(_launch, options, run_job, stops))
+        code, _ = run_guarded(partial(_launch, options, run_job, stops))
         sweep_folder.end(folder)
         outcomes = sweep_folder.collect(folder)
     if outcomes:
@@ -189,11 +189,11 @@ def _run_job(folder: Path, composed: DictConfig) -> float:
 
 
 def _run_here(composed: DictConfig, overrides: list[str]) -> JobOutcome:
-    code, config = guard(lambda: read_config(plain_values(composed), overrides))
+    code, config = run_guarded(lambda: read_config(plain_values(composed), overrides))
     if config is None:
         return JobOutcome(overrides, ended_with=code)
     outcome = begun(config, overrides)
-    code, _ = guard(partial(dispatch.run, config))
+    code, _ = run_guarded(partial(dispatch.run, config))
     return replace(outcome, ended_with=code)
 
 

@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from accumtrain.data.config import SOURCES, DataConfig
-from accumtrain.devices.config import DEVICES, Device, DeviceConfig
+from accumtrain.devices.config import DEVICES, DeviceConfig, DeviceEntry
 from accumtrain.errors import ConfigError
 from accumtrain.models.config import MODELS, STORE, ModelConfig
 from accumtrain.optim.config import OPTIMIZERS, OptimConfig
-from accumtrain.registry import Kind, load
-from accumtrain.train.config import LOSSES, LossConfig, LossKind
+from accumtrain.registry import Entry, load
+from accumtrain.train.config import LOSSES, LossConfig, LossEntry
 
 KIND = "compiled"
 
-_compiled: ContextVar[Callable[[], Any]] = ContextVar("compiled")  # returns an accumtrain.keras.compiled.Compiled
+_compiled: ContextVar[Callable[[], Any]] = ContextVar("compiled")  # returns an accumtrain.keras.compiled.CompiledModel
 
 
 @dataclass(kw_only=True)
@@ -93,9 +93,9 @@ class CurrentDeviceConfig(DeviceConfig):
     may_compute_on_cpu: ClassVar[bool] = False  # under a limit: it holds in probes alone
 
 
-MODELS.add(Kind(CompiledModelConfig, "accumtrain.keras.compiled:build_model"), listed=False)
+MODELS.add(Entry(CompiledModelConfig, "accumtrain.keras.compiled:build_model"), listed=False)
 LOSSES.add(
-    LossKind(
+    LossEntry(
         CompiledLossConfig,
         "accumtrain.keras.compiled:build_loss",
         metrics={},
@@ -104,14 +104,14 @@ LOSSES.add(
     ),
     listed=False,
 )
-OPTIMIZERS.add(Kind(CompiledOptimConfig, "accumtrain.keras.compiled:build_optimizer"), listed=False)
-SOURCES.add(Kind(GivenDataConfig, "accumtrain.keras.compiled:open_given"), listed=False)
-DEVICES.add(Device(CurrentDeviceConfig, "accumtrain.devices.resolve:resolve_current"), listed=False)
+OPTIMIZERS.add(Entry(CompiledOptimConfig, "accumtrain.keras.compiled:build_optimizer"), listed=False)
+SOURCES.add(Entry(GivenDataConfig, "accumtrain.keras.compiled:open_given"), listed=False)
+DEVICES.add(DeviceEntry(CurrentDeviceConfig, "accumtrain.devices.resolve:resolve_current"), listed=False)
 
 
 @contextmanager
 def running_with(compiled: Any) -> Iterator[None]:
-    """Within this context the rows build from `compiled`, an `accumtrain.keras.compiled.Compiled`."""
+    """Within this context the rows build from `compiled`, an `accumtrain.keras.compiled.CompiledModel`."""
     token = _compiled.set(lambda: compiled)
     try:
         yield
@@ -125,7 +125,7 @@ def load_in_child(folder: str) -> None:
 
 
 def running() -> Any:
-    """The `accumtrain.keras.compiled.Compiled` that the rows build from."""
+    """The `accumtrain.keras.compiled.CompiledModel` that the rows build from."""
     compiled = _compiled.get(None)
     if compiled is None:
         raise ConfigError(f"kind={KIND}: stands for the model that accumtrain.fit is given; choose another kind")

@@ -31,7 +31,7 @@ class FromEnvironment(str):
         return text
 
 
-def resolved(mapping: Mapping[str, Any]) -> Mapping[str, Any]:
+def resolve_interpolations(mapping: Mapping[str, Any]) -> Mapping[str, Any]:
     """`mapping` with values in the place of interpolations.
 
     Raises:
@@ -48,13 +48,13 @@ def resolved(mapping: Mapping[str, Any]) -> Mapping[str, Any]:
         ) from error
 
 
-def expressions(value: Any) -> Any:
+def restore_expressions(value: Any) -> Any:
     """`value` as `resolved` reads it back: expressions for what was read from the environment, texts escaped."""
     match value:
         case Mapping():
-            return {key: expressions(item) for key, item in value.items()}
+            return {key: restore_expressions(item) for key, item in value.items()}
         case list():
-            return [expressions(item) for item in value]
+            return [restore_expressions(item) for item in value]
         case FromEnvironment():
             return value.expression
         case str():

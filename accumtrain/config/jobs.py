@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, get_args
 
 from accumtrain.console import format_bytes, format_seconds
-from accumtrain.registry import Table
+from accumtrain.registry import Registry
 
 Scope: TypeAlias = Literal["train", "try", "trained", "runs"]
 Column = tuple[str, "str | Callable[[Any], str]"]  # dotted key of the result; format spec or function to show the value
@@ -120,7 +120,7 @@ EXPORTED: dict[str, Column] = {
     "difference": ("largest_difference", ".1e"),
 }
 
-JOBS: Table[Job] = Table("job")
+JOBS: Registry[Job] = Registry("job")
 JOBS.add(
     Job(
         "train",
@@ -137,7 +137,7 @@ JOBS.add(
     ),
     Job(
         "evaluate",
-        "accumtrain.train.evaluate:run",
+        "accumtrain.train.evaluate:evaluate_run",
         "evaluation.json",
         "Evaluates what a run has learned, on its test split or on all of other data with labels.",
         scope="trained",
@@ -151,7 +151,7 @@ JOBS.add(
     ),
     Job(
         "verify",
-        "accumtrain.measure.verify.job:run",
+        "accumtrain.measure.verify.job:verify_run",
         "verify.json",
         "Proves on this machine that memory policies and accumulation are exact.",
         measures_graphs=True,
@@ -160,7 +160,7 @@ JOBS.add(
     ),
     Job(
         "plan",
-        "accumtrain.measure.plan:run",
+        "accumtrain.measure.plan:plan_run",
         "plan.json",
         "Finds what fits into the memory, what takes it, and how fast it is.",
         measures_graphs=True,
@@ -169,7 +169,7 @@ JOBS.add(
     ),
     Job(
         "memory",
-        "accumtrain.measure.memory:run",
+        "accumtrain.measure.memory:compare_policies",
         "memory.json",
         "Compares what stored, recomputed and reversed activations take.",
         check="accumtrain.measure.memory:check_memory",
@@ -179,7 +179,7 @@ JOBS.add(
     ),
     Job(
         "bench",
-        "accumtrain.measure.bench:run",
+        "accumtrain.measure.bench:bench_run",
         "bench.json",
         "Measures speed and memory of updates.",
         probed=True,
@@ -190,7 +190,7 @@ JOBS.add(
     ),
     Job(
         "lr",
-        "accumtrain.measure.range_test:run",
+        "accumtrain.measure.range_test:find_learning_rate",
         "lr.json",
         "A learning-rate range test, which suggests a rate.",
         probed=True,
@@ -199,14 +199,14 @@ JOBS.add(
     ),
     Job(
         "check",
-        "accumtrain.data.check:run",
+        "accumtrain.data.check:check_data",
         "check.json",
         "Reads all of the data and counts what is in it.",
         columns=COUNTED,
     ),
     Job(
         "predict",
-        "accumtrain.train.predict:run",
+        "accumtrain.train.predict:predict_images",
         "predict.json",
         "Says what is in images, by what a run has learned.",
         check="accumtrain.data.local_files:check_predict",
@@ -218,7 +218,7 @@ JOBS.add(
     ),
     Job(
         "export",
-        "accumtrain.export.export:run",
+        "accumtrain.export.export:export_run",
         "export.json",
         "Writes what a run has learned into a file for other programs.",
         check="accumtrain.export.config:check_export",
@@ -229,7 +229,7 @@ JOBS.add(
     ),
     Job(
         "info",
-        "accumtrain.report.info:run",
+        "accumtrain.report.info:show_info",
         "info.json",
         "What this machine has and lacks, or where a run came from.",
         scope="runs",
@@ -238,7 +238,7 @@ JOBS.add(
     ),
     Job(
         "report",
-        "accumtrain.report.report:run",
+        "accumtrain.report.report:report_runs",
         "report.json",
         "Compares runs, as pictures and a page.",
         scope="runs",

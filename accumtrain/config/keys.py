@@ -13,10 +13,10 @@ from typing import Any
 
 from accumtrain.config.jobs import JOBS
 from accumtrain.config.read import has_no_default
-from accumtrain.config.registries import GROUPS
+from accumtrain.config.registries import REGISTRIES
 from accumtrain.config.schema import Config
-from accumtrain.fields import Constraint, OneOf, Word, constraints_of, in_words, show
-from accumtrain.registry import Choice
+from accumtrain.fields import Constraint, OneOf, Word, constraints_of, describe_type, format_value
+from accumtrain.registry import ComponentConfig
 
 # Which keys of a configuration have other values than their defaults.
 
@@ -40,7 +40,7 @@ def changed_from_defaults(values: Mapping[str, Any]) -> dict[str, tuple[Any, Any
 
 def _defaults(values: Mapping[str, Any]) -> dict[str, Any]:
     defaults = dataclasses.asdict(Config())
-    for group, table in GROUPS.items():
+    for group, table in REGISTRIES.items():
         default, given = defaults[group][KIND], values.get(group)
         chosen = given.get(KIND, default) if isinstance(given, Mapping) else default
         row = table[chosen].config if chosen in table.rows else None
@@ -128,7 +128,7 @@ def keys_of(record: type, group: str = "") -> list[Key]:
             choices=choices[field.name],
         )
         for field in dataclasses.fields(record)
-        if field.name not in (NAMES_A_ROW, *GROUPS) and not dataclasses.is_dataclass(hints[field.name])
+        if field.name not in (NAMES_A_ROW, *REGISTRIES) and not dataclasses.is_dataclass(hints[field.name])
     ]
 
 
@@ -137,8 +137,8 @@ def records() -> dict[str, list[Any]]:
     hints = typing.get_type_hints(Config)
     found: dict[str, list[Any]] = {}
     for field in dataclasses.fields(Config):
-        if field.name in GROUPS:
-            found[field.name] = [hints[field.name], *(row.config for row in GROUPS[field.name])]
+        if field.name in REGISTRIES:
+            found[field.name] = [hints[field.name], *(row.config for row in REGISTRIES[field.name])]
         elif dataclasses.is_dataclass(hints[field.name]):
             found[field.name] = [hints[field.name]]
     return found
@@ -153,7 +153,7 @@ def all_keys() -> list[Key]:
     return list(dict.fromkeys(keys))
 
 
-def own_keys(record: type[Choice], group: str) -> list[Key]:
+def own_keys(record: type[ComponentConfig], group: str) -> list[Key]:
     """The keys of a row that the base class of its group does not have, or for which it says something else."""
     common = keys_of(records()[group][0], group)
     return [key for key in keys_of(record, group) if key not in common]
@@ -204,7 +204,9 @@ def _options(hint: Any) -> tuple[Any, ...]:
 
 
 def _type(hint: Any, choices: tuple[str, ...]) -> str:
-    words = [in_words(option) for option in _options(hint) if option is not bool and not (option is str and choices)]
+    words = [
+        describe_type(option) for option in _options(hint) if option is not bool and not (option is str and choices)
+    ]
     *first, last = [*choices, *words]
     return f"{', '.join(first)} or {last}" if first else last
 
@@ -212,4 +214,4 @@ def _type(hint: Any, choices: tuple[str, ...]) -> str:
 def _default(field: dataclasses.Field) -> str:
     if has_no_default(field):
         return str(field.metadata.get("example", ""))
-    return show(field.default if field.default_factory is dataclasses.MISSING else field.default_factory())
+    return format_value(field.default if field.default_factory is dataclasses.MISSING else field.default_factory())

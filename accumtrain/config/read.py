@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 import yaml
 
-from accumtrain.config.interpolation import FromEnvironment, expressions, resolved
-from accumtrain.config.registries import GROUPS, kinds_with
-from accumtrain.config.rules import check
+from accumtrain.config.interpolation import FromEnvironment, resolve_interpolations, restore_expressions
+from accumtrain.config.registries import REGISTRIES, kinds_with
+from accumtrain.config.rules import check_config
 from accumtrain.config.schema import Config
 from accumtrain.errors import ConfigError
 from accumtrain.fields import (
@@ -22,12 +22,12 @@ from accumtrain.fields import (
     OneOf,
     Word,
     constraints_of,
-    in_words,
+    describe_type,
+    format_value,
     is_finite_number,
-    show,
-    suggest,
+    suggest_names,
 )
-from accumtrain.registry import Choice
+from accumtrain.registry import ComponentConfig
 
 # ~ at the beginning of a path stands for the home directory.
 #
@@ -38,22 +38,22 @@ from accumtrain.registry import Choice
 Keys = TypeVar("Keys")
 
 
-def with_homes(record: Keys) -> Keys:
+def expand_homes(record: Keys) -> Keys:
     """A configuration, or the keys of a part of it, with the home directory in the place of ~ in its paths."""
     constraints, changed = constraints_of(type(record)), dict[str, Any]()
     for field in dataclasses.fields(record):  # type: ignore[arg-type]
         value = getattr(record, field.name)
         new = value
         if dataclasses.is_dataclass(value):
-            new = with_homes(value)
+            new = expand_homes(value)
         elif isinstance(value, str) and any(isinstance(each, LocalPath) for each in constraints[field.name]):
-            new = in_home(value)
+            new = expand_home(value)
         if new is not value:
             changed[field.name] = new
     return dataclasses.replace(record, **changed) if changed else record  # type: ignore[type-var]
 
 
-def in_home(path: str) -> str:
+def expand_home(path: str) -> str:
     """The path with the home directory in the place of ~ or ~user; as it is if there is no such user."""
     if not path.startswith("~"):
         return path
@@ -78,8 +78,8 @@ def from_mapping(mapping: Mapping[str, Any]) -> Config:
         ConfigError: a key is unknown, one without a default is missing, or a value has the wrong type or breaks a rule.
             The message names the first mistake only.
     """
-    config: Config = with_homes(_record(Config, resolved(mapping), ""))
-    check(config)
+    config: Config = expand_homes(_record(Config, resolve_interpolations(mapping), ""))
+    check_config(config)
     return config
 
 
@@ -88,16 +88,16 @@ def to_mapping(config: Config) -> dict[str, Any]:
 
     Texts from the environment are the expressions that read it, as they may be secrets.
     """
-    mapping: dict[str, Any] = expressions(dataclasses.asdict(config))
+    mapping: dict[str, Any] = restore_expressions(dataclasses.asdict(config))
     return mapping
 
 
-def flat(values: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, Any]]:
+def flatten_keys(values: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, Any]]:
     """Dotted key and value of everything in nested dictionaries. An empty one is a value."""
     for name, value in values.items():
         key = f"{where}.{name}" if where else str(name)
         if isinstance(value, Mapping) and value:
-            yield from flat(value, key)
+            yield from flatten_keys(value, key)
         else:
             yield key, value
 
@@ -107,7 +107,7 @@ def known_keys() -> list[str]:
     keys: set[str] = set()
     hints = typing.get_type_hints(Config)
     for name in (field.name for field in dataclasses.fields(Config)):
-        records = [row.config for row in GROUPS[name]] if name in GROUPS else [hints[name]]
+        records = [row.config for row in REGISTRIES[name]] if name in REGISTRIES else [hints[name]]
         for record in filter(dataclasses.is_dataclass, records):
             keys |= {f"{name}.{field.name}" for field in dataclasses.fields(record)}
         if not dataclasses.is_dataclass(records[0]):
@@ -124,7 +124,9 @@ def of_another_kind(group: str, key: str) -> str:
 def _record(cls: type, value: Any, where: str) -> Any:
     """`value` as an instance of the dataclass `cls`; `where` is its dotted key, empty at the top."""
     if not isinstance(value, Mapping):
-        raise ConfigError(f"{where}={show(value)}: {where} is a group of keys; set one of them, {where}.<key>=<value>")
+        raise ConfigError(
+            f"{where}={format_value(value)}: {where} is a group of keys; set one of them, {where}.<key>=<value>"
+        )
     fields = dataclasses.fields(cls)
     names = [field.name for field in fields]
     for key in value:
@@ -132,7 +134,7 @@ def _record(cls: type, value: Any, where: str) -> Any:
             if said := of_another_kind(where, key):
                 raise ConfigError(f"{_join(where, key)}: {said}; leave it out")
             owner = f"{where} (kind {value['kind']})" if "kind" in value else where or "the configuration"
-            raise ConfigError(f"{_join(where, key)}: no such key in {owner}; {suggest(str(key), names)}")
+            raise ConfigError(f"{_join(where, key)}: no such key in {owner}; {suggest_names(str(key), names)}")
     missing = [each for each in fields if value.get(each.name, MISSING if has_no_default(each) else None) == MISSING]
     if missing:
         keys = {_join(where, each.name): each.metadata.get("example", "<value>") for each in missing}
@@ -149,16 +151,16 @@ def has_no_default(field: dataclasses.Field) -> bool:
 
 
 def _field(hint: Any, value: Any, key: str, rules: Sequence[Constraint]) -> Any:
-    if key in GROUPS:
+    if key in REGISTRIES:
         return _record(_keys_of_kind(value, key), value, key)
     if dataclasses.is_dataclass(hint):
         return _record(typing.cast(type, hint), value, key)
     return _value(hint, value, key, rules)
 
 
-def _keys_of_kind(value: Any, group: str) -> type[Choice]:
+def _keys_of_kind(value: Any, group: str) -> type[ComponentConfig]:
     kind = value.get("kind") if isinstance(value, Mapping) else value
-    return GROUPS[group][str(kind)].config
+    return REGISTRIES[group][str(kind)].config
 
 
 def _value(hint: Any, value: Any, key: str, rules: Sequence[Constraint] = ()) -> Any:
@@ -175,20 +177,22 @@ def _value(hint: Any, value: Any, key: str, rules: Sequence[Constraint] = ()) ->
             _, item = typing.get_args(option)
             if item is Any:
                 return dict(value)
-            return {show(name): _value(item, each, f"{key}.{show(name)}") for name, each in value.items()}
+            return {
+                format_value(name): _value(item, each, f"{key}.{format_value(name)}") for name, each in value.items()
+            }
         if typing.get_origin(option) is dict and value is None and type(None) not in options:
             return {}  # Hydra can replace null in YAML by a mapping, but not extend {}
         if option is float and type(value) in (int, float):
             if not is_finite_number(value):
-                raise ConfigError(f"{key}={show(value)}: must be a finite number")
+                raise ConfigError(f"{key}={format_value(value)}: must be a finite number")
             return float(value)
         if option is int and isinstance(value, float) and value.is_integer():
             return int(value)
         if type(value) is option or (option is str and isinstance(value, FromEnvironment)):
             return value  # by type, as a bool is an instance of int
-    said = f"must be {' or '.join(map(in_words, options))}{_remedy(options, value, key, rules)}"
+    said = f"must be {' or '.join(map(describe_type, options))}{_remedy(options, value, key, rules)}"
     words = [rule.rule for rule in rules if isinstance(rule, Word)]
-    raise ConfigError(f"{key}={show(value)}: {words[0] if words else said}")
+    raise ConfigError(f"{key}={format_value(value)}: {words[0] if words else said}")
 
 
 def _remedy(options: tuple[Any, ...], value: Any, key: str, rules: Sequence[Constraint]) -> str:
@@ -201,7 +205,7 @@ def _remedy(options: tuple[Any, ...], value: Any, key: str, rules: Sequence[Cons
         case int() | float() if {str} == set(options) - {type(None)} and not isinstance(value, bool):
             return "; put it in quotes in the file that sets it"
         case _ if typing.get_origin(options[0]) is list:
-            return f"; write {key}=[{show(value)}]"
+            return f"; write {key}=[{format_value(value)}]"
     return ""
 
 

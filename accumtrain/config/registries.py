@@ -12,13 +12,13 @@ from accumtrain.devices.config import DEVICES
 from accumtrain.models.config import MODELS, ModelConfig
 from accumtrain.optim.config import OPTIMIZERS, OptimConfig
 from accumtrain.optim.schedules import SCHEDULES, ScheduleConfig
-from accumtrain.registry import Choice, Kind, Table, module_of, named
-from accumtrain.train.config import LOSSES, LossConfig, LossKind
+from accumtrain.registry import ComponentConfig, Entry, Registry, module_of, named
+from accumtrain.train.config import LOSSES, LossConfig, LossEntry
 
 # The config groups and their tables.
 
 
-GROUPS: dict[str, Table[Any]] = {
+REGISTRIES: dict[str, Registry[Any]] = {
     "model": MODELS,
     "optim": OPTIMIZERS,
     "schedule": SCHEDULES,
@@ -31,17 +31,17 @@ OWN_CODE = "accumtrain."  # where the code of own rows is
 
 def kinds_with(group: str, key: str) -> list[str]:
     """The names of the kinds of `group` that have the key `key`; empty if there is no such group."""
-    return [row.name for row in GROUPS.get(group, ()) if key in {each.name for each in fields(row.config)}]
+    return [row.name for row in REGISTRIES.get(group, ()) if key in {each.name for each in fields(row.config)}]
 
 
-def chosen_rows(config: Any) -> list[Kind[Any]]:
+def chosen_rows(config: Any) -> list[Entry[Any]]:
     """The row of each group that a configuration chooses."""
-    return [table[getattr(config, group).kind] for group, table in GROUPS.items()]
+    return [table[getattr(config, group).kind] for group, table in REGISTRIES.items()]
 
 
 def are_own_rows(config: Any) -> bool:
     """Whether accumtrain's own code builds all that a configuration chooses."""
-    listed = all(getattr(config, group).kind in table.names for group, table in GROUPS.items())
+    listed = all(getattr(config, group).kind in table.names for group, table in REGISTRIES.items())
     return listed and all(module_of(row.build).startswith(OWN_CODE) for row in chosen_rows(config))
 
 
@@ -57,7 +57,7 @@ def has_own_layers(config: Any) -> bool:
 
 
 Code = str | Callable[..., Any]
-Keys = TypeVar("Keys", bound=Choice)
+Keys = TypeVar("Keys", bound=ComponentConfig)
 SCOPE_FLAGS = {"trains": "train", "needs_a_run": "trained", "compares_runs": "runs"}  # each stands for a scope
 
 
@@ -99,7 +99,7 @@ def register_schedule(name: str, config: type[ScheduleConfig]) -> type[ScheduleC
     keys: Any = named(name, config)
     if keys.factor_at is ScheduleConfig.factor_at:
         raise TypeError(f"schedule={name}: {config.__name__} has no factor_at(self, t, total); write its formula there")
-    SCHEDULES.add(Kind(keys, keys))
+    SCHEDULES.add(Entry(keys, keys))
     return keys
 
 
@@ -116,7 +116,7 @@ def register_loss(
         config: a dataclass that inherits from LossConfig. What is returned and raised is as for `register_model`.
     """
     keys: Any = named(name, config)
-    LOSSES.add(LossKind(keys, build) if metrics is None else LossKind(keys, build, metrics=metrics))
+    LOSSES.add(LossEntry(keys, build) if metrics is None else LossEntry(keys, build, metrics=metrics))
     return keys
 
 
@@ -149,7 +149,7 @@ def register_job(name: str, run: Code, file: str | None = None, **row: Any) -> N
 
 def added_modules() -> set[str]:
     """The modules of all code that was registered."""
-    codes = [*(row.build for table in GROUPS.values() for row in table), *(job.run for job in JOBS)]
+    codes = [*(row.build for table in REGISTRIES.values() for row in table), *(job.run for job in JOBS)]
     return {name for name in map(module_of, codes) if not name.startswith(OWN_CODE)}
 
 
@@ -164,7 +164,7 @@ def _with_scope(row: Mapping[str, Any]) -> dict[str, Any]:
     return attributes
 
 
-def _register(table: Table[Any], name: str, build: Code, config: type[Keys]) -> type[Keys]:
+def _register(table: Registry[Any], name: str, build: Code, config: type[Keys]) -> type[Keys]:
     keys: Any = named(name, config)
-    table.add(Kind(keys, build))
+    table.add(Entry(keys, build))
     return keys

@@ -11,11 +11,11 @@ from importlib.util import find_spec
 from typing import Any
 
 from accumtrain.config.jobs import JOBS, Job
-from accumtrain.config.registries import GROUPS
+from accumtrain.config.registries import REGISTRIES
 from accumtrain.config.schema import Config
 from accumtrain.errors import ConfigError
-from accumtrain.fields import Constraint, check_size, constraints_of, show, suggest
-from accumtrain.registry import Choice
+from accumtrain.fields import Constraint, check_size, constraints_of, format_value, suggest_names
+from accumtrain.registry import ComponentConfig
 from accumtrain.train.config import BALANCED, NONE, TRACKERS, CrossEntropyConfig
 
 # Batch and update arithmetic: batch_size = micro-batch x accum.steps x replicas.
@@ -94,10 +94,12 @@ def total_steps(config: Config, epochs: Epochs) -> int:
 RUN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@-]{0,199}")
 
 
-def check(config: Config) -> None:
+def check_config(config: Config) -> None:
     """Raises ConfigError for the first rule that `config` breaks."""
     if config.job not in JOBS.names:
-        raise ConfigError(f"job={show(config.job)}: no such choice; {suggest(str(config.job), JOBS.names)}")
+        raise ConfigError(
+            f"job={format_value(config.job)}: no such choice; {suggest_names(str(config.job), JOBS.names)}"
+        )
     for key, number in _numbers(dataclasses.asdict(config)):
         check_size(key, number)
     for key, value, constraint in _constraints(config):
@@ -106,11 +108,12 @@ def check(config: Config) -> None:
         raise ConfigError("train.epochs=null and train.steps=null: one must be set; for example train.epochs=20")
     if config.range_test.low >= config.range_test.high:
         raise ConfigError(
-            f"range_test.low={show(config.range_test.low)} and range_test.high={show(config.range_test.high)}: the "
+            f"range_test.low={format_value(config.range_test.low)} and "
+            f"range_test.high={format_value(config.range_test.high)}: the "
             "rate rises from low to high; give a lower range_test.low"
         )
-    for group in GROUPS:
-        choice: Choice = getattr(config, group)
+    for group in REGISTRIES:
+        choice: ComponentConfig = getattr(config, group)
         choice.check()
     config.model.check_precision(config.precision)
     if config.device.tensor_float_32 and config.precision != "float32":
@@ -233,6 +236,6 @@ def _check_tracker(name: str) -> None:
 def _check_run_name(name: str | None) -> None:
     if name is not None and not RUN_NAME.fullmatch(name):
         raise ConfigError(
-            f"run.name={show(name)}: must be one folder's name of letters, digits and ._@- (at most 200); "
+            f"run.name={format_value(name)}: must be one folder's name of letters, digits and ._@- (at most 200); "
             "the folder above it is run.dir"
         )

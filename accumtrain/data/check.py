@@ -34,7 +34,7 @@ _ARRAY_CHUNK = 32  # arrays of a chunk are in memory together
 
 
 @dataclass
-class Census:
+class SplitStatistics:
     """What is known of the examples of a split.
 
     Attributes:
@@ -58,7 +58,7 @@ class _Image:
     content: bytes
 
 
-def take_census(split: Split, title: str, num_classes: int, report: Callable[[int], None]) -> Census:
+def scan_split(split: Split, title: str, num_classes: int, report: Callable[[int], None]) -> SplitStatistics:
     """Reads every example.
 
     Args:
@@ -70,7 +70,7 @@ def take_census(split: Split, title: str, num_classes: int, report: Callable[[in
     Raises:
         DataError: A whole file can't be read any more.
     """
-    census = Census()
+    census = SplitStatistics()
     for found in _of_files(split) if isinstance(split, EncodedSplit) else _of_arrays(split, title, num_classes):
         for each in found:
             if isinstance(each, BadExample):
@@ -146,7 +146,7 @@ SHOWN = 20  # classes, bad examples and duplicates that are printed; the file ha
 SIZE = "{} / {} / {}"
 
 
-def run(config: Config) -> dict[str, Any]:
+def check_data(config: Config) -> dict[str, Any]:
     """Prints tables and returns the content of check.json. Trains nothing.
 
     Raises:
@@ -157,7 +157,7 @@ def run(config: Config) -> dict[str, Any]:
     censuses = {}
     for name, split in splits.items():
         with counting(f"reading {name}", split.size) as report:
-            censuses[name] = take_census(split, name, data.num_classes, report)
+            censuses[name] = scan_split(split, name, data.num_classes, report)
     classes = data.classes
     bad = _bad(censuses)
     result = {
@@ -181,7 +181,7 @@ def run(config: Config) -> dict[str, Any]:
     return result
 
 
-def _summary(census: Census, classes: list[str]) -> dict[str, Any]:
+def _summary(census: SplitStatistics, classes: list[str]) -> dict[str, Any]:
     return {
         "examples": sum(census.labels.values()),
         "classes": {name: census.labels[label] for label, name in enumerate(classes)},
@@ -201,7 +201,7 @@ def _counted(examples: list[dict[str, str]]) -> dict[str, Any]:
     return {"count": len(examples), "examples": examples}
 
 
-def _bad(censuses: dict[str, Census]) -> list[dict[str, str]]:
+def _bad(censuses: dict[str, SplitStatistics]) -> list[dict[str, str]]:
     return [
         {"split": split, "name": bad.name, "reason": bad.reason}
         for split, census in censuses.items()
@@ -209,7 +209,7 @@ def _bad(censuses: dict[str, Census]) -> list[dict[str, str]]:
     ]
 
 
-def _duplicates(censuses: dict[str, Census]) -> list[dict[str, str]]:
+def _duplicates(censuses: dict[str, SplitStatistics]) -> list[dict[str, str]]:
     """The other examples whose image is in the training split, too."""
     train = censuses["train"].contents
     return [
@@ -222,7 +222,7 @@ def _duplicates(censuses: dict[str, Census]) -> list[dict[str, str]]:
     ]
 
 
-def _of_two_classes(censuses: dict[str, Census], classes: list[str]) -> list[dict[str, str]]:
+def _of_two_classes(censuses: dict[str, SplitStatistics], classes: list[str]) -> list[dict[str, str]]:
     """The images that have several labels, in all splits together: the name of an example of each of their classes."""
     named: dict[bytes, dict[str, str]] = {}
     for census in censuses.values():

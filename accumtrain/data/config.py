@@ -18,10 +18,10 @@ from accumtrain.fields import (
     OneOf,
     Range,
     Word,
+    format_value,
     normal_form,
-    show,
 )
-from accumtrain.registry import Choice, Kind, Table, required
+from accumtrain.registry import ComponentConfig, Entry, Registry, required
 
 CLASSES = Range(2)
 MIX_ALPHA = Range(0, 100)
@@ -30,7 +30,7 @@ PATH = NotEmpty("say where the data is, data.path=<value>")
 
 
 @dataclass(kw_only=True)
-class DataConfig(Choice):
+class DataConfig(ComponentConfig):
     """Keys of every source.
 
     Pixels are scaled to 0..1, then normalised to (x - mean) / std. Training images are augmented; 0 turns an
@@ -94,12 +94,12 @@ class DataConfig(Choice):
                 raise ConfigError(f"data.{key}=[]: must hold one number, or one per channel")
         if len({len(self.mean), len(self.std)} - {1}) > 1:
             raise ConfigError(
-                f"data.mean={show(self.mean)} and data.std={show(self.std)} differ in length; "
+                f"data.mean={format_value(self.mean)} and data.std={format_value(self.std)} differ in length; "
                 "give one number per channel"
             )
         if any(value <= 0 for value in self.std):
             raise ConfigError(
-                f"data.std={show(self.std)}: must be above 0, pixels are divided by it; 1 leaves them alone"
+                f"data.std={format_value(self.std)}: must be above 0, pixels are divided by it; 1 leaves them alone"
             )
 
 
@@ -155,12 +155,14 @@ class RecordsConfig(DataConfig):
         twice = [name for name, count in names.items() if count > 1]
         if twice:
             raise ConfigError(
-                f"data.class_names={show(self.class_names)}: names {twice[0]} more than once; name each class once"
+                f"data.class_names={format_value(self.class_names)}: names {twice[0]} more than once; name "
+                "each class once"
             )
         if names and len(names) != self.num_classes:
             raise ConfigError(
-                f"data.class_names={show(self.class_names)}: names {len(names)} classes, and "
-                f"data.num_classes={show(self.num_classes)}; set data.num_classes={len(names)}, or name all classes"
+                f"data.class_names={format_value(self.class_names)}: names {len(names)} classes, and "
+                f"data.num_classes={format_value(self.num_classes)}; set data.num_classes={len(names)}, or "
+                "name all classes"
             )
 
     def about_labels(self, num_classes: int) -> tuple[str, str]:
@@ -315,19 +317,19 @@ class TfrecordConfig(RecordsConfig):
         shape = self.raw_shape
         if shape is not None and (len(shape) != 3 or min(shape) < 1 or shape[2] not in (1, 3)):
             raise ConfigError(
-                f"data.raw_shape={show(shape)}: must be height, width and 1 or 3 channels; for example "
+                f"data.raw_shape={format_value(shape)}: must be height, width and 1 or 3 channels; for example "
                 "data.raw_shape=[28,28,1]"
             )
 
 
-SOURCES: Table[Kind[DataConfig]] = Table("data.kind")
+SOURCES: Registry[Entry[DataConfig]] = Registry("data.kind")
 SOURCES.add(
-    Kind(DigitsConfig, "accumtrain.data.sources.builtin:open_digits"),
-    Kind(SyntheticConfig, "accumtrain.data.sources.builtin:open_synthetic"),
-    Kind(TfdsConfig, "accumtrain.data.sources.tfds:open_tfds"),
-    Kind(FolderConfig, "accumtrain.data.sources.folder:open_folder"),
-    Kind(TableConfig, "accumtrain.data.sources.image_table:open_table"),
-    Kind(NpzConfig, "accumtrain.data.sources.npz:open_npz"),
-    Kind(CifarBinaryConfig, "accumtrain.data.sources.cifar:open_cifar_binary"),
-    Kind(TfrecordConfig, "accumtrain.data.sources.tfrecord:open_tfrecord"),
+    Entry(DigitsConfig, "accumtrain.data.sources.builtin:open_digits"),
+    Entry(SyntheticConfig, "accumtrain.data.sources.builtin:open_synthetic"),
+    Entry(TfdsConfig, "accumtrain.data.sources.tfds:open_tfds"),
+    Entry(FolderConfig, "accumtrain.data.sources.folder:open_folder"),
+    Entry(TableConfig, "accumtrain.data.sources.image_table:open_table"),
+    Entry(NpzConfig, "accumtrain.data.sources.npz:open_npz"),
+    Entry(CifarBinaryConfig, "accumtrain.data.sources.cifar:open_cifar_binary"),
+    Entry(TfrecordConfig, "accumtrain.data.sources.tfrecord:open_tfrecord"),
 )

@@ -49,7 +49,7 @@ def hold_out_by_name(listing: Listing, fraction: float) -> dict[str, Listing]:
     return {"train": train, "test": test}
 
 
-def hold_out_at_random(split: Split, fraction: float) -> tuple[Part, Part]:
+def hold_out_at_random(split: Split, fraction: float) -> tuple[Subset, Subset]:
     """The examples that are left, and those that are held out: a share of each class, drawn at random.
 
     Where the labels are not known before the examples are read, they are drawn from all examples.
@@ -60,7 +60,7 @@ def hold_out_at_random(split: Split, fraction: float) -> tuple[Part, Part]:
     for label in np.unique(labels):
         members = np.flatnonzero(labels == label)
         held[draw.permutation(members)[: holdout_size(len(members), fraction)]] = True
-    return Part(split, np.flatnonzero(~held)), Part(split, np.flatnonzero(held))
+    return Subset(split, np.flatnonzero(~held)), Subset(split, np.flatnonzero(held))
 
 
 def with_validation(source: Source, config: DataConfig) -> Source:
@@ -90,7 +90,7 @@ def with_validation(source: Source, config: DataConfig) -> Source:
     return replace(source, train=train, val=val, notes=[*source.notes, note])
 
 
-class Part(Split):
+class Subset(Split):
     """Some examples of a split.
 
     Args:

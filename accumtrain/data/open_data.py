@@ -14,7 +14,7 @@ from accumtrain.data.config import SOURCES, DataConfig, FolderConfig, TableConfi
 from accumtrain.data.encoded import EncodedSplit
 from accumtrain.data.holdout import with_validation
 from accumtrain.data.preprocess import make_preprocess
-from accumtrain.data.source import SPLIT_WORDS, ArraySplit, Data, Source, Split, fingerprint_of
+from accumtrain.data.source import SPLIT_WORDS, ArraySplit, Dataset, Source, Split, fingerprint_of
 from accumtrain.data.sources.folder import list_all, source_of_all
 from accumtrain.data.sources.image_table import list_table
 from accumtrain.data.sources.listing import first_of, readable
@@ -26,15 +26,15 @@ from accumtrain.runs.run import Images
 # From a source's configuration to an opened data set.
 
 
-def open_data(config: DataConfig, seed: int) -> Data:
+def open_data(config: DataConfig, seed: int) -> Dataset:
     """Opens the data set that `config` names. `seed` decides the images of sources that make their own.
 
     Raises:
         ConfigError: Settings that contradict each other or the images.
         DataError: Data that is missing, not prepared, corrupt, or not as described.
     """
-    source: Source | Data = SOURCES.build(config, seed)
-    if isinstance(source, Data):  # examples that need no preparation
+    source: Source | Dataset = SOURCES.build(config, seed)
+    if isinstance(source, Dataset):  # examples that need no preparation
         return source
     source = with_validation(source, config)
     train = source.train
@@ -47,7 +47,7 @@ def open_data(config: DataConfig, seed: int) -> Data:
     preprocess = make_preprocess(config, channels=train.channels, white=train.white)
     shape = train.image_shape if config.pixels is None else (*config.pixels, train.channels)
     assert shape is not None, "a source whose images keep their size has one shape"
-    return Data(
+    return Dataset(
         train=train,
         test=source.test,
         val=source.val,
@@ -65,7 +65,7 @@ def open_data(config: DataConfig, seed: int) -> Data:
 # Finds the file behind a TensorFlow error that a running pipeline has raised.
 
 
-def explain_input_error(error: tf.errors.OpError, data: Data) -> DataError | None:
+def explain_input_error(error: tf.errors.OpError, data: Dataset) -> DataError | None:
     """The DataError behind an error raised while iterating over batches of `data`; None if it has another cause.
 
     It decodes the examples read last again, which takes some seconds for large images.
@@ -84,7 +84,7 @@ def explain_input_error(error: tf.errors.OpError, data: Data) -> DataError | Non
 # All examples of a data set that was not trained on, as one split, labelled with the classes of a run.
 
 
-def open_labelled(config: DataConfig, images: Images, trained: Mapping[str, Any], seed: int) -> Data:
+def open_labelled(config: DataConfig, images: Images, trained: Mapping[str, Any], seed: int) -> Dataset:
     """The examples of all splits but those that are the run's own, as the test split of what is returned.
 
     Images are resized to those of the run.
@@ -114,7 +114,7 @@ def open_labelled(config: DataConfig, images: Images, trained: Mapping[str, Any]
             f"images with {channels}"
         )
     labels = _labels(config, source, images.class_names)
-    return Data(
+    return Dataset(
         train=split,
         test=split,
         num_classes=len(images.class_names),

@@ -12,10 +12,10 @@ import numpy as np
 import tensorflow as tf
 
 from accumtrain.data.encoded import EncodedSplit
-from accumtrain.data.holdout import Part
+from accumtrain.data.holdout import Subset
 from accumtrain.data.images import decode
 from accumtrain.data.preprocess import Preprocess
-from accumtrain.data.source import ArraySplit, Data, Split, labels_of
+from accumtrain.data.source import ArraySplit, Dataset, Split, labels_of
 from accumtrain.data.stream import balanced_order, example_at, example_key
 
 # Examples that can't be read or decoded: what data.on_error says is done about them.
@@ -57,7 +57,7 @@ RESIDENT_BYTES = 256 * 2**20
 _CACHE_CHUNK = 256
 
 
-def resident(split: Split) -> Split:
+def cache_decoded(split: Split) -> Split:
     """The split itself, or its decoded copy (made on first use) where that fits in RESIDENT_BYTES.
 
     Raises:
@@ -118,7 +118,7 @@ _AddressOf = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor, tf.Tensor]]
 
 
 @dataclass(frozen=True)
-class Share:
+class HostShard:
     """The part of every batch that a process reads: part `index` of `count`, for its `replicas` replicas in turn."""
 
     index: int = 0
@@ -135,31 +135,33 @@ class Share:
         return place if self.count == 1 else place // rows * batch + self.index * rows + place % rows
 
 
-WHOLE = Share()
+WHOLE_BATCH = HostShard()
 
 
-def distributed(strategy: tf.distribute.Strategy, batches: Callable[[Share], tf.data.Dataset]) -> Any:
+def distribute_batches(strategy: tf.distribute.Strategy, batches: Callable[[HostShard], tf.data.Dataset]) -> Any:
     """A distributed data set: `batches` makes the data set of a process from its share."""
 
     def of_process(context: tf.distribute.InputContext) -> tf.data.Dataset:
         processes = context.num_input_pipelines
-        dataset = batches(Share(context.input_pipeline_id, processes, context.num_replicas_in_sync // processes))
+        dataset = batches(HostShard(context.input_pipeline_id, processes, context.num_replicas_in_sync // processes))
         # without an end, replicas need not ask each other before each batch whether there is another one
         return dataset if context.num_replicas_in_sync == 1 else dataset.repeat()
 
     return strategy.distribute_datasets_from_function(of_process)
 
 
-def train_stream(strategy: tf.distribute.Strategy, data: Data, *, batch: int, seed: int, first: int = 0) -> Any:
+def train_stream(strategy: tf.distribute.Strategy, data: Dataset, *, batch: int, seed: int, first: int = 0) -> Any:
     """Return an iterator over the training stream, distributed over replicas. Arguments are as in `train_batches`."""
 
-    def of_process(share: Share) -> tf.data.Dataset:
+    def of_process(share: HostShard) -> tf.data.Dataset:
         return train_batches(data, batch=batch, first=first, seed=seed, share=share)
 
-    return iter(distributed(strategy, of_process))
+    return iter(distribute_batches(strategy, of_process))
 
 
-def train_batches(data: Data, *, batch: int, first: int, seed: int, share: Share = WHOLE) -> tf.data.Dataset:
+def train_batches(
+    data: Dataset, *, batch: int, first: int, seed: int, share: HostShard = WHOLE_BATCH
+) -> tf.data.Dataset:
     """The training stream from position `first` on, without end.
 
     Args:
@@ -187,7 +189,7 @@ def train_batches(data: Data, *, batch: int, first: int, seed: int, share: Share
             epoch, index = order(first + position)
             return train.in_whole(index), example_key(epoch, index, seed), tf.ones_like(index, tf.float32)
 
-        return _batches(data, resident(train.whole), address, _ENDLESS, batch, share, training=True, keyed=keyed)
+        return _batches(data, cache_decoded(train.whole), address, _ENDLESS, batch, share, training=True, keyed=keyed)
 
     if not data.mix.on:
         return stream(seed)
@@ -200,21 +202,21 @@ def train_batches(data: Data, *, batch: int, first: int, seed: int, share: Share
     return both.map(mix, tf.data.AUTOTUNE).prefetch(_PREFETCH).with_options(_options())
 
 
-def _order(data: Data, seed: int) -> Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
+def _order(data: Dataset, seed: int) -> Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
     """The function from positions to epochs and example indices, each int64 [n]."""
     if data.balanced:
         return balanced_order(labels_of(data.train), seed)
     return partial(example_at, size=data.train.size, seed=seed)
 
 
-def eval_batches(data: Data, *, batch: int, split: str = "test", share: Share = WHOLE) -> tf.data.Dataset:
+def eval_batches(data: Dataset, *, batch: int, split: str = "test", share: HostShard = WHOLE_BATCH) -> tf.data.Dataset:
     """Every example of a split of `data.splits` once, in the source's order, without augmentation.
 
     The last batch is filled up with copies of the last example, of weight 0, or smaller than the others, as the data
     wants it. Elements are as in `train_batches`.
     """
     examples = data.splits[split]
-    stored = resident(examples.whole)
+    stored = cache_decoded(examples.whole)
     whole, rest = divmod(examples.size, batch)
 
     def address(position: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -232,12 +234,12 @@ def eval_batches(data: Data, *, batch: int, split: str = "test", share: Share = 
 
 
 def _batches(
-    data: Data,
+    data: Dataset,
     split: Split,
     address_of: _AddressOf,
     count: int,
     batch: int,
-    share: Share,
+    share: HostShard,
     *,
     training: bool,
     keyed: bool = False,
@@ -291,10 +293,10 @@ def _options() -> tf.data.Options:
 # Examples as a person can look at them: what the model sees, before it is normalised.
 
 
-def viewed(data: Data, split: str, positions: Sequence[int]) -> np.ndarray:
+def denormalize_images(data: Dataset, split: str, positions: Sequence[int]) -> np.ndarray:
     """The images at these places of a split, at least one: float32 [n, height, width, channels], 0..1."""
     examples = data.splits[split]
-    some = Part(examples.whole, np.array(examples.in_whole(tf.constant(positions, tf.int64))))
+    some = Subset(examples.whole, np.array(examples.in_whole(tf.constant(positions, tf.int64))))
     batches = eval_batches(replace(data, test=some), batch=len(positions))
     images = next(iter(batches))["image"].numpy()
     scale = (data.preprocess.std, data.preprocess.mean)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from accumtrain.console import say, warn
-from accumtrain.data.source import SPLIT_WORDS, Data, Split
+from accumtrain.data.source import SPLIT_WORDS, Dataset, Split
 from accumtrain.data.sources.folder import FolderSplit
 from accumtrain.data.sources.tfrecord import RecordSplit
 
@@ -54,7 +54,7 @@ class Repeats:
             self.warnings.append(f"{warning}; job=check names all")
 
 
-def find_repeats(data: Data, seconds: float = SECONDS) -> Repeats:
+def find_repeats(data: Dataset, seconds: float = SECONDS) -> Repeats:
     """Compares files of the same size by their contents, and shards by their records."""
     splits, repeats = data.whole_splits, Repeats()
     files = {name: split for name, split in splits.items() if isinstance(split, FolderSplit)}

@@ -150,7 +150,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Data:
+class Dataset:
     """An opened data set: a source with its preprocessing.
 
     Attributes:
@@ -237,7 +237,7 @@ class Data:
         return stored
 
 
-def _splits(source: Source | Data) -> dict[str, Split]:
+def _splits(source: Source | Dataset) -> dict[str, Split]:
     splits = {name: getattr(source, name) for name in SPLIT_WORDS}
     return {name: split for name, split in splits.items() if split is not None}
 
@@ -257,7 +257,7 @@ def fingerprint_of(source: Source) -> dict[str, Any]:
     }
 
 
-def digest(parts: Iterable[str]) -> str:
+def hash_texts(parts: Iterable[str]) -> str:
     """A short SHA-256 of texts in their order, such as the names of files relative to the data set's folder."""
     state = hashlib.sha256()
     for part in parts:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
 from accumtrain.errors import ConfigError
-from accumtrain.fields import COUNT, NOT_NEGATIVE, Range, Word, show, suggest
-from accumtrain.registry import Choice, Kind, Table
+from accumtrain.fields import COUNT, NOT_NEGATIVE, Range, Word, format_value, suggest_names
+from accumtrain.registry import ComponentConfig, Entry, Registry
 
 # Names of TPU topologies, and the memory of their devices.
 
@@ -29,7 +29,7 @@ def check_topology(topology: str) -> None:
     generation = match["generation"]
     if generation not in HBM:
         known = [topology.replace(generation, each, 1) for each in HBM]
-        raise ConfigError(f"device.tpu_topology={topology}: no such generation; {suggest(topology, known)}")
+        raise ConfigError(f"device.tpu_topology={topology}: no such generation; {suggest_names(topology, known)}")
 
 
 def hbm_bytes(topology: str) -> int:
@@ -41,7 +41,7 @@ def hbm_bytes(topology: str) -> int:
 
 
 @dataclass(kw_only=True)
-class DeviceConfig(Choice):
+class DeviceConfig(ComponentConfig):
     """Keys of every device. A kind refuses those of `virtual`, `memory_limit_mb`, `workers`, `index` and `tpu` that it
     does not use.
 
@@ -101,7 +101,7 @@ class DeviceConfig(Choice):
         if not self.has_workers and (self.workers or self.index is not None):
             key = "workers" if self.workers else "index"
             raise ConfigError(
-                f"device.{key}={show(getattr(self, key))}: only device=multiworker has workers; "
+                f"device.{key}={format_value(getattr(self, key))}: only device=multiworker has workers; "
                 "add device=multiworker or leave it out"
             )
         if self.tpu is not None and not self.has_address:
@@ -177,7 +177,7 @@ class TpuConfig(DeviceConfig):
 
 
 @dataclass(frozen=True)
-class Device(Kind[DeviceConfig]):
+class DeviceEntry(Entry[DeviceConfig]):
     """A row of the devices.
 
     Attributes:
@@ -189,14 +189,14 @@ class Device(Kind[DeviceConfig]):
     plan: str = "accumtrain.measure.plan:plan_by_probes"
 
 
-DEVICES: Table[Device] = Table("device.kind")
+DEVICES: Registry[DeviceEntry] = Registry("device.kind")
 DEVICES.add(
-    Device(AutoConfig, "accumtrain.devices.resolve:resolve_best"),
-    Device(CpuConfig, "accumtrain.devices.local:resolve_cpu"),
-    Device(GpuConfig, "accumtrain.devices.local:resolve_gpu"),
-    Device(MirroredConfig, "accumtrain.devices.local:resolve_mirrored"),
-    Device(MultiworkerConfig, "accumtrain.devices.multiworker:resolve_multiworker"),
-    Device(
+    DeviceEntry(AutoConfig, "accumtrain.devices.resolve:resolve_best_device"),
+    DeviceEntry(CpuConfig, "accumtrain.devices.local:resolve_cpu"),
+    DeviceEntry(GpuConfig, "accumtrain.devices.local:resolve_gpu"),
+    DeviceEntry(MirroredConfig, "accumtrain.devices.local:resolve_mirrored"),
+    DeviceEntry(MultiworkerConfig, "accumtrain.devices.multiworker:resolve_multiworker"),
+    DeviceEntry(
         TpuConfig,
         "accumtrain.devices.local:resolve_tpu",
         before_tensorflow="accumtrain.process.tpu_runtime:check",

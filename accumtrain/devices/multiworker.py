@@ -21,7 +21,7 @@ from accumtrain.devices.cluster import Cluster, find_cluster
 from accumtrain.devices.config import DeviceConfig
 from accumtrain.devices.found import Devices, make_devices
 from accumtrain.devices.local import gpu_name, set_up_gpus, split_cpu, take_memory_in_one_piece
-from accumtrain.devices.worker_link import WorkerWatch, meet
+from accumtrain.devices.worker_link import WorkerMonitor, wait_for_workers
 from accumtrain.errors import ConfigError, first_line
 from accumtrain.process.environment import held_back_stderr
 
@@ -42,7 +42,7 @@ def resolve_multiworker(config: DeviceConfig) -> Devices:
     else:
         split_cpu(config.virtual or 1)
         local = f"CPU, {os.cpu_count()} cores" + (f" as {config.virtual} virtual devices" if config.virtual else "")
-    connections = meet(cluster, config.timeout)
+    connections = wait_for_workers(cluster, config.timeout)
     strategy = MultiWorkerStrategy(cluster, len(gpus) or config.virtual or 1, "GPU" if gpus else "CPU", config.timeout)
     if not gpus:
         take_memory_in_one_piece()
@@ -55,7 +55,7 @@ def resolve_multiworker(config: DeviceConfig) -> Devices:
         worker=cluster.index,
         workers=workers,
     )
-    return replace(devices, watch=WorkerWatch(cluster.workers, connections))
+    return replace(devices, watch=WorkerMonitor(cluster.workers, connections))
 
 
 class MultiWorkerStrategy(tf.distribute.MultiWorkerMirroredStrategy):

@@ -20,7 +20,7 @@ from accumtrain.process.environment import computes_already
 # From the device's configuration to a tf.distribute strategy.
 
 
-def resolve(config: DeviceConfig) -> Devices:
+def resolve_devices(config: DeviceConfig) -> Devices:
     """The configured devices.
 
     Raises:
@@ -30,7 +30,7 @@ def resolve(config: DeviceConfig) -> Devices:
     return devices
 
 
-def resolve_best(config: DeviceConfig) -> Devices:
+def resolve_best_device(config: DeviceConfig) -> Devices:
     """device=auto: the first that exists of a TPU, all GPUs and the CPU, or with device.virtual the CPU."""
     if (others := others_in_words()) is not None:
         warn(
@@ -42,7 +42,7 @@ def resolve_best(config: DeviceConfig) -> Devices:
             "this machine has a GPU, but TensorFlow can't use it: the CPU computes. accumtrain job=info says what is "
             "missing; device=cpu says that the CPU is meant"
         )
-    return resolve(replace(config, kind=kind.kind))
+    return resolve_devices(replace(config, kind=kind.kind))
 
 
 def _best_kind() -> type[DeviceConfig]:

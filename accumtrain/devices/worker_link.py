@@ -26,7 +26,7 @@ PATIENCE = 5.0  # seconds that a worker has to say who it is
 PAUSE = 0.2  # seconds between two attempts to reach the chief
 
 
-def meet(cluster: Cluster, timeout: float) -> dict[int, socket.socket]:
+def wait_for_workers(cluster: Cluster, timeout: float) -> dict[int, socket.socket]:
     """Returns when every worker of the cluster has called it.
 
     Returns:
@@ -178,7 +178,7 @@ HERE, BYE, LOST, GONE = b"here", b"bye", b"lost", b"gone"  # words: a line each;
 TOGETHER = (Preempted, DivergedError)  # raised by all workers after the same update
 
 
-class WorkerWatch:
+class WorkerMonitor:
     """Context of what workers do together. The constructor sends nothing.
 
     When a worker is lost, this process ends with the exit code of WorkerLostError: by itself, as TensorFlow has raised
@@ -196,7 +196,7 @@ class WorkerWatch:
         self._in_peace = False
         self._thread = threading.Thread(target=self._watch, name="worker watch", daemon=True)
 
-    def __enter__(self) -> WorkerWatch:
+    def __enter__(self) -> WorkerMonitor:
         self._thread.start()
         return self
 

@@ -16,7 +16,7 @@ import tensorflow as tf
 from accumtrain.backprop.mode import MovingStatistics
 
 
-class MovingStatisticsBuffer(tf.Module):
+class NormStatistics(tf.Module):
     """Two packed sums over the channels of all normalisations, each [total channels].
 
     Every normalisation sees the same number of positions per example in each micro-batch, so weighting by examples

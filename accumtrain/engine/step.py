@@ -118,7 +118,7 @@ class Step:
         return micro_step
 
     def _accumulate(self, batches: Any, count: tf.Tensor) -> None:
-        for_each(self._strategy, batches, count, self._micro_step)
+        run_on_batches(self._strategy, batches, count, self._micro_step)
 
     def _commit(self) -> dict[str, tf.Tensor]:
         results = self._strategy.run(self._update)
@@ -168,7 +168,9 @@ def on_tpu(strategy: tf.distribute.Strategy) -> bool:
     return isinstance(strategy, tf.distribute.TPUStrategy)
 
 
-def for_each(strategy: tf.distribute.Strategy, batches: Any, count: tf.Tensor, function: Callable[[Any], None]) -> None:
+def run_on_batches(
+    strategy: tf.distribute.Strategy, batches: Any, count: tf.Tensor, function: Callable[[Any], None]
+) -> None:
     """Runs a replica function on each of the next `count` batches of an iterator, one after the other."""
 
     def body(done: tf.Tensor) -> tuple[tf.Tensor]:
@@ -186,7 +188,7 @@ SECONDS_PER_CALL = 0.5
 WORTH_TOGETHER = 10  # smallest number of updates to make in one call; for fewer the time of the calls is negligible
 
 
-class Pace:
+class CallLength:
     """Chooses the length of the next call from the duration of the last one. The first call has length 1.
 
     Args:

@@ -19,7 +19,7 @@ from accumtrain.backprop.pullback import Gradients
 from accumtrain.backprop.tracing import is_for_xla
 from accumtrain.engine.ema import MovingAverage
 from accumtrain.engine.losses import Batch, LossScale, PerExample, accuracy, cross_entropy, weighted_sums, weights
-from accumtrain.engine.norm_statistics import MovingStatisticsBuffer
+from accumtrain.engine.norm_statistics import NormStatistics
 from accumtrain.engine.sums import all_finite, all_reduce_sum
 from accumtrain.optim.optimizer import Optimizer, VariableHandle, clip_by_weight, in_sequence
 from accumtrain.optim.schedules import Schedule, constant_schedule
@@ -104,7 +104,7 @@ class Window(tf.Module):
         self._stops, *self._found = (new_sum([]) for _ in range(4))  # what `Mode` has found of reversals and streams
         # the micro-steps of each replica, never reduced; an int32 would lie on a GPU's host, where XLA can't reach it
         self.micro_step = sum_buffer([], tf.int64)
-        self.statistics = MovingStatisticsBuffer(model.norms, new_sum)
+        self.statistics = NormStatistics(model.norms, new_sum)
         self._clear_sum = make_clear(self.gradients[0].dtype)
 
     @property

@@ -8,12 +8,12 @@ from importlib.util import find_spec
 from typing import Any
 
 from accumtrain.errors import ConfigError
-from accumtrain.registry import Table
+from accumtrain.registry import Registry
 from accumtrain.train.config import check_tells_classes
 
 
 @dataclass(frozen=True)
-class Format:
+class ExportFormat:
     """A row of the formats.
 
     Attributes:
@@ -32,12 +32,12 @@ class Format:
     cuts: bool = True
 
 
-FORMATS: Table[Format] = Table("export.format")
+FORMATS: Registry[ExportFormat] = Registry("export.format")
 FORMATS.add(
-    Format("savedmodel", "accumtrain.export.formats:write_saved_model"),
-    Format("keras", "accumtrain.export.formats:write_keras", ".keras", model_kinds=("keras",), cuts=False),
-    Format("tflite", "accumtrain.export.formats:write_tflite", ".tflite"),
-    Format("onnx", "accumtrain.export.formats:write_onnx", ".onnx", packages=("tf2onnx", "onnxruntime")),
+    ExportFormat("savedmodel", "accumtrain.export.formats:write_saved_model"),
+    ExportFormat("keras", "accumtrain.export.formats:write_keras", ".keras", model_kinds=("keras",), cuts=False),
+    ExportFormat("tflite", "accumtrain.export.formats:write_tflite", ".tflite"),
+    ExportFormat("onnx", "accumtrain.export.formats:write_onnx", ".onnx", packages=("tf2onnx", "onnxruntime")),
 )
 
 

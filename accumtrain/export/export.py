@@ -30,7 +30,7 @@ from accumtrain.runs.files import replacing
 from accumtrain.runs.names import folder_of, make_folder
 from accumtrain.runs.run import Images
 from accumtrain.train.predict import probabilities
-from accumtrain.train.remedies import in_user_words
+from accumtrain.train.remedies import explain_errors
 from accumtrain.train.weights import trained_images, trained_model
 
 # Whether a written export computes what the run does: it is loaded by a process without accumtrain, and compared.
@@ -96,7 +96,7 @@ SHOWN = 10  # class names that are printed
 FLOAT32 = "float32"  # what exports compute in
 
 
-def run(config: Config) -> dict[str, Any]:
+def export_run(config: Config) -> dict[str, Any]:
     """Writes the export, loads it in a process without accumtrain, and compares their probabilities.
 
     Returns:
@@ -109,7 +109,7 @@ def run(config: Config) -> dict[str, Any]:
     """
     images, fingerprint = trained_images(config)
     config = replace(config, model=replace(config.model, memory="store"))  # an inference keeps nothing
-    with in_user_words(config, data=None):
+    with explain_errors(config, data=None):
         model, saved = trained_model(config, images, fingerprint)
         model = _in_float32(config, images, model)
     preprocess = preprocess_any_size(config.data, images)

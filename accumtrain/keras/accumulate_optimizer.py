@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from accumtrain.engine.sums import all_reduce_sum
-from accumtrain.keras.replicas import already_reduced, meet
+from accumtrain.keras.replicas import already_reduced, run_on_all_replicas
 from accumtrain.optim.optimizer import clip_by_weight
 
 # What Keras's base class sets on each optimizer. Here they are the wrapped optimizer's.
@@ -176,7 +176,7 @@ class Accumulate(keras.optimizers.LossScaleOptimizer):
         for place, gradient in given:
             add_to(self.buffers[place], gradient)
         self.micro_step.assign_add(1)
-        meet(self._close_micro_step)
+        run_on_all_replicas(self._close_micro_step)
 
     def _close_micro_step(self, run: Callable[..., Any]) -> None:
         tf.cond(tf.convert_to_tensor(self.micro_step.value) >= self.steps, lambda: self._commit(run), lambda: None)

@@ -30,7 +30,7 @@ from accumtrain.process.temporary_folder import temporary_folder
 from accumtrain.train.memory import Meter
 
 COLUMNS = ("steps", "micro-batch", "tensors at peak", "resident", "fits")
-TASK = "accumtrain.keras.auto_steps:answer"
+TASK = "accumtrain.keras.auto_steps:run_step_request"
 BATCH = "batch.pickle"
 UPDATES = 3  # from the second on, all buffers are in use
 
@@ -215,7 +215,7 @@ def budget(memory_limit_mb: float | None) -> float:
 # --- in the child -----------------------------------------------------------------------------------------------------
 
 
-def answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
+def run_step_request(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Makes the requested probe. Returns peak_bytes of tensors, and added_bytes of resident memory."""
     # TensorFlow reads them with its first tensor; all else is as in the parent, whose training is to be measured
     os.environ.update(environment.VARIABLES | {environment.CPU_LIMIT: str(request["limit_mb"])})

@@ -27,9 +27,9 @@ from accumtrain.engine.losses import PerExample, SplitMetrics
 from accumtrain.errors import ConfigError, DataError
 from accumtrain.keras.accumulate_optimizer import accumulates, check_summable
 from accumtrain.keras.accumulate_step import CompiledMetric, WholeBatchMetrics, compiled_metrics
-from accumtrain.keras.examples import GivenData, GivenSplit, given_data
+from accumtrain.keras.examples import GivenData, InMemorySplit, given_data
 from accumtrain.keras.model_copy import read_model, write_model
-from accumtrain.keras.split_loss import LossShare, LossTrial, Trials, has_own_loss, watched
+from accumtrain.keras.split_loss import LossShare, LossTrial, Trials, has_own_loss, record_loss_calls
 from accumtrain.models.keras_call import call_stateless, mask_of, normalisations
 from accumtrain.models.keras_model import KerasModel
 from accumtrain.models.layers import ModelSpec
@@ -65,7 +65,7 @@ class Traced:
     outputs: Any
 
 
-class Compiled:
+class CompiledModel:
     """A built and compiled model, and its data.
 
     Args:
@@ -179,7 +179,7 @@ def open_given(config: DataConfig, seed: int) -> GivenData:
 
 
 @contextmanager
-def written(compiled: Compiled) -> Iterator[Path]:
+def written(compiled: CompiledModel) -> Iterator[Path]:
     """A folder from which `read_compiled` makes the model again, with some of the examples.
 
     Raises:
@@ -193,11 +193,11 @@ def written(compiled: Compiled) -> Iterator[Path]:
         yield folder
 
 
-def read_compiled(folder: Path) -> Compiled:
+def read_compiled(folder: Path) -> CompiledModel:
     """Reads what `written` has written."""
     examples = pickle.loads((folder / EXAMPLES).read_bytes())
-    splits = {name: GivenSplit(*arrays) for name, arrays in examples.items()}
-    return Compiled(read_model(folder), given_data(splits["train"], splits["val"]))
+    splits = {name: InMemorySplit(*arrays) for name, arrays in examples.items()}
+    return CompiledModel(read_model(folder), given_data(splits["train"], splits["val"]))
 
 
 def _some(split: Split) -> Any:
@@ -248,7 +248,7 @@ def build_metrics(config: LossConfig) -> dict[str, PerExample]:
     return {name: partial(_metric, compiled, name) for name in metric_names(compiled)}
 
 
-def _metric(compiled: Compiled, name: str, targets: Any, outputs: Any) -> tf.Tensor:
+def _metric(compiled: CompiledModel, name: str, targets: Any, outputs: Any) -> tf.Tensor:
     """A metric that is a mean over examples: its value for each of them, float [N]."""
     found, metrics = _means(compiled.model)[name], compiled.model._compile_metrics
     each = found.metric
@@ -258,7 +258,7 @@ def _metric(compiled: Compiled, name: str, targets: Any, outputs: Any) -> tf.Ten
     return tf.reduce_mean(tf.reshape(tf.cast(values, each.dtype), [tf.shape(values)[0], -1]), axis=1)
 
 
-def metric_names(compiled: Compiled) -> list[str]:
+def metric_names(compiled: CompiledModel) -> list[str]:
     """The names of the compiled metrics that are means over examples.
 
     Raises:
@@ -274,7 +274,7 @@ def metric_names(compiled: Compiled) -> list[str]:
     return [name for name in _means(model) if _has_one_for_each(compiled, name)]
 
 
-def _has_one_for_each(compiled: Compiled, name: str) -> bool:
+def _has_one_for_each(compiled: CompiledModel, name: str) -> bool:
     """Tells whether the function of a metric has a value for each example, not one for all."""
     found, metrics = _means(compiled.model)[name], compiled.model._compile_metrics
 
@@ -298,7 +298,7 @@ def build_split_metrics(config: LossConfig) -> SplitMetrics | None:
 class CompiledMetrics:
     """The compiled metrics `names`, over a whole split."""
 
-    def __init__(self, compiled: Compiled, names: list[str]):
+    def __init__(self, compiled: CompiledModel, names: list[str]):
         self.names, self._compiled, self._metrics = names, compiled, compiled.model._compile_metrics
 
     def update(self, labels: Any, logits: Any) -> None:
@@ -311,7 +311,7 @@ class CompiledMetrics:
         return {name: float(results[name]) for name in self.names}
 
 
-def check_losses(compiled: Compiled) -> None:
+def check_losses(compiled: CompiledModel) -> None:
     """Raises ConfigError if the loss of a batch is not the mean of those of its micro-batches."""
     losses = [each.loss for each in compiled.model._compile_loss._flat_losses]
     for loss in losses:
@@ -325,7 +325,7 @@ def check_losses(compiled: Compiled) -> None:
         return compiled.model._compile_loss(targets[0], outputs, *targets[1:])
 
     with config_errors():
-        with watched(losses, Trials()) as calls:
+        with record_loss_calls(losses, Trials()) as calls:
             tf.function(values, autograph=False).get_concrete_function(compiled.targets, compiled.traced.outputs)
         calls.check(divided=compiled.weighted)
     if calls.masks:
@@ -337,7 +337,7 @@ def check_losses(compiled: Compiled) -> None:
         _check_terms(compiled)
 
 
-def check_metrics(compiled: Compiled) -> None:
+def check_metrics(compiled: CompiledModel) -> None:
     """Raises ConfigError if a metric can't be shown, or depends on how a split is cut into batches."""
     y, *weights = compiled.targets
     batch = (compiled.inputs, y, weights[0] if weights else None)
@@ -352,7 +352,7 @@ def check_metrics(compiled: Compiled) -> None:
         )
 
 
-def _check_terms(compiled: Compiled) -> None:
+def _check_terms(compiled: CompiledModel) -> None:
     """Raises ConfigError if the loss of real examples has a term that is no mean over them."""
     model, split = compiled.model, compiled.data.train
     count = min(split.size, EXAMPLES_TRIED)
@@ -373,7 +373,7 @@ def _check_terms(compiled: Compiled) -> None:
         )
 
 
-def _split(compiled: Compiled, outputs: Any) -> tuple[Any, tf.Tensor]:
+def _split(compiled: CompiledModel, outputs: Any) -> tuple[Any, tf.Tensor]:
     """The model's outputs, and the losses of its layers and weights."""
     return outputs if compiled.traced.penalised else (outputs, tf.zeros((), keras.config.floatx()))
 

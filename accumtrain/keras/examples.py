@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from accumtrain.data.holdout import hold_out_evenly
 from accumtrain.data.preprocess import Preprocess
-from accumtrain.data.source import Data, Split, digest
+from accumtrain.data.source import Dataset, Split, hash_texts
 from accumtrain.errors import DataError, first_line
 
 # Examples that reach the model as they are given: nested arrays in memory, or a split of the user's own.
@@ -22,7 +22,7 @@ from accumtrain.errors import DataError, first_line
 READ_CHUNK = 2**20  # values of an array that are looked at together
 
 
-class GivenSplit(Split):
+class InMemorySplit(Split):
     """Nested arrays in memory.
 
     Args:
@@ -36,7 +36,7 @@ class GivenSplit(Split):
     def __init__(self, inputs: Any, targets: Any) -> None:
         arrays = tf.nest.flatten((inputs, targets))
         self.size = len(arrays[0])
-        self.content = digest(f"{each.shape} {each.dtype} {_checksum(each)}" for each in arrays)
+        self.content = hash_texts(f"{each.shape} {each.dtype} {_checksum(each)}" for each in arrays)
         with tf.device("CPU"):
             self._examples = tf.nest.map_structure(tf.constant, (inputs, targets))
 
@@ -52,7 +52,7 @@ def _checksum(array: np.ndarray) -> int:
 
 
 @dataclass(frozen=True)
-class AsGiven(Preprocess):
+class NoPreprocess(Preprocess):
     """No preparation."""
 
     augment: str = "none"
@@ -71,7 +71,7 @@ class AsGiven(Preprocess):
 
 
 @dataclass(frozen=True)
-class GivenData(Data):
+class GivenData(Dataset):
     """Examples of any structure, without preparation."""
 
     fills_last_batch: ClassVar[bool] = False  # a loss over a whole batch would count the copies
@@ -94,14 +94,14 @@ def given_data(train: Split, val: Split, notes: Sequence[str] = ()) -> GivenData
     """
     splits = {"train": train, "val": val}
     sizes = {f"data.{name}.examples": split.size for name, split in splits.items()}
-    contents = {f"data.{name}.arrays": each.content for name, each in splits.items() if isinstance(each, GivenSplit)}
+    contents = {f"data.{name}.arrays": each.content for name, each in splits.items() if isinstance(each, InMemorySplit)}
     return GivenData(
         train,
         None,
         val=val,
         num_classes=0,
         image_shape=(),
-        preprocess=AsGiven(),
+        preprocess=NoPreprocess(),
         notes=list(notes),
         fingerprint=sizes | contents,
     )
@@ -149,9 +149,9 @@ def take_data(model: keras.Model, data: Any, validation_data: Any, validation_sp
     if not (isinstance(validation_split, (int, float, np.floating)) and 0 < validation_split < 1):
         raise DataError(f"validation_split={validation_split}: must be above 0 and below 1, or give validation_data")
     train, test = hold_out(_arrays(model, data, notes), validation_split)
-    val_split = GivenSplit(*test)
+    val_split = InMemorySplit(*test)
     notes.append(f"{val_split.size:,} examples, evenly spaced, are held out to evaluate on (validation_split)")
-    return given_data(GivenSplit(*train), val_split, notes)
+    return given_data(InMemorySplit(*train), val_split, notes)
 
 
 class OwnSplit(Split):
@@ -182,7 +182,7 @@ def _check_alike(train: Split, test: Split) -> None:
 
 
 def _split(model: keras.Model, data: Any, notes: list[str]) -> Split:
-    return OwnSplit(data) if isinstance(data, Split) else GivenSplit(*_arrays(model, data, notes))
+    return OwnSplit(data) if isinstance(data, Split) else InMemorySplit(*_arrays(model, data, notes))
 
 
 def _arrays(model: keras.Model, data: Any, notes: list[str]) -> tuple[Any, Any]:

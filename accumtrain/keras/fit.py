@@ -15,10 +15,10 @@ from accumtrain import dispatch
 from accumtrain.config.compiled import KIND, load_in_child, running_with
 from accumtrain.config.read import from_mapping
 from accumtrain.config.schema import Config
-from accumtrain.data.source import digest
+from accumtrain.data.source import hash_texts
 from accumtrain.errors import ConfigError, DataError
 from accumtrain.keras.accumulate_step import SplitTrainStep
-from accumtrain.keras.compiled import Compiled, check_losses, check_metrics, inner_optimizer, written
+from accumtrain.keras.compiled import CompiledModel, check_losses, check_metrics, inner_optimizer, written
 from accumtrain.keras.examples import take_data
 from accumtrain.models.config import STORE
 from accumtrain.models.keras_cuts import cut_model
@@ -87,7 +87,7 @@ def fit(
             f"memory_limit_mb={memory_limit_mb} and steps={steps}: the limit is what steps='auto' plans with; leave "
             "one of the two out"
         )
-    compiled = Compiled(model, take_data(model, data, validation_data, validation_split))
+    compiled = CompiledModel(model, take_data(model, data, validation_data, validation_split))
     check_losses(compiled)
     check_metrics(compiled)
     steps = ("auto" if memory_limit_mb else 1) if steps is None else steps
@@ -218,7 +218,7 @@ def layers_digest(model: keras.Model) -> str:
     layers = [layer for layer in model._flatten_layers(include_self=False) if not isinstance(layer, keras.Model)]
     configurations = [f"{type(layer).__name__} {_without_names(_config(layer))}" for layer in layers]
     weights = [f"{tuple(variable.shape)} {variable.dtype} {variable.trainable}" for variable in model.variables]
-    return digest([*configurations, *weights])
+    return hash_texts([*configurations, *weights])
 
 
 def optimizer_arguments(optimizer: keras.optimizers.Optimizer) -> dict[str, Any]:

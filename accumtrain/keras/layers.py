@@ -14,7 +14,7 @@ from accumtrain.backprop.pullback import Converted, Module, Streams
 from accumtrain.backprop.replay import Consume, replay
 from accumtrain.backprop.segments import Coupling
 from accumtrain.backprop.tracing import after, is_for_xla
-from accumtrain.keras.pure_layer import Backward, PureLayer, Values, with_own_gradient
+from accumtrain.keras.pure_layer import Backward, LayerVariables, PureLayer, with_own_gradient
 from accumtrain.models.keras_call import (
     POSITIONAL,
     flatten_with_masks,
@@ -32,7 +32,7 @@ from accumtrain.models.keras_call import (
 # (fixed_point.py).
 
 
-def snap(x: tf.Tensor, bits: int) -> tf.Tensor:
+def snap_to_grid(x: tf.Tensor, bits: int) -> tf.Tensor:
     """Rounds to multiples of 2^-bits, with the gradient of the identity. bits = 0 returns x."""
     if bits == 0:
         return x
@@ -45,7 +45,7 @@ def snap(x: tf.Tensor, bits: int) -> tf.Tensor:
     return rounded(x)
 
 
-class OnGrid(Converted):
+class SnapToGrid(Converted):
     """Rounds the output of `function` to the grid."""
 
     def __init__(self, function: Module, bits: int, dtype: tf.DType):
@@ -53,7 +53,7 @@ class OnGrid(Converted):
         self.bits = bits
 
     def converted(self, y: tf.Tensor, mode: Mode) -> tf.Tensor:
-        return snap(tf.cast(y, self.dtype), self.bits)  # cast first, as rounding bfloat16 takes twice as long
+        return snap_to_grid(tf.cast(y, self.dtype), self.bits)  # cast first, as rounding bfloat16 takes twice as long
 
 
 # A Keras layer of which only the arguments are kept; the rest is computed again when its gradient is needed.
@@ -105,7 +105,7 @@ class Recompute(keras.layers.Wrapper):
             flat, pack_results = flatten_with_masks(y)
             return flat
 
-        values = Values([self.layer])
+        values = LayerVariables([self.layer])
         call = PureLayer(self.layer, values, training, lambda x, _: pack(x), results)
         mode = Mode(training=bool(training))
 
@@ -203,17 +203,17 @@ class ReversibleLayer(keras.layers.Layer):
         shared, pack = flatten_with_masks((masks, keywords))
         masks, keywords = pack(shared)  # tensors in the place of variables
         of_x1, of_x2 = masks * (2 // len(masks))
-        values = Values((layer for pair in self.pairs for layer in pair), shared)
+        values = LayerVariables((layer for pair in self.pairs for layer in pair), shared)
         calls = [
             (_on_stream(f, of_x2, keywords, values, training), _on_stream(g, of_x1, keywords, values, training))
             for f, g in self.pairs
         ]
         dtype = tf.as_dtype(self.compute_dtype)
-        units = [Coupling(*(OnGrid(call, self.snap_bits, dtype) for call in pair)) for pair in calls]
+        units = [Coupling(*(SnapToGrid(call, self.snap_bits, dtype) for call in pair)) for pair in calls]
         mode = Mode(training=bool(training))
 
         def forward(tensors: list[tf.Tensor]) -> tuple[list[tf.Tensor], list[tf.Tensor], Backward]:
-            streams: Streams = tuple(snap(tf.cast(x, dtype), self.snap_bits) for x in _split(tensors))
+            streams: Streams = tuple(snap_to_grid(tf.cast(x, dtype), self.snap_bits) for x in _split(tensors))
             for unit in units:
                 streams = unit(streams, mode)
             joined = len(tensors) == 1
@@ -289,7 +289,11 @@ class Reversible(ReversibleLayer):
 
 
 def _on_stream(
-    layer: keras.layers.Layer, mask: tf.Tensor | None, keywords: dict[str, Any], values: Values, training: bool | None
+    layer: keras.layers.Layer,
+    mask: tf.Tensor | None,
+    keywords: dict[str, Any],
+    values: LayerVariables,
+    training: bool | None,
 ) -> PureLayer:
     """The layer as a function of a masked stream, which stands for each of its required arguments."""
     taken = {name: value for name, value in keywords.items() if name in parameters_of(layer)}

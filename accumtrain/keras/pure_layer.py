@@ -30,7 +30,7 @@ Backward = Callable[[list[tf.Tensor], list[tf.Tensor], Consume], list[tf.Tensor 
 Forward = Callable[[list[tf.Tensor]], tuple[list[tf.Tensor], list[tf.Tensor], Backward]]
 
 
-class Values:
+class LayerVariables:
     """The variables of some built layers as tensors, read once, during one forward pass.
 
     Args:
@@ -97,7 +97,7 @@ class PureLayer:
     def __init__(
         self,
         layer: keras.layers.Layer,
-        values: Values,
+        values: LayerVariables,
         training: bool | None,
         arguments: Arguments,
         results: Callable[[Any], Any] = lambda y: y,
@@ -189,7 +189,7 @@ def _dense(gradient: tf.Tensor | tf.IndexedSlices | None) -> tf.Tensor | None:
 
 
 def with_own_gradient(
-    forward: Forward, inputs: Sequence[tf.Tensor], values: Values, calls: Sequence[PureLayer]
+    forward: Forward, inputs: Sequence[tf.Tensor], values: LayerVariables, calls: Sequence[PureLayer]
 ) -> list[tf.Tensor]:
     """Returns the outputs of `forward`. Its inner tensors are freed; its backward function computes them again.
 

@@ -34,10 +34,10 @@ def apply_reduced(
         with already_reduced(optimizer):
             run(update, args=(reduced,))
 
-    meet(update_all, all_reduce_sum([each for each in gradients if each is not None]))
+    run_on_all_replicas(update_all, all_reduce_sum([each for each in gradients if each is not None]))
 
 
-def meet(function: Callable[..., None], *values: Any) -> None:
+def run_on_all_replicas(function: Callable[..., None], *values: Any) -> None:
     """Calls `function(run, *values)`, where `run(replica_function, args=(...))` runs on all replicas.
 
     A conditional in `function` stands around all replicas, which could not wait for each other inside one of their own.

@@ -115,7 +115,7 @@ class LossShare:
 
     def watched(self) -> AbstractContextManager[LossCalls]:
         """In this context the loss of a micro-batch is computed."""
-        return watched([each.loss for each in self._losses], self._trials)
+        return record_loss_calls([each.loss for each in self._losses], self._trials)
 
     def of(self, part: tf.Tensor, y_pred: Any, sample_weight: Any, calls: LossCalls) -> tf.Tensor:
         """The weight of a micro-batch's loss, a scalar. The weights of all micro-batches need not sum to 1.
@@ -260,7 +260,7 @@ class LossCalls:
 
 
 @contextmanager
-def watched(losses: Sequence[keras.losses.Loss], trials: Trials) -> Iterator[LossCalls]:
+def record_loss_calls(losses: Sequence[keras.losses.Loss], trials: Trials) -> Iterator[LossCalls]:
     """Records the calls of losses. Those that may join examples are tried with a made-up batch.
 
     Raises:

@@ -11,21 +11,31 @@ from accumtrain.config.jobs import Job
 from accumtrain.config.schema import Config
 from accumtrain.console import format_bytes, say, table
 from accumtrain.errors import CheckpointError, OutOfMemoryError
-from accumtrain.measure.probe import SHARE, ProbeFunction, Trial, known_micro_batch, own_share, probe, probe_smallest
+from accumtrain.measure.probe import (
+    SHARE,
+    ProbeFunction,
+    ProbeResult,
+    config_of_worker,
+    find_micro_batch,
+    probe,
+    probe_smallest,
+)
 from accumtrain.measure.search import Point, largest_that_fits, micro_batches, on_lines
-from accumtrain.measure.settle import has_fitted, saved_steps, steps_as_begun
+from accumtrain.measure.settle import has_fitted, read_started_steps, saved_steps
 from accumtrain.models.config import LEAST_WITH_BATCH_NORM
 from accumtrain.process import environment
 from accumtrain.process.machine import free_bytes
 from accumtrain.runs.names import folder_of
-from accumtrain.train.remedies import LAST_RESORT, combined, in_words, remedies
+from accumtrain.train.remedies import LAST_RESORT, apply_remedies, describe_out_of_memory, remedies
 
 # accum.steps=auto: the largest micro-batch that fits, found by probes.
 #
 # batch_size and updates do not change.
 
 
-SmallestFunction = Callable[[Config], list[Trial]]  # `planning.probe.probe_smallest`, or a replacement for it in tests
+SmallestFunction = Callable[
+    [Config], list[ProbeResult]
+]  # `planning.probe.probe_smallest`, or a replacement for it in tests
 CLEARLY = 1.1  # a size that should take more than this many times the budget is not tried
 ENOUGH = 2 * 2**30  # bytes of free memory: with less, a search for RevNet-104 reads TensorFlow's code again and again
 COLUMNS = ("memory", "steps", "micro-batch", "peak", "workspace", "resident", "images/s", "fits")
@@ -38,7 +48,7 @@ def settle_accum_steps(config: Config, job: Job) -> Config:
         AccumtrainError: the run does not fit, would fail for another reason, or is not there.
     """
     if job.probed:
-        return with_accum_steps_resolved(config, own_share(config))
+        return with_accum_steps_resolved(config, config_of_worker(config))
     return with_trained_accum_steps(config) if job.scope == "trained" else config
 
 
@@ -57,7 +67,7 @@ def with_accum_steps_resolved(config: Config, share: Config | None = None) -> Co
         if environment.crashes_when_refused(share.device) and not has_fitted(config):
             _check_fits(share)
         return config
-    if (steps := steps_as_begun(config)) is not None:
+    if (steps := read_started_steps(config)) is not None:
         say(f"accum.steps={steps}, as {folder_of(config)} began")
         return config.with_accum_steps(steps)
     say("accum.steps=auto: looking for the largest micro-batch that fits")
@@ -65,7 +75,11 @@ def with_accum_steps_resolved(config: Config, share: Config | None = None) -> Co
         say(f"only {format_bytes(free)} of memory is free, and the search takes more than the run itself")
         say("if it is slow, stop it and give accum.steps as a number: the larger, the less memory")
     trials = search(share, probe_smallest, probe)
-    table(f"accum.steps for batch_size={share.batch_size} in {limit_text(share)}", COLUMNS, [row(t) for t in trials])
+    table(
+        f"accum.steps for batch_size={share.batch_size} in {limit_text(share)}",
+        COLUMNS,
+        [format_probe_row(t) for t in trials],
+    )
     fitting = [trial for trial in trials if trial.fits]
     if not fitting:
         raise OutOfMemoryError(what_would_help(share, probe, trials[0].micro_batch))
@@ -77,8 +91,8 @@ def with_accum_steps_resolved(config: Config, share: Config | None = None) -> Co
 
 def _check_fits(config: Config) -> None:
     """Probes once before the first update, so that the run may use kernels that crash if the limit is too low."""
-    if not probe(config, known_micro_batch(config)).fits:
-        raise OutOfMemoryError(in_words(config, config.device.known_replicas))
+    if not probe(config, find_micro_batch(config)).fits:
+        raise OutOfMemoryError(describe_out_of_memory(config, config.device.known_replicas))
 
 
 def with_trained_accum_steps(config: Config) -> Config:
@@ -100,7 +114,7 @@ def search(
     smallest: SmallestFunction,
     attempt: ProbeFunction,
     among: Callable[[list[int]], list[int]] = list,
-) -> list[Trial]:
+) -> list[ProbeResult]:
     """Probes until the largest micro-batch is known that fits while the next larger one does not, or does not exist.
 
     A micro-batch divides the examples of a replica's update, so that every micro-batch is full. With batch norm it is
@@ -138,13 +152,13 @@ def search(
     return [trials[size] for size in sorted(trials) if size in sizes]
 
 
-def sizes_of(config: Config, trial: Trial) -> list[int]:
+def sizes_of(config: Config, trial: ProbeResult) -> list[int]:
     """The micro-batches that can be trained, as a trial that has run tells the replicas and the model's norms."""
     assert trial.replicas is not None
     return micro_batches(config.batch_size // trial.replicas, LEAST_WITH_BATCH_NORM if trial.batch_norm else 1)
 
 
-def row(trial: Trial) -> tuple[str, ...]:
+def format_probe_row(trial: ProbeResult) -> tuple[str, ...]:
     """A trial's line in a table of COLUMNS."""
     sizes = (trial.peak_bytes, trial.workspace_bytes, trial.resident_bytes)
     peak, workspace, resident = ("-" if size is None else format_bytes(size) for size in sizes)
@@ -162,7 +176,7 @@ def row(trial: Trial) -> tuple[str, ...]:
     )
 
 
-def speed(trial: Trial) -> str:
+def speed(trial: ProbeResult) -> str:
     """Images per second, as a table shows them."""
     found = trial.examples_per_second
     return "-" if found is None else f"{found:.3g}" if found < 100 else f"{found:,.0f}"
@@ -180,7 +194,7 @@ def what_would_help(config: Config, attempt: ProbeFunction, least: int) -> str:
     options = remedies(config, replicas=1)
     tried = {"as it is": config} | {remedy.override: remedy.config for remedy in options}
     if len(options) > 1:
-        tried["all of these"] = combined(config, options)
+        tried["all of these"] = apply_remedies(config, options)
     peaks = {}
     for text, variant in tried.items():
         free = replace(variant, device=replace(variant.device, memory_limit_mb=None))
@@ -215,7 +229,7 @@ def budget(config: Config) -> float:
     return SHARE * (free_bytes() if limit is None else limit * 2**20)
 
 
-def point(config: Config, trial: Trial) -> Point:
+def point(config: Config, trial: ProbeResult) -> Point:
     """The micro-batch of a trial that fits, and the bytes that it takes, as `budget` counts them."""
     used = trial.resident_bytes if config.device.memory_limit_mb is None else trial.peak_bytes
     assert used is not None

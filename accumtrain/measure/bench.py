@@ -17,10 +17,10 @@ from accumtrain.config.rules import micro_batch_size
 from accumtrain.config.schema import BenchConfig, Config
 from accumtrain.console import banner, format_bytes, format_count, format_seconds, say
 from accumtrain.data.open_data import open_data
-from accumtrain.data.pipeline import Share, distributed, train_batches
-from accumtrain.data.source import Data
+from accumtrain.data.pipeline import HostShard, distribute_batches, train_batches
+from accumtrain.data.source import Dataset
 from accumtrain.devices.found import Devices
-from accumtrain.devices.resolve import resolve
+from accumtrain.devices.resolve import resolve_devices
 from accumtrain.measure.dry_run import DryRun
 from accumtrain.measure.flops import count_flops, matmul_flops_per_second
 from accumtrain.models.kernels import tell_emulation
@@ -28,13 +28,13 @@ from accumtrain.process import environment
 from accumtrain.process.temporary_folder import temporary_folder
 from accumtrain.runs.names import result_file
 from accumtrain.train.memory import at_peak
-from accumtrain.train.remedies import in_user_words
+from accumtrain.train.remedies import explain_errors
 
 INPUT_SECONDS = 2.0  # how long the input alone is measured
 EMPTY_CALLS = 31  # calls without work that measure the time of a call
 
 
-def run(config: Config) -> dict[str, Any]:
+def bench_run(config: Config) -> dict[str, Any]:
     """Measures and prints a table. Trains nothing.
 
     Returns:
@@ -63,14 +63,14 @@ def measure(config: Config, imported: float) -> dict[str, Any]:
         imported: seconds from the start of the job to the end of its imports.
     """
     clock = Stopwatch()
-    devices = resolve(config.device)
+    devices = resolve_devices(config.device)
     data = open_data(config.data, config.run.seed)
     steps = config.accum.count
     micro_batch = micro_batch_size(config.batch_size, steps, devices.replicas)
     batch = micro_batch * devices.replicas
     say(f"measuring {config.model.label}, {config.optim.kind}, {config.precision} on {devices.description}")
     with (
-        in_user_words(config, data, devices.replicas),
+        explain_errors(config, data, devices.replicas),
         temporary_folder("bench") as scratch,
     ):
         dry_run = DryRun(config, data, devices, micro_batch, scratch, steps)
@@ -177,17 +177,17 @@ def call_seconds(dry_run: DryRun) -> float:
     return statistics.median(seconds)
 
 
-def repeat_one_batch(dry_run: DryRun, config: Config, data: Data, devices: Devices, batch: int) -> None:
+def repeat_one_batch(dry_run: DryRun, config: Config, data: Dataset, devices: Devices, batch: int) -> None:
     """Makes all further updates of the dry run use the same batch, which is in memory."""
 
-    def one(share: Share) -> tf.data.Dataset:
+    def one(share: HostShard) -> tf.data.Dataset:
         dataset = train_batches(data, batch=batch, first=0, seed=config.run.seed, share=share)
         return dataset.take(share.replicas).cache().repeat()
 
-    dry_run.batches = iter(distributed(devices.strategy, one))
+    dry_run.batches = iter(distribute_batches(devices.strategy, one))
 
 
-def input_images_per_second(config: Config, data: Data, batch: int) -> float:
+def input_images_per_second(config: Config, data: Dataset, batch: int) -> float:
     """Images per second that the input delivers if nothing else runs."""
     batches = iter(train_batches(data, batch=batch, first=0, seed=config.run.seed))
     for _ in range(4):  # skips batches that were prefetched

@@ -14,9 +14,9 @@ import tensorflow as tf
 from accumtrain.config.rules import Epochs, micro_batch_size, total_steps
 from accumtrain.config.schema import Config
 from accumtrain.data.pipeline import train_stream
-from accumtrain.data.source import Data
+from accumtrain.data.source import Dataset
 from accumtrain.devices.found import Devices
-from accumtrain.engine.step import WORTH_TOGETHER, Pace, Step
+from accumtrain.engine.step import WORTH_TOGETHER, CallLength, Step
 from accumtrain.process import environment
 from accumtrain.train.build import build_means, build_split_metrics, build_window
 from accumtrain.train.checkpoint import Checkpoints
@@ -28,7 +28,7 @@ SECONDS = 2.0  # how long updates are timed, at least one; the first is not, as 
 
 
 def measure(
-    config: Config, data: Data, devices: Devices, micro_batches: Sequence[int | None], directory: Path
+    config: Config, data: Dataset, devices: Devices, micro_batches: Sequence[int | None], directory: Path
 ) -> list[dict[str, Any]]:
     """Builds the run of `config`, and measures some updates with each of `micro_batches`, one after the other.
 
@@ -98,14 +98,14 @@ class DryRun:
     """
 
     def __init__(
-        self, config: Config, data: Data, devices: Devices, micro_batch: int, directory: Path, micro_steps: int
+        self, config: Config, data: Dataset, devices: Devices, micro_batch: int, directory: Path, micro_steps: int
     ):
         self._config, self._data, self._devices, self._directory = config, data, devices, directory
         self.replicas = devices.replicas
         self.window = build_window(config, data, total_steps(config, Epochs(config, data.train.size)), devices.strategy)
         with devices.strategy.scope():
             self.step = Step(self.window, devices.strategy, xla=devices.xla)
-        self._updates_pace = Pace(WORTH_TOGETHER)
+        self._updates_pace = CallLength(WORTH_TOGETHER)
         self._together = False  # whether several updates in one call are compiled
         self.begin(micro_batch, micro_steps)
 
@@ -129,7 +129,7 @@ class DryRun:
             )
         self._checkpoints = Checkpoints(self._directory, self.window, config.checkpoint.keep)
         self.batches = train_stream(strategy, data, batch=batch, seed=config.run.seed)
-        self._micro_steps, self._pace = micro_steps, Pace()
+        self._micro_steps, self._pace = micro_steps, CallLength()
         self.calls = 0.0  # number of compiled calls per update, for the last ones
         self.meter = Meter(xla=self._devices.xla)
         self.meter.start()

@@ -8,14 +8,14 @@ from typing import Any
 
 from accumtrain.config.schema import Config
 from accumtrain.console import format_bytes, say, table
-from accumtrain.devices.config import DEVICES, Device
+from accumtrain.devices.config import DEVICES, DeviceEntry
 from accumtrain.errors import ConfigError
 from accumtrain.measure.auto_steps import speed
-from accumtrain.measure.plan import plan_result, title
-from accumtrain.measure.probe import Trial, known_micro_batch, probe
+from accumtrain.measure.plan import describe_plan, plan_result
+from accumtrain.measure.probe import ProbeResult, find_micro_batch, probe
 from accumtrain.report.pictures import new_figure, save_figure
 from accumtrain.runs.names import folder_of, result_file
-from accumtrain.train.remedies import policies
+from accumtrain.train.remedies import with_each_policy
 
 # Bars of what the memory policies of a model take at the peak: state, activations, workspace.
 
@@ -28,7 +28,7 @@ KINDS = (
 MB = 2**20
 
 
-def draw_memory(trials: Sequence[Trial], title: str, path: Path) -> None:
+def draw_memory(trials: Sequence[ProbeResult], title: str, path: Path) -> None:
     """Draws a bar for each trial that fits, its kinds of memory one after the other.
 
     Args:
@@ -52,7 +52,7 @@ def draw_memory(trials: Sequence[Trial], title: str, path: Path) -> None:
     save_figure(figure, path)
 
 
-def _total(trial: Trial) -> str:
+def _total(trial: ProbeResult) -> str:
     if trial.peak_bytes is None:
         return "not counted on this device" if trial.fits else "does not fit"
     return format_bytes(trial.peak_bytes)
@@ -74,7 +74,7 @@ def _finish(axes: Any, names: Sequence[str], title: str, longest: float) -> None
 COLUMNS = ("memory", "peak", "state", "activations", "workspace", "images/s", "fits")
 
 
-def run(config: Config) -> dict[str, Any]:
+def compare_policies(config: Config) -> dict[str, Any]:
     """Probes each policy in a process of its own, prints a table and draws memory.png. Trains nothing.
 
     Returns:
@@ -83,13 +83,13 @@ def run(config: Config) -> dict[str, Any]:
     Raises:
         AccumtrainError: the run would fail for another reason than memory.
     """
-    variants = policies(config)
+    variants = with_each_policy(config)
     trials = [
-        probe(variant, known_micro_batch(variant), f" ({number} of {len(variants)})")
+        probe(variant, find_micro_batch(variant), f" ({number} of {len(variants)})")
         for number, variant in enumerate(variants, 1)
     ]
     micro_batch = next((trial for trial in trials if trial.replicas), trials[0]).micro_batch  # as counted, if one ran
-    what = f"{title(config)}, micro-batch {micro_batch}"
+    what = f"{describe_plan(config)}, micro-batch {micro_batch}"
     picture = folder_of(config) / "memory.png"
     draw_memory(trials, what, picture)
     table(what, COLUMNS, [_row(trial) for trial in trials])
@@ -100,7 +100,7 @@ def run(config: Config) -> dict[str, Any]:
     return plan_result(config, within, trials)
 
 
-def _row(trial: Trial) -> tuple[str, ...]:
+def _row(trial: ProbeResult) -> tuple[str, ...]:
     sizes = (trial.peak_bytes, trial.static_bytes, trial.activation_bytes, trial.workspace_bytes)
     return (
         trial.memory,
@@ -110,7 +110,7 @@ def _row(trial: Trial) -> tuple[str, ...]:
     )
 
 
-def _in_words(trials: Sequence[Trial]) -> list[str]:
+def _in_words(trials: Sequence[ProbeResult]) -> list[str]:
     """How much of the stored activations the other policies take."""
     taken = {trial.memory: trial.activation_bytes for trial in trials}
     stored = taken.pop("store", None)
@@ -132,7 +132,7 @@ def check_memory(config: Config) -> None:
         raise ConfigError(
             "accum.steps=auto: job=memory compares at one micro-batch, so give a number; job=plan tries several"
         )
-    if DEVICES[config.device.kind].plan != Device.plan:
+    if DEVICES[config.device.kind].plan != DeviceEntry.plan:
         raise ConfigError(
             f"device={config.device.kind}: job=memory measures, and this device is only compiled for; use job=plan"
         )

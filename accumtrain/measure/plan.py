@@ -11,18 +11,18 @@ from typing import Any
 from accumtrain.config.schema import Config
 from accumtrain.console import say, table
 from accumtrain.devices.config import DEVICES
-from accumtrain.measure.auto_steps import COLUMNS, SmallestFunction, limit_text, row, search, sizes_of
-from accumtrain.measure.probe import ProbeFunction, Trial, probe, probe_smallest
+from accumtrain.measure.auto_steps import COLUMNS, SmallestFunction, format_probe_row, limit_text, search, sizes_of
+from accumtrain.measure.probe import ProbeFunction, ProbeResult, probe, probe_smallest
 from accumtrain.measure.search import doubled, on_lines
 from accumtrain.registry import load
 from accumtrain.report.pictures import new_figure, save_figure, scale_axis
 from accumtrain.runs.names import folder_of, result_file
-from accumtrain.train.remedies import policies
+from accumtrain.train.remedies import with_each_policy
 
 # job=plan: the memory of each micro-batch size, under each memory policy, on the configured device.
 
 
-def run(config: Config) -> dict[str, Any]:
+def plan_run(config: Config) -> dict[str, Any]:
     """Prints a table and returns the content of plan.json. Trains nothing.
 
     Raises:
@@ -53,7 +53,7 @@ def plan_result(config: Config, within: dict[str, Any], trials: Sequence[Any]) -
     }
 
 
-def title(config: Config) -> str:
+def describe_plan(config: Config) -> str:
     """Model, optimizer, precision and batch size in one line."""
     return f"{config.model.label}, {config.optim.kind}, {config.precision}, batch_size={config.batch_size}"
 
@@ -61,7 +61,7 @@ def title(config: Config) -> str:
 # The picture of job=plan: memory against micro-batch, a line for each memory policy.
 
 
-def draw(trials: Sequence[Trial], limit_mb: int | None, path: Path) -> None:
+def draw_plan(trials: Sequence[ProbeResult], limit_mb: int | None, path: Path) -> None:
     """Draws tensors at the peak against the micro-batch, the limit dashed.
 
     A measured peak is a filled point, one on a line a ring.
@@ -95,7 +95,7 @@ def draw(trials: Sequence[Trial], limit_mb: int | None, path: Path) -> None:
     save_figure(figure, path)
 
 
-def _points(trials: Sequence[tuple[Trial, float]]) -> tuple[list[int], list[float]]:
+def _points(trials: Sequence[tuple[ProbeResult, float]]) -> tuple[list[int], list[float]]:
     """Micro-batches, and MB at the peak."""
     return [trial.micro_batch for trial, _ in trials], [peak for _, peak in trials]
 
@@ -118,22 +118,22 @@ def plan_by_probes(config: Config) -> dict[str, Any]:
     Raises:
         AccumtrainError: the run would fail for another reason than memory.
     """
-    variants = policies(config)
-    trials: list[Trial] = []
+    variants = with_each_policy(config)
+    trials: list[ProbeResult] = []
     for place, variant in enumerate(variants, start=1):
         note = f" (policy {place} of {len(variants)})"
         trials += plan_policy(variant, partial(probe_smallest, note=note), partial(probe, note=note))
     limit = config.device.memory_limit_mb
     folder = folder_of(config)
-    draw(trials, limit, folder / "plan.png")
-    lines = [(*row(trial), "measured" if trial.measured else "line") for trial in trials]
-    table(f"{title(config)} in {limit_text(config)}", (*COLUMNS, "from"), lines)
+    draw_plan(trials, limit, folder / "plan.png")
+    lines = [(*format_probe_row(trial), "measured" if trial.measured else "line") for trial in trials]
+    table(f"{describe_plan(config)} in {limit_text(config)}", (*COLUMNS, "from"), lines)
     say_where_it_ends(trials)
     say(f"the same in {result_file(config)}, as a picture in {folder / 'plan.png'}")
     return plan_result(config, {"memory_limit_mb": limit}, trials)
 
 
-def plan_policy(config: Config, smallest: SmallestFunction, attempt: ProbeFunction) -> list[Trial]:
+def plan_policy(config: Config, smallest: SmallestFunction, attempt: ProbeFunction) -> list[ProbeResult]:
     """Trials of micro-batches, each about twice the one before: measured, or on lines through those that are."""
     measured = search(config, smallest, attempt, table_sizes)
     fitting = [trial for trial in measured if trial.fits]
@@ -149,13 +149,13 @@ def table_sizes(sizes: list[int]) -> list[int]:
     return doubled(sizes)[:ROWS]
 
 
-def _on_lines(config: Config, fitting: Sequence[Trial], size: int) -> Trial:
+def _on_lines(config: Config, fitting: Sequence[ProbeResult], size: int) -> ProbeResult:
     """A trial that was not made, by those that fit, the largest of which the next larger one exceeds."""
     peaks = {trial.micro_batch: trial.peak_bytes for trial in fitting if trial.peak_bytes is not None}
     resident = {trial.micro_batch: trial.resident_bytes for trial in fitting if trial.resident_bytes is not None}
     first, largest = fitting[0], fitting[-1]
     assert first.replicas is not None
-    return Trial(
+    return ProbeResult(
         first.memory,
         size,
         fits=size < largest.micro_batch,
@@ -169,7 +169,7 @@ def _on_lines(config: Config, fitting: Sequence[Trial], size: int) -> Trial:
     )
 
 
-def say_where_it_ends(trials: Sequence[Trial]) -> None:
+def say_where_it_ends(trials: Sequence[ProbeResult]) -> None:
     """Says which micro-batches are not in the table and may fit, too."""
     largest = max(trial.micro_batch for trial in trials)
     if any(trial.fits and trial.micro_batch == largest and trial.accum_steps != 1 for trial in trials):

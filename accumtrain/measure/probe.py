@@ -29,7 +29,7 @@ from accumtrain.runs.names import CHECKPOINTS
 
 # Share of a limit that a probe may use, as the allocator packs memory less well over many updates than over two.
 SHARE = 0.95
-TASK = "accumtrain.measure.probe:answer"
+TASK = "accumtrain.measure.probe:run_probe_request"
 # Exit codes of a process that gets no memory: from the system, from C++, and from TensorFlow kernels that do not check.
 OF_MEMORY = (-signal.SIGKILL, -signal.SIGABRT, -signal.SIGSEGV)
 # exit codes after a signal to the whole process group
@@ -37,7 +37,7 @@ STOPPED = (-signal.SIGINT, -signal.SIGTERM, Preempted.exit_code)
 
 
 @dataclass(frozen=True)
-class Trial:
+class ProbeResult:
     """The result of one probe, or what a straight line through others says. What neither tells is None.
 
     Attributes:
@@ -83,7 +83,7 @@ class Trial:
         return self.peak_bytes - self.static_bytes - (self.workspace_bytes or 0)
 
 
-def known_micro_batch(config: Config) -> int | None:
+def find_micro_batch(config: Config) -> int | None:
     """Examples of a micro-step on one replica, by accum.steps; None on GPUs, which only a job can count."""
     device = config.device
     if device.may_compute_on_gpu and device.virtual is None and environment.shows_gpu():
@@ -91,7 +91,7 @@ def known_micro_batch(config: Config) -> int | None:
     return micro_batch_size(config.batch_size, config.accum.count, device.known_replicas)
 
 
-def probe(config: Config, micro_batch: int | None, note: str = "") -> Trial:
+def probe(config: Config, micro_batch: int | None, note: str = "") -> ProbeResult:
     """Tries `config` with a micro-batch, in a child process, within device.memory_limit_mb and the free memory.
 
     Args:
@@ -108,10 +108,10 @@ def probe(config: Config, micro_batch: int | None, note: str = "") -> Trial:
     if micro_batch is not None:
         config = config.with_accum_steps(1)  # micro_batch decides, and not auto
     found = _ask(config, [micro_batch], f"{size}{note}")
-    return Trial(config.model.policy, tried, fits=False) if found is None else found[0]
+    return ProbeResult(config.model.policy, tried, fits=False) if found is None else found[0]
 
 
-def probe_smallest(config: Config, note: str = "") -> list[Trial]:
+def probe_smallest(config: Config, note: str = "") -> list[ProbeResult]:
     """Tries the two smallest micro-batches, or the only one, in one child process. Arguments and errors as of `probe`.
 
     Returns:
@@ -120,7 +120,7 @@ def probe_smallest(config: Config, note: str = "") -> list[Trial]:
     return _ask(config.with_accum_steps(1), None, f"two small micro-batches{note}") or []
 
 
-def _ask(config: Config, micro_batches: Sequence[int | None] | None, what: str) -> list[Trial] | None:
+def _ask(config: Config, micro_batches: Sequence[int | None] | None, what: str) -> list[ProbeResult] | None:
     """Trials of a child, one after the other; None if it ran out of memory.
 
     Args:
@@ -138,7 +138,7 @@ def _ask(config: Config, micro_batches: Sequence[int | None] | None, what: str) 
         answer = measure_in_child(request, folder)
     if answer is None:
         return None
-    trials = [Trial(config.model.policy, fits=False, **each) for each in answer["measured"]]
+    trials = [ProbeResult(config.model.policy, fits=False, **each) for each in answer["measured"]]
     return [replace(trial, fits=trial.resident_bytes is not None and trial.resident_bytes <= free) for trial in trials]
 
 
@@ -150,19 +150,19 @@ def measure_in_child(request: Mapping[str, Any], folder: Path) -> dict[str, Any]
         KeyboardInterrupt: a signal stopped the child.
         RuntimeError: the child ended by a bug; the end of its stderr is in the message.
     """
-    ended = child.ask(child_command(), folder, request, "importing TensorFlow")
+    ended = child.run_child(child_command(), folder, request, "importing TensorFlow")
     if ended.code == OutOfMemoryError.exit_code or ended.code in OF_MEMORY:
         return None
     if ended.code in STOPPED:
         raise KeyboardInterrupt
-    child.check(ended, "a probe")
+    child.raise_child_error(ended, "a probe")
     return ended.answer
 
 
 # --- in the child -----------------------------------------------------------------------------------------------
 
 
-def answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
+def run_probe_request(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Makes the requested probe. Returns fields of its Trials."""
     config = from_mapping(request["config"])
     limit = config.device.memory_limit_mb
@@ -178,17 +178,17 @@ def _measure(config: Config, micro_batches: Sequence[int | None] | None, folder:
     import tensorflow as tf
 
     from accumtrain.data.open_data import open_data
-    from accumtrain.devices.resolve import resolve
+    from accumtrain.devices.resolve import resolve_devices
     from accumtrain.measure.dry_run import measure
-    from accumtrain.train.remedies import in_user_words
+    from accumtrain.train.remedies import explain_errors
 
     doing = folder / child.DOING
     try:
         doing.write_text("opening the data", encoding="utf-8")
         data = open_data(config.data, config.run.seed)
         doing.write_text("compiling, then timing updates", encoding="utf-8")
-        with in_user_words(config, data):
-            devices = resolve(config.device)
+        with explain_errors(config, data):
+            devices = resolve_devices(config.device)
             sizes = micro_batches or _smallest(config, devices.replicas)
             found = measure(config, data, devices, sizes, folder / CHECKPOINTS)
     except tf.errors.ResourceExhaustedError as error:
@@ -215,13 +215,13 @@ def _smallest(config: Config, replicas: int) -> list[int]:
 class ProbeFunction(Protocol):
     """`planning.probe.probe`, or a replacement for it in tests."""
 
-    def __call__(self, config: Config, micro_batch: int | None, note: str = "") -> Trial: ...
+    def __call__(self, config: Config, micro_batch: int | None, note: str = "") -> ProbeResult: ...
 
 
 # What one of several workers computes, alone: its part of every batch, on its own devices.
 
 
-def own_share(config: Config) -> Config:
+def config_of_worker(config: Config) -> Config:
     """`config` itself, or for device=multiworker what this worker does of it; probes need no other worker for that.
 
     Of several workers only the chief prints from now on.

@@ -13,9 +13,9 @@ from accumtrain.config.schema import Config
 from accumtrain.console import say, table
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import train_stream
-from accumtrain.data.source import Data
+from accumtrain.data.source import Dataset
 from accumtrain.devices.found import Devices
-from accumtrain.devices.resolve import resolve
+from accumtrain.devices.resolve import resolve_devices
 from accumtrain.engine.step import Step
 from accumtrain.errors import ConfigError
 from accumtrain.optim.schedules import exponential_schedule
@@ -23,7 +23,7 @@ from accumtrain.progress import counting
 from accumtrain.report.pictures import new_figure, save_figure
 from accumtrain.runs.names import job_folder
 from accumtrain.train.build import check_micro_batch
-from accumtrain.train.remedies import in_user_words
+from accumtrain.train.remedies import explain_errors
 from accumtrain.train.weights import window_with_weights
 
 # The result of a learning-rate range test: smoothed losses, what rate they suggest, and their picture.
@@ -125,7 +125,7 @@ def draw_range_test(test: RangeTest, suggested: Suggestion, title: str, path: Pa
 PICTURE = "lr.png"
 
 
-def run(config: Config) -> dict[str, Any]:
+def find_learning_rate(config: Config) -> dict[str, Any]:
     """Prints the suggested rate, draws lr.png and returns the content of lr.json. Nothing that is trained is kept.
 
     Raises:
@@ -137,9 +137,9 @@ def run(config: Config) -> dict[str, Any]:
             "optim.lr=null: the optimizer computes its own rate from the weights, so there is none to try; give any "
             "number, such as optim.lr=0.05, to test rates for it"
         )
-    devices = resolve(config.device)
+    devices = resolve_devices(config.device)
     data = open_data(config.data, config.run.seed)
-    with in_user_words(config, data, devices.replicas):
+    with explain_errors(config, data, devices.replicas):
         test = _rise(config, data, devices)
     suggested = suggestion(test)
     path = job_folder(config) / PICTURE
@@ -160,7 +160,7 @@ def run(config: Config) -> dict[str, Any]:
     }
 
 
-def _rise(config: Config, data: Data, devices: Devices) -> RangeTest:
+def _rise(config: Config, data: Dataset, devices: Devices) -> RangeTest:
     """Trains from the initial weights, at a rate that rises with each update, until the loss diverges."""
     options, base = config.range_test, config.optim.lr
     assert base is not None, "run has refused it"

@@ -16,8 +16,8 @@ from accumtrain.config.read import from_mapping, to_mapping
 from accumtrain.config.schema import Config
 from accumtrain.console import format_bytes, say, warn
 from accumtrain.errors import CheckpointError, OutOfMemoryError
-from accumtrain.fields import is_finite_number, show
-from accumtrain.measure.probe import ProbeFunction, Trial, known_micro_batch, probe
+from accumtrain.fields import format_value, is_finite_number
+from accumtrain.measure.probe import ProbeFunction, ProbeResult, find_micro_batch, probe
 from accumtrain.measure.search import largest_that_fits
 from accumtrain.process.environment import kernel_settings
 from accumtrain.process.machine import cpu
@@ -44,12 +44,12 @@ def _config_file(config: Config) -> Path:
 def has_fitted(config: Config) -> bool:
     """Whether the run in the folder began with what decides the peak: then it has been found to fit."""
     try:
-        return _began_alike(config)
+        return began_with_same_peak(config)
     except CheckpointError:
         return False  # the warning comes where the run is opened
 
 
-def _began_alike(config: Config) -> bool:
+def began_with_same_peak(config: Config) -> bool:
     """Whether the run in the folder began with the same peak as that of `config`; if not, says what differs.
 
     Raises:
@@ -74,10 +74,10 @@ def _of_peak(values: Mapping[str, Any]) -> dict[str, Any]:
     return learned | others | {"workers": len(_value(values, "device", "workers") or [])}
 
 
-def steps_as_begun(config: Config) -> int | None:
+def read_started_steps(config: Config) -> int | None:
     """accum.steps of the run in the folder; None if there is none, or it is not what `config` goes on with."""
     try:
-        return saved_steps(config) if _began_alike(config) else None
+        return saved_steps(config) if began_with_same_peak(config) else None
     except CheckpointError as error:
         warn(f"{error}; accum.steps is looked for again")
         return None
@@ -94,7 +94,7 @@ def saved_steps(config: Config) -> int | None:
         return None
     steps = _value(read_config(path), "accum", "steps")
     if not isinstance(steps, int) or steps < 1:
-        raise CheckpointError(f"{path} is damaged: accum.steps={show(steps)} is no number of micro-batches")
+        raise CheckpointError(f"{path} is damaged: accum.steps={format_value(steps)} is no number of micro-batches")
     return steps
 
 
@@ -135,7 +135,7 @@ def with_memory_settled(config: Config) -> Config:
     found = _read(file, digest)
     if found is None:
         say(f"model.memory={budget}: looking for what can be kept in {budget} MB, once for this run")
-        settled, peak = settle(config, probe)
+        settled, peak = choose_kept_activations(config, probe)
         found = {"model": to_mapping(settled)["model"], "peak_bytes": peak, "digest": digest}
         with suppress(CheckpointError):  # a full disk is told by what can't do without it
             write_json(file, found)
@@ -145,7 +145,7 @@ def with_memory_settled(config: Config) -> Config:
     return settled
 
 
-def settle(config: Config, attempt: ProbeFunction) -> tuple[Config, int]:
+def choose_kept_activations(config: Config, attempt: ProbeFunction) -> tuple[Config, int]:
     """The configuration that keeps most within the budget, and the peak of its probe in bytes.
 
     Raises:
@@ -155,10 +155,10 @@ def settle(config: Config, attempt: ProbeFunction) -> tuple[Config, int]:
     assert isinstance(budget, int)
     most = FILLED * budget * 2**20
     dial = [replace(config, model=model) for model in config.model.dial()]
-    trials: dict[int, Trial] = {}
+    trials: dict[int, ProbeResult] = {}
 
     def peak_of(place: int) -> int | None:
-        trials[place] = attempt(dial[place - 1], known_micro_batch(config))
+        trials[place] = attempt(dial[place - 1], find_micro_batch(config))
         peak = trials[place].peak_bytes
         return peak if trials[place].fits and peak is not None and peak <= most else None
 
@@ -170,9 +170,9 @@ def settle(config: Config, attempt: ProbeFunction) -> tuple[Config, int]:
     return dial[best - 1], peak
 
 
-def _too_little(least: Config, trial: Trial) -> str:
+def _too_little(least: Config, trial: ProbeResult) -> str:
     """The message if even the policy that keeps least takes too much."""
-    known = known_micro_batch(least)
+    known = find_micro_batch(least)
     needs = f"micro-batches of {f'accum.steps={least.accum.count}' if known is None else known} need"
     others = "; ".join(f"{each.override} ({each.effect})" for each in remedies(least, least.device.known_replicas))
     peak = trial.peak_bytes

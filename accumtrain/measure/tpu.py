@@ -18,17 +18,17 @@ from accumtrain.config.schema import Config
 from accumtrain.console import format_bytes, say, table
 from accumtrain.devices.config import CpuConfig, hbm_bytes
 from accumtrain.errors import ConfigError, OutOfMemoryError
-from accumtrain.measure.plan import plan_result, title
+from accumtrain.measure.plan import describe_plan, plan_result
 from accumtrain.measure.search import doubled
 from accumtrain.process import child, environment
 from accumtrain.process.program import child_command
 from accumtrain.process.temporary_folder import temporary_folder
 from accumtrain.runs.names import result_file
-from accumtrain.train.remedies import policies
+from accumtrain.train.remedies import with_each_policy
 
 COMPILER = "ACCUMTRAIN_TPU_COMPILER"  # the Python of the compiler's environment
 SCRIPT = Path(__file__).with_name("tpu_compiler.py")
-TASK = "accumtrain.measure.tpu:answer"
+TASK = "accumtrain.measure.tpu:lower_request"
 MODULE = "step.mlir"
 COLUMNS = ("memory", "accum.steps", "micro-batch", "temporary", "state and batch", "TFLOP/update", "fits")
 
@@ -70,9 +70,9 @@ def plan_by_compiler(config: Config) -> dict[str, Any]:
     """
     python, topology = _compiler(), config.device.tpu_topology
     hbm = hbm_bytes(topology)
-    trials = [trial for variant in policies(config) for trial in _descend(variant, python)]
-    where = f"{title(config)} on one device of {topology}, {format_bytes(hbm)}"
-    table(where, COLUMNS, [row(trial) for trial in trials])
+    trials = [trial for variant in with_each_policy(config) for trial in _descend(variant, python)]
+    where = f"{describe_plan(config)} on one device of {topology}, {format_bytes(hbm)}"
+    table(where, COLUMNS, [format_compiled_row(trial) for trial in trials])
     say(f"the same in {result_file(config)}")
     return plan_result(config, {"tpu_topology": topology, "hbm_bytes": hbm}, trials)
 
@@ -87,7 +87,7 @@ def _descend(config: Config, python: str) -> Iterator[CompiledTrial]:
             return
 
 
-def row(trial: CompiledTrial) -> tuple[str, ...]:
+def format_compiled_row(trial: CompiledTrial) -> tuple[str, ...]:
     """A trial's line in a table of COLUMNS."""
     return (
         trial.memory,
@@ -117,15 +117,15 @@ def _trial(config: Config, python: str) -> CompiledTrial:
     say(f"model.memory={config.model.memory}, micro-batch {micro_batch}: lowering, then compiling for {topology}")
     with temporary_folder("tpu") as folder:
         request = {child.TASK: TASK, "config": to_mapping(config)}
-        lowered = child.ask(child_command(), folder, request, "lowering")
-        child.check(lowered, "lowering")
-        compiled = child.ask([python, str(SCRIPT)], folder, {"topology": topology}, "compiling")
+        lowered = child.run_child(child_command(), folder, request, "lowering")
+        child.raise_child_error(lowered, "lowering")
+        compiled = child.run_child([python, str(SCRIPT)], folder, {"topology": topology}, "compiling")
     trial = CompiledTrial(
         config.model.policy, micro_batch, config.accum.count, fits=False, flops=lowered.answer["flops"]
     )
     if compiled.code == OutOfMemoryError.exit_code:
         return replace(trial, reason=compiled.answer["message"])
-    child.check(compiled, "the TPU's compiler")
+    child.raise_child_error(compiled, "the TPU's compiler")
     found = compiled.answer
     output = found["output_bytes"] - found["aliased_bytes"]
     needed = found["temporary_bytes"] + found["argument_bytes"] + output
@@ -143,19 +143,21 @@ def _trial(config: Config, python: str) -> CompiledTrial:
 # --- in the child -----------------------------------------------------------------------------------------------
 
 
-def answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
+def lower_request(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Lowers the requested update and writes the program into the folder."""
     config = from_mapping(request["config"])
     keys = {**asdict(config.device), "kind": CpuConfig.kind, "tpu": None}
     here = CpuConfig(**keys)  # for lowering only: nothing is computed
     environment.prepare(here)
     from accumtrain.data.open_data import open_data
-    from accumtrain.devices.resolve import resolve
+    from accumtrain.devices.resolve import resolve_devices
     from accumtrain.measure.lowering import lower
     from accumtrain.train.build import build_window
 
     data = open_data(config.data, config.run.seed)
-    window = build_window(config, data, total_steps(config, Epochs(config, data.train.size)), resolve(here).strategy)
+    window = build_window(
+        config, data, total_steps(config, Epochs(config, data.train.size)), resolve_devices(here).strategy
+    )
     text, flops = lower(window, data.image_shape, micro_batch_size(config.batch_size, config.accum.count, 1))
     (folder / MODULE).write_text(text, encoding="utf-8")
     return {"flops": flops}

@@ -8,8 +8,8 @@ from itertools import pairwise
 from typing import Annotated, Any, ClassVar
 
 from accumtrain.errors import ConfigError
-from accumtrain.fields import COUNT, FRACTION, LOCAL_PATH, NOT_NEGATIVE, NotEmpty, OneOf, Range, show
-from accumtrain.registry import Choice, Kind, Table, required
+from accumtrain.fields import COUNT, FRACTION, LOCAL_PATH, NOT_NEGATIVE, NotEmpty, OneOf, Range, format_value
+from accumtrain.registry import ComponentConfig, Entry, Registry, required
 
 # The keys of every model, and the policies of its memory.
 
@@ -21,7 +21,7 @@ MEMORY = OneOf(MEMORIES, number="a number of MB that all tensors may take")
 
 
 @dataclass(kw_only=True)
-class ModelConfig(Choice):
+class ModelConfig(ComponentConfig):
     """Keys of every model.
 
     `memory`: how the backward pass gets activations. store: all are kept. recompute: those at cut points are kept, the
@@ -204,18 +204,20 @@ class ResNetConfig(ModelConfig):
         super().check()
         units, filters = self.units, self.filters
         if not units or min(units) < 1:
-            raise ConfigError(f"model.units={show(units)}: must hold one number of at least 1 per stage")
+            raise ConfigError(f"model.units={format_value(units)}: must hold one number of at least 1 per stage")
         if len(filters) != len(units) + 1:
             raise ConfigError(
-                f"model.filters={show(filters)}: must hold {len(units) + 1} numbers, the stem's and one per stage of "
-                f"model.units={show(units)}"
+                f"model.filters={format_value(filters)}: must hold {len(units) + 1} numbers, the stem's and "
+                "one per stage of "
+                f"model.units={format_value(units)}"
             )
         if min(filters) < 1:
-            raise ConfigError(f"model.filters={show(filters)}: every number must be at least 1")
+            raise ConfigError(f"model.filters={format_value(filters)}: every number must be at least 1")
         narrower = [pair for pair in pairwise(filters) if pair[1] < pair[0]]
         if narrower and not self.bottleneck:
             raise ConfigError(
-                f"model.filters={show(filters)}: {narrower[0][1]} follow {narrower[0][0]} channels, and the shortcuts "
+                f"model.filters={format_value(filters)}: {narrower[0][1]} follow {narrower[0][0]} channels, "
+                "and the shortcuts "
                 "of basic units can only add some; let no number be below the one before it, or use "
                 "model.bottleneck=true"
             )
@@ -280,7 +282,8 @@ class RevNetConfig(ResNetConfig):
         super().check()
         if any(number % 2 for number in self.filters):
             raise ConfigError(
-                f"model.filters={show(self.filters)}: must be even, each stream of a RevNet carries half of them"
+                f"model.filters={format_value(self.filters)}: must be even, each stream of a RevNet carries "
+                "half of them"
             )
 
 
@@ -345,10 +348,10 @@ class KerasModelConfig(ModelConfig):
             self.check_kept("model.kept_share", self.kept_share)
 
 
-MODELS: Table[Kind[ModelConfig]] = Table("model.kind")
+MODELS: Registry[Entry[ModelConfig]] = Registry("model.kind")
 MODELS.add(
-    Kind(LeNetConfig, "accumtrain.models.lenet:build_lenet"),
-    Kind(ResNetConfig, "accumtrain.models.resnet:build_resnet"),
-    Kind(RevNetConfig, "accumtrain.models.revnet:build_revnet"),
-    Kind(KerasModelConfig, "accumtrain.models.keras_applications:build_keras"),
+    Entry(LeNetConfig, "accumtrain.models.lenet:build_lenet"),
+    Entry(ResNetConfig, "accumtrain.models.resnet:build_resnet"),
+    Entry(RevNetConfig, "accumtrain.models.revnet:build_revnet"),
+    Entry(KerasModelConfig, "accumtrain.models.keras_applications:build_keras"),
 )

@@ -15,7 +15,7 @@ import numpy as np
 from keras.src.utils.naming import reset_uids, to_snake_case
 
 from accumtrain.errors import CheckpointError, ConfigError, first_line
-from accumtrain.fields import show, suggest
+from accumtrain.fields import format_value, suggest_names
 from accumtrain.models.blocks import with_norm_momentum
 from accumtrain.models.config import KerasModelConfig
 from accumtrain.models.keras_model import KerasModel
@@ -47,7 +47,7 @@ def build_keras(config: KerasModelConfig, spec: ModelSpec) -> KerasModel:
     builders = {name: value for name, value in vars(keras.applications).items() if name[0].isupper()}
     if config.name not in builders:
         raise ConfigError(
-            f"model.name={config.name} is not in keras.applications; {suggest(config.name, sorted(builders))}"
+            f"model.name={config.name} is not in keras.applications; {suggest_names(config.name, sorted(builders))}"
         )
     fixed = {
         "weights": None,
@@ -71,7 +71,7 @@ def build_keras(config: KerasModelConfig, spec: ModelSpec) -> KerasModel:
         except (TypeError, ValueError) as error:
             given, other = "", "images of another size"
             if config.args:
-                given, other = f" with model.args={show(config.args)}", "other arguments"
+                given, other = f" with model.args={format_value(config.args)}", "other arguments"
             raise ConfigError(
                 f"keras.applications.{config.name} refuses {spec.image_shape} images{given}: {error}; "
                 f"choose {other}, or another model.name"
@@ -79,7 +79,7 @@ def build_keras(config: KerasModelConfig, spec: ModelSpec) -> KerasModel:
         logits = (None, spec.num_classes)
         if model.output_shape != logits:
             raise ConfigError(
-                f"keras.applications.{config.name} with model.args={show(config.args)} has outputs of shape "
+                f"keras.applications.{config.name} with model.args={format_value(config.args)} has outputs of shape "
                 f"{model.output_shape}: must be {logits}, one logit for each class of the data; leave arguments out, "
                 "or choose another model.name"
             )

@@ -20,10 +20,10 @@ from accumtrain.fields import (
     Range,
     check_size,
     constraints_of,
-    in_words,
-    show,
+    describe_type,
+    format_value,
 )
-from accumtrain.registry import Choice, Kind, Table, required
+from accumtrain.registry import ComponentConfig, Entry, Registry, required
 
 FACTORED_AXES = ("last", "largest")
 MOMENTUM_OF = ("change", "update")
@@ -31,7 +31,7 @@ WEIGHT_DECAY_FACTORS = ("rate", "step_size", "one")
 
 
 @dataclass(kw_only=True)
-class OptimConfig(Choice):
+class OptimConfig(ComponentConfig):
     """Keys of every optimizer.
 
     `lr`: the learning rate, before the factor of the schedule; null, of adafactor alone, is its relative step.
@@ -87,12 +87,14 @@ class OptimConfig(Choice):
         for pattern, factor in self.rates.items():
             if not isinstance(pattern, str):
                 raise ConfigError(
-                    f"optim.rates={show(self.rates)}: {show(pattern)} is no text, so it is the path of no variable; "
+                    f"optim.rates={format_value(self.rates)}: {format_value(pattern)} is no text, so it is "
+                    "the path of no variable; "
                     "write patterns of paths, such as optim.rates={segments/0/*:0.1}"
                 )
             if isinstance(factor, bool) or not isinstance(factor, int | float) or not factor > 0:
                 raise ConfigError(
-                    f"optim.rates.{pattern}={show(factor)}: must be a factor above 0; weights stay as they are with "
+                    f"optim.rates.{pattern}={format_value(factor)}: must be a factor above 0; weights stay as "
+                    "they are with "
                     f"model.freeze=[{pattern}] in its place"
                 )
             check_size(f"optim.rates.{pattern}", factor)
@@ -227,13 +229,13 @@ class KerasOptimConfig(OptimConfig):
         return self.name == "Ftrl"
 
 
-OPTIMIZERS: Table[Kind[OptimConfig]] = Table("optim.kind")
+OPTIMIZERS: Registry[Entry[OptimConfig]] = Registry("optim.kind")
 OPTIMIZERS.add(
-    Kind(AdamConfig, "accumtrain.optim.adam:Adam"),
-    Kind(AdamWConfig, "accumtrain.optim.adam:AdamW"),
-    Kind(SgdConfig, "accumtrain.optim.sgd:SGD"),
-    Kind(AdafactorConfig, "accumtrain.optim.adafactor:Adafactor"),
-    Kind(KerasOptimConfig, "accumtrain.optim.keras_optimizer:KerasOptimizer"),
+    Entry(AdamConfig, "accumtrain.optim.adam:Adam"),
+    Entry(AdamWConfig, "accumtrain.optim.adam:AdamW"),
+    Entry(SgdConfig, "accumtrain.optim.sgd:SGD"),
+    Entry(AdafactorConfig, "accumtrain.optim.adafactor:Adafactor"),
+    Entry(KerasOptimConfig, "accumtrain.optim.keras_optimizer:KerasOptimizer"),
 )
 
 # Arguments of the class, for what is not its default. conf/optim/adafactor_<name>.yaml says the same.
@@ -299,6 +301,6 @@ def _plain(hint: Any, name: str, value: Any) -> Any:
     else:
         fits = type(value) in options
     if not fits:
-        expected = " or ".join(in_words(option) for option in options if option is not NoneType)
+        expected = " or ".join(describe_type(option) for option in options if option is not NoneType)
         raise ValueError(f"{name}={value!r}: must be {expected}")
     return plain

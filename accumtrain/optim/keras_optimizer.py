@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 from accumtrain.errors import ConfigError
-from accumtrain.fields import suggest
+from accumtrain.fields import suggest_names
 from accumtrain.optim.optimizer import Optimizer, Parameter, PerShapeFunction, in_sequence
 
 # Arguments of Keras's optimizers that accumtrain replaces, and what to set instead.
@@ -157,7 +157,7 @@ def _find_class(name: str) -> type[keras.optimizers.Optimizer]:
     if name not in choices:
         raise ConfigError(
             f"optim.name={name} is not an optimizer of keras.optimizers that updates weights; "
-            + suggest(name, sorted(choices))
+            + suggest_names(name, sorted(choices))
         )
     return choices[name]
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from accumtrain.errors import ConfigError
-from accumtrain.fields import COUNT, FRACTION, NOT_NEGATIVE, POSITIVE, show
-from accumtrain.registry import Choice, Kind, Table, required
+from accumtrain.fields import COUNT, FRACTION, NOT_NEGATIVE, POSITIVE, format_value
+from accumtrain.registry import ComponentConfig, Entry, Registry, required
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -22,7 +22,7 @@ Schedule = Callable[["tf.Tensor"], "tf.Tensor"]  # from `step` (int64 scalar) to
 
 
 @dataclass(kw_only=True)
-class ScheduleConfig(Choice):
+class ScheduleConfig(ComponentConfig):
     """Keys of every schedule.
 
     `warmup`: number of updates over which the factor rises linearly to 1; 0: none.
@@ -74,7 +74,7 @@ def _too_long(key: str, value: int | list[int], last: int, total: int, effect: s
     """Says that schedule.`key`=`value` lasts until update `last` of a run of `total` updates, and what that does."""
     updates = "1 update" if total == 1 else f"{total} updates"
     return (
-        f"schedule.{key}={show(value)}: the run has {updates}, {effect}; set schedule.{key} below {total}, or "
+        f"schedule.{key}={format_value(value)}: the run has {updates}, {effect}; set schedule.{key} below {total}, or "
         f"train.steps above {last}"
     )
 
@@ -131,7 +131,8 @@ class StepConfig(ScheduleConfig):
         super().check()
         if any(boundary < 1 for boundary in self.boundaries) or self.boundaries != sorted(set(self.boundaries)):
             raise ConfigError(
-                f"schedule.boundaries={show(self.boundaries)}: must be increasing numbers of updates, each at least 1; "
+                f"schedule.boundaries={format_value(self.boundaries)}: must be increasing numbers of updates, "
+                "each at least 1; "
                 "for example [40000,60000]"
             )
 
@@ -227,8 +228,8 @@ def _half_cosine(progress: tf.Tensor) -> tf.Tensor:
 
 
 KINDS = (ConstantConfig, CosineConfig, StepConfig, RsqrtConfig, InverseTimeConfig, OneCycleConfig)
-SCHEDULES: Table[Kind[ScheduleConfig]] = Table("schedule.kind")
-SCHEDULES.add(*(Kind(config, config) for config in KINDS))
+SCHEDULES: Registry[Entry[ScheduleConfig]] = Registry("schedule.kind")
+SCHEDULES.add(*(Entry(config, config) for config in KINDS))
 
 
 # --- for programs -------------------------------------------------------------------------------------------------

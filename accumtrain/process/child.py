@@ -38,7 +38,7 @@ _prepare: ContextVar[tuple[str, str] | None] = ContextVar("prepare", default=Non
 
 
 @dataclass(frozen=True)
-class Ended:
+class ChildResult:
     """How a child ended.
 
     Attributes:
@@ -117,11 +117,11 @@ class Child:
         told = self._folder / DOING
         return told.read_text(encoding="utf-8") if told.exists() else None
 
-    def ended(self) -> Ended:
+    def ended(self) -> ChildResult:
         """How the child ended. Call it after the context."""
         answer = self._folder / ANSWER
         last_words = (self._folder / LAST_WORDS).read_text(encoding="utf-8", errors="replace")[-4000:]
-        return Ended(
+        return ChildResult(
             self._process.returncode,
             json.loads(answer.read_text(encoding="utf-8")) if answer.exists() else {},
             last_words,
@@ -138,7 +138,7 @@ def prepared_by(function: Callable[[str], None], argument: str) -> Iterator[None
         _prepare.reset(token)
 
 
-def ask(command: Sequence[str], folder: Path, request: Mapping[str, Any], doing: str) -> Ended:
+def run_child(command: Sequence[str], folder: Path, request: Mapping[str, Any], doing: str) -> ChildResult:
     """Runs a child to its end without its output. Prints a line about its progress every SILENCE seconds.
 
     Args:
@@ -153,13 +153,13 @@ def ask(command: Sequence[str], folder: Path, request: Mapping[str, Any], doing:
     return child.ended()
 
 
-def show(
+def stream_child(
     command: Sequence[str],
     request: Mapping[str, Any],
     label: str,
     still_needed: Callable[[], bool],
     environment: Mapping[str, str],
-) -> Ended:
+) -> ChildResult:
     """Runs a child to its end and shows its output, each line with the prefix `label`.
 
     When `still_needed` returns False, the child gets a SIGTERM and stops with its state saved.
@@ -171,7 +171,7 @@ def show(
         return child.ended()
 
 
-def check(ended: Ended, what: str) -> None:
+def raise_child_error(ended: ChildResult, what: str) -> None:
     """Raises the error that a child has ended with, if any.
 
     Raises:
@@ -199,7 +199,7 @@ def _copy_lines(source: IO[bytes], target: TextIO, label: str) -> None:
 # --- in the child -----------------------------------------------------------------------------------------------
 
 
-def serve(folder: Path) -> int:
+def serve_request(folder: Path) -> int:
     """Runs the task of the request in the folder. Returns the exit code."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # a sweep with parallel jobs blocks those of a terminal
     end_on_signals()

@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 from accumtrain.devices.config import DEVICES, DeviceConfig
 from accumtrain.errors import ConfigError
-from accumtrain.fields import show
+from accumtrain.fields import format_value
 from accumtrain.process import tpu_runtime
 from accumtrain.process.cuda import load_cusolver, shows_gpu
 from accumtrain.registry import load
@@ -25,7 +25,7 @@ from accumtrain.registry import load
 
 
 @contextmanager
-def no_search_for_garbage() -> Iterator[None]:
+def gc_disabled() -> Iterator[None]:
     """Within this context Python looks for no garbage."""
     was_on = gc.isenabled()
     gc.disable()
@@ -190,7 +190,7 @@ def _check_unchanged(device: DeviceConfig) -> None:
     limit = device.memory_limit_mb
     if os.environ.get(CPU_LIMIT) != (users_limit() if limit is None else str(limit)):
         raise ConfigError(
-            f"device.memory_limit_mb={show(limit)} can't change once TensorFlow runs in a process; "
+            f"device.memory_limit_mb={format_value(limit)} can't change once TensorFlow runs in a process; "
             "for a sweep over it add hydra/launcher=joblib, each job then has a process of its own"
         )
     if not counts_bytes_on_cpu():
@@ -220,7 +220,7 @@ def _kept_for_good() -> Iterator[None]:
     of its import, and a tenth of the time that a graph takes to trace.
     """
     gc.collect()  # what is garbage before the freeze would stay, too
-    with no_search_for_garbage():
+    with gc_disabled():
         try:
             yield
         finally:

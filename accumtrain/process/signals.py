@@ -70,7 +70,7 @@ def nothing_saved(signal_name: str) -> str:
     return f"stopped by {signal_name} when there was nothing to save; run the same command again"
 
 
-class Stopped(KeyboardInterrupt):
+class StoppedBySignal(KeyboardInterrupt):
     """Raised by a signal.
 
     It is a subclass, as Python ends its own process by SIGINT, without our exit code, when a KeyboardInterrupt itself
@@ -78,7 +78,7 @@ class Stopped(KeyboardInterrupt):
     """
 
 
-class StopSignals:
+class JobSignals:
     """Context of a job. The first signal raises Stopped, or only sets `received` within an `Interrupt`.
 
     A second signal ends the process, but for SIGHUP, which a closing terminal sends twice: it is ignored then. Signals
@@ -89,7 +89,7 @@ class StopSignals:
         self.received: signal.Signals | None = None
         self.interrupts = 0  # contexts that are open
 
-    def __enter__(self) -> StopSignals:
+    def __enter__(self) -> JobSignals:
         in_main = threading.current_thread() is threading.main_thread()  # Python gives signals to no other thread
         self._outer = _signals_of_job.set(self)
         self._previous = {number: signal.signal(number, self._stop) for number in (heeded() if in_main else [])}
@@ -110,15 +110,15 @@ class StopSignals:
         for each in self._previous:
             signal.signal(each, signal.SIG_IGN if each == signal.SIGHUP else signal.SIG_DFL)
         if self.interrupts == 0:
-            raise Stopped(self.received.name)
+            raise StoppedBySignal(self.received.name)
         with suppress(OSError):  # SIGHUP: the terminal is gone
             os.write(2, NOTICE)  # not sys.stderr: a signal may come in the middle of a print
 
 
-_signals_of_job: ContextVar[StopSignals] = ContextVar("signals_of_job")
+_signals_of_job: ContextVar[JobSignals] = ContextVar("signals_of_job")
 
 
-class Interrupt:
+class DeferredSignals:
     """Context, in a job, that a signal does not break off: the job looks at `requested` and stops by itself."""
 
     def __init__(self) -> None:
@@ -129,7 +129,7 @@ class Interrupt:
         """Whether a signal has asked this job to stop, here or before."""
         return self._signals.received is not None
 
-    def __enter__(self) -> Interrupt:
+    def __enter__(self) -> DeferredSignals:
         self._signals.interrupts += 1
         return self
 

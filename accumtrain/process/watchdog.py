@@ -98,7 +98,7 @@ class Watchdog:
 # The time that a scheduler leaves to this process.
 
 
-class Walltime:
+class Deadline:
     """Counts from the start of the process, as a scheduler does.
 
     Args:

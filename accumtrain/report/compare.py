@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from accumtrain.config.jobs import JOBS
-from accumtrain.config.read import flat
+from accumtrain.config.read import flatten_keys
 from accumtrain.console import warn
 from accumtrain.errors import CheckpointError, ConfigError
-from accumtrain.fields import is_finite_number, show
+from accumtrain.fields import format_value, is_finite_number
 from accumtrain.runs.contents import read_config, read_records, read_summary
 from accumtrain.runs.names import NOT_IN_NAMES
 
@@ -115,7 +115,7 @@ def _says_more(key: str) -> int:
 
 
 def _shown(config: Mapping[str, Any], key: str) -> str:
-    return show(config[key]) if key in config else "-"
+    return format_value(config[key]) if key in config else "-"
 
 
 def _rank(run: ComparedRun) -> tuple[float, ...]:
@@ -136,7 +136,7 @@ def _summary(path: Path) -> dict[str, Any]:
 def _config(path: Path) -> dict[str, Any]:
     file = path / "config.yaml"
     try:
-        return dict(flat(read_config(file))) if file.exists() else {}
+        return dict(flatten_keys(read_config(file))) if file.exists() else {}
     except CheckpointError as error:
         warn(f"{path.name} is compared without its configuration: {error}")
         return {}
@@ -145,7 +145,7 @@ def _config(path: Path) -> dict[str, Any]:
 # What a summary says was measured, in the words of its last table.
 
 
-def measured(summary: Mapping[str, Any]) -> dict[str, dict[str, float | None]]:
+def collect_results(summary: Mapping[str, Any]) -> dict[str, dict[str, float | None]]:
     """Loss and metrics of a summary, by what they were measured on, in words."""
     best_on = summary["best_on"]
     titles = {"train": "train, last update", best_on: best_on, "best": f"best on {best_on}"}

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from accumtrain.report.pictures import drawn_names, new_figure, save_figure
+from accumtrain.report.pictures import fit_class_names, new_figure, save_figure
 
 # How often the examples of a class are taken for which: by class, and the pairs that are confused most.
 
@@ -101,7 +101,7 @@ def draw_confusion(confusion: Confusion, title: str, path: Path) -> None:
 
 
 def _draw_named(confusion: Confusion, title: str) -> Any:
-    classes, names = len(confusion.names), drawn_names(confusion.names, NAME_WIDTH)
+    classes, names = len(confusion.names), fit_class_names(confusion.names, NAME_WIDTH)
     side = max(2.0, CELL * classes)
     margin = 1.2 + 0.08 * max(map(len, names))
     figure = new_figure(side + margin + 0.8, side + margin)
@@ -125,7 +125,7 @@ def _draw_with_list(confusion: Confusion, title: str) -> Any:
     figure = new_figure(13, 7)
     axes, text = figure.subplots(1, 2, width_ratios=(7, 5))
     _image(figure, axes, _largest_of_blocks(_shares(confusion)), title, (-0.5, end, end, -0.5))
-    names = drawn_names(confusion.names, NAME_WIDTH)
+    names = fit_class_names(confusion.names, NAME_WIDTH)
     head = ("count (share)", "true class", "predicted class")
     pairs = [
         (f"{each.count} ({each.share:.0%})", names[each.true], names[each.predicted])
@@ -204,7 +204,7 @@ def draw_mistakes(images: Any, mistakes: Sequence[Mistake], class_names: Sequenc
     Raises:
         CheckpointError: the file can't be written; it is unchanged then.
     """
-    names = drawn_names(class_names, SHEET_NAME_WIDTH)
+    names = fit_class_names(class_names, SHEET_NAME_WIDTH)
     down = -(-len(mistakes) // ACROSS)
     figure = new_figure(2 * ACROSS, 2.4 * down)
     grid = figure.subplots(down, ACROSS, squeeze=False)

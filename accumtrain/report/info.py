@@ -12,13 +12,13 @@ import psutil
 from accumtrain.config.schema import Config
 from accumtrain.console import banner, format_bytes, say, table, warn
 from accumtrain.errors import CheckpointError
-from accumtrain.fields import show
+from accumtrain.fields import format_value
 from accumtrain.process.cuda import cuda_build, find_gpus, missing_for_gpu
 from accumtrain.process.machine import cpu, free_bytes
 from accumtrain.process.tpu_runtime import missing_here
-from accumtrain.report.compare import measured
+from accumtrain.report.compare import collect_results
 from accumtrain.runs.names import CHECKPOINTS, folder_of
-from accumtrain.runs.provenance import WHOLE, origin, platform_name, versions
+from accumtrain.runs.provenance import WHOLE, inspect_run, platform_name, versions
 
 VARIABLES = {  # of the environment, with what each decides
     "ACCUMTRAIN_16BIT_KERNELS": "0: convolutions and products of 16 bits in float32",
@@ -38,7 +38,7 @@ VARIABLES = {  # of the environment, with what each decides
 }
 
 
-def run(config: Config) -> dict[str, Any]:
+def show_info(config: Config) -> dict[str, Any]:
     """Prints the answer and returns the content of info.json.
 
     Raises:
@@ -102,7 +102,7 @@ def _a_run(config: Config) -> dict[str, Any]:
         raise CheckpointError(
             f"no run in {folder}; " + (f"{config.run.dir} holds {', '.join(others)}" if others else "train first")
         )
-    found = origin(folder)
+    found = inspect_run(folder)
     _show_run(folder, found)
     return {"status": found["status"] or "not finished", "run": str(folder), **found}
 
@@ -115,9 +115,9 @@ def _show_run(folder: Path, found: Mapping[str, Any]) -> None:
         status = "unknown" if found["unreadable"] else "no summary.json yet: it trains, or was killed"
     rows = [("status", status)]
     if found["best_on"]:
-        rows += [(title, _means(means)) for title, means in measured(found).items()]
+        rows += [(title, _means(means)) for title, means in collect_results(found).items()]
     banner(str(folder), [*rows, *_provenance_rows(found["provenance"] or {})])
-    changed = [(key, show(before), show(now)) for key, (before, now) in found["changed"].items()]
+    changed = [(key, format_value(before), format_value(now)) for key, (before, now) in found["changed"].items()]
     if changed:
         table("values that are not the defaults", ("key", "default", "here"), changed)
     if found["checkpoints"]:

@@ -12,13 +12,13 @@ from accumtrain.config.jobs import JOBS, cell
 from accumtrain.console import format_bytes
 from accumtrain.fields import is_finite_number
 from accumtrain.report.compare import MEMORY, ComparedRun, differing_keys
-from accumtrain.report.pictures import labels, measured
+from accumtrain.report.pictures import list_metrics, shorten_run_names
 from accumtrain.runs.files import write_atomic
 
 # Which points of a long curve to draw: few enough for a page, and none of its peaks lost.
 
 
-def extremes(values: Sequence[float], most: int) -> list[int]:
+def thin_curve(values: Sequence[float], most: int) -> list[int]:
     """Indices, in order, of at most `most` values: first, last, and smallest and largest of each of equal stretches.
 
     Args:
@@ -63,9 +63,9 @@ def write_page(runs: Sequence[ComparedRun], path: Path) -> None:
 
 def _content(runs: Sequence[ComparedRun], directory: Path) -> dict[str, Any]:
     train = JOBS["train"]
-    metrics = measured(run.records for run in runs)
+    metrics = list_metrics(run.records for run in runs)
     configured, results = differing_keys(runs), _results(runs)
-    beginning, short = labels([run.name for run in runs])
+    beginning, short = shorten_run_names([run.name for run in runs])
     curves = [_curves(run.records, metrics) for run in runs]
     shown = sum(len(curve["step"]) for of_run in curves for curve in of_run.values())
     return {
@@ -127,7 +127,7 @@ def _thinned(records: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -> di
     taken: set[int] = set()
     for metric in metrics:
         places = [place for place, record in enumerate(records) if is_finite_number(record.get(metric))]
-        taken.update(places[index] for index in extremes([records[place][metric] for place in places], MOST_POINTS))
+        taken.update(places[index] for index in thin_curve([records[place][metric] for place in places], MOST_POINTS))
     drawn = [records[place] for place in sorted(taken)]
     return {name: [_short(record.get(name)) for record in drawn] for name in (*AXES, *metrics)}
 

@@ -41,7 +41,7 @@ def scale_axis(axes: Any, letter: str, values: Sequence[float], base: int) -> No
 KEY_MARKS = (".", "_")  # a word of a derived name that has one is a key, which its value needs to be understood
 
 
-def labels(names: Sequence[str]) -> tuple[str, list[str]]:
+def shorten_run_names(names: Sequence[str]) -> tuple[str, list[str]]:
     """The common beginning of `names`, and what follows it in each: at least a word. Keys keep their values.
 
     `("lenet5-digits-", ["batch_size-32", "batch_size-64"])`; the beginning of a single name is empty.
@@ -86,7 +86,7 @@ def draw_curves(runs: Mapping[str, Records], path: Path) -> None:
     from matplotlib.lines import Line2D
 
     runs = _few_curves(runs)
-    names = measured(runs.values())[: 1 + MOST_METRICS]
+    names = list_metrics(runs.values())[: 1 + MOST_METRICS]
     legend = _legend(runs)
     lines = sum(1 + text.count("\n") for _, text in legend)
     width = 5.5 * len(names) + 1 + LEGEND_INCHES * NAME_WIDTH
@@ -104,7 +104,7 @@ def draw_curves(runs: Mapping[str, Records], path: Path) -> None:
     save_figure(figure, path)
 
 
-def measured(runs: Iterable[Records]) -> list[str]:
+def list_metrics(runs: Iterable[Records]) -> list[str]:
     """Loss and the metrics that evaluations have measured, of all runs."""
     evaluated = (record for records in runs for record in records if record["split"] != TRAIN)
     found = dict.fromkeys(name for record in evaluated for name in record if name not in NO_METRICS)
@@ -143,7 +143,7 @@ def _legend(runs: Mapping[str, Records]) -> list[tuple[dict[str, Any], str]]:
     if len(runs) == 1:
         (records,) = runs.values()
         return [(_style(0) | _weight(split), split) for split in dict.fromkeys(str(r["split"]) for r in records)]
-    beginning, short = labels(list(runs))
+    beginning, short = shorten_run_names(list(runs))
     title = [({"lw": 0}, _text(f"{beginning}..."))] if beginning else []
     named = [(_style(place) | {"lw": 2}, _text(label)) for place, label in enumerate(short[:NAMED])]
     others = [(_style(NAMED) | {"lw": 2}, f"{len(runs) - NAMED} others")] if len(runs) > NAMED else []
@@ -175,7 +175,7 @@ def save_figure(figure: Any, path: Path) -> None:
 # Names of classes as a picture can show them.
 
 
-def drawn_names(names: Sequence[str], width: int) -> list[str]:
+def fit_class_names(names: Sequence[str], width: int) -> list[str]:
     """The names, cut to `width` characters. One with characters that the font lacks becomes "class" and its number."""
     from matplotlib.font_manager import FontProperties, findfont, get_font
 

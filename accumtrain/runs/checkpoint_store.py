@@ -21,7 +21,14 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from accumtrain.errors import CheckpointError
-from accumtrain.runs.files import disk_errors, make_inner_folder, open_regular, plain, sync, write_atomic
+from accumtrain.runs.files import (
+    disk_errors,
+    make_inner_folder,
+    open_regular,
+    sync_to_disk,
+    to_json_value,
+    write_atomic,
+)
 from accumtrain.runs.names import BEST, QUARANTINE
 from accumtrain.version import __version__
 
@@ -120,7 +127,7 @@ def sealed(manifest: Mapping[str, Any]) -> str:
     """The text of a manifest.json: it ends with the checksum of all that is before. Whole is what has this text."""
     import google_crc32c  # takes 10 ms, which --help has no use for
 
-    content = {key: value for key, value in plain(manifest).items() if key != CHECKSUM}
+    content = {key: value for key, value in to_json_value(manifest).items() if key != CHECKSUM}
     checksum = google_crc32c.value(json.dumps(content).encode())
     return json.dumps({**content, CHECKSUM: f"{checksum:08x}"}, indent=2) + "\n"
 
@@ -166,12 +173,12 @@ class CheckpointStore:
                 write(str(unfinished / PREFIX))
                 files = sorted(unfinished.iterdir())
                 for file in files:
-                    sync(file)
+                    sync_to_disk(file)
                     _drop_from_cache(file)
                 read_back(str(unfinished / PREFIX))
                 self._add_manifest(unfinished, files, step, facts)
                 unfinished.rename(saved.path)
-                sync(self.directory)
+                sync_to_disk(self.directory)
             except BaseException:
                 shutil.rmtree(unfinished, ignore_errors=True)
                 raise
@@ -191,7 +198,7 @@ class CheckpointStore:
             names = (f"step-{saved.step}" + (f".{count}" if count else "") for count in range(10**6))
             place = next(parent / name for name in names if not (parent / name).exists())
             saved.path.rename(place)
-            sync(self.directory)
+            sync_to_disk(self.directory)
             (place / REASON).write_text(f"{reason}\n", encoding="utf-8")
         return place
 
@@ -216,7 +223,7 @@ class CheckpointStore:
             "files": {file.name: _fingerprint(file) for file in files},
         }
         write_atomic(folder / MANIFEST, sealed(manifest))
-        sync(folder)
+        sync_to_disk(folder)
 
     def _delete(self, saved: Saved) -> None:
         """Deletes a checkpoint. It is hidden by a rename first, so that a half deleted one is never listed."""

@@ -71,7 +71,7 @@ STALE = 3600.0  # seconds
 
 def write_json(path: Path, value: Any) -> None:
     """`write_atomic` of `value` as JSON. Numbers may be NumPy scalars; non-finite ones become null."""
-    write_atomic(path, json.dumps(plain(value), indent=2, allow_nan=False) + "\n")
+    write_atomic(path, json.dumps(to_json_value(value), indent=2, allow_nan=False) + "\n")
 
 
 def write_atomic(path: Path, text: str) -> None:
@@ -101,16 +101,16 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     unfinished = path.with_name(f".{os.getpid()}.{path.name}")
     with disk_errors(path):
-        remove(unfinished)
+        remove_path(unfinished)
         try:
             yield unfinished
             if unfinished.is_dir() and path.is_dir() and not path.is_symlink():
                 _replace_folder(path, unfinished)
             else:
                 unfinished.replace(path)
-            sync(path.parent)
+            sync_to_disk(path.parent)
         finally:
-            remove(unfinished)
+            remove_path(unfinished)
 
 
 def _replace_folder(path: Path, new: Path) -> None:
@@ -122,10 +122,10 @@ def _replace_folder(path: Path, new: Path) -> None:
     except BaseException:
         before.rename(path)
         raise
-    remove(before)
+    remove_path(before)
 
 
-def remove(path: Path) -> None:
+def remove_path(path: Path) -> None:
     """Removes a file, a link or a folder with all in it, if it is there. Raises OSError."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
@@ -156,7 +156,7 @@ def _remove_left(entry: Path, name: str) -> None:
     if name.endswith(ASIDE) and not path.exists():
         entry.rename(path)
     else:
-        remove(entry)
+        remove_path(entry)
 
 
 def open_regular(path: Path, flags: int) -> int:
@@ -221,7 +221,7 @@ def make_inner_folder(path: Path) -> None:
         path.mkdir(exist_ok=True)
 
 
-def sync(path: Path) -> None:
+def sync_to_disk(path: Path) -> None:
     """Returns when the file or folder is on the disk. For a folder that means the names in it. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -244,16 +244,16 @@ def disk_errors(path: Path) -> Iterator[None]:
         raise CheckpointError(f"{path} can't be written: {error.strerror}") from error
 
 
-def plain(value: Any) -> Any:
+def to_json_value(value: Any) -> Any:
     """Converts `value` to what JSON can hold. Numbers may be NumPy scalars; non-finite ones become null."""
     match value:
         case Mapping():
-            return {str(key): plain(item) for key, item in value.items()}
+            return {str(key): to_json_value(item) for key, item in value.items()}
         case list() | tuple():
-            return [plain(item) for item in value]
+            return [to_json_value(item) for item in value]
         case float():
             return float(value) if math.isfinite(value) else None
         case str() | int() | None:
             return value
         case _:
-            return plain(value.item())
+            return to_json_value(value.item())

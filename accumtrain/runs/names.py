@@ -17,7 +17,7 @@ from accumtrain.config.keys import records
 from accumtrain.config.read import to_mapping
 from accumtrain.config.schema import Config
 from accumtrain.errors import CheckpointError, ConfigError
-from accumtrain.fields import show
+from accumtrain.fields import format_value
 
 # The name of a run: run.name, or a name derived from its command.
 
@@ -218,7 +218,9 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 
     Keys that only one side has are left out: they belong to another kind, whose name differs, too.
     """
-    return ", ".join(f"{key}={show(old)} there and {show(new)} here" for key, old, new in _all_changed(before, now))
+    return ", ".join(
+        f"{key}={format_value(old)} there and {format_value(new)} here" for key, old, new in _all_changed(before, now)
+    )
 
 
 def fits_state(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:

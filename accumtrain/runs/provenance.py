@@ -106,7 +106,7 @@ OF_SUMMARY = ("status", "step", "epoch", "train", "val", "test", "best", "best_o
 Content = TypeVar("Content")
 
 
-def origin(folder: Path) -> dict[str, Any]:
+def inspect_run(folder: Path) -> dict[str, Any]:
     """What the folder of a run tells of it. What can't be read is named in `unreadable`; nothing is changed.
 
     Returns:

@@ -21,10 +21,10 @@ from accumtrain.runs.contents import lines_of, read_records, read_summary
 from accumtrain.runs.files import (
     disk_errors,
     open_regular,
-    plain,
     read_json,
     read_text,
     remove_unfinished,
+    to_json_value,
     write_atomic,
     write_json,
 )
@@ -135,7 +135,7 @@ class Run:
             CheckpointError: it can't be written, or the folder was moved or removed.
         """
         self._lock.check()
-        line = json.dumps(plain(record), allow_nan=False).encode() + b"\n"
+        line = json.dumps(to_json_value(record), allow_nan=False).encode() + b"\n"
         with disk_errors(self._metrics):
             file = open_regular(self._metrics, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
             try:
@@ -234,7 +234,7 @@ class Run:
         return self._metrics.exists() and self._metrics.stat().st_size > 0
 
 
-class Bystander(Run):
+class ReadOnlyRun(Run):
     """The folder of a run that another process has locked. This process reads it and writes nothing."""
 
     _last = 0

@@ -10,7 +10,7 @@ from accumtrain.backprop.model import Model
 from accumtrain.config.rules import divisors, micro_batch_size
 from accumtrain.config.schema import Config
 from accumtrain.console import warn
-from accumtrain.data.source import Data, class_counts
+from accumtrain.data.source import Dataset, class_counts
 from accumtrain.engine.ema import MovingAverage
 from accumtrain.engine.losses import LossScale, PerExample, SplitMetrics, _class_index, cross_entropy
 from accumtrain.engine.window import Window
@@ -82,7 +82,7 @@ def build_optimizer(config: OptimConfig) -> Optimizer:
 # The loss that a training minimises, which may depend on the classes of the data.
 
 
-def training_loss(config: Config, data: Data) -> LossConfig:
+def training_loss(config: Config, data: Dataset) -> LossConfig:
     """The loss with the weights of the classes of `data`. Raises ConfigError if they do not fit."""
     return config.loss.for_training(data.class_names, partial(class_counts, data.train, data.num_classes))
 
@@ -90,7 +90,7 @@ def training_loss(config: Config, data: Data) -> LossConfig:
 # From a configuration to a window: model, optimizer, schedule and buffers, inside the strategy's scope.
 
 
-def model_for(config: Config, data: Data, *, draws: bool = True) -> Model:
+def model_for(config: Config, data: Dataset, *, draws: bool = True) -> Model:
     """Builds the model of a run, with its initial weights. Call it inside the strategy's scope.
 
     Args:
@@ -117,7 +117,7 @@ def loss_scale(config: Config) -> LossScale | None:
 
 def build_window(
     config: Config,
-    data: Data,
+    data: Dataset,
     total_steps: int,
     strategy: tf.distribute.Strategy,
     *,

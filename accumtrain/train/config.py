@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from accumtrain.errors import ConfigError
-from accumtrain.fields import FRACTION, Word, show, suggest
-from accumtrain.registry import Choice, Kind, Table
+from accumtrain.fields import FRACTION, Word, format_value, suggest_names
+from accumtrain.registry import ComponentConfig, Entry, Registry
 
 # The losses: what each example contributes to the sum that is minimised.
 
@@ -19,7 +19,7 @@ SHOWN = 12  # classes in a message
 
 
 @dataclass(kw_only=True)
-class LossConfig(Choice):
+class LossConfig(ComponentConfig):
     """Base class of the keys of a loss. It has no keys of its own."""
 
     def for_training(self, class_names: Sequence[str], class_counts: Callable[[], list[int]]) -> LossConfig:
@@ -63,7 +63,8 @@ class CrossEntropyConfig(LossConfig):
         weights = list(self.class_weights.values()) if isinstance(self.class_weights, dict) else self.class_weights
         if not weights or min(weights) < 0 or not (named or any(weights)):
             raise ConfigError(
-                f"loss.class_weights={show(self.class_weights)}: must hold weights of at least 0, and one above 0; for "
+                f"loss.class_weights={format_value(self.class_weights)}: must hold weights of at least 0, and "
+                "one above 0; for "
                 f"example {_quoted({'cat': 1.0, 'dog': 5.0})}"
             )
 
@@ -81,13 +82,14 @@ class CrossEntropyConfig(LossConfig):
         if class_names:
             named = dict(zip(class_names[:SHOWN], self.class_weights, strict=False))
             raise ConfigError(
-                f"loss.class_weights={show(self.class_weights)}: a list has the order of the classes, here "
+                f"loss.class_weights={format_value(self.class_weights)}: a list has the order of the classes, here "
                 f"{', '.join(class_names[:SHOWN])}{', ...' if len(class_names) > SHOWN else ''}; name the classes, as "
                 f"in {_quoted(named)}, others have the weight 1"
             )
         if len(self.class_weights) != len(counts):
             raise ConfigError(
-                f"loss.class_weights={show(self.class_weights)}: holds {len(self.class_weights)} weights, the data has "
+                f"loss.class_weights={format_value(self.class_weights)}: holds {len(self.class_weights)} "
+                "weights, the data has "
                 f"{len(counts)} classes; give one for each, in their order, or loss.class_weights=balanced"
             )
         return self
@@ -105,20 +107,24 @@ def _in_order(weights: Mapping[str, float], names: Sequence[str]) -> list[float]
     """The weights of the classes `names`, 1 for those without."""
     for name, weight in weights.items():
         if name not in names:
-            raise ConfigError(f"loss.class_weights.{name}={show(weight)}: no such class; {suggest(name, names)}")
+            raise ConfigError(
+                f"loss.class_weights.{name}={format_value(weight)}: no such class; {suggest_names(name, names)}"
+            )
     factors = [weights.get(name, 1.0) for name in names]
     if not any(factors):
-        raise ConfigError(f"loss.class_weights={show(weights)}: no class is left to learn; give one a weight above 0")
+        raise ConfigError(
+            f"loss.class_weights={format_value(weights)}: no class is left to learn; give one a weight above 0"
+        )
     return factors
 
 
 def _quoted(weights: Mapping[str, float]) -> str:
     """The key as a command has it: a shell makes several words of braces and commas."""
-    return f"'loss.class_weights={show(weights)}'"
+    return f"'loss.class_weights={format_value(weights)}'"
 
 
 @dataclass(frozen=True)
-class LossKind(Kind[LossConfig]):
+class LossEntry(Entry[LossConfig]):
     """A row of the losses.
 
     Attributes:
@@ -137,8 +143,8 @@ class LossKind(Kind[LossConfig]):
     split_metrics: str | Callable[..., Any] | None = None
 
 
-LOSSES: Table[LossKind] = Table("loss.kind")
-LOSSES.add(LossKind(CrossEntropyConfig, "accumtrain.train.build:build_cross_entropy"))
+LOSSES: Registry[LossEntry] = Registry("loss.kind")
+LOSSES.add(LossEntry(CrossEntropyConfig, "accumtrain.train.build:build_cross_entropy"))
 
 
 def tells_classes(loss: str) -> bool:
@@ -159,7 +165,7 @@ NONE = "none"  # value of log.tracker
 
 
 @dataclass(frozen=True)
-class TrackerKind:
+class TrackerEntry:
     """A row of the trackers.
 
     Attributes:
@@ -174,8 +180,8 @@ class TrackerKind:
     extra: str
 
 
-TRACKERS: Table[TrackerKind] = Table("log.tracker")
+TRACKERS: Registry[TrackerEntry] = Registry("log.tracker")
 TRACKERS.add(
-    TrackerKind("mlflow", "accumtrain.train.trackers:MlflowTracker", "mlflow", "mlflow"),
-    TrackerKind("wandb", "accumtrain.train.trackers:WandbTracker", "wandb", "wandb"),
+    TrackerEntry("mlflow", "accumtrain.train.trackers:MlflowTracker", "mlflow", "mlflow"),
+    TrackerEntry("wandb", "accumtrain.train.trackers:WandbTracker", "wandb", "wandb"),
 )

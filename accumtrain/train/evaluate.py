@@ -12,12 +12,12 @@ from accumtrain.config.jobs import cell
 from accumtrain.config.rules import micro_batch_size
 from accumtrain.config.schema import Config
 from accumtrain.console import say, table, warn
-from accumtrain.data.pipeline import viewed
-from accumtrain.data.source import Data
-from accumtrain.devices.resolve import resolve
+from accumtrain.data.pipeline import denormalize_images
+from accumtrain.data.source import Dataset
+from accumtrain.devices.resolve import resolve_devices
 from accumtrain.engine.losses import top5
 from accumtrain.errors import Preempted
-from accumtrain.process.signals import Interrupt
+from accumtrain.process.signals import DeferredSignals
 from accumtrain.report.confusion import ClassResult, Confusion, Mistake, draw_confusion, draw_mistakes
 from accumtrain.runs.files import disk_errors
 from accumtrain.runs.names import CHECKPOINTS, folder_of
@@ -26,7 +26,7 @@ from accumtrain.train.checkpoint import restore_model
 from accumtrain.train.config import tells_classes
 from accumtrain.train.evaluator import ClassAnswers, Evaluator
 from accumtrain.train.metrics import epochs_of
-from accumtrain.train.remedies import in_user_words
+from accumtrain.train.remedies import explain_errors
 from accumtrain.train.weights import check_evaluates, images_of, open_measured
 
 # What job=evaluate tells beside means: a table of classes, the confusion matrix, and the worst mistakes.
@@ -49,7 +49,7 @@ def report_classes(
     counts: list[list[int]],
     mistakes: Sequence[Mistake],
     class_names: list[str],
-    data: Data,
+    data: Dataset,
     split: str,
     folder: Path,
 ) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def report_classes(
     draw_confusion(confusion, f"{folder.name}, {sum(confusion.examples):,} {split} examples", pictures[0])
     sheet = folder / MISTAKES
     if mistakes:
-        images = viewed(data, split, [each.position for each in mistakes])
+        images = denormalize_images(data, split, [each.position for each in mistakes])
         draw_mistakes(images, mistakes, confusion.names, sheet)
         pictures.append(sheet)
     else:
@@ -110,7 +110,7 @@ def _show(classes: Sequence[ClassResult]) -> None:
 NO_MEANS = ("examples", "seconds")  # of an evaluation's result
 
 
-def run(config: Config) -> dict[str, Any] | None:
+def evaluate_run(config: Config) -> dict[str, Any] | None:
     """Evaluates the best state of a run, or the last state if there was no evaluation yet. Draws its pictures.
 
     Returns:
@@ -121,7 +121,7 @@ def run(config: Config) -> dict[str, Any] | None:
     Raises:
         CheckpointError: there is no trained run, its checkpoint can't be used, or a picture can't be written.
     """
-    devices = resolve(config.device)
+    devices = resolve_devices(config.device)
     micro_batch = micro_batch_size(config.batch_size, config.accum.count, devices.replicas)
     data, own = open_measured(config)
     split, names = "val" if data.test is None else "test", images_of(data).class_names
@@ -129,7 +129,7 @@ def run(config: Config) -> dict[str, Any] | None:
         say(f"{config.data.label} is not what the run was trained on: all its {data.train.size:,} images are measured")
         for note in data.notes:
             say(note)
-    in_words = partial(in_user_words, config, data, devices.replicas, devices.workers)
+    in_words = partial(explain_errors, config, data, devices.replicas, devices.workers)
     with in_words(), devices.strategy.scope():
         model = model_for(config, data, draws=False)
         ema = moving_average(config, model)
@@ -148,7 +148,7 @@ def run(config: Config) -> dict[str, Any] | None:
             build_split_metrics(config.loss),
             answers,
         )
-    with devices.watch, in_words(), Interrupt() as interrupt:
+    with devices.watch, in_words(), DeferredSignals() as interrupt:
         # a worker that stopped alone would leave the others waiting for its sums
         alone = devices.workers == 1
         result = evaluator(stop=lambda: interrupt.requested and alone, report=lambda done, batches: None)

@@ -11,11 +11,11 @@ import tensorflow as tf
 
 from accumtrain.backprop.mode import EVALUATION
 from accumtrain.backprop.model import Model
-from accumtrain.data.pipeline import distributed, eval_batches
-from accumtrain.data.source import Data
+from accumtrain.data.pipeline import distribute_batches, eval_batches
+from accumtrain.data.source import Dataset
 from accumtrain.engine.ema import MovingAverage
 from accumtrain.engine.losses import Batch, PerExample, SplitMetrics, cross_entropy, weighted_sums, weights
-from accumtrain.engine.step import Pace, for_each
+from accumtrain.engine.step import CallLength, run_on_batches
 from accumtrain.engine.window import sum_buffer
 from accumtrain.errors import DataError
 from accumtrain.report.confusion import Mistake
@@ -112,7 +112,7 @@ class Evaluator:
         model: Model,
         ema: MovingAverage | None,
         means: Mapping[str, PerExample],
-        data: Data,
+        data: Dataset,
         split: str,
         batch: int,
         strategy: tf.distribute.Strategy,
@@ -122,7 +122,9 @@ class Evaluator:
         self._model, self._ema, self._strategy = model, ema, strategy
         self._means, self._split_metrics, self._answers = dict(means), split_metrics, answers
         self.split, self._batches = split, -(-data.splits[split].size // batch)
-        self._dataset = distributed(strategy, lambda share: eval_batches(data, batch=batch, split=split, share=share))
+        self._dataset = distribute_batches(
+            strategy, lambda share: eval_batches(data, batch=batch, split=split, share=share)
+        )
         self._dtype = model.trainable_variables[0].dtype
         self._sums = [sum_buffer([], self._dtype) for _ in [*self._means, "examples"]]
 
@@ -144,7 +146,7 @@ class Evaluator:
         Raises:
             DataError: all examples are left out (data.on_error=skip).
         """
-        started, pace, done = time.perf_counter(), Pace(), 0
+        started, pace, done = time.perf_counter(), CallLength(), 0
         batches = iter(self._dataset)
         self._take()  # clears the sums of an abandoned evaluation
         with self._ema.in_place() if self._ema is not None else nullcontext():
@@ -168,7 +170,7 @@ class Evaluator:
 
     @tf.function(autograph=False)
     def _add(self, batches: Any, count: tf.Tensor) -> None:
-        for_each(self._strategy, batches, count, self._add_batch)
+        run_on_batches(self._strategy, batches, count, self._add_batch)
 
     def _add_batch(self, batch: Batch) -> None:
         logits = self._model(batch["image"], EVALUATION)

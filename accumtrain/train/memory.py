@@ -17,7 +17,7 @@ from accumtrain.console import format_bytes, warn
 from accumtrain.engine.window import Window
 from accumtrain.errors import first_line
 from accumtrain.process import environment
-from accumtrain.process.environment import no_search_for_garbage
+from accumtrain.process.environment import gc_disabled
 
 # Every piece of memory that is handed out while some work is done, as TensorFlow's profiler writes it down.
 
@@ -56,7 +56,7 @@ def log_allocations(work: Callable[[], Any]) -> list[Change]:
             work()
         (path,) = Path(folder).glob("**/*.xplane.pb")
         space = XSpace.FromString(path.read_bytes())
-    with no_search_for_garbage():  # it takes as long as reading a log, which leaves none
+    with gc_disabled():  # it takes as long as reading a log, which leaves none
         changes = [change for plane in space.planes for change in _changes(plane)]
     return sorted(changes, key=lambda change: change.moment)
 

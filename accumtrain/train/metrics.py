@@ -68,7 +68,7 @@ def epochs_of(manifest: Mapping[str, Any]) -> Fraction:
 # Which updates are followed by a log record, an evaluation or a checkpoint.
 
 
-class Due:
+class Intervals:
     """When one run logs, evaluates and saves. `done` is the number of updates done.
 
     Args:
@@ -112,7 +112,7 @@ class Due:
 BESIDE_MEANS = ("learning_rate", "grad_norm", "loss_scale", "skipped")  # of an update
 
 
-class Logbook:
+class MetricsLogger:
     """Writes each record to metrics.jsonl and the trackers, and remembers them for the summary.
 
     Args:
@@ -218,7 +218,7 @@ class Logbook:
 # Loss and metrics over the last updates, which say more than those of one batch.
 
 
-class RecentMeans:
+class RunningMeans:
     """Means over the examples of the last `updates` updates, or of all that were made here if these are fewer.
 
     Updates that were made in one call count together, so that up to a call more may be in it.

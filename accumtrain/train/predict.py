@@ -21,17 +21,17 @@ from accumtrain.config.rules import micro_batch_size
 from accumtrain.config.schema import Config
 from accumtrain.console import say, table, warn
 from accumtrain.data.local_files import CSV, JSONL, named_images
-from accumtrain.data.pipeline import distributed, eval_batches
-from accumtrain.data.source import Data
+from accumtrain.data.pipeline import distribute_batches, eval_batches
+from accumtrain.data.source import Dataset
 from accumtrain.data.sources.folder import open_files
-from accumtrain.devices.resolve import resolve
+from accumtrain.devices.resolve import resolve_devices
 from accumtrain.engine.losses import Batch, weights
 from accumtrain.errors import DataError, Preempted
-from accumtrain.process.signals import Interrupt
+from accumtrain.process.signals import DeferredSignals
 from accumtrain.progress import counting
 from accumtrain.runs.files import write_atomic
 from accumtrain.runs.names import folder_of, make_folder, result_file
-from accumtrain.train.remedies import in_user_words
+from accumtrain.train.remedies import explain_errors
 from accumtrain.train.weights import trained_images, trained_model
 
 # The most probable classes of images, batch by batch.
@@ -55,7 +55,7 @@ def probabilities(model: Model, images: tf.Tensor) -> tf.Tensor:
 
 
 def predictions(
-    model: Model, data: Data, *, batch: int, strategy: tf.distribute.Strategy, top: int
+    model: Model, data: Dataset, *, batch: int, strategy: tf.distribute.Strategy, top: int
 ) -> Iterator[Predicted]:
     """The answers for the test images of `data` in their order, as an evaluation reads them.
 
@@ -75,7 +75,7 @@ def predictions(
         parts = [strategy.experimental_local_results(each) for each in strategy.run(answer, args=(examples,))]
         return tuple(tf.concat(each, 0) for each in parts)
 
-    batches = iter(distributed(strategy, lambda share: eval_batches(data, batch=batch, share=share)))
+    batches = iter(distribute_batches(strategy, lambda share: eval_batches(data, batch=batch, share=share)))
     for _ in range(-(-data.splits["test"].size // batch)):
         labels, weight, classes, values = (each.numpy() for each in answers(next(batches)))
         used = weight > 0
@@ -146,7 +146,7 @@ SHOWN = 20  # images, and bad ones, that are printed; the files have all
 NAMED = 3  # ignored files that are named
 
 
-def run(config: Config) -> dict[str, Any]:
+def predict_images(config: Config) -> dict[str, Any]:
     """Prints the answers for the images that predict.input names, and writes them into files.
 
     Returns:
@@ -161,17 +161,17 @@ def run(config: Config) -> dict[str, Any]:
     named = named_images(str(config.predict.input))
     files = named.files
     images, fingerprint = trained_images(config)
-    devices = resolve(config.device)
+    devices = resolve_devices(config.device)
     micro_batch = micro_batch_size(config.batch_size, config.accum.count, devices.replicas)
     batch = min(micro_batch, -(-len(files) // devices.replicas)) * devices.replicas
     top = min(config.predict.top, len(images.class_names))
     data = open_files(files, config.data, images)
-    in_words = partial(in_user_words, config, data, devices.replicas)
+    in_words = partial(explain_errors, config, data, devices.replicas)
     with in_words(), devices.strategy.scope():
         model, saved = trained_model(config, images, fingerprint)
 
     answers, done = list[Answer](), 0
-    with in_words(), Interrupt() as interrupt:
+    with in_words(), DeferredSignals() as interrupt:
         with counting("images", len(files)) as report:
             for predicted in predictions(model, data, batch=batch, strategy=devices.strategy, top=top):
                 answers += _named(predicted, files, images.class_names)

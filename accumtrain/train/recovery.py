@@ -14,7 +14,7 @@ from accumtrain.backprop.fixed_point import FixedPoint
 from accumtrain.backprop.tracing import on_gpu
 from accumtrain.config.schema import Config, RunConfig
 from accumtrain.console import warn
-from accumtrain.data.source import Data
+from accumtrain.data.source import Dataset
 from accumtrain.devices.found import Devices
 from accumtrain.engine.step import Step
 from accumtrain.engine.sums import all_finite
@@ -260,7 +260,7 @@ _NAMED = 3  # on the screen
 class SkippedExamples:
     """Those of the run in `folder`; only the process that `writes` changes the file."""
 
-    def __init__(self, folder: Path, data: Data, *, writes: bool) -> None:
+    def __init__(self, folder: Path, data: Dataset, *, writes: bool) -> None:
         self.file, self._data, self._writes = folder / SKIPPED, data, writes
 
     def note(self, tell: Callable[[str], None]) -> None:

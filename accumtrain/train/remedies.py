@@ -19,7 +19,7 @@ from accumtrain.optim.config import OPTIMIZERS
 from accumtrain.process.machine import fewer_addresses_than_memory
 
 if TYPE_CHECKING:
-    from accumtrain.data.source import Data
+    from accumtrain.data.source import Dataset
 
 # What to change when a run does not fit into memory. The remedies are the same after a failed run and after probes.
 
@@ -49,7 +49,7 @@ def remedies(config: Config, replicas: int) -> list[Remedy]:
     return [remedy for remedy in found if remedy.override.partition("=")[0] not in unused]
 
 
-def combined(config: Config, options: Sequence[Remedy]) -> Config:
+def apply_remedies(config: Config, options: Sequence[Remedy]) -> Config:
     """`config` with all of the remedies. If two set the same key, the later one is used, which saves more."""
     start = to_mapping(config)
     changes: dict[str, Any] = {}
@@ -58,12 +58,12 @@ def combined(config: Config, options: Sequence[Remedy]) -> Config:
     return from_mapping(start | changes)
 
 
-def policies(config: Config) -> list[Config]:
+def with_each_policy(config: Config) -> list[Config]:
     """The configuration with each memory policy that its model supports."""
     return [replace(config, model=config.model.with_policy(memory)) for memory in config.model.policies]
 
 
-def in_words(config: Config, replicas: int) -> str:
+def describe_out_of_memory(config: Config, replicas: int) -> str:
     """The message for a run that ran out of memory: the limit, and what would take less."""
     limit = config.device.memory_limit_mb
     if limit is not None:
@@ -155,7 +155,7 @@ def _with(config: Config, changes: Mapping[str, Any]) -> Config:
 
 
 @contextmanager
-def in_user_words(config: Config, data: Data | None, replicas: int = 1, workers: int = 1) -> Iterator[None]:
+def explain_errors(config: Config, data: Dataset | None, replicas: int = 1, workers: int = 1) -> Iterator[None]:
     """Within this context, errors of TensorFlow about memory, data or a lost worker become errors with a remedy.
 
     Args:
@@ -174,7 +174,7 @@ def in_user_words(config: Config, data: Data | None, replicas: int = 1, workers:
     try:
         yield
     except tf.errors.ResourceExhaustedError as error:
-        raise OutOfMemoryError(in_words(config, replicas)) from error
+        raise OutOfMemoryError(describe_out_of_memory(config, replicas)) from error
     except lost_worker as error:
         if workers == 1:
             raise

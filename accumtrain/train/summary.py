@@ -15,17 +15,17 @@ from accumtrain.config.rules import Epochs, micro_batch_size
 from accumtrain.config.schema import Config
 from accumtrain.console import banner, format_bytes, format_seconds, say, table, warn
 from accumtrain.data.pipeline import train_batches
-from accumtrain.data.source import SPLIT_WORDS, Data, class_counts
+from accumtrain.data.source import SPLIT_WORDS, Dataset, class_counts
 from accumtrain.devices.found import Devices
 from accumtrain.engine.window import Window
 from accumtrain.models.config import NORM_MOMENTUM, REVERSE
-from accumtrain.report.compare import measured
+from accumtrain.report.compare import collect_results
 from accumtrain.runs.run import Run
 from accumtrain.train.build import training_loss
 from accumtrain.train.checkpoint import Checkpoints
 from accumtrain.train.config import CrossEntropyConfig
 from accumtrain.train.memory import Meter, activation_bytes, at_peak, state_bytes, tensor_bytes
-from accumtrain.train.metrics import Logbook
+from accumtrain.train.metrics import MetricsLogger
 from accumtrain.train.recovery import SKIPPED, compares
 
 # What a training leaves as summary.json, and the table at its end.
@@ -40,7 +40,7 @@ BEHIND = 0.05  # share of their initial values in moving statistics that says th
 CAUGHT_UP = 0.01  # as much is no matter
 
 
-def speed_and_memory(window: Window, logbook: Logbook, meter: Meter) -> dict[str, Any]:
+def speed_and_memory(window: Window, logbook: MetricsLogger, meter: Meter) -> dict[str, Any]:
     """The part of the summary that is measured."""
     memory = meter.read()
     return {
@@ -56,7 +56,7 @@ def speed_and_memory(window: Window, logbook: Logbook, meter: Meter) -> dict[str
     }
 
 
-def results(window: Window, logbook: Logbook, checkpoints: Checkpoints, watched: str) -> dict[str, Any]:
+def results(window: Window, logbook: MetricsLogger, checkpoints: Checkpoints, watched: str) -> dict[str, Any]:
     """The part of the summary that is learned.
 
     Args:
@@ -82,7 +82,7 @@ def batch_sizes(config: Config, micro_batch: int, replicas: int) -> dict[str, An
     }
 
 
-def losses_of_a_guess(config: Config, data: Data) -> dict[str, float]:
+def losses_of_a_guess(config: Config, data: Dataset) -> dict[str, float]:
     """The losses of a model that gives each class the same probability, by split; empty where they are not known.
 
     The factors on the loss of each class, which evaluations leave out, count in that of training.
@@ -93,7 +93,7 @@ def losses_of_a_guess(config: Config, data: Data) -> dict[str, float]:
     return {**dict.fromkeys(SPLIT_WORDS, guess), "train": guess * _mean_factor(config, data)}
 
 
-def _mean_factor(config: Config, data: Data) -> float:
+def _mean_factor(config: Config, data: Dataset) -> float:
     """Of the classes, each as often as it appears in training."""
     factors = training_loss(config, data).factors
     if not factors:
@@ -113,7 +113,7 @@ def summary_of_the_end(run: Run, done: int) -> dict[str, Any] | None:
     return summary if is_whole else None
 
 
-def show_closing(
+def print_summary(
     summary: dict[str, Any], run: Run, guesses: Mapping[str, float], norms: Sequence[MovingStatistics]
 ) -> None:
     """Prints the table at the end of a run, and a warning if the model has learned nothing.
@@ -122,7 +122,7 @@ def show_closing(
         guesses: the losses of a model that guesses, by split; empty where they are not known.
         norms: the batch normalisations of the model.
     """
-    splits = measured(summary)
+    splits = collect_results(summary)
     means = list(dict.fromkeys(name for values in splits.values() for name in values))
     rows = [(title, *(_number(values.get(name)) for name in means)) for title, values in splits.items()]
     speed = summary["examples_per_second"]
@@ -195,7 +195,7 @@ def _waiting(pauses: Sequence[float]) -> dict[str, Any]:
 CHANNELS = (1, 3, 4)  # of a PNG file
 
 
-def first_images(data: Data, count: int, seed: int) -> list[bytes]:
+def first_images(data: Dataset, count: int, seed: int) -> list[bytes]:
     """The first `count` images of the training stream, augmented, as PNG files; none if the inputs are no images.
 
     Each is spread over the range of grey values by itself, which undoes the standardisation but for contrast.
@@ -221,10 +221,10 @@ STATE = {
 }
 
 
-def show_opening(
+def print_banner(
     config: Config,
     run: Run,
-    data: Data,
+    data: Dataset,
     devices: Devices,
     window: Window,
     total: int,
@@ -260,7 +260,7 @@ def show_opening(
         warn(warning)
 
 
-def _show_factors(config: Config, data: Data) -> None:
+def _show_factors(config: Config, data: Dataset) -> None:
     """Prints the factor on the loss of each class, if there are any."""
     factors = training_loss(config, data).factors
     if not factors:
@@ -278,7 +278,7 @@ def _counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def _too_small(config: Config, data: Data) -> list[str]:
+def _too_small(config: Config, data: Dataset) -> list[str]:
     """What to say if the model halves images more often than they can be halved."""
     side = min(data.image_shape[:2], default=0)
     if not side or side >> config.model.halvings:

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from accumtrain.config.read import flat, to_mapping
+from accumtrain.config.read import flatten_keys, to_mapping
 from accumtrain.config.schema import Config
 from accumtrain.console import warn
 from accumtrain.errors import ConfigError, first_line
-from accumtrain.fields import is_finite_number, show
+from accumtrain.fields import format_value, is_finite_number
 from accumtrain.registry import load
 from accumtrain.runs.files import disk_errors, make_inner_folder, read_json, write_json
 from accumtrain.train.config import NONE, TRACKERS
@@ -26,7 +26,7 @@ NOT_IN_TENSORBOARD = ("step", "epoch", "split", "seconds", "examples")  # of a r
 WHOLE_RUN = "."  # the folder of hyperparameters, memory and images, beside those of the splits
 
 
-class Events:
+class TensorBoardTracker:
     """Writes metric records as TensorBoard scalars under `directory`/<split>, the rest into `directory`.
 
     A run that goes on from a checkpoint makes updates again. TensorBoard leaves out what was written of them before: a
@@ -125,7 +125,7 @@ class Events:
 def _hparams(values: Mapping[str, Any]) -> Any:
     from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 
-    return hparams_pb({k: v if isinstance(v, bool | int | float | str) else show(v) for k, v in values.items()})
+    return hparams_pb({k: v if isinstance(v, bool | int | float | str) else format_value(v) for k, v in values.items()})
 
 
 # Where a run's records go beside metrics.jsonl: TensorBoard, and the service that log.tracker names.
@@ -147,7 +147,7 @@ class Tracker(Protocol):
         """Ends it, also after a session that has left no summary."""
 
 
-class Service:
+class GuardedTracker:
     """A tracker that is somebody else's program: its first error is told, and the training goes on without it."""
 
     def __init__(self, name: str, tracker: Tracker):
@@ -184,13 +184,13 @@ def open_service(config: Config, folder: Path) -> list[Tracker]:
     if name == NONE:
         return []
     try:
-        tracker: Tracker = load(TRACKERS[name].open)(folder.name, folder, dict(flat(to_mapping(config))))
+        tracker: Tracker = load(TRACKERS[name].open)(folder.name, folder, dict(flatten_keys(to_mapping(config))))
     except Exception as error:  # of any kind, as it is not ours
         raise ConfigError(
             f"log.tracker={name}: {first_line(error)[:200]}; docs/report.md shows how it is set up, log.tracker=none "
             "does without"
         ) from error
-    return [Service(name, tracker)]
+    return [GuardedTracker(name, tracker)]
 
 
 def numbers(content: Mapping[str, Any], under: str = "") -> Iterator[tuple[str, float]]:
@@ -243,7 +243,7 @@ class MlflowTracker:
         # by split: a killed run makes updates again whose records have been sent
         self._told = {key.removesuffix(EPOCH): self._last(key) for key in known.metrics if key.endswith(EPOCH)}
         # parameters can't be changed
-        new = {key: show(value)[:LONGEST] for key, value in hyperparameters.items() if key not in known.params}
+        new = {key: format_value(value)[:LONGEST] for key, value in hyperparameters.items() if key not in known.params}
         self._client.log_batch(self._run, params=[Param(key, value) for key, value in new.items()])
 
     def _create(self, name: str) -> str:

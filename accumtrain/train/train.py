@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import tensorflow as tf
 
-from accumtrain.config.read import flat, to_mapping
+from accumtrain.config.read import flatten_keys, to_mapping
 from accumtrain.config.registries import has_own_layers
 from accumtrain.config.rules import Epochs, micro_batch_size, total_steps
 from accumtrain.config.schema import Config
@@ -17,30 +17,30 @@ from accumtrain.console import say
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import train_stream
 from accumtrain.data.repeats import find_repeats
-from accumtrain.data.source import Data
+from accumtrain.data.source import Dataset
 from accumtrain.devices.cluster import find_cluster
 from accumtrain.devices.found import Devices
-from accumtrain.devices.resolve import resolve
+from accumtrain.devices.resolve import resolve_devices
 from accumtrain.engine.losses import SMALLEST
-from accumtrain.engine.step import WORTH_TOGETHER, Pace, Step
+from accumtrain.engine.step import WORTH_TOGETHER, CallLength, Step
 from accumtrain.engine.sums import same_on_all_replicas, values_of_workers
 from accumtrain.errors import CheckpointError, DivergedError, Preempted
 from accumtrain.models.kernels import tell_emulation
 from accumtrain.process.program import is_own_run
-from accumtrain.process.signals import Interrupt
-from accumtrain.process.watchdog import Walltime, Watchdog
+from accumtrain.process.signals import DeferredSignals
+from accumtrain.process.watchdog import Deadline, Watchdog
 from accumtrain.progress import Progress
 from accumtrain.report.pictures import draw_curves
 from accumtrain.runs.checkpoint_store import best_first, newest_manifest
 from accumtrain.runs.kernels import record_kernels
 from accumtrain.runs.names import learned_values
 from accumtrain.runs.provenance import provenance
-from accumtrain.runs.run import Bystander, Run
+from accumtrain.runs.run import ReadOnlyRun, Run
 from accumtrain.train.build import build_means, build_split_metrics, build_window, check_micro_batch
 from accumtrain.train.checkpoint import ACCURACY, Checkpoints
 from accumtrain.train.evaluator import Evaluator
 from accumtrain.train.memory import Meter
-from accumtrain.train.metrics import Due, Logbook, Place, RecentMeans, epochs_of
+from accumtrain.train.metrics import Intervals, MetricsLogger, Place, RunningMeans, epochs_of
 from accumtrain.train.recovery import (
     Recovery,
     Reversal,
@@ -51,18 +51,18 @@ from accumtrain.train.recovery import (
     remedy,
     warn_of_rate_jump,
 )
-from accumtrain.train.remedies import in_user_words
+from accumtrain.train.remedies import explain_errors
 from accumtrain.train.summary import (
     batch_sizes,
     first_images,
     losses_of_a_guess,
+    print_banner,
+    print_summary,
     results,
-    show_closing,
-    show_opening,
     speed_and_memory,
     summary_of_the_end,
 )
-from accumtrain.train.trackers import Events, open_service
+from accumtrain.train.trackers import TensorBoardTracker, open_service
 from accumtrain.train.weights import Started, digest, images_of, show_start, window_with_weights
 
 SECONDS_TO_END = 10.0  # of run.walltime, left for the last checkpoint and the end of the process
@@ -89,9 +89,9 @@ def open_trainer(config: Config) -> Iterator[Trainer]:
     """Lock the folder of a run and build all its parts. Raise AccumtrainError if one of them can't be used."""
     with open_run(config) as run:
         record_kernels(config)
-        devices = resolve(config.device)
+        devices = resolve_devices(config.device)
         data = open_data(config.data, config.run.seed)
-        with devices.watch, in_user_words(config, data, devices.replicas, devices.workers):
+        with devices.watch, explain_errors(config, data, devices.replicas, devices.workers):
             trainer = Trainer(agree_on_steps(config, devices), run, devices, data)
             with closing(trainer.logger):
                 yield trainer
@@ -104,7 +104,7 @@ class Trainer:
         AccumtrainError: the model can't be built, or a checkpoint can't be used.
     """
 
-    def __init__(self, config: Config, run: Run, devices: Devices, data: Data):
+    def __init__(self, config: Config, run: Run, devices: Devices, data: Dataset):
         # ---- what is trained
         self.config, self.run, self.devices, self.data = config, run, devices, data
         self.alone = devices.workers == 1
@@ -147,10 +147,12 @@ class Trainer:
         run.truncate(self.done)
 
         # ---- what is told of it
-        self.logger = Logbook(run, config.batch_size, self.epochs, self.evaluator.names)
-        self.tensorboard = Events(run.path / "tensorboard", dict(flat(to_mapping(config))), self.done)
-        self.due = Due(config, self.total, self.epochs)
-        self.recent = RecentMeans(("loss", *self.window.metrics), config.log.every)
+        self.logger = MetricsLogger(run, config.batch_size, self.epochs, self.evaluator.names)
+        self.tensorboard = TensorBoardTracker(
+            run.path / "tensorboard", dict(flatten_keys(to_mapping(config))), self.done
+        )
+        self.due = Intervals(config, self.total, self.epochs)
+        self.recent = RunningMeans(("loss", *self.window.metrics), config.log.every)
         self.progress = Progress(
             first=self.done,
             total=self.total,
@@ -166,9 +168,9 @@ class Trainer:
         self.provenance = provenance(devices.description) if devices.chief else {}
 
         # ---- how long one call is, and what ends the loop early
-        self.micro_steps_pace, self.updates_pace = Pace(), Pace(WORTH_TOGETHER)
-        self.interrupt = Interrupt()
-        self.walltime = Walltime(config.run.walltime_seconds)
+        self.micro_steps_pace, self.updates_pace = CallLength(), CallLength(WORTH_TOGETHER)
+        self.interrupt = DeferredSignals()
+        self.walltime = Deadline(config.run.walltime_seconds)
         self.watchdog = Watchdog(config.run.hang_timeout, run.path)
 
     # ---- the loop ------------------------------------------------------------------------------------------------
@@ -478,7 +480,7 @@ class Trainer:
     # ---- the begin and the end on the screen ---------------------------------------------------------------------
 
     def _show_opening(self) -> None:
-        show_opening(self.config, self.run, self.data, self.devices, self.window, self.total, self.epochs)
+        print_banner(self.config, self.run, self.data, self.devices, self.window, self.total, self.epochs)
         self.repeats.tell()
         if self.started is not None:
             show_start(self.config, self.started, self.window, self.run.path, writes=self.devices.chief)
@@ -538,13 +540,13 @@ class Trainer:
         return summary
 
     def _show_closing(self, summary: dict[str, Any]) -> None:
-        show_closing(summary, self.run, losses_of_a_guess(self.config, self.data), self.window.model.norms)
+        print_summary(summary, self.run, losses_of_a_guess(self.config, self.data), self.window.model.norms)
 
 
 def open_run(config: Config) -> Run:
     """Return the folder of a run, which the chief of several workers locks."""
     follows = config.device.has_workers and find_cluster(config.device).index > 0
-    return Bystander(config) if follows else Run(config)
+    return ReadOnlyRun(config) if follows else Run(config)
 
 
 def agree_on_steps(config: Config, devices: Devices) -> Config:

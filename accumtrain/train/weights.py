@@ -20,7 +20,7 @@ from accumtrain.config.schema import Config
 from accumtrain.console import say, table
 from accumtrain.data.config import FolderConfig, TableConfig
 from accumtrain.data.open_data import open_data, open_labelled
-from accumtrain.data.source import Data
+from accumtrain.data.source import Dataset
 from accumtrain.engine.window import Window
 from accumtrain.errors import CheckpointError, ConfigError, DataError
 from accumtrain.models.build import NOT, build_model
@@ -40,7 +40,7 @@ MEASURED = ("model.", "loss.", "ema.", "precision", "data.augment", "data.mean",
 CLASSES = "data.classes"
 
 
-def images_of(data: Data) -> Images:
+def images_of(data: Dataset) -> Images:
     """What is noted of the images of a data set."""
     return Images(tuple(data.image_shape), data.classes)
 
@@ -60,7 +60,7 @@ def trained_images(config: Config) -> tuple[Images, Mapping[str, Any]]:
     return images_of(data), data.fingerprint
 
 
-def open_measured(config: Config) -> tuple[Data, bool]:
+def open_measured(config: Config) -> tuple[Dataset, bool]:
     """The run's own data, or new labelled data, of which all is measured: it is the test split then.
 
     Returns:
@@ -94,7 +94,7 @@ def _trained_data(config: Config) -> dict[str, Any]:
     return dict(manifest["data"])
 
 
-def _check_names(config: Config, images: Images, data: Data) -> None:
+def _check_names(config: Config, images: Images, data: Dataset) -> None:
     if len(images.class_names) != data.num_classes:
         raise CheckpointError(
             f"{folder_of(config) / IMAGES} has the names of {len(images.class_names)} classes, the data has "
@@ -316,7 +316,7 @@ def _check_fits(config: Config, model: Model, started: Started) -> None:
 
 
 def window_with_weights(
-    config: Config, data: Data, total_steps: int, strategy: tf.distribute.Strategy
+    config: Config, data: Dataset, total_steps: int, strategy: tf.distribute.Strategy
 ) -> tuple[Window, Started | None]:
     """Builds all state of a run, at update 0, with model.weights loaded. Raises what `begin_with_weights` raises.
 

@@ -16,7 +16,7 @@ from micro_step import tf  # noqa: E402
 from workbench import of_case  # noqa: E402
 
 from accumtrain.data.open_data import open_data  # noqa: E402
-from accumtrain.devices.resolve import resolve  # noqa: E402
+from accumtrain.devices.resolve import resolve_devices  # noqa: E402
 from accumtrain.measure.bench import repeat_one_batch  # noqa: E402
 from accumtrain.measure.dry_run import DryRun  # noqa: E402
 from accumtrain.measure.flops import count_flops  # noqa: E402
@@ -24,7 +24,7 @@ from accumtrain.measure.flops import count_flops  # noqa: E402
 
 def main() -> None:
     config = of_case(options.model, options.precision, options.micro_batch, options.steps, options.image_size)
-    devices, data = resolve(config.device), open_data(config.data, config.run.seed)
+    devices, data = resolve_devices(config.device), open_data(config.data, config.run.seed)
     with tempfile.TemporaryDirectory() as scratch:
         dry_run = DryRun(config, data, devices, options.micro_batch, Path(scratch), options.steps)
         repeat_one_batch(dry_run, config, data, devices, options.micro_batch)

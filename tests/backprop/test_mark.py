@@ -7,13 +7,13 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.backprop import fixed_point as module
-from accumtrain.backprop.fixed_point import marked
+from accumtrain.backprop.fixed_point import fingerprint_streams
 from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.model import Model
 from accumtrain.backprop.segments import Chain, Coupling, Stage
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
-from accumtrain.keras.layers import OnGrid
+from accumtrain.keras.layers import SnapToGrid
 from accumtrain.optim.sgd import SGD
 
 BITS, RANGE = 16, 2.0**8  # of the grid, and up to where float32 adds its multiples exactly
@@ -32,7 +32,7 @@ def stage(size, *, shortcuts=False, exact=True, count=2):
     """Units that add values up to `size` to each stream."""
 
     def on_grid(function):
-        return OnGrid(function, BITS, tf.float32)
+        return SnapToGrid(function, BITS, tf.float32)
 
     def unit(number):
         identity = on_grid(lambda x, mode: x)
@@ -60,28 +60,28 @@ def inexact(segment, x):
 
 def test_marks_of_the_same_bits_are_equal_and_any_change_shows():
     x = tf.random.stateless_normal([1000, 7], [1, 2])
-    (same, _), mark = marked((x, x + 1.0))
+    (same, _), mark = fingerprint_streams((x, x + 1.0))
     np.testing.assert_array_equal(same, x)
-    np.testing.assert_array_equal(mark, marked((tf.identity(x), x + 1.0))[1])
+    np.testing.assert_array_equal(mark, fingerprint_streams((tf.identity(x), x + 1.0))[1])
     assert mark.shape == (2,)
     for place in ((0, 0), (999, 6), (500, 3)):
         changed = x.numpy()
         changed[place] = np.nextafter(changed[place], np.float32(9.0))
-        assert np.any(marked((tf.constant(changed), x + 1.0))[1] != mark), place
-    assert np.any(marked((x + 1.0, x))[1] != mark), "the streams in another order"
+        assert np.any(fingerprint_streams((tf.constant(changed), x + 1.0))[1] != mark), place
+    assert np.any(fingerprint_streams((x + 1.0, x))[1] != mark), "the streams in another order"
 
 
 def test_the_mark_of_float64_and_of_what_is_not_finite():
     x = tf.constant([1.0, 2.0**-40, np.inf, np.nan], tf.float64)
-    assert np.array_equal(marked(x)[1], marked(tf.identity(x))[1])
-    assert np.any(marked(x)[1] != marked(x + tf.constant([2.0**-50, 0, 0, 0], tf.float64))[1])
+    assert np.array_equal(fingerprint_streams(x)[1], fingerprint_streams(tf.identity(x))[1])
+    assert np.any(fingerprint_streams(x)[1] != fingerprint_streams(x + tf.constant([2.0**-50, 0, 0, 0], tf.float64))[1])
 
 
 @pytest.mark.parametrize("elsewhere", ["on_gpu", "is_for_xla"])
 def test_on_a_gpu_and_for_xla_there_is_no_mark(monkeypatch, elsewhere):
     monkeypatch.setattr(module, elsewhere, lambda: True)
     x = tf.ones([2])
-    assert marked(x) == (x, None)
+    assert fingerprint_streams(x) == (x, None)
     assert inexact(stage(2 * RANGE), streams())[1] is None
 
 

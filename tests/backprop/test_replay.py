@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.backprop.replay import keep
+from accumtrain.backprop.replay import save_for_backward
 from accumtrain.backprop.tracing import for_xla
 
 
@@ -15,7 +15,7 @@ def test_two_streams_of_half_a_tpus_lanes_are_kept_as_one(channels, joined):
     spec = tf.TensorSpec([2, 3, 5, channels])
 
     def kept_and_back(*streams):
-        x, kept = keep(streams)
+        x, kept = save_for_backward(streams)
         return x, kept(streams)
 
     plain = tf.function(kept_and_back, autograph=False).get_concrete_function(spec, spec)
@@ -38,5 +38,5 @@ def test_two_streams_of_half_a_tpus_lanes_are_kept_as_one(channels, joined):
 )
 def test_what_a_part_of_a_keras_model_takes_is_kept_as_it_is(tensors):
     with for_xla():
-        graph = tf.function(lambda x: keep(x)[0], autograph=False).get_concrete_function(tensors).graph
+        graph = tf.function(lambda x: save_for_backward(x)[0], autograph=False).get_concrete_function(tensors).graph
     assert "ConcatV2" not in {operation.type for operation in graph.get_operations()}

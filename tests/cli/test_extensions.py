@@ -10,7 +10,7 @@ import pytest
 
 from accumtrain.cli import command as extensions
 from accumtrain.config.jobs import JOBS
-from accumtrain.config.registries import GROUPS, register_data, register_job, register_loss, register_model
+from accumtrain.config.registries import REGISTRIES, register_data, register_job, register_loss, register_model
 from accumtrain.models.config import ModelConfig
 
 REGISTER = """
@@ -30,7 +30,7 @@ class TinyConfig(ModelConfig):
 @pytest.fixture(autouse=True)
 def _tables(monkeypatch):
     """What a test adds is undone."""
-    for table in GROUPS.values():
+    for table in REGISTRIES.values():
         monkeypatch.setattr(table, "rows", dict(table.rows))
 
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from accumtrain.config.read import known_keys
-from accumtrain.config.registries import GROUPS
+from accumtrain.config.registries import REGISTRIES
 
-KEYS = [*known_keys(), *GROUPS, "accum", "experiment", "train", "run", "optim.args.a", "optim.args.a.b", "nothing"]
+KEYS = [*known_keys(), *REGISTRIES, "accum", "experiment", "train", "run", "optim.args.a", "optim.args.a.b", "nothing"]
 PREFIXES = ["", "", "", "", "+", "++", "~"]
 ODD_KEYS = """
 hydra.mode hydra/launcher hydra.launcher.n_jobs hydra.verbose hydra.run.dir hydra/sweeper hydra
@@ -54,7 +54,7 @@ def override(draw: random.Random) -> str:
     prefix = draw.choice(PREFIXES)
     if draw.random() < 0.03:
         return prefix + key
-    one = draw.choice([value(draw), *GROUPS[key].names]) if key in GROUPS else value(draw)
+    one = draw.choice([value(draw), *REGISTRIES[key].names]) if key in REGISTRIES else value(draw)
     return f"{prefix}{key}={one}{',' + value(draw) if draw.random() < 0.1 else ''}"
 
 

@@ -79,9 +79,9 @@ def test_a_sweep_sends_no_secret_to_its_children(monkeypatch, tmp_path):
 
     def show(command, request, *_):
         sent.append(json.dumps(request))
-        return child.Ended(0, {}, "")
+        return child.ChildResult(0, {}, "")
 
-    monkeypatch.setattr(child, "show", show)
+    monkeypatch.setattr(child, "stream_child", show)
     composed = OmegaConf.create({"data": {"path": "${oc.env:TOKEN}"}, "batch_size": "${run.seed}", "run": {"seed": 3}})
     run_in_child(tmp_path, 0, plain_values(composed), [])
     assert "s3cret" not in sent[0]

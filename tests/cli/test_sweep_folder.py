@@ -40,13 +40,13 @@ def test_outcomes_come_back_in_the_order_of_the_jobs(tmp_path):
 
 def test_a_job_may_leave_its_outcome_while_the_sweep_ends(tmp_path, monkeypatch):
     """The command that started it has seen the outcome, and removed the folder before the job was told."""
-    synced = files.sync
+    synced = files.sync_to_disk
 
     def sync_late(path):
         sweep_folder._close(path)
         synced(path)
 
-    monkeypatch.setattr(files, "sync", sync_late)
+    monkeypatch.setattr(files, "sync_to_disk", sync_late)
     folder = tmp_path / ".sweep-1"
     folder.mkdir()
     sweep_folder.leave(folder, 0, outcome(75))

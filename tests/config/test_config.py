@@ -12,7 +12,7 @@ import yaml
 
 from accumtrain.config.keys import CONF_DIR
 from accumtrain.config.read import from_mapping, known_keys, to_mapping
-from accumtrain.config.registries import GROUPS
+from accumtrain.config.registries import REGISTRIES
 from accumtrain.config.rules import Epochs, micro_batch_size, total_steps
 from accumtrain.config.schema import Config
 from accumtrain.errors import ConfigError
@@ -418,9 +418,9 @@ def test_a_mapping_needs_only_what_has_no_default(compose):
         from_mapping({"model": {"kind": "keras"}})
 
 
-@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("group", REGISTRIES)
 def test_defaults_in_python_are_those_of_the_command_line(group, compose):
-    for row in GROUPS[group]:
+    for row in REGISTRIES[group]:
         choice = f"{group}={'lenet5' if row.name == 'lenet' else row.name}"
         if choice not in CHOICES or choice in REQUIRED:
             continue

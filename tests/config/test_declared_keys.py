@@ -12,13 +12,13 @@ from accumtrain.config.keys import Key, all_keys, keys_of, meanings_of, records,
 from accumtrain.config.read import known_keys
 from accumtrain.config.schema import Config
 from accumtrain.fields import COUNT, NotEmpty, Word
-from accumtrain.registry import Choice, required
+from accumtrain.registry import ComponentConfig, required
 
 CLASSES = [Config, *(cls for found in records().values() for cls in found)]
 
 
 @dataclass(kw_only=True)
-class Base(Choice):
+class Base(ComponentConfig):
     """The base. It has more
     than a line.
 

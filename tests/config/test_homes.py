@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from accumtrain.config.read import from_mapping, to_mapping, with_homes
-from accumtrain.config.registries import GROUPS
+from accumtrain.config.read import expand_homes, from_mapping, to_mapping
+from accumtrain.config.registries import REGISTRIES
 from accumtrain.config.schema import Config
 from accumtrain.data.config import NpzConfig
 from accumtrain.errors import ConfigError
@@ -29,11 +29,11 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def declared() -> set[str]:
-    records: list[tuple[str, Any]] = [(group, row.config) for group, table in GROUPS.items() for row in table]
+    records: list[tuple[str, Any]] = [(group, row.config) for group, table in REGISTRIES.items() for row in table]
     config = Config()
     for field in dataclasses.fields(Config):
         value = getattr(config, field.name)
-        if dataclasses.is_dataclass(value) and field.name not in GROUPS:
+        if dataclasses.is_dataclass(value) and field.name not in REGISTRIES:
             records.append((field.name, type(value)))
     return {
         f"{where}.{name}"
@@ -61,11 +61,11 @@ def test_all_of_them_are_expanded(home: Path) -> None:
     assert (config.export.output, config.run.dir, config.model.weights) == (str(home), f"{home}/runs", f"{home}/other")
     assert from_mapping({"data": {"kind": "tfds", "name": "x", "dir": "~/sets"}}).data.dir == f"{home}/sets"
     assert from_mapping(to_mapping(config)) == config
-    assert with_homes(config) is config, "there is nothing left to do"
+    assert expand_homes(config) is config, "there is nothing left to do"
 
 
 def test_a_configuration_made_in_python_is_expanded_too(home: Path) -> None:
-    assert with_homes(Config(data=NpzConfig(path="~/mine.npz"))).data.path == f"{home}/mine.npz"
+    assert expand_homes(Config(data=NpzConfig(path="~/mine.npz"))).data.path == f"{home}/mine.npz"
 
 
 def test_only_the_beginning_of_a_path_is_meant() -> None:

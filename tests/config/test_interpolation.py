@@ -6,7 +6,7 @@ import copy
 
 import pytest
 
-from accumtrain.config.interpolation import FromEnvironment, expressions, resolved
+from accumtrain.config.interpolation import FromEnvironment, resolve_interpolations, restore_expressions
 from accumtrain.config.read import from_mapping, to_mapping
 from accumtrain.errors import ConfigError
 
@@ -43,9 +43,9 @@ def test_what_reads_the_environment_is_used_but_not_saved():
 )
 def test_a_text_survives_being_saved(written, value):
     mapping = {"run": {"dir": written}, "log": {"every": 10}}
-    found = resolved(mapping)
+    found = resolve_interpolations(mapping)
     assert str(found["run"]["dir"]) == value
-    again = resolved(expressions(found))
+    again = resolve_interpolations(restore_expressions(found))
     assert again == found
     assert isinstance(again["run"]["dir"], FromEnvironment) == ("oc.env" in written)
 

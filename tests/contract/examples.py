@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from accumtrain.config.jobs import JOBS
-from accumtrain.config.registries import GROUPS
+from accumtrain.config.registries import REGISTRIES
 from accumtrain.data.config import (
     CifarBinaryConfig,
     DigitsConfig,
@@ -92,7 +92,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
 }
 
 
-for _group, _table in GROUPS.items():
+for _group, _table in REGISTRIES.items():
     for _row in _table:
         if not any(each.default is each.default_factory is MISSING for each in fields(_row.config)):
             EXAMPLES[_group].setdefault(_row.name, _row.config())

@@ -14,8 +14,8 @@ from accumtrain.config.jobs import JOBS, cell
 from accumtrain.dispatch import run
 from accumtrain.errors import CheckpointError, ConfigError, DataError, DivergedError
 from accumtrain.measure import bench, memory, plan
-from accumtrain.measure.probe import Trial
-from accumtrain.runs.files import plain
+from accumtrain.measure.probe import ProbeResult
+from accumtrain.runs.files import to_json_value
 from accumtrain.runs.names import CHECKPOINTS, folder_of, job_folder, result_file
 from tests.contract.examples import example_of
 
@@ -70,7 +70,9 @@ def done(compose: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) 
         sizes = {"peak_bytes": 2**20, "rss_bytes": 2**20}
         for module in (plan, memory):
             patch.setattr(
-                module, "probe", lambda config, size, note="": Trial(config.model.memory, size, True, 1, 1, **sizes)
+                module,
+                "probe",
+                lambda config, size, note="": ProbeResult(config.model.memory, size, True, 1, 1, **sizes),
             )
         for job in sorted(JOBS, key=lambda job: job.scope in ("trained", "runs")):
             config = compose(f"job={job.name}", f"run.dir={folder}", *SMALL, *example_of("job", job.name))
@@ -81,7 +83,7 @@ def done(compose: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_result_is_written_and_returned(name, done):
     config, result = done[name]
-    assert json.loads(result_file(config).read_text()) == json.loads(json.dumps(plain(result)))
+    assert json.loads(result_file(config).read_text()) == json.loads(json.dumps(to_json_value(result)))
     assert result_file(config).parent == job_folder(config)
     assert result_file(config).name == JOBS[name].file
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.config.rules import check
+from accumtrain.config.rules import check_config
 from accumtrain.config.schema import PRECISIONS, AccumConfig, Config, LossScaleConfig
 from accumtrain.data.config import SyntheticConfig
 from accumtrain.data.open_data import open_data
@@ -131,7 +131,7 @@ def update(variant: Variant, memory: str) -> Update:
         precision=variant.precision,
         loss_scale=LossScaleConfig(initial=64.0),
     )
-    check(config)
+    check_config(config)
     data = open_data(config.data, seed=0)
     window = build_window(config, data, 1, tf.distribute.get_strategy())
     step, before = Step(window), values(window.variables_)

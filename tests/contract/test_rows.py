@@ -16,17 +16,17 @@ from accumtrain.cli.help import help_text
 from accumtrain.config.jobs import JOBS
 from accumtrain.config.keys import CONF_DIR
 from accumtrain.config.read import from_mapping, to_mapping
-from accumtrain.config.registries import GROUPS
-from accumtrain.config.rules import check
+from accumtrain.config.registries import REGISTRIES
+from accumtrain.config.rules import check_config
 from accumtrain.config.schema import Config
 from accumtrain.devices.config import DEVICES
 from accumtrain.errors import ConfigError
-from accumtrain.fields import show
+from accumtrain.fields import format_value
 from accumtrain.models.config import ResNetConfig, RevNetConfig
 from accumtrain.registry import load
 from tests.contract.examples import EXAMPLES, example_of
 
-ROWS = [(group, name) for group, table in GROUPS.items() for name in table.names]
+ROWS = [(group, name) for group, table in REGISTRIES.items() for name in table.names]
 of_every_row = pytest.mark.parametrize(("group", "name"), ROWS, ids=["=".join(row) for row in ROWS])
 of_every_job = pytest.mark.parametrize("name", JOBS.names)
 # Choices whose file has another name than its kind, and the class whose defaults it writes out.
@@ -53,14 +53,14 @@ def choices_of(group: str, name: str) -> list[str]:
 
 @of_every_row
 def test_the_row_is_called_as_its_keys_say(group, name):
-    row = GROUPS[group][name]
+    row = REGISTRIES[group][name]
     assert row.name == name == row.config.kind == example_of(group, name).kind
     assert type(example_of(group, name)) is row.config
 
 
 @of_every_row
 def test_its_code_is_there(group, name):
-    assert callable(load(GROUPS[group][name].build))
+    assert callable(load(REGISTRIES[group][name].build))
 
 
 @pytest.mark.parametrize("name", DEVICES.names)
@@ -70,13 +70,13 @@ def test_the_code_of_a_device_is_there(name):
 
 
 def test_examples_are_of_rows():
-    tables = {**GROUPS, "job": JOBS}
+    tables = {**REGISTRIES, "job": JOBS}
     assert {group: sorted(rows) for group, rows in EXAMPLES.items()} == {
         group: sorted(table.names) for group, table in tables.items()
     }
 
 
-@pytest.mark.parametrize("table", [*GROUPS.values(), JOBS], ids=[*GROUPS, "job"])
+@pytest.mark.parametrize("table", [*REGISTRIES.values(), JOBS], ids=[*REGISTRIES, "job"])
 def test_an_unknown_row_is_a_mistake_that_names_the_key(table):
     with pytest.raises(ConfigError, match=f"{table.key}=nothing: no such "):
         table["nothing"]
@@ -87,8 +87,8 @@ def test_an_unknown_row_is_a_mistake_that_names_the_key(table):
 
 @of_every_row
 def test_only_what_has_no_default_must_be_given(group, name):
-    keys, config = required(group, name), GROUPS[group][name].config
-    check(Config(**{group: config(**keys)}))
+    keys, config = required(group, name), REGISTRIES[group][name].config
+    check_config(Config(**{group: config(**keys)}))
     for key in keys:
         given = {"kind": name, **keys}
         del given[key]
@@ -101,7 +101,7 @@ def test_only_what_has_no_default_must_be_given(group, name):
 @of_every_row
 def test_it_survives_a_round_trip(group, name):
     config = Config(**{group: example_of(group, name)})
-    check(config)
+    check_config(config)
     assert from_mapping(yaml.safe_load(yaml.safe_dump(to_mapping(config)))) == config
 
 
@@ -118,9 +118,9 @@ def test_an_unknown_key_names_it(group, name):
 def test_it_is_a_choice_with_the_defaults_of_its_keys(group, name, compose):
     """By its YAML file, or without one by the row alone."""
     for choice in choices_of(group, name):
-        overrides = [f"{group}.{key}={show(value)}" for key, value in required(group, name).items()]
+        overrides = [f"{group}.{key}={format_value(value)}" for key, value in required(group, name).items()]
         composed = getattr(compose(f"{group}={choice}", *overrides), group)
-        assert composed == GROUPS[group][name].config(**required(group, name))
+        assert composed == REGISTRIES[group][name].config(**required(group, name))
 
 
 @of_every_row
@@ -130,7 +130,7 @@ def test_its_file_says_what_it_is(group, name):
 
 
 def test_every_file_in_conf_is_of_a_row(compose):
-    for group, table in GROUPS.items():
+    for group, table in REGISTRIES.items():
         for file in (CONF_DIR / group).glob("*.yaml"):
             kind = yaml.safe_load(file.read_text()).get("kind")
             assert kind is None or kind in table.names

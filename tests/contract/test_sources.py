@@ -19,7 +19,7 @@ from accumtrain.data.config import SOURCES
 from accumtrain.data.encoded import EncodedSplit
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import eval_batches, train_batches
-from accumtrain.data.source import Data
+from accumtrain.data.source import Dataset
 from accumtrain.dispatch import run
 from accumtrain.errors import ConfigError, DataError
 from tests.contract import files
@@ -54,7 +54,7 @@ def taken(batches: tf.data.Dataset) -> dict[str, np.ndarray]:
     return {key: np.concatenate([element[key] for element in elements]) for key in elements[0]}
 
 
-def stream(data: Data, *, batch: int, count: int, first: int = 0, seed: int = 3) -> dict[str, np.ndarray]:
+def stream(data: Dataset, *, batch: int, count: int, first: int = 0, seed: int = 3) -> dict[str, np.ndarray]:
     return taken(train_batches(data, batch=batch, first=first, seed=seed).take(count))
 
 

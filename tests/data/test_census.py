@@ -4,7 +4,7 @@ from collections import Counter
 
 import numpy as np
 
-from accumtrain.data.check import take_census
+from accumtrain.data.check import scan_split
 from accumtrain.data.source import ArraySplit
 
 
@@ -15,7 +15,7 @@ def test_arrays_are_looked_at_one_by_one() -> None:
     images[50] = images[3]
     labels[60] = 2
     reported: list[int] = []
-    census = take_census(ArraySplit(images, labels), "train", 2, reported.append)
+    census = scan_split(ArraySplit(images, labels), "train", 2, reported.append)
     assert [(bad.name, bad.reason) for bad in census.bad] == [
         ("train example 40", "has pixels that are not finite"),
         ("train example 60", "has label 2, classes are 0..1"),

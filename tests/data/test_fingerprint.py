@@ -13,7 +13,7 @@ import tensorflow as tf
 from accumtrain.config.registries import register_data
 from accumtrain.data.config import SOURCES, NpzConfig
 from accumtrain.data.open_data import open_data
-from accumtrain.data.source import ArraySplit, Source, digest
+from accumtrain.data.source import ArraySplit, Source, hash_texts
 
 MakeFolder = Callable[..., Path]
 Make = Callable[..., Any]
@@ -26,7 +26,7 @@ def changed(before: Any, after: Any) -> list[str]:
 
 
 def test_the_parts_of_a_digest_are_apart() -> None:
-    assert digest(["ab", "c"]) != digest(["a", "bc"]) != digest(["abc"]) != digest([])
+    assert hash_texts(["ab", "c"]) != hash_texts(["a", "bc"]) != hash_texts(["abc"]) != hash_texts([])
 
 
 def rename_a_class(root: Path) -> None:

@@ -18,10 +18,10 @@ import tensorflow as tf
 from PIL import Image
 
 from accumtrain.data import pipeline
-from accumtrain.data.check import take_census
+from accumtrain.data.check import scan_split
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import eval_batches
-from accumtrain.data.source import Data
+from accumtrain.data.source import Dataset
 from accumtrain.errors import DataError
 
 MakeConfig = Callable[..., Any]
@@ -77,11 +77,11 @@ def damaged(content: bytes, draw: random.Random) -> bytes:
     return bytes(text)
 
 
-def read_all(data: Data) -> tuple[int, int]:
+def read_all(data: Dataset) -> tuple[int, int]:
     """Reads both splits as training and as job=check do. Returns how many examples are good, and how many bad."""
     good = bad = 0
     for name, split in (("train", data.train), ("test", data.test)):
-        census = take_census(split, name, data.num_classes, lambda more: None)
+        census = scan_split(split, name, data.num_classes, lambda more: None)
         weights = np.concatenate([batch["weight"] for batch in eval_batches(data, batch=7, split=name)])
         assert all(each.name and each.reason for each in census.bad)
         assert sum(census.labels.values()) + len(census.bad) == split.size
@@ -140,7 +140,7 @@ def test_records_that_are_no_examples(make_shards: Callable, tfrecord_config: Ma
     config = tfrecord_config(image_size=8, on_error="skip")
     before = peak_bytes()
     data = open_data(config, seed=0)
-    wrong = [bad for bad in take_census(data.train, "train", 3, lambda more: None).bad if bad.reason.startswith("has ")]
+    wrong = [bad for bad in scan_split(data.train, "train", 3, lambda more: None).bad if bad.reason.startswith("has ")]
     assert wrong
     with pytest.raises((DataError, tf.errors.OpError), match=r"record \d+ of .*train-0 has "):
         list(eval_batches(data, batch=7, split="train"))
@@ -175,6 +175,6 @@ def test_damaged_shards(make_shards: Callable, tfrecord_config: MakeConfig):
     assert all(str(train.parent) in message for message in messages)
 
 
-def labels_and_images(data: Data) -> list[tuple[int, bytes]]:
+def labels_and_images(data: Dataset) -> list[tuple[int, bytes]]:
     batches = eval_batches(data, batch=1, split="train")
     return [(int(batch["label"][0]), batch["image"].numpy().tobytes()) for batch in batches]

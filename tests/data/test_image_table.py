@@ -12,7 +12,7 @@ import tensorflow as tf
 from accumtrain.data.config import FolderConfig, TableConfig
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import eval_batches
-from accumtrain.data.source import Data
+from accumtrain.data.source import Dataset
 from accumtrain.errors import DataError
 from tests.data.conftest import PLAIN, picture
 
@@ -33,12 +33,12 @@ def label(number: int) -> str:
     return LABELS[number % 3]
 
 
-def opened(folder: Path, text: str, *, name: str = "labels.csv", encoding: str = "utf-8", **keys: object) -> Data:
+def opened(folder: Path, text: str, *, name: str = "labels.csv", encoding: str = "utf-8", **keys: object) -> Dataset:
     (folder / name).write_bytes(text.encode(encoding))
     return open_data(TableConfig(path=str(folder / name), **{**PLAIN, "val_fraction": 0.0, **keys}), seed=0)  # type: ignore[arg-type]
 
 
-def numbers(data: Data) -> dict[int, str]:
+def numbers(data: Dataset) -> dict[int, str]:
     """From the number in each picture's first pixel to the name of its class."""
     found = {}
     for split in data.splits:

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.config.read import with_homes
+from accumtrain.config.read import expand_homes
 from accumtrain.data.config import NpzConfig
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import eval_batches, train_batches
-from accumtrain.data.source import Data
+from accumtrain.data.source import Dataset
 from accumtrain.data.stream import example_at
 from accumtrain.errors import DataError
 
@@ -41,12 +41,12 @@ def write(tmp_path: Path) -> Callable[..., NpzConfig]:
     return save
 
 
-def whole(data: Data, split: str) -> tuple[np.ndarray, np.ndarray]:
+def whole(data: Dataset, split: str) -> tuple[np.ndarray, np.ndarray]:
     (element,) = eval_batches(data, batch=getattr(data, split).size, split=split)
     return element["image"].numpy(), element["label"].numpy()
 
 
-def numbers(data: Data, split: str) -> list[int]:
+def numbers(data: Dataset, split: str) -> list[int]:
     """Of each example the number of its image, after a look at its label."""
     images, labels = whole(data, split)
     found = np.rint(images[:, 0, 0, 0] * 255).astype(int)
@@ -148,13 +148,13 @@ def test_the_home_folder_is_found(
 ) -> None:
     write(MINE)
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert open_data(with_homes(NpzConfig(path="~/mine.npz")), seed=0).num_classes == 3
+    assert open_data(expand_homes(NpzConfig(path="~/mine.npz")), seed=0).num_classes == 3
 
 
 # --- types of pixels --------------------------------------------------------------------------------------------
 
 
-def first_batches(data: Data) -> list[np.ndarray]:
+def first_batches(data: Dataset) -> list[np.ndarray]:
     """The images of the first batch of each split."""
     return [next(iter(train_batches(data, batch=8, first=0, seed=0)))["image"].numpy(), whole(data, "test")[0]]
 

@@ -17,7 +17,7 @@ from accumtrain.data.image_header import fault_in, unusual_headers
 from accumtrain.data.images import decode, decode_window, limited, size_of
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import eval_batches
-from accumtrain.data.source import Data
+from accumtrain.data.source import Dataset
 from accumtrain.data.sources.builtin import load_digits
 from accumtrain.data.sources.folder import open_files
 from accumtrain.errors import DataError
@@ -159,7 +159,7 @@ def turned(tmp_path: Path) -> list[Path]:
     return files
 
 
-def predicted_on(files: list[Path], height: int, width: int, **keys: object) -> Data:
+def predicted_on(files: list[Path], height: int, width: int, **keys: object) -> Dataset:
     config = FolderConfig(path="", image_size=[height, width], mean=[0.0], std=[1.0], **keys)
     return open_files(files, config, Images((height, width, 3), ["a", "b"]))
 

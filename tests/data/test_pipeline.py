@@ -13,7 +13,7 @@ from accumtrain.data import pipeline
 from accumtrain.data.config import DigitsConfig, FolderConfig, SyntheticConfig
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import eval_batches, train_batches
-from accumtrain.data.source import Data
+from accumtrain.data.source import Dataset
 
 GREY = {"mean": [0.3], "std": [0.4]}
 COLOUR = {"mean": [0.4, 0.5, 0.6], "std": [0.2, 0.3, 0.4]}
@@ -32,7 +32,7 @@ STRONG = {"jitter": 0.4, "randaugment": 1, "erasing": 0.5, "mixup": 0.4, "cutmix
         pytest.param("files strong and balanced", marks=pytest.mark.slow),
     ]
 )
-def data(request: pytest.FixtureRequest, make_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Data:
+def data(request: pytest.FixtureRequest, make_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Dataset:
     monkeypatch.setattr(pipeline, "_CHUNK", 7)
     match request.param:
         case "array resized and shifted":
@@ -52,7 +52,7 @@ def data(request: pytest.FixtureRequest, make_folder: Callable[..., Path], monke
     return open_data(config, seed=0)
 
 
-def take(data: Data, elements: int, *, batch: int, first: int = 0, seed: int = 3) -> dict[str, np.ndarray]:
+def take(data: Dataset, elements: int, *, batch: int, first: int = 0, seed: int = 3) -> dict[str, np.ndarray]:
     """So many elements of the training stream, put together."""
     taken = list(train_batches(data, batch=batch, first=first, seed=seed).take(elements).as_numpy_iterator())
     return {key: np.concatenate([element[key] for element in taken]) for key in taken[0]}
@@ -63,7 +63,7 @@ def assert_same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> None:
         np.testing.assert_array_equal(a[key], b[key], strict=True)
 
 
-def test_elements_have_static_shapes(data: Data) -> None:
+def test_elements_have_static_shapes(data: Dataset) -> None:
     specs = {
         "image": tf.TensorSpec([4, *data.image_shape], tf.float32),
         "label": tf.TensorSpec([4], tf.int32),
@@ -75,7 +75,7 @@ def test_elements_have_static_shapes(data: Data) -> None:
 
 
 @pytest.mark.slow
-def test_stream_can_be_entered_anywhere(data: Data) -> None:
+def test_stream_can_be_entered_anywhere(data: Dataset) -> None:
     whole = take(data, 8, batch=8)
     for first in (1, 8, 37):
         assert_same(
@@ -83,12 +83,12 @@ def test_stream_can_be_entered_anywhere(data: Data) -> None:
         )
 
 
-def test_stream_does_not_depend_on_batch_size(data: Data) -> None:
+def test_stream_does_not_depend_on_batch_size(data: Dataset) -> None:
     assert_same(take(data, 8, batch=8), take(data, 2, batch=32))
     assert_same(take(data, 8, batch=8), take(data, 64, batch=1))
 
 
-def test_seeds_and_epochs_differ(data: Data) -> None:
+def test_seeds_and_epochs_differ(data: Dataset) -> None:
     size = data.train.size
     base = take(data, 1, batch=16)
     assert np.all(base["weight"] == 1)
@@ -127,7 +127,7 @@ def test_evaluation_does_not_augment() -> None:
     np.testing.assert_array_equal(element["label"], labels)
 
 
-def test_replicas_share_each_batch_in_order(data: Data) -> None:
+def test_replicas_share_each_batch_in_order(data: Dataset) -> None:
     cpu = tf.config.list_logical_devices("CPU")[0].name
     strategy = tf.distribute.MirroredStrategy([cpu])
 

@@ -16,7 +16,7 @@ from accumtrain.data import pipeline
 from accumtrain.data.config import DataConfig
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import eval_batches, train_batches
-from accumtrain.data.source import Data, class_counts
+from accumtrain.data.source import Dataset, class_counts
 from accumtrain.errors import DataError
 
 BAD_TRAIN, BAD_TEST = 3, 1  # numbers of the examples that are spoiled
@@ -80,7 +80,7 @@ def taken(batches: Any) -> dict[str, np.ndarray]:
     return {key: np.concatenate([element[key] for element in elements]) for key in elements[0]}
 
 
-def first_batches(data: Data, first: int = 0) -> dict[str, np.ndarray]:
+def first_batches(data: Dataset, first: int = 0) -> dict[str, np.ndarray]:
     return taken(train_batches(data, batch=4, first=first, seed=0).take(10))
 
 

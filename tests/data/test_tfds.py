@@ -10,14 +10,14 @@ import tensorflow as tf
 from accumtrain.data.config import TfdsConfig
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import eval_batches, train_batches
-from accumtrain.data.source import Data
+from accumtrain.data.source import Dataset
 from accumtrain.errors import DataError
 
 Prepare = Callable[..., TfdsConfig]
 FORMATS = ("tfrecord", "array_record")
 
 
-def examples(data: Data, split: str) -> dict[int, int]:
+def examples(data: Dataset, split: str) -> dict[int, int]:
     """From the number in each picture's first pixel to its label, in order."""
     elements = list(eval_batches(data, batch=5, split=split).as_numpy_iterator())
     joined = {key: np.concatenate([element[key] for element in elements]) for key in elements[0]}

@@ -12,7 +12,7 @@ import pytest
 from accumtrain.data.config import DigitsConfig, NpzConfig, SyntheticConfig
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import eval_batches, train_batches
-from accumtrain.data.source import Data
+from accumtrain.data.source import Dataset
 from accumtrain.errors import ConfigError, DataError
 
 IMAGES = np.arange(40, dtype=np.uint8)[:, None, None, None] * np.ones([1, 2, 2, 1], np.uint8)  # image i has pixels i
@@ -20,7 +20,7 @@ LABELS = np.arange(40) % 4
 PLAIN: dict[str, Any] = {"mean": [0.0], "std": [1.0]}
 
 
-def numbers(data: Data, split: str) -> list[int]:
+def numbers(data: Dataset, split: str) -> list[int]:
     (batch,) = eval_batches(data, batch=data.splits[split].size, split=split)
     return np.rint(batch["image"].numpy()[:, 0, 0, 0] * 255).astype(int).tolist()
 

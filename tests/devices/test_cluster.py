@@ -5,7 +5,7 @@ import json
 import pytest
 
 from accumtrain.devices.cluster import Cluster, find_cluster
-from accumtrain.devices.resolve import resolve
+from accumtrain.devices.resolve import resolve_devices
 from accumtrain.errors import ConfigError
 
 HOSTS = ["host0:2222", "host1:2222", "host2:2222"]
@@ -98,13 +98,13 @@ def test_named_by_slurm(device, monkeypatch):
 def test_who_computes_alone_though_there_are_others_is_told(device, compose, monkeypatch, capsys, variables, told):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    resolve(compose("device=auto").device)
+    resolve_devices(compose("device=auto").device)
     warned = " ".join(capsys.readouterr().err.split())
     if told is None:
         assert "alone" not in warned
         return
     assert told in warned
-    resolve(compose("device=cpu").device)
+    resolve_devices(compose("device=cpu").device)
     assert "alone" not in capsys.readouterr().err
     if "only tasks" not in told:  # TensorFlow's parameter servers are not joined
         assert len(find_cluster(device()).workers) > 1

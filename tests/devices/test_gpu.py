@@ -32,31 +32,31 @@ def a_gpu(monkeypatch):
 
 
 def test_auto_says_that_it_leaves_a_gpu_aside(a_gpu, capsys):
-    assert resolve.resolve(AutoConfig()).description.startswith("CPU")
+    assert resolve.resolve_devices(AutoConfig()).description.startswith("CPU")
     assert "a GPU, but TensorFlow can't use it: the CPU computes. accumtrain job=info" in told(capsys)
 
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_auto_takes_the_cpu_where_a_part_of_it_is_asked_for(a_gpu, capsys, monkeypatch, count):
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["a GPU"] * count)
-    monkeypatch.setattr(resolve, "resolve", lambda config: config)
-    assert resolve.resolve_best(AutoConfig(virtual=2)).kind == "cpu"
+    monkeypatch.setattr(resolve, "resolve_devices", lambda config: config)
+    assert resolve.resolve_best_device(AutoConfig(virtual=2)).kind == "cpu"
     assert capsys.readouterr().err == ""
-    assert resolve.resolve_best(AutoConfig()).kind == ("gpu" if count == 1 else "mirrored")
+    assert resolve.resolve_best_device(AutoConfig()).kind == ("gpu" if count == 1 else "mirrored")
 
 
 @pytest.mark.parametrize("hidden", ["", "-1"])
 def test_a_hidden_gpu_is_none(a_gpu, capsys, monkeypatch, hidden):
     monkeypatch.setenv(cuda.VISIBLE, hidden)
-    resolve.resolve(AutoConfig())
+    resolve.resolve_devices(AutoConfig())
     assert capsys.readouterr().err == ""
     with pytest.raises(ConfigError, match=rf"device=gpu: CUDA_VISIBLE_DEVICES={hidden} hides the GPUs"):
-        resolve.resolve(GpuConfig())
+        resolve.resolve_devices(GpuConfig())
 
 
 def test_a_gpu_that_tensorflow_does_not_list_is_refused(a_gpu):
     with pytest.raises(ConfigError, match=r"device=gpu: this machine has a GPU, but TensorFlow .* can't use it"):
-        resolve.resolve(GpuConfig())
+        resolve.resolve_devices(GpuConfig())
 
 
 @pytest.mark.parametrize("rounded", [False, True])
@@ -74,7 +74,7 @@ def test_products_of_float32_are_rounded_where_it_is_asked_for(rounded):
 
 def test_products_of_a_cpu_are_not_rounded():
     with pytest.raises(ConfigError, match=r"device.tensor_float_32=true: rounds .* GPUs, and here is none \(CPU, "):
-        resolve.resolve(AutoConfig(tensor_float_32=True))
+        resolve.resolve_devices(AutoConfig(tensor_float_32=True))
 
 
 @pytest.mark.parametrize("build", [resnet20, revnet38])

@@ -9,7 +9,7 @@ import pytest
 from accumtrain.cli.workers import free_ports
 from accumtrain.devices import worker_link
 from accumtrain.devices.cluster import Cluster
-from accumtrain.devices.worker_link import meet
+from accumtrain.devices.worker_link import wait_for_workers
 from accumtrain.errors import ConfigError, WorkerLostError
 
 
@@ -21,7 +21,7 @@ def addresses():
 def meeting(clusters, timeout=10.0):
     """What each worker's `meet` ended with: connections, or an exception."""
     with ThreadPoolExecutor(len(clusters)) as pool:
-        futures = [pool.submit(meet, cluster, timeout) for cluster in clusters]
+        futures = [pool.submit(wait_for_workers, cluster, timeout) for cluster in clusters]
         return [future.exception() or future.result() for future in futures]
 
 
@@ -46,9 +46,9 @@ def test_somebody_else_may_knock(addresses, monkeypatch):
     host, port = addresses[0].split(":")
     monkeypatch.setattr(worker_link, "PATIENCE", 0.1)
     with ThreadPoolExecutor(2) as pool:
-        chief = pool.submit(meet, Cluster(addresses[:2], 0), 10.0)
+        chief = pool.submit(wait_for_workers, Cluster(addresses[:2], 0), 10.0)
         with _reached(host, int(port)):
-            first = pool.submit(meet, Cluster(addresses[:2], 1), 10.0)
+            first = pool.submit(wait_for_workers, Cluster(addresses[:2], 1), 10.0)
             with chief.result()[1], first.result()[0]:
                 pass
 
@@ -61,7 +61,7 @@ def _reached(host, port):
 
 
 def test_one_worker_meets_itself(addresses):
-    assert meet(Cluster(addresses[:1], 0), 1.0) == {}
+    assert wait_for_workers(Cluster(addresses[:1], 0), 1.0) == {}
 
 
 def test_the_chief_names_who_is_missing(addresses):
@@ -72,16 +72,16 @@ def test_the_chief_names_who_is_missing(addresses):
 
 def test_a_worker_without_a_chief(addresses):
     with pytest.raises(WorkerLostError, match=f"the chief, {addresses[0]}, did not answer within 1 s"):
-        meet(Cluster(addresses, 1), 1.0)
+        wait_for_workers(Cluster(addresses, 1), 1.0)
 
 
 def test_a_worker_that_was_started_again_is_taken_in_place_of_the_one_that_is_gone(addresses):
     chief, first, second = (Cluster(addresses, index) for index in range(3))
     with ThreadPoolExecutor(3) as pool:
-        meets = pool.submit(meet, chief, 10.0)
+        meets = pool.submit(wait_for_workers, chief, 10.0)
         with _reported(first):
             pass
-        others = [pool.submit(meet, cluster, 10.0) for cluster in (first, second)]
+        others = [pool.submit(wait_for_workers, cluster, 10.0) for cluster in (first, second)]
         with ExitStack() as opened:
             for connection in (connection for each in (meets, *others) for connection in each.result().values()):
                 opened.enter_context(connection)
@@ -91,7 +91,7 @@ def test_a_worker_that_was_started_again_is_taken_in_place_of_the_one_that_is_go
 
 def test_two_workers_with_the_same_index(addresses):
     with ThreadPoolExecutor(1) as pool:
-        meets = pool.submit(meet, Cluster(addresses, 0), 10.0)
+        meets = pool.submit(wait_for_workers, Cluster(addresses, 0), 10.0)
         with _reported(Cluster(addresses, 1)), _reported(Cluster(addresses, 1)):
             assert str(meets.exception()) == "device=multiworker: two workers were started with device.index=1"
 
@@ -126,4 +126,4 @@ def test_different_lists_are_told_to_all(addresses):
 def test_a_port_that_is_taken(addresses):
     host, port = addresses[0].split(":")
     with socket.create_server((host, int(port))), pytest.raises(ConfigError, match=f"can't listen on port {port}"):
-        meet(Cluster(addresses, 0), 1.0)
+        wait_for_workers(Cluster(addresses, 0), 1.0)

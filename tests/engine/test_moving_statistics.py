@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.engine.norm_statistics import MovingStatisticsBuffer
+from accumtrain.engine.norm_statistics import NormStatistics
 from accumtrain.engine.window import sum_buffer
 
 CHANNELS, MOMENTA = (3, 2), (0.9, 0.5)
@@ -33,7 +33,7 @@ def window_of_values(seed, channels):
 
 def test_they_are_those_of_all_values_of_the_window():
     norms = [KnownNorm(*pair) for pair in zip(CHANNELS, MOMENTA, strict=True)]
-    buffer = MovingStatisticsBuffer(norms, new_sum)
+    buffer = NormStatistics(norms, new_sum)
     expected = [(norm.moving_mean.numpy(), norm.moving_variance.numpy()) for norm in norms]
     for window in range(WINDOWS):
         parts = [window_of_values(window, channels) for channels in CHANNELS]
@@ -66,7 +66,7 @@ def test_a_mean_far_from_zero_loses_no_bits_of_the_variance():
     norm = KnownNorm(3, 0.0, tf.float32)
     norm.moving_mean.assign([1000.0] * 3)
     norm.moving_variance.assign([1e-4] * 3)
-    buffer = MovingStatisticsBuffer([norm], lambda shape: sum_buffer(shape, tf.float32))
+    buffer = NormStatistics([norm], lambda shape: sum_buffer(shape, tf.float32))
     for offset in (-0.0078125, 0.0078125):
         buffer.add({norm: (tf.fill([3], 1000.0 + offset), tf.fill([3], 1e-4))}, tf.constant(4.0))
     buffer.write([tf.convert_to_tensor(each) for each in buffer.buffers], tf.constant(8.0))
@@ -75,7 +75,7 @@ def test_a_mean_far_from_zero_loses_no_bits_of_the_variance():
 
 
 def test_without_normalisation_there_is_nothing():
-    buffer = MovingStatisticsBuffer([], new_sum)
+    buffer = NormStatistics([], new_sum)
     buffer.add({}, tf.constant(1.0))
     buffer.write([], tf.constant(1.0))
     assert buffer.buffers == buffer.variables_ == []

@@ -27,23 +27,23 @@ def lengths(monkeypatch):
 
 
 def test_doubles_up_to_half_a_second(lengths):
-    assert lengths(step.Pace(), [5.0, *[0.05] * 5]) == [1, 1, 2, 4, 8, 10]
+    assert lengths(step.CallLength(), [5.0, *[0.05] * 5]) == [1, 1, 2, 4, 8, 10]
 
 
 def test_shrinks_at_once(lengths):
-    assert lengths(step.Pace(), [0.01, 0.01, 0.2, 0.2, 1.0, 1.0]) == [1, 2, 4, 2, 2, 1]
+    assert lengths(step.CallLength(), [0.01, 0.01, 0.2, 0.2, 1.0, 1.0]) == [1, 2, 4, 2, 2, 1]
 
 
 def test_one_that_fits_is_one(lengths):
-    assert lengths(step.Pace(), [0.3] * 4) == [1, 1, 1, 1]
+    assert lengths(step.CallLength(), [0.3] * 4) == [1, 1, 1, 1]
 
 
 def test_as_many_as_are_worth_it_are_taken(lengths):
-    assert lengths(step.Pace(10), [0.05] * 5) == [1, 2, 4, 8, 10]
+    assert lengths(step.CallLength(10), [0.05] * 5) == [1, 2, 4, 8, 10]
 
 
 def test_never_beyond_what_remains():
-    paced = step.Pace()
+    paced = step.CallLength()
     for _ in range(5):
         with paced.timed(paced.next(3)):
             pass
@@ -51,5 +51,5 @@ def test_never_beyond_what_remains():
 
 
 def test_takes_one_where_few_would_fit(lengths):
-    assert lengths(step.Pace(10), [0.06] * 4) == [1, 1, 1, 1]
-    assert lengths(step.Pace(10), [0.04, 0.04, 0.04, 0.06, 0.06]) == [1, 2, 4, 8, 1]
+    assert lengths(step.CallLength(10), [0.06] * 4) == [1, 1, 1, 1]
+    assert lengths(step.CallLength(10), [0.04, 0.04, 0.04, 0.06, 0.06]) == [1, 2, 4, 8, 1]

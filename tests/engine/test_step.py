@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.devices.resolve import resolve
+from accumtrain.devices.resolve import resolve_devices
 from accumtrain.engine.ema import MovingAverage
 from accumtrain.engine.step import Step
 from accumtrain.optim.config import AdafactorConfig, SgdConfig
@@ -99,7 +99,7 @@ def test_on_two_replicas():
 def two_replicas():
     from accumtrain.devices.config import MirroredConfig
 
-    devices = resolve(MirroredConfig(virtual=2))
+    devices = resolve_devices(MirroredConfig(virtual=2))
     assert devices.replicas == 2
     compare(revnet38(units=(1, 1)), SGD, (8, 8, 1), devices.strategy)
 

@@ -16,7 +16,7 @@ import tensorflow as tf
 import yaml
 
 from accumtrain.measure import auto_steps
-from accumtrain.measure.probe import Trial
+from accumtrain.measure.probe import ProbeResult
 
 FILES = [
     ".lock",
@@ -193,7 +193,7 @@ def test_micro_batches_of_a_damaged_run_are_looked_for_again(trained, command, m
     run = tmp_path / "runs/one"
     shutil.copytree(before, run)
     damage(run / "config.yaml")
-    found = Trial("store", 32, fits=True, accum_steps=2)
+    found = ProbeResult("store", 32, fits=True, accum_steps=2)
     monkeypatch.setattr(auto_steps, "search", lambda *_: [found])
     answer = command(*SMALL, "accum.steps=auto", "train.steps=6")
     assert answer.code == 0, answer

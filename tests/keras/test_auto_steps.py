@@ -134,7 +134,7 @@ def test_a_model_that_is_not_compiled_is_refused():
 
 def test_a_model_that_can_not_be_read_is_refused(monkeypatch):
     def measure(request: Any, folder: Path) -> Any:
-        return child.check(child.Ended(2, {"message": "it can't be made again"}, ""), "a probe")
+        return child.raise_child_error(child.ChildResult(2, {"message": "it can't be made again"}, ""), "a probe")
 
     monkeypatch.setattr(auto_steps, "measure_in_child", measure)
     with pytest.raises(ValueError, match="it can't be made again"):

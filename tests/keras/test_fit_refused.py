@@ -13,7 +13,7 @@ import tensorflow as tf
 import accumtrain
 from accumtrain.config.compiled import KIND
 from accumtrain.config.read import from_mapping
-from accumtrain.config.registries import GROUPS
+from accumtrain.config.registries import REGISTRIES
 from accumtrain.errors import AccumtrainError, ConfigError, DataError
 from accumtrain.keras import Accumulate, accumulate
 from tests.keras.cases import CASES, mlp
@@ -249,7 +249,7 @@ def test_validation_data_of_another_shape_is_refused() -> None:
 
 
 def test_its_kinds_are_chosen_by_fit_alone() -> None:
-    assert all(KIND not in table.names for table in GROUPS.values())
+    assert all(KIND not in table.names for table in REGISTRIES.values())
     config = from_mapping({"data": {"kind": KIND}, "run": {"name": "alone"}})
     with pytest.raises(ConfigError, match=r"kind=compiled: stands for the model that accumtrain\.fit is given"):
         accumtrain.run(config)

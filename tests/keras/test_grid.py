@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.backprop.mode import Mode
-from accumtrain.keras.layers import OnGrid, snap
+from accumtrain.keras.layers import SnapToGrid, snap_to_grid
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ def test_values_are_rounded_to_the_grid_and_keep_their_gradient(dtype, bits, giv
     x = tf.constant(given, dtype)
     with tf.GradientTape() as tape:
         tape.watch(x)
-        y = snap(x, bits)
+        y = snap_to_grid(x, bits)
     np.testing.assert_array_equal(y, tf.constant(expected, dtype))
     np.testing.assert_array_equal(tape.gradient(y, x, 3.0 * tf.ones_like(y)), 3.0 * tf.ones_like(x))
 
@@ -39,7 +39,7 @@ class InBfloat16:
 
 
 def test_streams_and_their_gradients_have_their_own_dtype_whatever_a_function_computes_in():
-    on_grid = OnGrid(InBfloat16(), 4, tf.float32)
+    on_grid = SnapToGrid(InBfloat16(), 4, tf.float32)
     x = tf.constant([1.0, 0.3])
     mode = Mode(training=True)
     y, backward = on_grid.pullback(x, mode)

@@ -11,7 +11,7 @@ import tensorflow as tf
 from accumtrain.measure.verify import float64
 from accumtrain.measure.verify import window as window_checks
 from accumtrain.measure.verify.float64 import InFloat64, check_precision
-from accumtrain.measure.verify.result import ratio, worst
+from accumtrain.measure.verify.result import max_or_nan, ratio
 from accumtrain.measure.verify.updates import check_commit, check_later_updates
 from accumtrain.optim.config import SgdConfig
 from accumtrain.optim.schedules import StepConfig
@@ -22,9 +22,9 @@ ONES, SECOND_NAN = [np.ones(2), np.ones(2)], [np.ones(2), np.array([1.0, NAN])]
 
 def test_the_worst_is_nan_wherever_it_stands():
     for values in ([0.0, NAN, 2.0], [NAN, np.inf], [np.inf, NAN], [np.float32(1.0), np.float64(NAN)]):
-        assert np.isnan(worst(values))
-    assert worst([1.0, 3.0, 2.0]) == 3.0
-    assert worst({"a": 1.0, "b": NAN, "c": 2.0}.items(), lambda item: item[1])[0] == "b"
+        assert np.isnan(max_or_nan(values))
+    assert max_or_nan([1.0, 3.0, 2.0]) == 3.0
+    assert max_or_nan({"a": 1.0, "b": NAN, "c": 2.0}.items(), lambda item: item[1])[0] == "b"
 
 
 def test_nan_in_a_later_statistic_does_not_pass():

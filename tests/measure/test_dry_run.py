@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import train_batches
-from accumtrain.devices.resolve import resolve
+from accumtrain.devices.resolve import resolve_devices
 from accumtrain.errors import ConfigError
 from accumtrain.measure import dry_run
 from accumtrain.measure.dry_run import DryRun, measure
@@ -38,7 +38,7 @@ def data(config):
 @pytest.fixture
 def run(config, data, tmp_path):
     gc.collect()  # tensors of other tests, freed while it runs, would lower the peak
-    return DryRun(config, data, resolve(config.device), MICRO, tmp_path / "checkpoints", 2)
+    return DryRun(config, data, resolve_devices(config.device), MICRO, tmp_path / "checkpoints", 2)
 
 
 # --- what a probe says ------------------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ def test_each_of_two_sizes_has_its_own_peak(compose, tmp_path, model):
     """By one window: no state of the first is counted again, which two windows of a RevNet would."""
     config = compose(f"model={model}", "data=digits", "batch_size=64", "accum.steps=1")
     gc.collect()
-    found = measure(config, open_data(config.data, 0), resolve(config.device), [4, 64], tmp_path)
+    found = measure(config, open_data(config.data, 0), resolve_devices(config.device), [4, 64], tmp_path)
     (static, peak), (later_static, later_peak) = [(each["static_bytes"], each["peak_bytes"]) for each in found]
     assert later_static < 1.5 * static, "a graph leaves a little"
     assert peak - static < later_peak - later_static < 20 * (peak - static)
@@ -204,7 +204,7 @@ def test_workspaces_are_measured_in_one_micro_step(run):
 def test_xla_compiles_where_the_run_asks_for_it(compose, tmp_path):
     """Its micro-step is one operation, of which no workspace can be told apart."""
     config = compose(*LENET, "device.xla=true")
-    run = DryRun(config, open_data(config.data, 0), resolve(config.device), MICRO, tmp_path, 2)
+    run = DryRun(config, open_data(config.data, 0), resolve_devices(config.device), MICRO, tmp_path, 2)
     assert is_compiled_by_xla(run.step, run.batches)
     run.measure_workspace()
     assert run.finish()["workspace_bytes"] is None

@@ -11,7 +11,7 @@ from accumtrain.dispatch import run
 from accumtrain.errors import ConfigError
 from accumtrain.measure import memory
 from accumtrain.measure.memory import draw_memory
-from accumtrain.measure.probe import Trial
+from accumtrain.measure.probe import ProbeResult
 from accumtrain.models.config import LeNetConfig
 
 MB = 2**20
@@ -27,7 +27,7 @@ def probed(monkeypatch):
         asked.append((config.model.memory, micro_batch, note))
         sizes = {"static_bytes": 4 * MB, "workspace_bytes": 20 * MB}
         peak = (24 + ACTIVATIONS[config.model.memory]) * MB
-        return Trial(config.model.memory, micro_batch, True, 2, 1, peak_bytes=peak, **sizes)
+        return ProbeResult(config.model.memory, micro_batch, True, 2, 1, peak_bytes=peak, **sizes)
 
     monkeypatch.setattr(memory, "probe", probe)
     return asked
@@ -56,7 +56,7 @@ def test_a_model_with_one_policy(compose, probed, monkeypatch, tmp_path, capsys)
 
 @pytest.mark.parametrize("fits", [True, False])
 def test_what_was_not_measured_is_said(fits, compose, monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(memory, "probe", lambda config, size, note="": Trial(config.model.memory, size, fits))
+    monkeypatch.setattr(memory, "probe", lambda config, size, note="": ProbeResult(config.model.memory, size, fits))
     run(compose("job=memory", f"run.dir={tmp_path}", "run.name=one"))
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["store", "-", "-", "-", "-", "-", "yes" if fits else "no"] in rows
@@ -74,7 +74,7 @@ def test_the_bars_add_up_to_the_peak(monkeypatch, tmp_path):
         return drawn[-1]
 
     monkeypatch.setattr(Axes, "barh", barh)
-    trial = Trial("store", 8, True, 1, 1, static_bytes=MB, peak_bytes=10 * MB, workspace_bytes=2 * MB)
+    trial = ProbeResult("store", 8, True, 1, 1, static_bytes=MB, peak_bytes=10 * MB, workspace_bytes=2 * MB)
     without = replace(trial, memory="reverse", workspace_bytes=None)  # as on a GPU
     draw_memory([trial, without], "small $x$", tmp_path / "memory.png")
     widths = [[bar.get_width() for bar in bars] for bars in drawn]

@@ -14,8 +14,8 @@ import pytest
 from accumtrain.config.jobs import JOBS
 from accumtrain.errors import CheckpointError, ConfigError, OutOfMemoryError
 from accumtrain.measure import settle as memory_budget
-from accumtrain.measure.probe import Trial
-from accumtrain.measure.settle import FILE, FILLED, settle, with_least_memory, with_memory_settled
+from accumtrain.measure.probe import ProbeResult
+from accumtrain.measure.settle import FILE, FILLED, choose_kept_activations, with_least_memory, with_memory_settled
 from accumtrain.process.environment import KERNELS_16BIT, ONEDNN
 
 MB = 2**20
@@ -38,7 +38,7 @@ class Memory:
         assert micro_batch == 4
         self.probed.append(config.model.kept_in_words)
         peak = self.peaks[config.model.kept_in_words]
-        return Trial(config.model.policy, micro_batch, fits=True, peak_bytes=int(peak * MB))
+        return ProbeResult(config.model.policy, micro_batch, fits=True, peak_bytes=int(peak * MB))
 
     def largest_within(self, budget):
         """The last place of the dial that takes at most `budget` MB."""
@@ -59,7 +59,7 @@ def test_as_much_is_kept_as_fits(config, model, seed):
     budget = random.Random(seed).randint(21, 110)
     run = config(f"model={model}", f"model.memory={budget}")
     memory = Memory(run, seed)
-    settled, peak = settle(run, memory.probe)
+    settled, peak = choose_kept_activations(run, memory.probe)
     assert settled.model.kept_in_words == memory.largest_within(budget)
     assert peak == int(memory.peaks[settled.model.kept_in_words] * MB) <= FILLED * budget * MB
     assert replace(settled, model=run.model) == run
@@ -74,9 +74,9 @@ def test_few_probes_where_what_does_not_fit_tells_no_peak(config, fitting):
     def attempt(config, micro_batch, note=""):
         place = names.index(config.model.kept_in_words)
         probed.append(place)
-        return Trial("reverse", 4, fits=place < fitting, peak_bytes=(place + 1) * MB if place < fitting else None)
+        return ProbeResult("reverse", 4, fits=place < fitting, peak_bytes=(place + 1) * MB if place < fitting else None)
 
-    settled, _ = settle(run, attempt)
+    settled, _ = choose_kept_activations(run, attempt)
     assert settled.model.kept_in_words == names[fitting - 1]
     assert len(names) > 90
     assert len(probed) <= 12
@@ -94,7 +94,7 @@ def test_a_place_that_crashes_does_not_fit(config):
             else replace(trial, fits=False, peak_bytes=None)
         )
 
-    assert settle(run, attempt)[0].model.kept_convs == 4
+    assert choose_kept_activations(run, attempt)[0].model.kept_convs == 4
 
 
 def test_too_small_a_budget_is_refused_with_what_would_do(config):
@@ -102,7 +102,7 @@ def test_too_small_a_budget_is_refused_with_what_would_do(config):
     memory = Memory(run, 3)
     least = memory.peaks["reverse with 0 of 32 convolutions kept"]
     with pytest.raises(OutOfMemoryError, match=r"model.memory=19: micro-batches of 4 need 20.0 MB even with") as error:
-        settle(run, memory.probe)
+        choose_kept_activations(run, memory.probe)
     assert f"so model.memory={int(np.ceil(least / FILLED))}. Less would take: accum.steps=4" in str(error.value)
 
 
@@ -199,7 +199,7 @@ def test_a_job_goes_on_with_a_run_that_had_a_budget(command, monkeypatch, tmp_pa
     def found(config, attempt):
         return replace(config, model=replace(config.model, memory="reverse", kept_convs=2)), 10 * MB
 
-    monkeypatch.setattr(memory_budget, "settle", found)
+    monkeypatch.setattr(memory_budget, "choose_kept_activations", found)
     here = ("run.name=mine", "model=revnet38", *SIZE, "data.image_size=8", "data.train_examples=32")
     small = (*here, "data.test_examples=8", "log.images=0")
     assert command(*small, "train.steps=1", "model.memory=60").code == 0

@@ -15,11 +15,11 @@ from accumtrain import dispatch
 from accumtrain.config.rules import divisors
 from accumtrain.errors import CheckpointError, OutOfMemoryError
 from accumtrain.measure import auto_steps, plan
-from accumtrain.measure.plan import draw
-from accumtrain.measure.probe import Trial
+from accumtrain.measure.plan import draw_plan
+from accumtrain.measure.probe import ProbeResult
 from accumtrain.measure.search import doubled, micro_batches
 from accumtrain.runs.run import Run
-from accumtrain.train.remedies import policies
+from accumtrain.train.remedies import with_each_policy
 
 MB = 2**20
 
@@ -60,7 +60,7 @@ class Memory:
 
     def __call__(self, config, micro_batch, note=""):
         self.asked.append(micro_batch)
-        out = Trial(config.model.memory, micro_batch, fits=False)
+        out = ProbeResult(config.model.memory, micro_batch, fits=False)
         if config.device.memory_limit_mb is not None and self.takes(micro_batch) > self.limit:
             return out
         steps = config.batch_size // (micro_batch * self.replicas)
@@ -149,7 +149,7 @@ def test_search_halves_where_the_process_does_not_show_what_is_used(config):
     def attempt(config, micro_batch, note=""):
         asked.append(micro_batch)
         rss = 500 * MB + micro_batch
-        return Trial("store", micro_batch, fits=micro_batch <= 16, accum_steps=1, replicas=1, rss_bytes=rss)
+        return ProbeResult("store", micro_batch, fits=micro_batch <= 16, accum_steps=1, replicas=1, rss_bytes=rss)
 
     auto_steps.search(config("batch_size=65536"), lambda config: [], attempt)
     assert asked == [1, 2, 65536, 256, 16, 64, 32]
@@ -170,7 +170,7 @@ def test_without_a_limit_resident_memory_counts(config, monkeypatch, probing):
 
     def attempt(config, size, note=""):
         resident = (920 + 2 * size) * MB
-        return Trial("store", size, resident <= 950 * MB, 48 // size, 1, peak_bytes=size, rss_bytes=resident)
+        return ProbeResult("store", size, resident <= 950 * MB, 48 // size, 1, peak_bytes=size, rss_bytes=resident)
 
     def smallest(config, note=""):
         first, second = attempt(config, 1), attempt(config, 2)
@@ -299,7 +299,7 @@ def test_help_is_tried_under_the_limit(config):
 
     def attempt(config, micro_batch, note=""):
         limited = config.device.memory_limit_mb is not None
-        return Trial("store", 1, fits=not limited, peak_bytes=None if limited else 50 * MB)
+        return ProbeResult("store", 1, fits=not limited, peak_bytes=None if limited else 50 * MB)
 
     message = auto_steps.what_would_help(config("optim=adam", "device.memory_limit_mb=55"), attempt, 1)
     assert "optim=adafactor: 50.0 MB" in message
@@ -308,7 +308,7 @@ def test_help_is_tried_under_the_limit(config):
 
 def test_help_without_a_limit(config):
     message = auto_steps.what_would_help(
-        config(), lambda config, micro_batch, note="": Trial("store", 1, fits=False), 1
+        config(), lambda config, micro_batch, note="": ProbeResult("store", 1, fits=False), 1
     )
     assert "as it is: more than is free here" in message
     assert "(fits)" not in message
@@ -317,7 +317,7 @@ def test_help_without_a_limit(config):
 
 def test_policies_are_those_the_model_has(config):
     def names(*overrides):
-        return [policy.model.memory for policy in policies(config(*overrides))]
+        return [policy.model.memory for policy in with_each_policy(config(*overrides))]
 
     assert names() == ["store", "recompute"]
     assert names("model=revnet38") == ["store", "recompute", "reverse"]
@@ -431,9 +431,9 @@ def test_an_interrupt_while_probing_leaves_nothing(config, probing, tmp_path):
 def test_the_picture_tells_measured_from_what_lies_on_a_line(monkeypatch, tmp_path):
     from matplotlib import pyplot
 
-    trials = [Trial("store", size, True, peak_bytes=size * MB, measured=size == 4) for size in (1, 2, 4)]
+    trials = [ProbeResult("store", size, True, peak_bytes=size * MB, measured=size == 4) for size in (1, 2, 4)]
     monkeypatch.setattr(pyplot, "close", lambda figure: None)
-    draw(trials, 8, tmp_path / "plan.png")
+    draw_plan(trials, 8, tmp_path / "plan.png")
     lines = pyplot.gcf().axes[0].get_lines()
     rings = {
         tuple(line.get_xdata()): line.get_markerfacecolor() == "white" for line in lines if line.get_ls() == "None"

@@ -16,7 +16,7 @@ import pytest
 from accumtrain.config.read import to_mapping
 from accumtrain.errors import CheckpointError, ConfigError, DataError
 from accumtrain.measure import probe
-from accumtrain.measure.probe import Trial
+from accumtrain.measure.probe import ProbeResult
 from accumtrain.process import environment
 
 COMMAND = [
@@ -96,7 +96,7 @@ def test_the_two_smallest_are_those_that_can_be_trained(config, overrides, repli
 @pytest.mark.slow
 def test_probe_without_memory_does_not_fit(config):
     trial = probe.probe(config("model=resnet20", "device.memory_limit_mb=1"), 48)
-    assert trial == Trial("store", 48, fits=False)
+    assert trial == ProbeResult("store", 48, fits=False)
 
 
 @pytest.mark.parametrize(
@@ -111,13 +111,13 @@ def test_probe_without_memory_does_not_fit(config):
 )
 def test_only_a_job_can_count_gpus(config, monkeypatch, overrides, gpu, micro_batch):
     monkeypatch.setattr(environment, "shows_gpu", lambda: gpu)
-    assert probe.known_micro_batch(config("accum.steps=4", *overrides)) == micro_batch
+    assert probe.find_micro_batch(config("accum.steps=4", *overrides)) == micro_batch
 
 
 def test_without_a_micro_batch_the_child_gets_the_number_of_steps(config, monkeypatch):
     requests = []
     monkeypatch.setattr(probe, "measure_in_child", lambda request, folder: requests.append(request))
-    assert probe.probe(config("accum.steps=4"), None) == Trial("store", 12, fits=False)
+    assert probe.probe(config("accum.steps=4"), None) == ProbeResult("store", 12, fits=False)
     probe.probe(config("accum.steps=auto"), 8)
     assert probe.probe_smallest(config("accum.steps=auto")) == []
     sent = [(request["micro_batches"], request["config"]["accum"]["steps"]) for request in requests]
@@ -136,7 +136,7 @@ def test_a_limit_of_the_users_own_holds_in_a_probe(config, monkeypatch, tmp_path
     request = {"config": to_mapping(config("accum.steps=1")), "micro_batches": [8], "free_mb": 900}
     if limit_of_job:  # of the parent, which looks for what would help without it
         environment._set_limit(limit_of_job)
-    probe.answer(request, tmp_path)
+    probe.run_probe_request(request, tmp_path)
     assert seen == [used]
 
 

@@ -9,11 +9,11 @@ import tensorflow as tf
 
 from accumtrain.dispatch import run
 from accumtrain.engine import step
-from accumtrain.engine.norm_statistics import MovingStatisticsBuffer
+from accumtrain.engine.norm_statistics import NormStatistics
 from accumtrain.errors import ConfigError, VerificationError
 from accumtrain.measure.verify import updates as optimizer
 from accumtrain.measure.verify.policies import check_policies
-from accumtrain.measure.verify.result import Result
+from accumtrain.measure.verify.result import CheckResult
 from accumtrain.measure.verify.updates import check_optimizer
 from accumtrain.optim import adam
 from accumtrain.optim.config import AdafactorConfig, AdamConfig, AdamWConfig, KerasOptimConfig, SgdConfig
@@ -109,25 +109,25 @@ def test_streams_off_the_grid_fail(command, tmp_path):
 
 @pytest.mark.slow
 def test_a_skipped_micro_batch_fails(verified, monkeypatch):
-    original = step.for_each
+    original = step.run_on_batches
 
     def one_less(strategy, batches, count, function):
         original(strategy, batches, tf.maximum(count - 1, 1), function)
 
-    monkeypatch.setattr(step, "for_each", one_less)
+    monkeypatch.setattr(step, "run_on_batches", one_less)
     assert failed(verified("model=lenet5", SGD)) == {ALONE, WHOLE, LOSS, DERIVATIVE}
 
 
 @pytest.mark.slow
 def test_a_doubled_moving_statistic_fails(verified, monkeypatch):
-    original = MovingStatisticsBuffer.write
+    original = NormStatistics.write
 
     def doubled(self, sums, examples):
         original(self, sums, examples)
         if self.norms:
             self.norms[-1].moving_variance.assign(2.0 * self.norms[-1].moving_variance)
 
-    monkeypatch.setattr(MovingStatisticsBuffer, "write", doubled)
+    monkeypatch.setattr(NormStatistics, "write", doubled)
     assert failed(verified(*RESNET, SGD)) == {"moving variances against float64, worst channel", EVALUATION}
 
 
@@ -233,4 +233,4 @@ def test_a_sign_that_rounding_decides_is_left_out(monkeypatch, jumps, passed):
     [(0.0, 0.0, True), (2.0, 1.0, False), (float("nan"), 1.0, False), (9.0, None, None)],
 )
 def test_verdict(measured, bound, passed):
-    assert Result("check", measured, bound).passed is passed
+    assert CheckResult("check", measured, bound).passed is passed

@@ -4,7 +4,7 @@ import pytest
 
 from accumtrain.errors import ConfigError
 from accumtrain.measure import auto_steps, probe
-from accumtrain.measure.probe import Trial, own_share
+from accumtrain.measure.probe import ProbeResult, config_of_worker
 from accumtrain.runs.run import Run
 
 WORKERS = ("device=multiworker", "device.workers=[a:1,b:1,c:1]", "device.index=0")
@@ -12,7 +12,7 @@ WORKERS = ("device=multiworker", "device.workers=[a:1,b:1,c:1]", "device.index=0
 
 def test_the_share_of_a_worker_needs_no_other(compose):
     config = compose(*WORKERS, "batch_size=96", "accum.steps=auto", "device.memory_limit_mb=50", "device.virtual=2")
-    share = own_share(config)
+    share = config_of_worker(config)
     assert share.batch_size == 32
     assert (share.device.kind, share.device.virtual, share.device.memory_limit_mb) == ("auto", 2, 50)
     assert share.run == config.run
@@ -23,7 +23,7 @@ def test_a_worker_goes_on_as_its_run_began_and_probes_its_share_alone(compose, t
 
     def attempt(config, micro_batch, note=""):
         asked.append((config.batch_size, micro_batch))
-        return Trial(
+        return ProbeResult(
             "store", micro_batch, fits=True, accum_steps=config.batch_size // micro_batch, replicas=1, rss_bytes=1
         )
 
@@ -32,20 +32,20 @@ def test_a_worker_goes_on_as_its_run_began_and_probes_its_share_alone(compose, t
     monkeypatch.setattr(auto_steps, "probe_smallest", lambda config: [attempt(config, 1)])
     own = (f"run.dir={tmp_path}", "run.name=mine", "batch_size=96")
     config = compose(*WORKERS, *own, "accum.steps=auto")
-    found = auto_steps.with_accum_steps_resolved(config, own_share(config))
+    found = auto_steps.with_accum_steps_resolved(config, config_of_worker(config))
     assert (found.batch_size, found.accum.count, found.device) == (96, 1, config.device)
     assert {size for size, _ in asked} == {32}
     with Run(found) as run:
         run.save_config(found)
     asked.clear()
     other = compose(*WORKERS[:-1], "device.index=2", *own, "accum.steps=auto")
-    assert auto_steps.with_accum_steps_resolved(other, own_share(other)).accum.count == 1
+    assert auto_steps.with_accum_steps_resolved(other, config_of_worker(other)).accum.count == 1
     assert not asked
 
 
 def test_one_process_does_all(compose):
     config = compose("accum.steps=auto")
-    assert own_share(config) is config
+    assert config_of_worker(config) is config
 
 
 def test_a_batch_that_the_workers_cannot_share(compose, monkeypatch):
@@ -54,4 +54,4 @@ def test_a_batch_that_the_workers_cannot_share(compose, monkeypatch):
     )
     config = compose("device=multiworker", "batch_size=64", "accum.steps=auto")
     with pytest.raises(ConfigError, match=r"batch_size=64 does not divide by accum\.steps=1 x 3 replicas"):
-        own_share(config)
+        config_of_worker(config)

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.backprop.mode import Mode
-from accumtrain.engine.norm_statistics import MovingStatisticsBuffer
+from accumtrain.engine.norm_statistics import NormStatistics
 from accumtrain.errors import ConfigError
 from accumtrain.models.build import build_model
 from accumtrain.models.config import KerasModelConfig
@@ -26,7 +26,7 @@ def change_by_an_update(config):
     model(tf.random.stateless_uniform([4, 32, 32, 3], [0, 1]), mode)
     norm = model.norms[0]
     before = norm.moving_mean.numpy(), norm.moving_variance.numpy()
-    buffer = MovingStatisticsBuffer(model.norms, lambda shape: tf.Variable(tf.zeros(shape), trainable=False))
+    buffer = NormStatistics(model.norms, lambda shape: tf.Variable(tf.zeros(shape), trainable=False))
     buffer.add(mode.statistics, tf.constant(4.0))
     buffer.write([tf.convert_to_tensor(each) for each in buffer.buffers], tf.constant(4.0))
     return np.subtract((norm.moving_mean.numpy(), norm.moving_variance.numpy()), before)

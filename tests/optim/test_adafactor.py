@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.config.rules import check
+from accumtrain.config.rules import check_config
 from accumtrain.errors import ConfigError
 from accumtrain.train.build import build_optimizer
 from tests.optim.references import by_rule
@@ -128,4 +128,4 @@ def test_of_equal_axes_the_later_ones_are_factored(configs):
 )
 def test_a_mistake_on_the_command_line_is_named(compose, override, says):
     with pytest.raises(ConfigError, match=rf"optim\.{override}: .*{says}"):
-        check(compose("optim=adafactor", f"optim.{override}"))
+        check_config(compose("optim=adafactor", f"optim.{override}"))

@@ -12,7 +12,7 @@ from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.segments import Coupling
 from accumtrain.engine import losses, window
 from accumtrain.engine.ema import MovingAverage
-from accumtrain.engine.norm_statistics import MovingStatisticsBuffer
+from accumtrain.engine.norm_statistics import NormStatistics
 from accumtrain.engine.window import Window
 from accumtrain.models import blocks, kernels, layers, norms
 from accumtrain.models.blocks import PoolAndPad, Projection, Residual
@@ -226,8 +226,8 @@ FAULTS = [
     Fault("adaptive clipping twice as wide", window, "clip_by_weight",
           lambda right: lambda g, w, share: right(g, w, 2.0 * share), (*LENET, "optim.adaptive_clip=0.001")),
     # statistics
-    Fault("variance between micro-batches left out", MovingStatisticsBuffer, "add", without_offset, RESNET),
-    Fault("momentum of the statistics reversed", MovingStatisticsBuffer, "__init__", reversed_momentum, RESNET),
+    Fault("variance between micro-batches left out", NormStatistics, "add", without_offset, RESNET),
+    Fault("momentum of the statistics reversed", NormStatistics, "__init__", reversed_momentum, RESNET),
     Fault("unbiased variance recorded", norms, "_unbiased_to_biased", lambda right: lambda x, dtype, mode: 1.0, RESNET),
     Fault("recorded mean x 1.05", Mode, "record",
           lambda right: lambda self, layer, mean, variance: right(self, layer, mean * 1.05, variance), RESNET),

@@ -65,13 +65,13 @@ def ask(tmp_path, monkeypatch):
 
     def asked(task, **request):
         request[child.TASK] = f"tasks_of_child:{task}"
-        return child.ask(child_command(), tmp_path / "folder", request, "starting")
+        return child.run_child(child_command(), tmp_path / "folder", request, "starting")
 
     return asked
 
 
 def test_an_answer(ask, capfd):
-    assert ask("double", number=21) == child.Ended(0, {"twice": 42, "folder": "folder"}, "")
+    assert ask("double", number=21) == child.ChildResult(0, {"twice": 42, "folder": "folder"}, "")
     assert capfd.readouterr() == ("", "")
 
 
@@ -90,32 +90,32 @@ def test_a_child_is_prepared_within_the_context_alone(ask):
 
 def test_an_error_is_raised_here(ask):
     ended = ask("data")
-    assert ended == child.Ended(DataError.exit_code, {"message": "no data"}, "")
+    assert ended == child.ChildResult(DataError.exit_code, {"message": "no data"}, "")
     with pytest.raises(DataError, match="no data"):
-        child.check(ended, "a task")
+        child.raise_child_error(ended, "a task")
 
 
 @pytest.mark.parametrize("error", AccumtrainError.__subclasses__())
 def test_each_kind_of_error_comes_back_as_one_with_its_code(error):
     with pytest.raises(AccumtrainError) as raised:
-        child.check(child.Ended(error.exit_code, {"message": "why"}, ""), "a task")
+        child.raise_child_error(child.ChildResult(error.exit_code, {"message": "why"}, ""), "a task")
     assert (raised.value.exit_code, str(raised.value)) == (error.exit_code, "why")
 
 
 def test_an_error_of_the_base_class_keeps_its_message():
     with pytest.raises(AccumtrainError, match="why"):
-        child.check(child.Ended(AccumtrainError.exit_code, {"message": "why"}, ""), "a task")
+        child.raise_child_error(child.ChildResult(AccumtrainError.exit_code, {"message": "why"}, ""), "a task")
 
 
 def test_a_bug_is_told_with_the_last_words(ask):
     ended = ask("bug")
     assert ended.code == 1
     with pytest.raises(RuntimeError, match=r"(?s)a task ended with code 1:.*KeyError: 'nothing'"):
-        child.check(ended, "a task")
+        child.raise_child_error(ended, "a task")
 
 
 def test_a_child_that_is_interrupted_ends_by_the_signal(ask):
-    assert ask("stop") == child.Ended(-2, {}, "")
+    assert ask("stop") == child.ChildResult(-2, {}, "")
 
 
 def test_a_long_task_says_what_it_is_doing_and_ends_with_the_question(ask, monkeypatch):
@@ -136,7 +136,7 @@ def test_a_long_task_says_what_it_is_doing_and_ends_with_the_question(ask, monke
 
 def test_a_stand_in_gets_the_folder(tmp_path):
     program = "import os, sys; os.write(2, b'x' * 5000 + b'last words'); sys.exit(len(os.listdir(sys.argv[1])))"
-    ended = child.ask([sys.executable, "-c", program], tmp_path, {"number": 1}, "starting")
+    ended = child.run_child([sys.executable, "-c", program], tmp_path, {"number": 1}, "starting")
     assert (ended.code, ended.answer) == (2, {}), "the request and what stderr says"
     assert ended.last_words == "x" * 3990 + "last words"
 

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from accumtrain.process.signals import SIGNALS, Interrupt, Stopped, StopSignals
+from accumtrain.process.signals import SIGNALS, DeferredSignals, JobSignals, StoppedBySignal
 
 PROGRAM = """
 import os, signal, sys, time
@@ -77,41 +77,41 @@ def ask(process):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_where_nothing_can_be_lost_a_signal_raises(name):
-    with StopSignals() as signals:
-        with pytest.raises(Stopped, match=name):
+    with JobSignals() as signals:
+        with pytest.raises(StoppedBySignal, match=name):
             send(signal.Signals[name])
         assert signals.received.name == name
-        assert Interrupt().requested, "should something have swallowed the exception"
+        assert DeferredSignals().requested, "should something have swallowed the exception"
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_in_an_interrupt_a_signal_only_asks(name, capfd):
-    with StopSignals():
-        with Interrupt() as interrupt:
+    with JobSignals():
+        with DeferredSignals() as interrupt:
             assert not interrupt.requested
             send(signal.Signals[name])
             assert interrupt.requested
-        assert Interrupt().requested
+        assert DeferredSignals().requested
     assert capfd.readouterr().err == ("\nstopping: what is done is being saved (once more to stop at once)\n")
 
 
 def test_after_an_interrupt_a_signal_raises_again():
-    with StopSignals():
-        with Interrupt():
+    with JobSignals():
+        with DeferredSignals():
             pass
-        with pytest.raises(Stopped):
+        with pytest.raises(StoppedBySignal):
             send(signal.SIGTERM)
 
 
 def test_after_the_job_all_is_as_before():
     before = [signal.getsignal(number) for number in SIGNALS]
-    with StopSignals(), Interrupt():
+    with JobSignals(), DeferredSignals():
         send(signal.SIGTERM)
     assert [signal.getsignal(number) for number in SIGNALS] == before
 
 
 def test_a_terminal_may_close_after_the_job():
-    with StopSignals(), Interrupt():
+    with JobSignals(), DeferredSignals():
         send(signal.SIGHUP)
     assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
 
@@ -166,7 +166,7 @@ def test_what_is_ignored_stays_ignored(child, name):
 
 def test_a_job_in_another_thread_gets_no_signals():
     def job():
-        with StopSignals(), Interrupt() as interrupt:
+        with JobSignals(), DeferredSignals() as interrupt:
             return interrupt.requested
 
     with ThreadPoolExecutor(1) as threads:

@@ -23,7 +23,7 @@ from accumtrain.process.program import (
     own_program,
     remember_program,
 )
-from accumtrain.registry import Kind, named
+from accumtrain.registry import Entry, named
 from accumtrain.train.config import LOSSES
 
 OWN = """
@@ -83,9 +83,9 @@ def test_what_is_own_run(monkeypatch):
         chosen = getattr(Config(), of)
         kept, config = table[chosen.kind], named("mine", type(chosen))
         for row, listed in (
-            (Kind(config, "mine.code:build"), True),
-            (Kind(config, print), True),
-            (Kind(config, kept.build), False),  # of what is in the memory of this process
+            (Entry(config, "mine.code:build"), True),
+            (Entry(config, print), True),
+            (Entry(config, kept.build), False),  # of what is in the memory of this process
         ):
             monkeypatch.setattr(table, "rows", dict(table.rows))
             monkeypatch.setattr(table, "_unlisted", set())

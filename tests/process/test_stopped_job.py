@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import pytest
 
 from accumtrain import dispatch
-from accumtrain.process.signals import SIGNALS, Interrupt
+from accumtrain.process.signals import SIGNALS, DeferredSignals
 from accumtrain.runs.names import CHECKPOINTS
 
 NAMES = [each.name for each in SIGNALS]
@@ -85,7 +85,7 @@ def test_while_the_job_does_what_can_be_done_again(command, fake_job, job, code)
 
 def test_a_job_that_finishes_all_the_same(command, fake_job, tmp_path):
     def job(config):
-        with Interrupt():
+        with DeferredSignals():
             os.kill(os.getpid(), signal.SIGTERM)
         return {"step": 7}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from accumtrain.process import watchdog
-from accumtrain.process.watchdog import Walltime
+from accumtrain.process.watchdog import Deadline
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def clock(monkeypatch):
 
 
 def test_it_ends(clock):
-    left = Walltime(160.0)
+    left = Deadline(160.0)
     assert not left.due(30)
     clock[0] = 20.0
     assert not left.due(30)
@@ -28,6 +28,6 @@ def test_it_ends(clock):
 
 
 def test_it_never_ends(clock):
-    left = Walltime(None)
+    left = Deadline(None)
     clock[0] = 1e9
     assert not left.due(1e9)

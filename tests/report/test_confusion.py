@@ -15,7 +15,7 @@ from accumtrain.report.confusion import (
     draw_confusion,
     draw_mistakes,
 )
-from accumtrain.report.pictures import drawn_names
+from accumtrain.report.pictures import fit_class_names
 
 SMALL = Confusion(["ant", "bee", "cat", "dog"], [[6, 2, 0, 0], [0, 0, 0, 0], [3, 0, 1, 0], [0, 0, 0, 5]])
 
@@ -87,6 +87,6 @@ def test_a_sheet_says_true_and_predicted(count, channels, drawn):
 
 def test_names_as_a_picture_can_show_them():
     names = ["ant", "猫", "a\nb", "  ", "a$b", "the same beginning and 1", "the same beginning and 2"]
-    shown = drawn_names(names, 20)
+    shown = fit_class_names(names, 20)
     assert shown[:5] == ["ant", "class 1", "class 2", "class 3", r"a\$b"]
     assert shown[5:] == ["the same...ng and 1", "the same...ng and 2"]

@@ -9,8 +9,8 @@ import pytest
 
 from accumtrain.errors import CheckpointError
 from accumtrain.report.compare import ComparedRun, differing_keys
-from accumtrain.report.page import MOST_POINTS, extremes, write_page
-from accumtrain.report.pictures import labels
+from accumtrain.report.page import MOST_POINTS, thin_curve, write_page
+from accumtrain.report.pictures import shorten_run_names
 
 SUMMARY = {"status": "completed", "step": 4, "test": {"loss": 0.5, "accuracy": 0.75}}
 
@@ -98,7 +98,7 @@ def test_only_keys_that_differ_are_shown_and_of_those_alike_one():
 @pytest.mark.parametrize(("count", "most"), [(3, 4), (4, 4), (5, 4), (1000, 4), (1000, 300)])
 def test_extremes(count, most):
     values = [(-1) ** place * place % 17 for place in range(count)]
-    taken = extremes(values, most)
+    taken = thin_curve(values, most)
     assert taken == sorted(set(taken))
     assert len(taken) <= most or count <= most
     assert {0, count - 1} <= set(taken)
@@ -116,4 +116,4 @@ def test_extremes(count, most):
     ],
 )
 def test_labels(names, beginning, short):
-    assert labels(names) == (beginning, short)
+    assert shorten_run_names(names) == (beginning, short)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from accumtrain.errors import CheckpointError
-from accumtrain.process.signals import Stopped
+from accumtrain.process.signals import StoppedBySignal
 from accumtrain.runs import files
 from accumtrain.runs.files import remove_unfinished, replacing, write_atomic, write_json
 from accumtrain.runs.run import Run
@@ -39,12 +39,12 @@ def test_write_atomic_names_a_file_it_can_not_write(tmp_path):
 
 def test_a_signal_leaves_the_old_file(tmp_path, monkeypatch):
     def stop(descriptor):
-        raise Stopped("SIGINT")
+        raise StoppedBySignal("SIGINT")
 
     file = tmp_path / "summary.json"
     write_json(file, {"step": 1})
     monkeypatch.setattr(files.os, "fsync", stop)
-    with pytest.raises(Stopped):
+    with pytest.raises(StoppedBySignal):
         write_json(file, {"step": 2})
     assert json.loads(file.read_text()) == {"step": 1}
     assert list(tmp_path.iterdir()) == [file], "nothing half-written is left"
@@ -65,7 +65,7 @@ def written(folder, content):
     return folder
 
 
-@pytest.mark.parametrize("failing", [None, OSError(errno.EIO, "Input/output error"), Stopped("SIGINT")])
+@pytest.mark.parametrize("failing", [None, OSError(errno.EIO, "Input/output error"), StoppedBySignal("SIGINT")])
 def test_a_folder_is_replaced_as_a_whole(tmp_path, monkeypatch, failing):
     folder = written(tmp_path / "savedmodel", "old")
     rename = files.Path.rename
@@ -85,7 +85,7 @@ def test_a_folder_is_replaced_as_a_whole(tmp_path, monkeypatch, failing):
     if failing is None:
         replace()
     else:
-        with pytest.raises(CheckpointError if isinstance(failing, OSError) else Stopped):
+        with pytest.raises(CheckpointError if isinstance(failing, OSError) else StoppedBySignal):
             replace()
     assert [path.name for path in folder.iterdir()] == ["new" if failing is None else "old"]
     assert list(tmp_path.iterdir()) == [folder]

@@ -21,7 +21,7 @@ from accumtrain.runs.checkpoint_store import CheckpointStore
 from accumtrain.runs.contents import read_summary
 from accumtrain.runs.files import write_json
 from accumtrain.runs.names import learned_values, run_name
-from accumtrain.runs.run import Bystander, Run
+from accumtrain.runs.run import ReadOnlyRun, Run
 
 
 @pytest.fixture
@@ -259,7 +259,7 @@ def test_a_bystander_sees_what_the_holder_keeps_and_writes_nothing(config):
         for step in (1, 2, 3):
             held.log({"step": step, "split": "test", "seconds": 1.0})
         before = sorted(held.path.iterdir())
-        with Bystander(config) as run:
+        with ReadOnlyRun(config) as run:
             run.truncate(2)
             run.save_config(config)
             run.log({"step": 9, "split": "test", "seconds": 1.0})

@@ -7,7 +7,7 @@ import tensorflow as tf
 from hydra.core.hydra_config import HydraConfig
 
 from accumtrain.errors import OutOfMemoryError
-from accumtrain.train.remedies import combined, in_user_words, in_words, remedies
+from accumtrain.train.remedies import apply_remedies, describe_out_of_memory, explain_errors, remedies
 
 
 @pytest.fixture(autouse=True)
@@ -66,21 +66,21 @@ def test_remedies(compose, overrides, replicas, expected):
 def test_all_remedies_together(compose):
     config = compose(*REVERSIBLE, "model.memory=store")
     expected = compose(*REVERSIBLE, "accum.steps=8", "optim=adafactor", "precision=bfloat16")
-    assert combined(config, remedies(config, replicas=1)) == expected
+    assert apply_remedies(config, remedies(config, replicas=1)) == expected
 
 
 def test_words(compose):
-    assert in_words(compose(*REVERSIBLE, "device.memory_limit_mb=99"), replicas=1) == (
+    assert describe_out_of_memory(compose(*REVERSIBLE, "device.memory_limit_mb=99"), replicas=1) == (
         "device.memory_limit_mb=99 is not enough for this run. Less would take: accum.steps=8 (micro-batches of 6 "
         "instead of 12, batch_size stays); optim=adafactor (almost no optimizer state, another learning rate); "
         "precision=bfloat16 (activations of half the size); a larger device.memory_limit_mb"
     )
-    assert in_words(compose(*REVERSIBLE), replicas=1).endswith("; a smaller model or smaller images")
+    assert describe_out_of_memory(compose(*REVERSIBLE), replicas=1).endswith("; a smaller model or smaller images")
 
 
 def test_a_run_without_memory_names_the_command_that_shows_numbers(command, fake_job):
     def run(config):
-        with in_user_words(config, data=None):
+        with explain_errors(config, data=None):
             raise tf.errors.ResourceExhaustedError(None, None, "no memory")
 
     fake_job(run)

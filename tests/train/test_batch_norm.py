@@ -10,7 +10,7 @@ from accumtrain.data.open_data import open_data
 from accumtrain.dispatch import run
 from accumtrain.errors import ConfigError
 from accumtrain.train.build import check_micro_batch, model_for
-from accumtrain.train.remedies import in_words
+from accumtrain.train.remedies import describe_out_of_memory
 
 RESNET = ("model=resnet20", "model.units=[1]", "model.filters=[16,16]")
 REVNET = ("model=revnet38", "model.units=[1]", "model.filters=[16,16]")
@@ -94,7 +94,7 @@ def test_advice_does_not_lead_there(compose):
     for model, last in ((RESNET, "accum.steps=4 "), ((*RESNET, "model.norm=group"), "accum.steps=8 ")):
         steps = 1
         while told := re.search(
-            r"accum\.steps=(\d+) ", in_words(compose(*model, "batch_size=8", f"accum.steps={steps}"), 1)
+            r"accum\.steps=(\d+) ", describe_out_of_memory(compose(*model, "batch_size=8", f"accum.steps={steps}"), 1)
         ):
             assert int(told[1]) > steps
             steps = int(told[1])

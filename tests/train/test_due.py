@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 
 from accumtrain.config.rules import Epochs
-from accumtrain.train.metrics import Due
+from accumtrain.train.metrics import Intervals
 
 CASES = [
     ("log.every=10", "eval.every=epoch", "checkpoint.every=200"),
@@ -18,7 +18,7 @@ CASES = [
 
 
 def due_of(config, total, examples):
-    return Due(config, total, Epochs(config, examples))
+    return Intervals(config, total, Epochs(config, examples))
 
 
 @pytest.mark.parametrize("overrides", CASES)
@@ -50,5 +50,5 @@ def test_evaluations_after_each_epoch_that_began_with_another_batch_size(compose
     config = compose("batch_size=64", "eval.every=epoch")
     epochs = Epochs(config, 100)
     epochs.restore(10, Fraction(13, 10))
-    due = Due(config, 1000, epochs)
+    due = Intervals(config, 1000, epochs)
     assert [n for n in range(11, 20) if due.evaluation(n)] == [12, 13, 15, 16, 18, 19]  # 2.58, 3.22, 4.5, 5.14, ...

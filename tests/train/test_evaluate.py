@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.data.open_data import open_data
-from accumtrain.data.pipeline import viewed
+from accumtrain.data.pipeline import denormalize_images
 from accumtrain.dispatch import run
 from accumtrain.errors import CheckpointError
 from accumtrain.train import evaluate
@@ -114,7 +114,7 @@ def test_the_images_are_those_that_are_stored(trained):
     for split, positions in (("test", [300, 7]), ("val", [5])):
         stored, _ = data.splits[split].read(tf.constant(positions, tf.int64))
         expected = stored.numpy() / data.test.white
-        np.testing.assert_allclose(viewed(data, split, positions), expected, atol=1e-6)
+        np.testing.assert_allclose(denormalize_images(data, split, positions), expected, atol=1e-6)
 
 
 def test_without_mistakes_there_is_no_sheet(trained, here, capfd):

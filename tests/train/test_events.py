@@ -9,13 +9,13 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from accumtrain.errors import CheckpointError
-from accumtrain.train.trackers import Events
+from accumtrain.train.trackers import TensorBoardTracker
 
 RECORD = {"split": "train", "step": 7, "epoch": 0.5, "loss": 1.25, "accuracy": 0.5, "seconds": 3.0}
 
 
 def test_tensorboard_reads_what_was_written(tmp_path):
-    events = Events(tmp_path, {})
+    events = TensorBoardTracker(tmp_path, {})
     events.log(RECORD)
     events.log({**RECORD, "step": 8, "loss": 0.75})
     events.log({**RECORD, "split": "test"})
@@ -37,7 +37,7 @@ def png() -> bytes:
 def test_tensorboard_reads_hyperparameters_memory_and_images(tmp_path):
     from tensorboard.plugins.hparams import metadata, plugin_data_pb2
 
-    events = Events(tmp_path, {"optim.lr": 0.5, "model.units": [1, 2], "train.steps": None, "ema": True})
+    events = TensorBoardTracker(tmp_path, {"optim.lr": 0.5, "model.units": [1, 2], "train.steps": None, "ema": True})
     events.images("first", [png(), png()])
     events.log(RECORD)
     events.finish({"step": 9, "memory_by_kind": {"weights": 3 * 2**20, "ema": 0, "activations": None}})
@@ -57,7 +57,7 @@ def test_tensorboard_reads_hyperparameters_memory_and_images(tmp_path):
 def test_a_folder_that_cannot_be_made_is_the_users_to_mend(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(CheckpointError, match="can't be written"):
-        Events(tmp_path / "file" / "tensorboard", {}).log(RECORD)
+        TensorBoardTracker(tmp_path / "file" / "tensorboard", {}).log(RECORD)
 
 
 def steps_told(folder, tag="loss"):
@@ -67,7 +67,7 @@ def steps_told(folder, tag="loss"):
 def test_updates_that_are_made_again_are_told_once(tmp_path):
     """A session is killed after update 9, its run goes on from update 6 and back to 7; another goes on from there."""
     for done, steps in ((0, (2, 6, 8, 9)), (6, (7, 9, 10, 8, 9)), (9, (10,))):
-        events = Events(tmp_path, {"optim.lr": done}, done)
+        events = TensorBoardTracker(tmp_path, {"optim.lr": done}, done)
         for step in steps:
             events.log({**RECORD, "step": step, "loss": done + step / 16})
         events.finish({"step": steps[-1], "memory_by_kind": {"weights": 2**20}})
@@ -82,7 +82,7 @@ def test_updates_that_are_made_again_are_told_once(tmp_path):
 
 def test_pictures_of_a_run_that_begins_again_at_update_0_are_told_once(tmp_path):
     for _ in range(2):
-        events = Events(tmp_path, {})
+        events = TensorBoardTracker(tmp_path, {})
         events.images("first", [png()])
         events.close()
     assert [image.step for image in EventAccumulator(str(tmp_path)).Reload().Images("first/0")] == [0]
@@ -94,7 +94,7 @@ def test_a_link_is_not_followed(tmp_path, name):
     elsewhere.mkdir()
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).symlink_to(elsewhere)
-    events = Events(tmp_path / "tensorboard", {})
+    events = TensorBoardTracker(tmp_path / "tensorboard", {})
     with pytest.raises(CheckpointError, match=f"{name} is a link"):
         events.log(RECORD)
     events.close()

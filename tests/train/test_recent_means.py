@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from accumtrain.train.metrics import RecentMeans
+from accumtrain.train.metrics import RunningMeans
 
 
 def one(loss, examples=4.0):
@@ -12,7 +12,7 @@ def one(loss, examples=4.0):
 
 
 def test_until_there_are_enough_all_updates_count():
-    means = RecentMeans(["loss"], 10)
+    means = RunningMeans(["loss"], 10)
     means.add(1, one(2.0))
     assert means.read() == {"loss": 2.0}
     means.add(1, one(1.0))
@@ -20,21 +20,21 @@ def test_until_there_are_enough_all_updates_count():
 
 
 def test_old_updates_are_forgotten():
-    means = RecentMeans(["loss"], 3)
+    means = RunningMeans(["loss"], 3)
     for loss in (9.0, 9.0, 1.0, 2.0, 3.0):
         means.add(1, one(loss))
     assert means.read() == {"loss": 2.0}
 
 
 def test_each_example_counts_once():
-    means = RecentMeans(["loss"], 10)
+    means = RunningMeans(["loss"], 10)
     means.add(1, one(1.0, examples=1.0))
     means.add(1, one(4.0, examples=2.0))
     assert means.read() == {"loss": 3.0}
 
 
 def test_a_call_counts_with_all_of_its_updates():
-    means = RecentMeans(["loss"], 10)
+    means = RunningMeans(["loss"], 10)
     means.add(1, one(5.0))
     means.add(9, {**one(0.5), "sum_loss": 40.0, "sum_examples": 36.0})
     assert means.read() == {"loss": pytest.approx(60 / 40)}

@@ -18,7 +18,7 @@ from accumtrain.cli.workers import start_workers
 from accumtrain.dispatch import run
 from accumtrain.errors import CheckpointError, ConfigError, DataError, Preempted
 from accumtrain.process.program import own_program
-from accumtrain.process.signals import StopSignals
+from accumtrain.process.signals import JobSignals
 from accumtrain.runs.run import Run
 from accumtrain.train import train
 from accumtrain.train.evaluator import Evaluator
@@ -238,7 +238,7 @@ def test_a_run_begins_with_drawn_weights_and_a_continued_one_draws_none(config, 
 
     monkeypatch.setattr(train, "build_window", noted)
     monkeypatch.setattr(train, "is_own_run", lambda config: own)
-    with StopSignals(), open_trainer(config("ema.decay=0.9")) as begun:
+    with JobSignals(), open_trainer(config("ema.decay=0.9")) as begun:
         kernels = [each for path, each in begun.window.model.named.items() if path.endswith("kernel")]
         assert all(np.any(kernel) for kernel in kernels)
         for average, weight in zip(begun.window.ema.averages, begun.window.variables_, strict=True):
@@ -246,7 +246,7 @@ def test_a_run_begins_with_drawn_weights_and_a_continued_one_draws_none(config, 
         begun.checkpoints.save()
         begun.checkpoints.wait()
         saved = {path: each.numpy() for path, each in begun.window.model.named.items()}
-    with StopSignals(), open_trainer(config("ema.decay=0.9")) as continued:
+    with JobSignals(), open_trainer(config("ema.decay=0.9")) as continued:
         for path, value in saved.items():
             np.testing.assert_array_equal(continued.window.model.named[path], value)
     assert drawn == [not own]

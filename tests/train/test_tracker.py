@@ -12,8 +12,8 @@ from types import ModuleType
 import pytest
 
 from accumtrain.errors import ConfigError
-from accumtrain.train.config import TRACKERS, TrackerKind
-from accumtrain.train.trackers import Service, identifier, metrics, numbers, open_service
+from accumtrain.train.config import TRACKERS, TrackerEntry
+from accumtrain.train.trackers import GuardedTracker, identifier, metrics, numbers, open_service
 
 RECORD = {"split": "train", "step": 7, "epoch": 0.5, "loss": 1.25, "accuracy": None, "seconds": 3.0}
 
@@ -37,7 +37,7 @@ class Listener:
 
 def test_a_service_hears_everything():
     listener = Listener()
-    service = Service("mine", listener)
+    service = GuardedTracker("mine", listener)
     service.log(RECORD)
     service.finish({"status": "completed"})
     service.close()
@@ -46,7 +46,7 @@ def test_a_service_hears_everything():
 
 def test_a_training_goes_on_without_a_service_that_fails(capsys):
     listener = Listener(fails_at=1)
-    service = Service("mine", listener)
+    service = GuardedTracker("mine", listener)
     for _ in range(3):
         service.log(RECORD)
     service.close()
@@ -85,7 +85,7 @@ def test_a_service_that_refuses_the_run(compose, tmp_path, monkeypatch):
     def refuse(*_):
         raise ValueError("no key")
 
-    monkeypatch.setitem(TRACKERS.rows, "wandb", TrackerKind("wandb", refuse, "json", "wandb"))
+    monkeypatch.setitem(TRACKERS.rows, "wandb", TrackerEntry("wandb", refuse, "json", "wandb"))
     monkeypatch.setitem(sys.modules, "wandb", ModuleType("wandb"))
     with pytest.raises(ConfigError, match=r"log.tracker=wandb: no key; "):
         open_service(compose("log.tracker=wandb"), tmp_path)
@@ -93,7 +93,7 @@ def test_a_service_that_refuses_the_run(compose, tmp_path, monkeypatch):
 
 def test_a_run_tells_the_service(compose, tmp_path, monkeypatch):
     listener = Listener()
-    monkeypatch.setitem(TRACKERS.rows, "wandb", TrackerKind("wandb", lambda *_: listener, "json", "wandb"))
+    monkeypatch.setitem(TRACKERS.rows, "wandb", TrackerEntry("wandb", lambda *_: listener, "json", "wandb"))
     (service,) = open_service(compose("log.tracker=wandb"), tmp_path)
     service.log(RECORD)
     assert listener.heard == [RECORD]

@@ -15,7 +15,7 @@ import numpy as np
 
 from accumtrain.data.config import CifarBinaryConfig
 from accumtrain.data.local_files import fault_of
-from accumtrain.data.source import ArraySplit, Source, digest
+from accumtrain.data.source import ArraySplit, Source, hash_texts
 from accumtrain.errors import DataError
 
 _SHAPE = (3, 32, 32)  # channels, height, width
@@ -56,7 +56,7 @@ def open_cifar_binary(config: CifarBinaryConfig, seed: int) -> Source:
         test_split,
         num_classes=layout.classes,
         class_names=_names(folder / layout.names, layout.classes),
-        fingerprint={"data.records": digest(f"{google_crc32c.value(each.tobytes()):08x}" for each in records)},
+        fingerprint={"data.records": hash_texts(f"{google_crc32c.value(each.tobytes()):08x}" for each in records)},
     )
 
 

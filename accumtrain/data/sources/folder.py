@@ -17,7 +17,7 @@ from accumtrain.data.holdout import hold_out_by_name
 from accumtrain.data.image_header import UPRIGHT, Header, fault_of_image, unusual_headers
 from accumtrain.data.local_files import IMAGE_SUFFIXES, check_name, size_of_file
 from accumtrain.data.preprocess import Preprocess, make_preprocess
-from accumtrain.data.source import Data, Source, UnreadableExample, digest
+from accumtrain.data.source import Dataset, Source, UnreadableExample, hash_texts
 from accumtrain.data.sources.listing import Image, Listing, counted, first_of, readable, told
 from accumtrain.errors import DataError
 from accumtrain.fields import normal_form
@@ -434,7 +434,7 @@ def _files_of(listing: Listing) -> list[Path]:
 def _digest(listing: Listing, sizes: Sequence[int]) -> str:
     """A hash of the names of all files, beginning with their classes, and of their sizes."""
     names = (f"{kind}/{each.name}" for kind, images in listing.items() for each in images)
-    return digest(f"{name} {size}" for name, size in zip(names, sizes, strict=True))
+    return hash_texts(f"{name} {size}" for name, size in zip(names, sizes, strict=True))
 
 
 def notes_of(unusual: Mapping[Path, Header]) -> list[str]:
@@ -452,7 +452,7 @@ def notes_of(unusual: Mapping[Path, Header]) -> list[str]:
 WHITE = 255  # of the pixels of a file
 
 
-def open_files(files: Sequence[Path], config: DataConfig, images: Images) -> Data:
+def open_files(files: Sequence[Path], config: DataConfig, images: Images) -> Dataset:
     """The files as the test images of a data set; the label of each is its place in `files`.
 
     Those that can't be read or decoded are left out, and named in `skipped`.
@@ -465,7 +465,7 @@ def open_files(files: Sequence[Path], config: DataConfig, images: Images) -> Dat
     unusual = unusual_headers(files)
     split = FolderSplit(files, list(range(len(files))), unusual, keys)
     split.channels = images.shape[-1]
-    return Data(
+    return Dataset(
         train=split,
         test=split,
         num_classes=len(images.class_names),

@@ -19,7 +19,7 @@ from accumtrain.console import format_bytes
 from accumtrain.data.config import NpzConfig
 from accumtrain.data.holdout import hold_out_evenly
 from accumtrain.data.local_files import fault_of
-from accumtrain.data.source import ArraySplit, Source, digest
+from accumtrain.data.source import ArraySplit, Source, hash_texts
 from accumtrain.data.sources.labels import BadLabels, class_numbers, class_texts
 from accumtrain.errors import DataError
 from accumtrain.process.machine import free_bytes
@@ -258,7 +258,7 @@ def open_npz(config: NpzConfig, seed: int) -> Source:
         notes,
         class_names=labels.names,
         val=splits.get("val"),
-        fingerprint={"data.arrays": digest(file.checksums)},
+        fingerprint={"data.arrays": hash_texts(file.checksums)},
     )
 
 

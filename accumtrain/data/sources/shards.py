@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from accumtrain.data.local_files import fault_of
-from accumtrain.data.source import UnreadableExample, digest
+from accumtrain.data.source import UnreadableExample, hash_texts
 from accumtrain.data.sources.record_index import ByteRanges, check_speed, index_shards, is_remote, payload_of
 from accumtrain.errors import DataError
 
@@ -86,7 +86,7 @@ class Shards(ABC):
         """A short hash of the files' names without folders, and of which records of each are used."""
         files = (Path(self._paths[shard]).name for shard in self._shard)
         pieces = zip(files, self._first.tolist(), (self._ends - self._begins).tolist(), strict=True)
-        return digest(f"{name} {first} {count}" for name, first, count in pieces)
+        return hash_texts(f"{name} {first} {count}" for name, first, count in pieces)
 
     def _name(self, shard: int, record: int) -> str:
         return f"record {record} of {self._paths[shard]}"

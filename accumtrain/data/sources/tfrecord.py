@@ -20,7 +20,7 @@ from accumtrain.data.sources.labels import BadLabels, class_numbers, class_texts
 from accumtrain.data.sources.record_index import is_remote
 from accumtrain.data.sources.shards import ShardRange, Shards, TfrecordShards
 from accumtrain.errors import DataError
-from accumtrain.fields import normal_form, show, suggest
+from accumtrain.fields import format_value, normal_form, suggest_names
 
 # Examples stored as tf.train.Example records with an encoded image, or its pixels, and a label.
 
@@ -125,7 +125,8 @@ class RecordSplit(EncodedSplit):
         if len(pixels) != math.prod(shape):
             raise BadExample(
                 self.name(index),
-                f"holds {len(pixels)} bytes of pixels, and data.raw_shape={show(shape)} takes {math.prod(shape)}",
+                f"holds {len(pixels)} bytes of pixels, and data.raw_shape={format_value(shape)} takes "
+                f"{math.prod(shape)}",
                 "correct data.raw_shape, or leave it out for images of a file format",
             )
         encoded: bytes = tf.io.encode_png(np.frombuffer(pixels, np.uint8).reshape(shape), compression=0).numpy()
@@ -163,7 +164,7 @@ class RecordSplit(EncodedSplit):
             remedy = f"say which classes there are in their order, as in data.class_names=[{text},...]"
             raise BadLabels(f"is the text {text!r}", remedy)
         if text not in self._numbers:
-            raise BadLabels(f"is the text {text!r}, none of data.class_names", suggest(text, self._numbers))
+            raise BadLabels(f"is the text {text!r}, none of data.class_names", suggest_names(text, self._numbers))
         return self._numbers[text]
 
     def _values(self, index: int, features: Any, feature: str, key: str) -> Any:

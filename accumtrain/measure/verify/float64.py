@@ -13,7 +13,7 @@ from accumtrain.backprop.mode import EVALUATION, Mode, micro_mode
 from accumtrain.engine.losses import weighted_sums
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
-from accumtrain.measure.verify.result import Result, ratio, relative_difference, worst
+from accumtrain.measure.verify.result import CheckResult, max_or_nan, ratio, relative_difference
 from accumtrain.measure.verify.window import WindowOfExamples, moving_statistics
 from accumtrain.train.config import CrossEntropyConfig, LossConfig
 
@@ -51,7 +51,9 @@ class InFloat64:
     statistics: list[np.ndarray]
 
 
-def check_derivative(window: Window, examples: WindowOfExamples, loss: LossConfig) -> tuple[list[Result], InFloat64]:
+def check_derivative(
+    window: Window, examples: WindowOfExamples, loss: LossConfig
+) -> tuple[list[CheckResult], InFloat64]:
     """Checks a window in float64, and makes its update.
 
     Args:
@@ -64,7 +66,7 @@ def check_derivative(window: Window, examples: WindowOfExamples, loss: LossConfi
     values = _Values(window, examples, loss)
     expected = values.total()
     results = [
-        Result(
+        CheckResult(
             "loss against one written apart, in float64",
             ratio(abs(float(window.loss.numpy()) - expected), abs(expected)),
             LOSS_BOUND,
@@ -78,7 +80,7 @@ def check_derivative(window: Window, examples: WindowOfExamples, loss: LossConfi
 
 def check_precision(
     found: InFloat64, exact: InFloat64, paths: Sequence[str], precision: str, random: bool
-) -> list[Result]:
+) -> list[CheckResult]:
     """Compares what a window computes in the user's precision with the same in float64.
 
     Args:
@@ -91,9 +93,9 @@ def check_precision(
         if not np.linalg.norm(each) <= least  # so that NaN counts
     }
     error = relative_difference(found.gradient, exact.gradient)
-    path = worst(along, along.__getitem__) if along else "the gradient in float64 is 0"
+    path = max_or_nan(along, along.__getitem__) if along else "the gradient in float64 is 0"
     results = [
-        Result(
+        CheckResult(
             f"gradient in {precision} along that in float64, worst variable",
             along.get(path, error),
             None if random else ALONG_BOUND[precision],
@@ -101,16 +103,18 @@ def check_precision(
         )
     ]
     if exact.statistics:
-        moved = worst(
+        moved = max_or_nan(
             ratio(float(np.max(np.abs(actual - each))), float(np.max(np.abs(each))))
             for actual, each in zip(found.statistics, exact.statistics, strict=True)
         )
         name = f"moving statistics in {precision} against those in float64"
-        results.append(Result(name, moved, None if random else STATISTICS_BOUND[precision], RANDOM if random else ""))
+        results.append(
+            CheckResult(name, moved, None if random else STATISTICS_BOUND[precision], RANDOM if random else "")
+        )
     return results
 
 
-def _along_directions(window: Window, gradient: Sequence[np.ndarray], values: _Values) -> Result:
+def _along_directions(window: Window, gradient: Sequence[np.ndarray], values: _Values) -> CheckResult:
     generator = np.random.default_rng(0)
     start = [variable.numpy() for variable in window.variables_]
     sizes = [_size(value) for value in start]
@@ -121,7 +125,7 @@ def _along_directions(window: Window, gradient: Sequence[np.ndarray], values: _V
         expected = sum(float(np.vdot(*pair)) for pair in zip(gradient, direction, strict=True))
         measured = [values.derivative(start, direction, step) for step in STEPS]
         errors.append(float(np.min([ratio(abs(each - expected), deviation) for each in measured])))  # NaN if one is
-    return Result("gradient against differences of the loss, in float64", worst(errors), DERIVATIVE_BOUND)
+    return CheckResult("gradient against differences of the loss, in float64", max_or_nan(errors), DERIVATIVE_BOUND)
 
 
 def _size(value: np.ndarray) -> float:
@@ -199,7 +203,7 @@ def is_random(window: Window, examples: WindowOfExamples) -> bool:
     return not np.array_equal(one, other, equal_nan=True)
 
 
-def check_evaluation(window: Window, examples: WindowOfExamples, random: bool) -> list[Result]:
+def check_evaluation(window: Window, examples: WindowOfExamples, random: bool) -> list[CheckResult]:
     """Normalised by the statistics of one batch, an evaluation of this batch gives what training computes.
 
     Args:
@@ -226,8 +230,8 @@ def check_evaluation(window: Window, examples: WindowOfExamples, random: bool) -
     name = "evaluation by the statistics of a batch against its training pass, in float64"
     difference = ratio(float(np.linalg.norm(evaluated - training)), float(np.linalg.norm(training)))
     if random:
-        return [Result(name, difference, None, "no bound can hold: in training the model draws random numbers")]
-    return [Result(name, difference, EVALUATION_BOUND)]
+        return [CheckResult(name, difference, None, "no bound can hold: in training the model draws random numbers")]
+    return [CheckResult(name, difference, EVALUATION_BOUND)]
 
 
 def _batch(examples: WindowOfExamples) -> Mapping[str, Any]:

@@ -15,30 +15,30 @@ from accumtrain.config.schema import Config
 from accumtrain.console import say, table
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import train_batches
-from accumtrain.data.source import Data
+from accumtrain.data.source import Dataset
 from accumtrain.devices.found import Devices
-from accumtrain.devices.resolve import resolve
+from accumtrain.devices.resolve import resolve_devices
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
 from accumtrain.errors import ConfigError, VerificationError
 from accumtrain.measure.verify.float64 import InFloat64, check_derivative, check_evaluation, check_precision, is_random
 from accumtrain.measure.verify.policies import check_policies, check_streams
-from accumtrain.measure.verify.result import Result
+from accumtrain.measure.verify.result import CheckResult
 from accumtrain.measure.verify.updates import check_commit, check_later_updates, check_optimizer
-from accumtrain.measure.verify.window import Accumulated, WindowOfExamples, check_window
+from accumtrain.measure.verify.window import WindowOfExamples, WindowResult, check_window
 from accumtrain.models.build import rate_factors
 from accumtrain.models.config import MODELS
 from accumtrain.optim.config import SgdConfig
 from accumtrain.runs.names import result_file
 from accumtrain.train.build import build_optimizer, training_loss
-from accumtrain.train.remedies import in_user_words
+from accumtrain.train.remedies import explain_errors
 from accumtrain.train.weights import window_with_weights
 
 MOST_STEPS, MOST_EXAMPLES = 16, 32  # of a window on one replica: few images are enough to see a difference
 VERDICTS = {True: "pass", False: "FAIL", None: "no bound"}
 
 
-def run(config: Config) -> dict[str, Any]:
+def verify_run(config: Config) -> dict[str, Any]:
     """Runs all checks at the initial weights, or model.weights, and prints their table. Trains nothing.
 
     Returns:
@@ -62,9 +62,9 @@ def run(config: Config) -> dict[str, Any]:
             "device.tensor_float_32=true: job=verify compares with float64 by bounds for float32, and rounded products "
             "miss them; leave device.tensor_float_32 out"
         )
-    devices = resolve(config.device)
+    devices = resolve_devices(config.device)
     data = open_data(config.data, config.run.seed)
-    with in_user_words(config, data, devices.replicas):
+    with explain_errors(config, data, devices.replicas):
         examples = _examples(config, data, devices)
         say(
             f"{config.model.label}, {config.precision}, {devices.description}: a window of {examples.steps} x "
@@ -95,7 +95,7 @@ def run(config: Config) -> dict[str, Any]:
     return summary
 
 
-def _checks(config: Config, data: Data, devices: Devices, examples: WindowOfExamples) -> list[Result]:
+def _checks(config: Config, data: Dataset, devices: Devices, examples: WindowOfExamples) -> list[CheckResult]:
     bitwise = config.model.same_bits_in_every_graph
     own = config.with_accum_steps(examples.steps)
     total = total_steps(config, Epochs(config, data.train.size))
@@ -147,12 +147,12 @@ def _checks(config: Config, data: Data, devices: Devices, examples: WindowOfExam
 
 def _in_float64_if_possible(
     config: Config,
-    data: Data,
+    data: Dataset,
     devices: Devices,
     examples: WindowOfExamples,
-    accumulated: Accumulated,
+    accumulated: WindowResult,
     paths: Sequence[str],
-) -> list[Result]:
+) -> list[CheckResult]:
     """As `_in_float64`; a model of the user's own may have layers of another dtype, and is then left out."""
     try:
         return _in_float64(config, data, devices, examples, accumulated, paths)
@@ -160,7 +160,7 @@ def _in_float64_if_possible(
         if not _is_users(config):
             raise
         reason = str(error).strip().splitlines()[-1]
-        return [Result("checks in float64", 0.0, None, f"left out, as the model does not compute in it: {reason}")]
+        return [CheckResult("checks in float64", 0.0, None, f"left out, as the model does not compute in it: {reason}")]
 
 
 def _is_users(config: Config) -> bool:
@@ -172,12 +172,12 @@ def _is_users(config: Config) -> bool:
 
 def _in_float64(
     config: Config,
-    data: Data,
+    data: Dataset,
     devices: Devices,
     examples: WindowOfExamples,
-    accumulated: Accumulated,
+    accumulated: WindowResult,
     paths: Sequence[str],
-) -> list[Result]:
+) -> list[CheckResult]:
     """Checks of the same window in float64, on one device, with the micro-batches of all replicas one by one."""
     model = config.model.of_float_streams
     alone = WindowOfExamples(examples.arrays, examples.steps * devices.replicas, examples.batch // devices.replicas)
@@ -206,7 +206,7 @@ def _assign(window: Window, weights: list[np.ndarray]) -> None:
         variable.assign(tf.cast(value, variable.dtype))
 
 
-def _window_with(config: Config, data: Data, policy: str) -> Window:
+def _window_with(config: Config, data: Dataset, policy: str) -> Window:
     """A window on one device, with another memory policy and an optimizer without state."""
     model = config.model.with_policy(policy)
     optim = SgdConfig(lr=1.0, weight_decay=0.0, momentum=0.0)
@@ -215,7 +215,7 @@ def _window_with(config: Config, data: Data, policy: str) -> Window:
     return window
 
 
-def _examples(config: Config, data: Data, devices: Devices) -> WindowOfExamples:
+def _examples(config: Config, data: Dataset, devices: Devices) -> WindowOfExamples:
     """The first examples of the training stream. The window has accum.steps micro-steps, but 2 to MOST_STEPS."""
     configured = 1 if config.accum.is_auto else config.accum.count
     micro_batch = micro_batch_size(config.batch_size, configured, devices.replicas)
@@ -226,7 +226,7 @@ def _examples(config: Config, data: Data, devices: Devices) -> WindowOfExamples:
     return WindowOfExamples(arrays, steps, batch)
 
 
-def _record(result: Result) -> dict[str, Any]:
+def _record(result: CheckResult) -> dict[str, Any]:
     return {
         "check": result.name,
         "bound": result.bound,
@@ -236,7 +236,7 @@ def _record(result: Result) -> dict[str, Any]:
     }
 
 
-def _show(config: Config, results: list[Result]) -> None:
+def _show(config: Config, results: list[CheckResult]) -> None:
     rows = [
         (result.name, _number(result.bound), _number(result.measured), VERDICTS[result.passed]) for result in results
     ]

@@ -15,7 +15,7 @@ from accumtrain.backprop.segments import Stage
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
 from accumtrain.measure.verify.float64 import InFloat64
-from accumtrain.measure.verify.result import ROUNDING, Result, relative_difference
+from accumtrain.measure.verify.result import ROUNDING, CheckResult, relative_difference
 from accumtrain.measure.verify.window import WindowOfExamples
 from accumtrain.models.config import REVERSE, RevNetConfig
 
@@ -41,7 +41,7 @@ def check_policies(
     bitwise: bool,
     precision: str,
     snap_bits: int | None,
-) -> list[Result]:
+) -> list[CheckResult]:
     """Checks one policy after the other, so that only one model is in memory at a time.
 
     Args:
@@ -60,7 +60,7 @@ def check_policies(
         else:
             difference = relative_difference(gradient, expected)
             name = f"gradient against plain back-propagation, memory={policy}"
-            results.append(Result(name, difference, ROUNDING[precision], KERAS_NOTE))
+            results.append(CheckResult(name, difference, ROUNDING[precision], KERAS_NOTE))
         if policy == REVERSE and snap_bits is not None:
             results += check_reversal(window.model, batch, snap_bits)
     return results
@@ -74,7 +74,7 @@ def _gradient(window: Window, batch: Batch) -> list[np.ndarray]:
 
 def _same_bits(
     policy: str, actual: list[np.ndarray], expected: list[np.ndarray], repeatable: bool, snap_bits: int | None
-) -> Result:
+) -> CheckResult:
     values = sum(gradient.size for gradient in expected)
     differing = sum(int(np.sum(a != e)) for a, e in zip(actual, expected, strict=True))
     note = ""
@@ -88,7 +88,7 @@ def _same_bits(
     elif differing:
         note = f"{relative_difference(actual, expected):.1e} of the gradient"
     name = f"values of {values:,} that differ from plain back-propagation, memory={policy}"
-    return Result(name, float(differing), 0.0 if repeatable else None, note)
+    return CheckResult(name, float(differing), 0.0 if repeatable else None, note)
 
 
 def _of_floats(difference: float) -> str:
@@ -98,15 +98,15 @@ def _of_floats(difference: float) -> str:
     )
 
 
-def check_reversal(model: Model, batch: Batch, snap_bits: int) -> list[Result]:
+def check_reversal(model: Model, batch: Batch, snap_bits: int) -> list[CheckResult]:
     """Runs every stage forward, then inverts it: the reconstruction error, and the largest value of a stream."""
     error, largest = (float(value) for value in _invert_stages(model, batch["image"]))
-    results = [Result("largest reconstruction error of a stream", error, 0.0)]
+    results = [CheckResult("largest reconstruction error of a stream", error, 0.0)]
     if snap_bits:
         limit = FixedPoint(snap_bits).limit(model.trainable_variables[0].dtype)
-        results.append(Result(f"largest stream, of {snap_bits} bits behind the point", largest, limit))
+        results.append(CheckResult(f"largest stream, of {snap_bits} bits behind the point", largest, limit))
     else:
-        results.append(Result("largest stream", largest, None, "floats have no such limit (model.snap_bits=0)"))
+        results.append(CheckResult("largest stream", largest, None, "floats have no such limit (model.snap_bits=0)"))
     return results
 
 
@@ -151,7 +151,7 @@ def _invert_stage(stage: Stage, x: Streams, mode: Mode) -> tuple[Streams, tf.Ten
 
 def check_streams(
     found: Sequence[np.ndarray], window: Window, examples: WindowOfExamples, exact: InFloat64, bits: int
-) -> Result:
+) -> CheckResult:
     """Compares the gradient with streams in fixed point, and that with streams of floats, with the one in float64.
 
     Args:
@@ -163,7 +163,7 @@ def check_streams(
     Step(window, strategy).accumulate(examples.micro_batches(strategy), examples.steps)
     plain = [buffer.numpy() / float(window.examples.numpy()) for buffer in window.gradients]
     floats = relative_difference(plain, exact.gradient)
-    return Result(
+    return CheckResult(
         f"gradient with streams of {bits} bits behind the point, against that in float64",
         relative_difference(found, exact.gradient),
         None,

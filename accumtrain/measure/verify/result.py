@@ -18,7 +18,7 @@ ROUNDING = {"float32": 1e-3, "bfloat16": 5e-2, "float64": 1e-12}
 
 
 @dataclass(frozen=True)
-class Result:
+class CheckResult:
     """One check.
 
     Attributes:
@@ -39,7 +39,7 @@ class Result:
         return None if self.bound is None else bool(self.measured <= self.bound)
 
 
-def worst(values: Iterable[T], measured: Callable[[Any], Any] = float) -> T:
+def max_or_nan(values: Iterable[T], measured: Callable[[Any], Any] = float) -> T:
     """The value of which most is `measured`. NaN is more than any number, where `max` may drop it.
 
     Raises:

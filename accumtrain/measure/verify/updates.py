@@ -10,7 +10,7 @@ import tensorflow as tf
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
 from accumtrain.measure.verify.references import Rule, base_rate, rate_of, rule_of, telling_updates
-from accumtrain.measure.verify.result import Result, ratio, worst
+from accumtrain.measure.verify.result import CheckResult, max_or_nan, ratio
 from accumtrain.measure.verify.window import WindowOfExamples
 from accumtrain.optim.config import OptimConfig
 from accumtrain.optim.optimizer import Optimizer
@@ -36,7 +36,7 @@ def check_optimizer(
     gradients: Sequence[np.ndarray],
     decayed: Sequence[bool],
     config: OptimConfig,
-) -> Result:
+) -> CheckResult:
     """Updates each variable by itself, in both ways, from the same weights and gradients. Returns the worst.
 
     The bound allows for the rounding of each new weight to float32, which no arithmetic avoids. A few values may be
@@ -51,7 +51,7 @@ def check_optimizer(
         _check_one(build, config, name, start.astype(np.float32), _noisy(gradient.astype(np.float32), place), decay)
         for place, (name, start, gradient, decay) in enumerate(zip(names, weights, gradients, decayed, strict=True))
     ]
-    return worst(results, lambda result: result[0])[1]
+    return max_or_nan(results, lambda result: result[0])[1]
 
 
 def _check_one(
@@ -61,7 +61,7 @@ def _check_one(
     start: np.ndarray,
     gradients: Sequence[np.ndarray],
     decay: bool,
-) -> tuple[float, Result]:
+) -> tuple[float, CheckResult]:
     """Returns measured / bound, and the result, of one variable."""
 
     def exact(gradients: Sequence[np.ndarray]) -> np.ndarray:
@@ -83,7 +83,7 @@ def _check_one(
             note += f"; without {jumps} of its {steady.size:,} values, where the rule jumps in float64 too"
     apart = "its rule written apart" if rule_of(config) else "the same in float64"
     title = f"{UPDATES} updates of the optimizer against {apart}, of the distance travelled"
-    return measured / bound, Result(title, measured, bound, note)
+    return measured / bound, CheckResult(title, measured, bound, note)
 
 
 def compare(single: np.ndarray, double: np.ndarray, start: np.ndarray) -> tuple[float, float]:
@@ -146,7 +146,7 @@ def check_commit(
     scalars: Mapping[str, float],
     decayed: Sequence[bool],
     rate_factors: Sequence[float],
-) -> list[Result]:
+) -> list[CheckResult]:
     """Compares the weights after the first commit of a run with the rule of the optimizer, after clipping.
 
     Args:
@@ -157,7 +157,9 @@ def check_commit(
     gradients = [gradient.astype(np.float64) for gradient in gradients]
     norm = float(np.sqrt(sum(np.sum(np.square(gradient)) for gradient in gradients)))
     error = ratio(abs(scalars["grad_norm"] - norm), norm)
-    results = [Result("norm of the gradient against float64", error, NORM_BOUND, "" if norm else "the gradient is 0")]
+    results = [
+        CheckResult("norm of the gradient against float64", error, NORM_BOUND, "" if norm else "the gradient is 0")
+    ]
     if rule_of(config) is None:
         return results
     if 0.0 < config.clip_norm < norm:
@@ -170,8 +172,8 @@ def check_commit(
         rule = _new(config)
         expected = rule(wide, gradient, scalars["learning_rate"] * factor, config.weight_decay if decay else 0.0)
         shares.append(compare(new.astype(np.float64), expected, wide))
-    measured, bound = worst(shares, lambda share: share[0] / share[1])
-    return [*results, Result("weights after the commit against its rule written apart", measured, bound)]
+    measured, bound = max_or_nan(shares, lambda share: share[0] / share[1])
+    return [*results, CheckResult("weights after the commit against its rule written apart", measured, bound)]
 
 
 def _new(config: OptimConfig) -> Rule:
@@ -210,7 +212,7 @@ def check_later_updates(
     schedule: ScheduleConfig,
     total: int,
     decay: float,
-) -> list[Result]:
+) -> list[CheckResult]:
     """Makes commits as at other updates of the run. Afterwards the window is of no more use.
 
     Args:
@@ -227,21 +229,21 @@ def check_later_updates(
     return results
 
 
-def _rates(window: Window, step: Step, optim: OptimConfig, schedule: ScheduleConfig, total: int) -> Result:
+def _rates(window: Window, step: Step, optim: OptimConfig, schedule: ScheduleConfig, total: int) -> CheckResult:
     updates = telling_updates(schedule, total)
     errors = {}
     for t in updates[:: -(-len(updates) // MOST_UPDATES)]:
         window.step.assign(t - 1)
         rate = float(step.commit(partial=True)["learning_rate"])  # of an empty window, which changes nothing
         errors[t] = ratio(abs(rate - (rate_of(optim, schedule, t, total) or 0.0)), base_rate(optim, t))
-    farthest = worst(errors, errors.__getitem__)
+    farthest = max_or_nan(errors, errors.__getitem__)
     name = f"rate of {len(errors)} of {total} updates against its definition, of the rate without schedule"
-    return Result(name, errors[farthest], RATE_BOUND, f"farthest away: update {farthest}")
+    return CheckResult(name, errors[farthest], RATE_BOUND, f"farthest away: update {farthest}")
 
 
 def _average(
     window: Window, step: Step, strategy: tf.distribute.Strategy, examples: WindowOfExamples, decay: float
-) -> Result:
+) -> CheckResult:
     """The averages are first moved away from the weights, or what the decay keeps of them would not show."""
     assert window.ema is not None
     distances: list[float] = []
@@ -256,7 +258,7 @@ def _average(
         pairs = zip(before, _values(window.ema.averages), _values(window.variables_), strict=True)
         distances += [_distance(old, new, kept * old + (1 - kept) * weight) for old, new, weight in pairs]
     name = "moving average of the weights against its definition, of its change"
-    return Result(name, worst(distances), AVERAGE_BOUND)
+    return CheckResult(name, max_or_nan(distances), AVERAGE_BOUND)
 
 
 def _values(variables: list[tf.Variable]) -> list[np.ndarray]:
@@ -267,4 +269,4 @@ def _distance(before: np.ndarray, after: np.ndarray, expected: np.ndarray) -> fl
     """|after - expected| / |expected - before|, without what the rounding to float32 makes of it."""
     rounding = 2.0**-22 * float(np.linalg.norm(expected)) + 2.0**-22 * float(np.linalg.norm(before))
     change = float(np.linalg.norm(expected - before))
-    return ratio(worst([float(np.linalg.norm(after - expected)) - rounding, 0.0]), change)
+    return ratio(max_or_nan([float(np.linalg.norm(after - expected)) - rounding, 0.0]), change)

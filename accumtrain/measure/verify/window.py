@@ -15,7 +15,7 @@ from accumtrain.engine.compiled_function import FUSION_ONLY, CompiledFunction
 from accumtrain.engine.losses import Batch, PerExample, weighted_sums, weights
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
-from accumtrain.measure.verify.result import ROUNDING, Result, ratio, relative_difference, worst
+from accumtrain.measure.verify.result import ROUNDING, CheckResult, max_or_nan, ratio, relative_difference
 
 # The reference gradient of job=verify: one tf.GradientTape around the whole model, without our tape and buffers.
 #
@@ -38,7 +38,7 @@ class Pass:
     statistics: list[tuple[np.ndarray, np.ndarray]]
 
 
-class Reference:
+class PlainGradient:
     """Runs the reference on every replica. Create it inside the strategy's scope.
 
     Args:
@@ -118,7 +118,7 @@ class WindowOfExamples:
 
 
 @dataclass(frozen=True)
-class Accumulated:
+class WindowResult:
     """The results of the checks of a window, and what later checks need.
 
     Attributes:
@@ -130,7 +130,7 @@ class Accumulated:
         repeatable: whether the same pass gave the same bits twice.
     """
 
-    results: list[Result]
+    results: list[CheckResult]
     weights: list[np.ndarray]
     after: list[np.ndarray]
     scalars: dict[str, float]
@@ -147,7 +147,7 @@ def check_window(
     examples: WindowOfExamples,
     precision: str,
     bitwise: bool,
-) -> Accumulated:
+) -> WindowResult:
     """Compares a window with plain back-propagation and commits it; the window must be at update 0.
 
     Args:
@@ -156,7 +156,7 @@ def check_window(
     """
     with strategy.scope():
         reference, other_draws = (
-            Reference(window.model, window.loss_function, strategy, seed, window.micro_steps)
+            PlainGradient(window.model, window.loss_function, strategy, seed, window.micro_steps)
             for seed in (window.seed, window.seed + 1)
         )
     (first, *_), (again, *_) = (_passes(reference, examples, strategy, count=1) for _ in range(2))
@@ -170,7 +170,7 @@ def check_window(
     scalars = {name: float(value) for name, value in step.commit().items()}
     after = [variable.numpy() for variable in window.variables_]
     results = [
-        Result(
+        CheckResult(
             f"gradient of {examples.steps} micro-batches against the mean of each alone",
             relative_difference(split, plain.gradient),
             (SUM_BOUND if bitwise else ROUNDING)[precision],
@@ -181,7 +181,7 @@ def check_window(
     repeatable = all(
         np.array_equal(a, b, equal_nan=True) for a, b in zip(first.gradients, again.gradients, strict=True)
     )
-    return Accumulated(results, weights, after, scalars, split, moving_statistics(window), first, repeatable)
+    return WindowResult(results, weights, after, scalars, split, moving_statistics(window), first, repeatable)
 
 
 # --- the gradient -----------------------------------------------------------------------------------------------
@@ -189,19 +189,21 @@ def check_window(
 
 def _split_against_whole(
     split: list[np.ndarray], whole: list[np.ndarray], precision: str, window: Window, random: bool
-) -> Result:
+) -> CheckResult:
     name = f"gradient of {window.micro_steps} micro-batches against one batch"
     difference = relative_difference(split, whole)
     if window.model.norms:
-        return Result(
+        return CheckResult(
             name,
             difference,
             None,
             "no bound can hold with batch norm: each micro-batch is normalised by its own statistics",
         )
     if random and difference > ROUNDING[precision]:  # what is drawn per example does not depend on the split
-        return Result(name, difference, None, "no bound can hold: the model draws other random numbers per micro-batch")
-    return Result(name, difference, ROUNDING[precision])
+        return CheckResult(
+            name, difference, None, "no bound can hold: the model draws other random numbers per micro-batch"
+        )
+    return CheckResult(name, difference, ROUNDING[precision])
 
 
 def _gradient(window: Window, step: Step, batches: Any, count: int) -> list[np.ndarray]:
@@ -212,7 +214,7 @@ def _gradient(window: Window, step: Step, batches: Any, count: int) -> list[np.n
 
 
 def _passes(
-    reference: Reference, examples: WindowOfExamples, strategy: tf.distribute.Strategy, count: int
+    reference: PlainGradient, examples: WindowOfExamples, strategy: tf.distribute.Strategy, count: int
 ) -> Iterator[Pass]:
     return reference(examples.micro_batches(strategy), count)
 
@@ -254,7 +256,7 @@ class _Total:
             )
 
 
-def _moving_statistics(window: Window, plain: _Total) -> list[Result]:
+def _moving_statistics(window: Window, plain: _Total) -> list[CheckResult]:
     """Checks the moving statistics. The error of a mean is relative to the larger of |mean| and standard deviation."""
     if not window.model.norms:
         return []
@@ -263,7 +265,7 @@ def _moving_statistics(window: Window, plain: _Total) -> list[Result]:
         errors["means"] += _relative(norm.moving_mean, mean, np.maximum(np.abs(mean), np.sqrt(variance)))
         errors["variances"] += _relative(norm.moving_variance, variance, variance)
     return [
-        Result(f"moving {kind} against float64, worst channel", worst(found), STATISTICS_BOUND)
+        CheckResult(f"moving {kind} against float64, worst channel", max_or_nan(found), STATISTICS_BOUND)
         for kind, found in errors.items()
     ]
 
