@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -18,9 +19,11 @@ from accumtrain.cli import command as cli
 from accumtrain.cli.choices import offer_rows
 from accumtrain.cli.compose import plain_values
 from accumtrain.cli.overrides import for_hydra
+from accumtrain.config.jobs import JOBS
 from accumtrain.config.keys import CONF_DIR
 from accumtrain.config.read import from_mapping
 from accumtrain.config.schema import Config
+from accumtrain.measure import memory  # noqa: F401 - whose check also stays where its job is replaced
 from accumtrain.process import environment, tpu_runtime
 from accumtrain.process.machine import cpu
 from accumtrain.runs.kernels import NEURAL
@@ -132,7 +135,9 @@ def fake_job(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Config]]:
             seen.append(config)
             return run(config)
 
-        monkeypatch.setitem(sys.modules, f"accumtrain.jobs.{name}", SimpleNamespace(run=job))
+        module, _, function = str(JOBS[name].run).partition(":")
+        light = vars(import_module(module)) if str(JOBS[name].check).startswith(f"{module}:") else {}
+        monkeypatch.setitem(sys.modules, module, SimpleNamespace(**{**light, function: job}))
         return seen
 
     return put

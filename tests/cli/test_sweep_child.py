@@ -27,7 +27,7 @@ environment.prepare = lambda device, **_: None
 def train(config):
 {body}
 sys.modules["accumtrain.train.train"] = SimpleNamespace(train=train)
-sys.exit(child.serve(Path(sys.argv[1])))
+sys.exit(child.serve_request(Path(sys.argv[1])))
 """
 SAVES = """
 def stop(number, frame):
@@ -119,10 +119,10 @@ def test_a_job_ends_with_the_process_that_waits_for_it(tmp_path, compose):
         "import sys\n"
         f"sys.path[:] = {sys.path!r}\n"
         "from pathlib import Path\n"
-        "from accumtrain.shell import sweep_child, sweep_folder\n"
+        "from accumtrain.cli import sweep, sweep_folder\n"
         "sweep_folder.goes_on = lambda folder: True\n"
-        f"sweep_child.child_command = lambda: [sys.executable, '-c', {program(SAVES)!r}]\n"
-        f"sweep_child.run_in_child(Path('sweep'), 6, {values!r}, [])"
+        f"sweep.child_command = lambda: [sys.executable, '-c', {program(SAVES)!r}]\n"
+        f"sweep.run_in_child(Path('sweep'), 6, {values!r}, [])"
     )
     (tmp_path / "sweep").mkdir()
     waits = subprocess.Popen(

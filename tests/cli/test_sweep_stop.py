@@ -14,7 +14,7 @@ PROGRAM = """
 import os, signal, sys, threading, time
 from pathlib import Path
 sys.path[:] = {path!r}
-from accumtrain.shell import sweep_folder
+from accumtrain.cli import sweep_folder
 from accumtrain.cli.sweep_table import JobOutcome
 from accumtrain.cli.sweep_folder import stoppable
 signal.signal(signal.SIGINT, signal.default_int_handler)

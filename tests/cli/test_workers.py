@@ -87,7 +87,7 @@ def test_workers_that_can_not_all_be_started(command, monkeypatch):
 LAUNCHER = """
 import sys
 sys.path[:] = {path!r}
-from accumtrain.shell import workers
+from accumtrain.cli import workers
 workers.own_program = lambda: [sys.executable, "-c", {worker!r}]
 sys.exit(workers.run_workers(["2"]))
 """

@@ -22,11 +22,11 @@ import tensorflow as tf
 
 from accumtrain.devices.config import MultiworkerConfig
 from accumtrain.optim.config import SgdConfig
-from accumtrain.devices.resolve import resolve
+from accumtrain.devices.resolve import resolve_devices
 from accumtrain.engine.step import Step
 from tests.engine.small import examples, resnet20, window_for
 
-devices = resolve(MultiworkerConfig(virtual=2, workers=[sys.argv[1]], index=0, timeout=30))
+devices = resolve_devices(MultiworkerConfig(virtual=2, workers=[sys.argv[1]], index=0, timeout=30))
 
 
 def batches(context):

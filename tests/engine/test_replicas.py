@@ -20,14 +20,14 @@ import tensorflow as tf
 
 from accumtrain.devices.config import CpuConfig, MirroredConfig
 from accumtrain.optim.config import SgdConfig
-from accumtrain.devices.resolve import resolve
+from accumtrain.devices.resolve import resolve_devices
 from accumtrain.engine.step import Step
 from tests.engine.small import examples, resnet20, window_for
 
 # two replicas first: the logical devices that they need stay
 by_replicas = {
-    2: resolve(MirroredConfig(virtual=2)),
-    1: resolve(CpuConfig()),
+    2: resolve_devices(MirroredConfig(virtual=2)),
+    1: resolve_devices(CpuConfig()),
 }
 
 
@@ -65,12 +65,12 @@ import tensorflow as tf
 
 from accumtrain.devices.config import CpuConfig, MirroredConfig
 from accumtrain.optim.config import AdamConfig
-from accumtrain.devices.resolve import resolve
+from accumtrain.devices.resolve import resolve_devices
 from accumtrain.engine.losses import LossScale
 from accumtrain.engine.step import Step
 from tests.engine.small import examples, resnet20, window_for
 
-devices = resolve(MirroredConfig(virtual=2))
+devices = resolve_devices(MirroredConfig(virtual=2))
 with devices.strategy.scope():
     adam = AdamConfig(lr=1e-3, weight_decay=0.0, epsilon=1e-7)
     window = window_for(resnet20("batch", units=(1, 1)), adam, (8, 8, 1), precision="float16")
@@ -118,11 +118,11 @@ import tensorflow as tf
 
 from accumtrain.devices.config import MirroredConfig
 from accumtrain.optim.config import AdamConfig
-from accumtrain.devices.resolve import resolve
+from accumtrain.devices.resolve import resolve_devices
 from accumtrain.engine.step import Step
 from tests.engine.small import examples, resnet20, window_for
 
-devices = resolve(MirroredConfig(virtual=2))
+devices = resolve_devices(MirroredConfig(virtual=2))
 local = devices.strategy.experimental_local_results
 
 

@@ -107,7 +107,7 @@ def test_without_a_compiler_the_remedy_is_named(tmp_path, compiler):
 
 def test_the_parent_does_without_tensorflow(config, compiler):
     program = (
-        "import sys; from accumtrain.jobs import dispatch, plan; from accumtrain.planning import tpu_plan;"
+        "import sys; from accumtrain import dispatch; from accumtrain.measure import plan, tpu;"
         "assert 'tensorflow' not in sys.modules"
     )
     path = {"PYTHONPATH": os.pathsep.join(sys.path)}

@@ -40,8 +40,8 @@ def stop(request, folder):
     raise KeyboardInterrupt
 
 def save(request, folder):
-    from accumtrain.process.signals import Interrupt, StopSignals
-    with StopSignals(), Interrupt() as interrupt:
+    from accumtrain.process.signals import DeferredSignals, JobSignals
+    with JobSignals(), DeferredSignals() as interrupt:
         print("training", flush=True)
         while not interrupt.requested:
             time.sleep(0.01)

@@ -16,8 +16,8 @@ from accumtrain.process.signals import SIGNALS, DeferredSignals, JobSignals, Sto
 PROGRAM = """
 import os, signal, sys, time
 sys.path[:] = {path!r}
-from accumtrain.process.signals import Interrupt, StopSignals
-with StopSignals(), Interrupt() as interrupt:
+from accumtrain.process.signals import DeferredSignals, JobSignals
+with JobSignals(), DeferredSignals() as interrupt:
     print("ready", flush=True)
     while sys.stdin.readline():
         print("requested" if interrupt.requested else "nothing", flush=True)
