@@ -21,7 +21,7 @@ endif
 endif
 endif
 
-.PHONY: help train memory sweep workers tpu tpu-compile lint quick test test-slow test-tpu mutants slurm reference site screens torture bench bench-full audit lock clean
+.PHONY: help train memory sweep workers tpu tpu-compile lint quick test test-slow test-tpu slurm reference site screens torture bench bench-full audit lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -61,9 +61,6 @@ test-slow: $(READY) ## the tests that take minutes; ARGS go to pytest
 
 test-tpu: $(TPU)/.ready ## the fast tests, on the CPU, in the environment of make tpu; ARGS go to pytest
 	$(TPU)/bin/pytest $(ARGS)
-
-mutants: $(READY) ## changes of the code that no test notices: ARGS="accumtrain/optim --sample 20" (CONTRIBUTING.md)
-	$(BIN)/python -m tests.mutation $(ARGS)
 
 slurm: $(READY) ## training and sweeps on a SLURM of two nodes, made of this machine (root, Linux); ARGS go to pytest
 	tests/cluster/with_slurm $(BIN)/pytest -m slurm tests/cluster $(ARGS)

@@ -32,7 +32,7 @@ Fake = Callable[..., list[Any]]
 @pytest.fixture
 def fake(fake_job: Callable[..., list[Any]]) -> Fake:
     """Puts a function in the place of the job of a row."""
-    return lambda name, function: fake_job(function, JOBS[name].run.partition(":")[0].rpartition(".")[2])
+    return lambda name, function: fake_job(function, name)
 
 
 def trained(config: Any) -> None:

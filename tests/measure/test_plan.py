@@ -428,19 +428,14 @@ def test_an_interrupt_while_probing_leaves_nothing(config, probing, tmp_path):
     assert not (tmp_path / "mine").exists()
 
 
-def test_the_picture_tells_measured_from_what_lies_on_a_line(monkeypatch, tmp_path):
-    from matplotlib import pyplot
-
+def test_the_picture_tells_measured_from_what_lies_on_a_line(saved_figures, tmp_path):
     trials = [ProbeResult("store", size, True, peak_bytes=size * MB, measured=size == 4) for size in (1, 2, 4)]
-    monkeypatch.setattr(pyplot, "close", lambda figure: None)
     draw_plan(trials, 8, tmp_path / "plan.png")
-    lines = pyplot.gcf().axes[0].get_lines()
+    lines = saved_figures[0].axes[0].get_lines()
     rings = {
         tuple(line.get_xdata()): line.get_markerfacecolor() == "white" for line in lines if line.get_ls() == "None"
     }
     assert (rings[4,], rings[1, 2]) == (False, True)
-    monkeypatch.undo()
-    pyplot.close("all")
 
 
 @pytest.mark.slow
