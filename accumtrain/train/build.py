@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 import tensorflow as tf
@@ -21,7 +22,7 @@ from accumtrain.models.layers import ModelSpec
 from accumtrain.optim.config import OPTIMIZERS, OptimConfig
 from accumtrain.optim.optimizer import Optimizer
 from accumtrain.registry import load
-from accumtrain.train.config import LOSSES, CrossEntropyConfig, LossConfig
+from accumtrain.train.config import LOSSES, METRICS, CrossEntropyConfig, LossConfig
 from accumtrain.train.remedies import allowed_remedy
 
 
@@ -31,16 +32,18 @@ def build_loss(config: LossConfig) -> PerExample:
     return loss
 
 
-def build_metrics(config: LossConfig) -> dict[str, PerExample]:
-    """What is measured beside the loss that `config` names, by name."""
+def build_metrics(config: LossConfig, chosen: Sequence[str] | None = None) -> dict[str, PerExample]:
+    """Return what is measured beside the loss, by name: the metrics of eval.metrics, or of None the loss's own."""
+    if chosen is not None:
+        return {name: load(METRICS[name].function) for name in chosen}
     row = LOSSES[config.kind]
     metrics = {name: load(metric) for name, metric in row.metrics.items()}
     return metrics if row.further_metrics is None else metrics | load(row.further_metrics)(config)
 
 
-def build_means(config: LossConfig) -> dict[str, PerExample]:
-    """What evaluations measure: the loss, by the name `loss`, and the metrics."""
-    return {"loss": build_loss(config.for_evaluation), **build_metrics(config)}
+def build_means(config: LossConfig, chosen: Sequence[str] | None = None) -> dict[str, PerExample]:
+    """Return what evaluations measure: the loss, by the name `loss`, and the metrics, as in `build_metrics`."""
+    return {"loss": build_loss(config.for_evaluation), **build_metrics(config, chosen)}
 
 
 def build_split_metrics(config: LossConfig) -> SplitMetrics | None:
@@ -143,7 +146,7 @@ def build_window(
             model,
             optimizer,
             loss=build_loss(training_loss(config, data)),
-            metrics=build_metrics(config.loss),
+            metrics=build_metrics(config.loss, config.eval.metrics),
             schedule=config.schedule.build(total_steps),
             clip_norm=config.optim.clip_norm,
             adaptive_clip=config.optim.adaptive_clip,

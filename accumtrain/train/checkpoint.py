@@ -30,6 +30,7 @@ from accumtrain.runs.checkpoint_store import (
     newest_first,
 )
 from accumtrain.runs.names import BEST
+from accumtrain.train.config import LOSS, BestBy
 
 # The files of a checkpoint: whether they are whole, and what they hold.
 
@@ -179,7 +180,6 @@ def _groups(prefix: str) -> Iterator[tuple[list[str], list[tf.DType]]]:
 # state while the next window is filled; only the commit has to wait for it.
 
 
-ACCURACY = "accuracy"  # the metric that decides which state is the best; without it the loss does
 NICENESS = 19  # of the thread that writes: it has the processors when training leaves them
 # Seconds. If training waits longer than this for a checkpoint, other programs use the processors, and the thread that
 # writes must have a normal priority.
@@ -198,6 +198,7 @@ class Checkpoints:
         facts: returns what else the manifest of a checkpoint shall hold, when it is begun.
         writes: False writes nothing, on workers that leave this to the chief.
         frees_first: as in `load_into`.
+        best_by: decides which state is the best; None is the accuracy if it is measured, else the loss.
     """
 
     def __init__(
@@ -210,10 +211,13 @@ class Checkpoints:
         facts: Callable[[], Mapping[str, Any]] = dict,
         writes: bool = True,
         frees_first: bool = True,
+        best_by: BestBy | None = None,
     ):
         self.directory, self.step, self._frees_first = directory, window.step, frees_first
         self._model, self._ema = window.model, window.ema
         self._keep, self._keep_hours, self._facts, self._writes = keep, keep_hours, facts, writes
+        # `best_accuracy` is the name in checkpoints of the value of the metric that decides, whichever that is; of 0
+        # where the loss decides alone. An infinite `best_loss` says that there is no best state yet.
         with tf.device("CPU"):  # float64: what is read back must equal what was measured
             self.best_accuracy = tf.Variable(-1.0, trainable=False, dtype=tf.float64)
             self.best_loss = tf.Variable(float("inf"), trainable=False, dtype=tf.float64)
@@ -222,7 +226,7 @@ class Checkpoints:
             state["ema"] = window.ema
         if window.loss_scale is not None:
             state["loss_scale"] = window.loss_scale
-        self._by_accuracy = ACCURACY in window.metrics
+        self._best_by = best_by or BestBy.of(None, window.metrics)
         self._checkpoint = tf.train.Checkpoint(**state, best_accuracy=self.best_accuracy, best_loss=self.best_loss)
         # a graph, as tf.train.Checkpoint walks through all objects in each call
         self._save = CompiledFunction(self._save_graph, NO_GRAPH_OPTIMIZER)
@@ -294,43 +298,49 @@ class Checkpoints:
 
     @property
     def best(self) -> dict[str, float] | None:
-        """Loss and, if it is measured, accuracy of the best state; None before the first evaluation."""
-        if float(self.best_accuracy) < 0:
+        """Return loss and deciding metric of the best state; None before the first evaluation."""
+        loss, value = float(self.best_loss), float(self.best_accuracy)
+        if math.isinf(loss):
             return None
-        accuracy = {ACCURACY: float(self.best_accuracy)} if self._by_accuracy else {}
-        return {"loss": float(self.best_loss), **accuracy}
+        return {LOSS: loss} if self._best_by.metric == LOSS else {LOSS: loss, self._best_by.metric: value}
+
+    def forget_best(self) -> None:
+        """Make the next evaluation that of the best state, as the measure that decides has changed."""
+        self.best_loss.assign(math.inf)
 
     # --- save -----------------------------------------------------------------------------------------------------
 
-    def save(self) -> None:
-        """Begins to save the state of the last update, unless it is saved already.
+    def save(self) -> bool:
+        """Begin to save the state of the last update. Return False if it is saved already.
 
         Raises:
             CheckpointError: the checkpoint before it could not be written.
         """
         step = int(self.step.numpy())
-        if step != self._saved_step:
-            self._begin(self._last, step, self._kept)
-            self._saved_step = step
+        if step == self._saved_step:
+            return False
+        self._begin(self._last, step, self._kept)
+        self._saved_step = step
+        return True
 
-    def save_if_best(self, loss: float, accuracy: float | None) -> bool:
-        """Begins to save the state if its test accuracy is the best so far, or as good with a lower loss.
+    def save_if_best(self, result: Mapping[str, float]) -> bool:
+        """Begin to save the state if it is the best so far: by the metric that decides, or as good with a lower loss.
 
         Args:
-            accuracy: None if it is not measured; the loss decides alone then.
+            result: loss and metrics of an evaluation, by name.
 
         Returns:
-            Whether it is the best.
+            Whether it is the best. A state whose loss or deciding metric is not finite is not.
 
         Raises:
             CheckpointError: the checkpoint before it could not be written.
         """
-        accuracy = 0.0 if accuracy is None else accuracy
-        if not math.isfinite(loss) or (accuracy, -loss) <= (float(self.best_accuracy), -float(self.best_loss)):
+        rank = self._best_by.rank(result)
+        if not all(map(math.isfinite, rank)) or (self.best is not None and rank <= self._best_by.rank(self.best)):
             return False
         self.wait()
-        self.best_accuracy.assign(accuracy)
-        self.best_loss.assign(loss)
+        self.best_accuracy.assign(0.0 if self._best_by.metric == LOSS else result[self._best_by.metric])
+        self.best_loss.assign(result[LOSS])
         self._begin(self._best, int(self.step.numpy()), lambda newest_first: newest_first[:1])
         return True
 

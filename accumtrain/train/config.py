@@ -1,8 +1,9 @@
-"""Configs of losses and trackers, `LOSSES`, `TRACKERS`."""
+"""Configs of losses, and the entries of losses, metrics and trackers: `LOSSES`, `METRICS`, `TRACKERS`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
@@ -128,8 +129,8 @@ class LossEntry(Entry[LossConfig]):
     """A row of the losses.
 
     Attributes:
-        metrics: what is measured beside the loss, by name: functions like the loss, or "module:function". `accuracy`
-            decides which state is the best; without it the loss does.
+        metrics: what is measured beside the loss where eval.metrics is null, by name: functions like the loss, or
+            "module:function". `accuracy` decides which state is the best; without it the loss does.
         further_metrics: a function of the configuration that returns more such metrics by name, where only the model
             tells which there are; or None.
         split_metrics: a function of the configuration that returns an `accumtrain.engine.losses.SplitMetrics`: what is
@@ -158,6 +159,68 @@ def check_tells_classes(loss: str, job: str) -> None:
         raise ConfigError(f"job={job}: takes a model that tells classes apart; loss={loss} has no accuracy")
 
 
+# The metrics that eval.metrics can name.
+
+
+Code = str | Callable[..., Any]
+ACCURACY = "accuracy"
+LOSS = "loss"
+
+
+@dataclass(frozen=True)
+class MetricEntry:
+    """A metric.
+
+    Attributes:
+        function: (labels [N], logits [N, classes]) -> values [N], or "module:function".
+        higher_is_better: the direction in which it decides which state is the best.
+    """
+
+    name: str
+    function: Code
+    higher_is_better: bool = True
+
+
+METRICS: Registry[MetricEntry] = Registry("eval.metrics")
+METRICS.add(
+    MetricEntry(ACCURACY, "accumtrain.engine.losses:accuracy"), MetricEntry("top5", "accumtrain.engine.losses:top5")
+)
+
+
+@dataclass(frozen=True)
+class BestBy:
+    """The measure that decides which state is the best: a metric, then the loss; or the loss alone."""
+
+    metric: str
+    higher_is_better: bool
+
+    @classmethod
+    def of(cls, chosen: Sequence[str] | None, measured: Collection[str]) -> BestBy:
+        """Return the first of the chosen metrics; without a choice the accuracy if it is measured; else the loss.
+
+        Args:
+            chosen: eval.metrics.
+            measured: names of the metrics that are measured without a choice.
+        """
+        names = [ACCURACY] if chosen is None and ACCURACY in measured else chosen
+        return cls(names[0], METRICS[names[0]].higher_is_better) if names else cls(LOSS, higher_is_better=False)
+
+    def rank(self, result: Mapping[str, Any]) -> tuple[float, float]:
+        """Return the rank of an evaluation's result, which is higher for a better state.
+
+        Args:
+            result: loss and metrics by name. What is missing, None or no number has the lowest rank.
+        """
+        score = 0.0 if self.metric == LOSS else self._signed(result.get(self.metric), self.higher_is_better)
+        return score, self._signed(result.get(LOSS), higher_is_better=False)
+
+    @staticmethod
+    def _signed(value: float | None, higher_is_better: bool) -> float:
+        if value is None or math.isnan(value):
+            return -math.inf
+        return value if higher_is_better else -value
+
+
 # The services that a run's metrics can be sent to as well, chosen by log.tracker.
 
 
@@ -169,15 +232,15 @@ class TrackerEntry:
     """A row of the trackers.
 
     Attributes:
-        open: "module:function" of (name of the run, its folder, its configuration by dotted key) -> Tracker.
-        package: the module that must be installed.
-        extra: of accumtrain, which installs it.
+        open: (name of the run, its folder, its configuration by dotted key) -> Tracker, or "module:function".
+        package: the module that must be installed, where an extra of accumtrain installs it.
+        extra: its name.
     """
 
     name: str
-    open: str
-    package: str
-    extra: str
+    open: Code
+    package: str | None = None
+    extra: str | None = None
 
 
 TRACKERS: Registry[TrackerEntry] = Registry("log.tracker")

@@ -23,7 +23,7 @@ from accumtrain.runs.files import disk_errors
 from accumtrain.runs.names import CHECKPOINTS, folder_of
 from accumtrain.train.build import build_means, build_split_metrics, model_for, moving_average
 from accumtrain.train.checkpoint import restore_model
-from accumtrain.train.config import tells_classes
+from accumtrain.train.config import BestBy, tells_classes
 from accumtrain.train.evaluator import ClassAnswers, Evaluator
 from accumtrain.train.metrics import epochs_of
 from accumtrain.train.remedies import explain_errors
@@ -136,11 +136,12 @@ def evaluate_run(config: Config) -> dict[str, Any] | None:
         accept = partial(check_evaluates, config, data.fingerprint)
         saved, manifest = restore_model(folder_of(config) / CHECKPOINTS, model, ema, accept)
         classes = data.num_classes if tells_classes(config.loss.kind) else 0
+        by_loss = config.eval.metrics is None
         answers = class_answers(classes, devices.replicas)
         evaluator = Evaluator(
             model,
             ema,
-            build_means(config.loss) | ({"top5": top5} if classes > 5 else {}),
+            build_means(config.loss, config.eval.metrics) | ({"top5": top5} if classes > 5 and by_loss else {}),
             data,
             split,
             micro_batch * devices.replicas,
@@ -171,6 +172,7 @@ def evaluate_run(config: Config) -> dict[str, Any] | None:
         "epoch": float(epochs_of(manifest)),
         "checkpoint": saved.prefix,
         split: means,
+        "best_by": asdict(BestBy.of(config.eval.metrics, means)),
         "examples_per_second": result["examples"] / result["seconds"],
         "seconds": result["seconds"],
         "own_data": own,

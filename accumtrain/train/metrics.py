@@ -11,9 +11,9 @@ from fractions import Fraction
 from typing import Any
 
 from accumtrain.config.rules import Epochs
-from accumtrain.config.schema import Config
 from accumtrain.engine.step import SUM
 from accumtrain.process import environment
+from accumtrain.runs.contents import HOOK, measured
 from accumtrain.runs.run import Run
 from accumtrain.train.trackers import Tracker
 
@@ -69,17 +69,30 @@ def epochs_of(manifest: Mapping[str, Any]) -> Fraction:
 
 
 class Intervals:
-    """When one run logs, evaluates and saves. `done` is the number of updates done.
+    """The updates after which one run logs, evaluates, saves and calls hooks. `done` is the number of updates made.
 
     Args:
         total: number of updates of the whole run.
         epochs: of the run.
+        log: updates from one record to the next.
+        evaluate: updates from one evaluation to the next, or "epoch".
+        checkpoint: updates from one checkpoint to the next.
+        hooks: updates from one call of a hook to the next, of each.
     """
 
-    def __init__(self, config: Config, total: int, epochs: Epochs):
-        self._log_every, self._checkpoint_every = config.log.every, config.checkpoint.every
-        self._evaluate_every = config.eval.every
+    def __init__(
+        self,
+        total: int,
+        epochs: Epochs,
+        *,
+        log: int,
+        evaluate: int | str,
+        checkpoint: int,
+        hooks: Sequence[int] = (),
+    ):
         self._total, self._epochs = total, epochs
+        self._log_every, self._evaluate_every, self._checkpoint_every = log, evaluate, checkpoint
+        self._hooks = hooks
 
     def log(self, done: int) -> bool:
         return done % self._log_every == 0 or done in (1, self._total)
@@ -93,22 +106,27 @@ class Intervals:
         return done >= self._total or done == self._next_evaluation(done - 1)
 
     def next(self, done: int) -> int:
-        """The first update after `done` that is followed by a log record, an evaluation or a checkpoint."""
+        """Return the first update after `done` that is followed by any of them."""
         if done == 0:
             return 1
-        logs, checkpoints = (done + every - done % every for every in (self._log_every, self._checkpoint_every))
-        return min(logs, checkpoints, self._next_evaluation(done), self._total)
+        others = [_next(done, every) for every in (self._log_every, self._checkpoint_every, *self._hooks)]
+        return min(*others, self._next_evaluation(done), self._total)
 
     def _next_evaluation(self, done: int) -> int:
         every = self._evaluate_every
         if isinstance(every, int):
-            return done + every - done % every
+            return _next(done, every)
         return self._epochs.update_of(math.floor(self._epochs.at(done)) + 1)  # "epoch"
+
+
+def _next(done: int, every: int) -> int:
+    return done + every - done % every
 
 
 # The metrics of a run while it trains: metrics.jsonl, trackers, and the time behind examples per second.
 
 
+EACH_RECORD = {"step", "epoch", "split", "seconds"}
 BESIDE_MEANS = ("learning_rate", "grad_norm", "loss_scale", "skipped")  # of an update
 
 
@@ -129,7 +147,7 @@ class MetricsLogger:
         self._run, self._means = run, means
         self.trackers: list[Tracker] = []
         self._batch_size, self._epochs = batch_size, epochs
-        self.records: list[dict[str, Any]] = run.records()
+        self.records: list[dict[str, Any]] = measured(run.records())
         self._seconds_before = max((record["seconds"] for record in self.records), default=0.0)
         self.seconds_to_first_update: float | None = None
         self.longest = 0.0  # seconds of an update or an evaluation
@@ -167,8 +185,11 @@ class MetricsLogger:
         self._updates_logged, self._busy_logged = self._updates, self._busy
         per_second = updates * self._batch_size / busy if updates else self.examples_per_second
         speed = {"examples_per_second": per_second} if per_second else {}
-        values = {name: update[name] for name in (*self._means, *BESIDE_MEANS) if name in update}
-        self._write("train", step, values | speed)
+        self._write("train", step, self.values(update) | speed)
+
+    def values(self, update: Mapping[str, float]) -> dict[str, float]:
+        """Return loss and metrics of an update, and what BESIDE_MEANS names."""
+        return {name: update[name] for name in (*self._means, *BESIDE_MEANS) if name in update}
 
     def evaluation(self, step: int, split: str, result: Mapping[str, float]) -> None:
         """Logs an evaluation: loss, metrics, examples and its speed."""
@@ -176,10 +197,16 @@ class MetricsLogger:
         speed = {"examples_per_second": result["examples"] / result["seconds"]}
         self._write(split, step, {name: result[name] for name in (*self._means, "examples")} | speed)
 
+    def hook(self, step: int, values: Mapping[str, float]) -> None:
+        """Log numbers of a hook. Raise ValueError for a name that each record has."""
+        if taken := EACH_RECORD & values.keys():
+            raise ValueError(f"log: each record has {' and '.join(sorted(taken))} already; choose another name")
+        self._write(HOOK, step, {name: float(value) for name, value in values.items()})
+
     def forget_after(self, step: int) -> None:
         """Deletes the records after update `step`, to which the run goes back."""
         self._run.truncate(step)
-        self.records = self._run.records()
+        self.records = measured(self._run.records())
 
     def evaluated(self, step: int, split: str) -> bool:
         """Whether an evaluation on a split was logged after `step` updates."""
@@ -209,7 +236,8 @@ class MetricsLogger:
     def _write(self, split: str, step: int, values: Mapping[str, Any]) -> None:
         epoch = float(self._epochs.at(step))
         record = {"step": step, "epoch": epoch, "split": split, **values, "seconds": round(self.seconds, 3)}
-        self.records.append(record)
+        if split != HOOK:
+            self.records.append(record)
         self._run.log(record)
         for tracker in self.trackers:
             tracker.log(record)

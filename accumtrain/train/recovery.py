@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from accumtrain.backprop.fixed_point import FixedPoint
 from accumtrain.backprop.tracing import on_gpu
-from accumtrain.config.schema import Config, RunConfig
+from accumtrain.config.schema import Config
 from accumtrain.console import warn
 from accumtrain.data.source import Dataset
 from accumtrain.devices.found import Devices
@@ -35,12 +35,14 @@ class Recovery:
     """Counts skipped windows and rollbacks of a run; both are saved with its checkpoints.
 
     Args:
-        config: on_nonfinite, max_nonfinite and seed.
+        on_nonfinite: stop, skip or rollback.
+        max_nonfinite: skipped updates in a row, or rollbacks, after which the run stops all the same.
+        seed: of the order of examples.
         window: for rollbacks, a factor on its rate is added. Create this before the commit is traced.
     """
 
-    def __init__(self, config: RunConfig, window: Window):
-        self.mode, self._most, self._seed = config.on_nonfinite, config.max_nonfinite, config.seed
+    def __init__(self, on_nonfinite: str, max_nonfinite: int, seed: int, window: Window):
+        self.mode, self._most, self._seed = on_nonfinite, max_nonfinite, seed
         self.skipped = self.rollbacks = self._in_a_row = 0
         self._loss_scale = window.loss_scale
         self._rate_factor: tf.Variable | None = None

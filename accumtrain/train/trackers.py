@@ -43,7 +43,7 @@ class TensorBoardTracker:
     def __init__(self, directory: Path, hyperparameters: Mapping[str, Any], done: int = 0):
         self.directory, self._hyperparameters, self._done = directory, hyperparameters, done
         self._writers: dict[str, Any] = {}
-        self._last: dict[str, int] = {}  # the update that was told last, of each split
+        self._last: dict[str, dict[str, int]] = {}  # the update that was told last, by split and tag
         self._told = False  # the hyperparameters
 
     def log(self, record: Mapping[str, Any]) -> None:
@@ -58,10 +58,13 @@ class TensorBoardTracker:
             self._told = True
             self._write(WHOLE_RUN, self._done, _hparams(self._hyperparameters))
         split, step = record["split"], record["step"]
-        if step <= self._last.get(split, -1):  # after a rollback
+        tags = [tag for tag in record if tag not in NOT_IN_TENSORBOARD]
+        last = self._last.setdefault(split, {})
+        if any(step <= last.get(tag, -1) for tag in tags):  # after a rollback; hooks may log others after one update
             self._begin(split, step)
-        self._last[split] = step
-        values = [Summary.Value(tag=tag, simple_value=record[tag]) for tag in record if tag not in NOT_IN_TENSORBOARD]
+            last.clear()
+        last.update(dict.fromkeys(tags, step))
+        values = [Summary.Value(tag=tag, simple_value=record[tag]) for tag in tags]
         self._write(split, step, Summary(value=values))
 
     def images(self, tag: str, pictures: Sequence[bytes]) -> None:

@@ -20,6 +20,7 @@ from accumtrain.runs import checkpoint_store
 from accumtrain.runs.checkpoint_store import Saved
 from accumtrain.train import checkpoint
 from accumtrain.train.checkpoint import NICENESS, PATIENCE, Checkpoints, restore_model
+from accumtrain.train.config import METRICS, BestBy, MetricEntry
 from tests.engine.small import all_variables, bottleneck_revnet, examples, lenet, resnet20, revnet38, train, window_for
 
 
@@ -63,7 +64,7 @@ def save(checkpoints, times):
 def test_a_state_found_as_the_best_only_is_saved_among_the_last(checkpoints):
     """As after a kill between the two. The best one will be replaced."""
     checkpoints.step.assign(7)
-    checkpoints.save_if_best(0.5, 0.9)
+    checkpoints.save_if_best({"loss": 0.5, "accuracy": 0.9})
     checkpoints.wait()
     assert not (checkpoints.directory / "step-7").exists()
     assert checkpoints.restore()["step"] == 7
@@ -88,7 +89,7 @@ EVALUATIONS = [  # of loss and accuracy, and whether the state is the best so fa
 def test_the_best_state_is_that_of_the_best_accuracy_then_of_the_lowest_loss(checkpoints):
     for step, (evaluated, best) in enumerate(EVALUATIONS, 1):
         checkpoints.step.assign(step)
-        assert checkpoints.save_if_best(*evaluated) is best, evaluated
+        assert checkpoints.save_if_best(dict(zip(("loss", "accuracy"), evaluated, strict=True))) is best, evaluated
     checkpoints.wait()
     assert [folder.name for folder in (checkpoints.directory / "best").glob("step-*")] == ["step-5"]
     assert checkpoints.best == {"loss": 0.8, "accuracy": 0.8}
@@ -105,7 +106,7 @@ def test_a_model_is_restored_as_it_was_best(checkpoints):
         checkpoints.step.assign(step)
         saved.assign(tf.fill(saved.shape, value))
         if step == 2:
-            checkpoints.save_if_best(0.5, 0.9)
+            checkpoints.save_if_best({"loss": 0.5, "accuracy": 0.9})
         checkpoints.save()
         checkpoints.wait()
         expected = min(value, 2.0)
@@ -117,7 +118,7 @@ def test_a_model_is_restored_as_it_was_best(checkpoints):
 def test_a_best_state_that_a_training_replaces_while_it_is_read(checkpoints, monkeypatch, capsys, reader):
     def better(accuracy):
         checkpoints.step.assign_add(1)
-        assert checkpoints.save_if_best(0.5, accuracy)
+        assert checkpoints.save_if_best({"loss": 0.5, "accuracy": accuracy})
         checkpoints.wait()
 
     def read_late(*arguments):
@@ -195,10 +196,32 @@ def test_what_goes_wrong_while_a_model_is_restored_is_told_as_what_it_is(checkpo
         restore_model(checkpoints.directory, small_window().model, None)
 
 
-def test_without_an_accuracy_the_loss_decides_alone(checkpoints):
-    for loss, best in ((0.9, True), (1.1, False), (0.5, True)):
-        assert checkpoints.save_if_best(loss, None) is best
-    assert checkpoints.best == {"loss": 0.5, "accuracy": 0.0}
+@pytest.mark.parametrize(
+    ("chosen", "evaluations", "best"),
+    [
+        ([], [({"loss": 0.9}, True), ({"loss": 1.1}, False), ({"loss": 0.5}, True)], {"loss": 0.5}),
+        (
+            ["error"],
+            [
+                ({"loss": 0.5, "error": -2.0}, True),
+                ({"loss": 0.4, "error": -1.0}, False),
+                ({"loss": 0.4, "error": float("nan")}, False),
+                ({"loss": 0.6, "error": -3.0}, True),
+            ],
+            {"loss": 0.6, "error": -3.0},
+        ),
+    ],
+)
+def test_the_first_metric_decides_in_its_direction_or_else_the_loss(tmp_path, monkeypatch, chosen, evaluations, best):
+    monkeypatch.setitem(METRICS.rows, "error", MetricEntry("error", "none:none", higher_is_better=False))
+    with Checkpoints(tmp_path, small_window(), keep=9, best_by=BestBy.of(chosen, ["accuracy"])) as checkpoints:
+        assert checkpoints.best is None
+        for result, is_best in evaluations:
+            assert checkpoints.save_if_best(result) is is_best, result
+        assert checkpoints.best == best
+        checkpoints.forget_best()
+        assert checkpoints.best is None
+        assert checkpoints.save_if_best(evaluations[0][0])
 
 
 def test_what_could_not_be_written_is_told_by_the_next_save_and_at_the_end(tmp_path, monkeypatch):
@@ -217,7 +240,7 @@ def test_what_could_not_be_written_is_told_by_the_next_save_and_at_the_end(tmp_p
 
 
 def test_the_best_is_known_again_after_a_restore(checkpoints, tmp_path):
-    checkpoints.save_if_best(0.5, 0.7)
+    checkpoints.save_if_best({"loss": 0.5, "accuracy": 0.7})
     checkpoints.save()
     checkpoints.wait()
     with Checkpoints(tmp_path, small_window(), keep=9) as others:
@@ -225,7 +248,7 @@ def test_the_best_is_known_again_after_a_restore(checkpoints, tmp_path):
         assert others.best is None
         assert others.restore(manifests.append) == manifests[0]
         assert others.best == {"loss": 0.5, "accuracy": 0.7}
-        assert not others.save_if_best(0.6, 0.7)
+        assert not others.save_if_best({"loss": 0.6, "accuracy": 0.7})
 
 
 def test_what_is_best_changes_after_the_state_before_is_written(checkpoints, monkeypatch):
@@ -238,7 +261,7 @@ def test_what_is_best_changes_after_the_state_before_is_written(checkpoints, mon
     monkeypatch.setattr(checkpoints, "_write_files", late)
     checkpoints.save()
     checkpoints.step.assign_add(1)
-    checkpoints.save_if_best(0.5, 0.7)
+    checkpoints.save_if_best({"loss": 0.5, "accuracy": 0.7})
     checkpoints.wait()
     shutil.rmtree(checkpoints.directory / "best")
     checkpoints.restore()

@@ -17,16 +17,25 @@ CASES = [
 ]
 
 
-def due_of(config, total, examples):
-    return Intervals(config, total, Epochs(config, examples))
+def due_of(config, total, examples, hooks=()):
+    return intervals(config, total, Epochs(config, examples), hooks)
+
+
+def intervals(config, total, epochs, hooks=()):
+    every = {"log": config.log.every, "evaluate": config.eval.every, "checkpoint": config.checkpoint.every}
+    return Intervals(total, epochs, **every, hooks=hooks)
 
 
 @pytest.mark.parametrize("overrides", CASES)
 @pytest.mark.parametrize("examples", [20, 64, 100, 1437])
 def test_next_misses_nothing_and_stops_for_nothing_else(compose, overrides, examples):
     total = 60
-    due = due_of(compose("batch_size=64", *overrides), total, examples)
-    expected = [n for n in range(1, total + 1) if due.log(n) or due.evaluation(n) or due.checkpoint(n)]
+    due = due_of(compose("batch_size=64", *overrides), total, examples, hooks=[13, 17])
+    expected = [
+        n
+        for n in range(1, total + 1)
+        if due.log(n) or due.evaluation(n) or due.checkpoint(n) or n % 13 == 0 or n % 17 == 0
+    ]
     visited = [0]
     while visited[-1] < total:
         visited.append(due.next(visited[-1]))
@@ -50,5 +59,5 @@ def test_evaluations_after_each_epoch_that_began_with_another_batch_size(compose
     config = compose("batch_size=64", "eval.every=epoch")
     epochs = Epochs(config, 100)
     epochs.restore(10, Fraction(13, 10))
-    due = Intervals(config, 1000, epochs)
+    due = intervals(config, 1000, epochs)
     assert [n for n in range(11, 20) if due.evaluation(n)] == [12, 13, 15, 16, 18, 19]  # 2.58, 3.22, 4.5, 5.14, ...
