@@ -10,10 +10,12 @@ import tensorflow as tf
 from accumtrain.backprop.model import Model
 from accumtrain.config.rules import divisors, micro_batch_size
 from accumtrain.config.schema import Config
-from accumtrain.console import warn
+from accumtrain.console import say, warn
 from accumtrain.data.source import Dataset, class_counts
+from accumtrain.devices.found import Devices
 from accumtrain.engine.ema import MovingAverage
 from accumtrain.engine.losses import LossScale, PerExample, SplitMetrics, _class_index, cross_entropy
+from accumtrain.engine.sums import values_of_workers
 from accumtrain.engine.window import Window
 from accumtrain.errors import ConfigError
 from accumtrain.models.build import build_model, rate_factors
@@ -198,3 +200,13 @@ def _remedies(config: Config, replicas: int) -> list[str]:
     has_key = isinstance(config.model, ResNetConfig)
     others = allowed_remedy("model.norm=group", "", config, {"model": {"norm": "group"}}) if has_key else []
     return [f"give {larger}{room}", *(f"use {remedy.override}" for remedy in others)]
+
+
+def agree_on_steps(config: Config, devices: Devices) -> Config:
+    """Return `config` with accum.steps of the worker with the least memory, which needs the most micro-steps."""
+    if devices.workers == 1:
+        return config
+    found = values_of_workers(devices.strategy, devices.worker, devices.workers, config.accum.count)
+    if min(found) < max(found):
+        say(f"accum.steps={max(found)}, which worker {found.index(max(found))} needs")
+    return config.with_accum_steps(max(found))

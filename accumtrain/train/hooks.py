@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,22 +94,39 @@ class Hooks:
     """The hooks of one training, imported.
 
     Args:
-        hooks: what `add_hook` was given; empty on a worker that is not the chief.
+        added: what `add_hook` was given; empty on a worker that is not the chief.
+        log: takes the update and the numbers that a hook logs.
+        others: `total_steps`, `model`, `folder` as in `TrainingState`.
 
     Attributes:
         intervals: of the hooks on updates, the updates from one call to the next.
+        reason_to_stop: of a hook that has asked the run to stop; None before.
 
     Raises:
         ConfigError: a hook can't be imported.
     """
 
-    def __init__(self, hooks: Sequence[Hook]):
-        self.intervals = [hook.every for hook in hooks if hook.on == "update"]
-        self._hooks = [(hook, _imported(hook.function)) for hook in hooks]
+    def __init__(self, added: Sequence[Hook], log: Callable[[int, Mapping[str, float]], None], **others: Any):
+        self._hooks = [(hook, _imported(hook.function)) for hook in added]
+        self._log, self._others = log, others
+        self.intervals = [hook.every for hook in added if hook.on == "update"]
+        self.reason_to_stop: str | None = None
 
     def due(self, event: str, step: int) -> list[Callable[[TrainingState], Any]]:
         """Return the functions to call on an event after update `step`."""
         return [function for hook, function in self._hooks if hook.on == event and step % hook.every == 0]
+
+    def call(self, event: str, step: int, epoch: float, metrics: Mapping[str, float]) -> None:
+        """Call the functions that are due."""
+        log = partial(self._log, step)
+        state = TrainingState(
+            step=step, epoch=epoch, metrics=metrics, log=log, request_stop=self._request_stop, **self._others
+        )
+        for function in self.due(event, step):
+            function(state)
+
+    def _request_stop(self, reason: str) -> None:
+        self.reason_to_stop = reason
 
 
 def _imported(function: str | Callable[[TrainingState], Any]) -> Callable[[TrainingState], Any]:

@@ -15,6 +15,7 @@ from accumtrain.engine.step import SUM
 from accumtrain.process import environment
 from accumtrain.runs.contents import HOOK, measured
 from accumtrain.runs.run import Run
+from accumtrain.train.config import BestBy
 from accumtrain.train.trackers import Tracker
 
 # How far a run is: its updates, its place in the stream of examples, and its epochs. Checkpoints hold all three.
@@ -241,6 +242,16 @@ class MetricsLogger:
         self._run.log(record)
         for tracker in self.trackers:
             tracker.log(record)
+
+
+def evaluations_since_best(records: Sequence[Mapping[str, Any]], best_by: BestBy) -> int:
+    """Return the number of evaluations after the best one.
+
+    Args:
+        records: of all evaluations, in order; a value that is not finite is None.
+    """
+    ranks = [best_by.rank(record) for record in records]
+    return len(ranks) - 1 - ranks.index(max(ranks)) if ranks else 0
 
 
 # Loss and metrics over the last updates, which say more than those of one batch.

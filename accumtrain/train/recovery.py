@@ -101,6 +101,27 @@ class Recovery:
         self._in_a_row = 0
 
 
+def describe_update(
+    update: Mapping[str, float],
+    done: int,
+    model: ModelConfig,
+    window: Window,
+    step: Step,
+    batches: Callable[[], Any],
+) -> str:
+    """Say of an update that is not finite where that shows.
+
+    Args:
+        done: updates made, this one aside unless its state alone is not finite.
+        batches: returns an iterator that begins with the micro-batches of its window.
+    """
+    if not update["state_finite"]:
+        return f"update {done} left {describe_state(window)}, though loss and gradient were finite"
+    if not update["in_range"]:
+        return f"update {done + 1} is not finite: {out_of_range(model, window)}"
+    return f"update {done + 1} is not finite, {describe_window(window, step, batches())}"
+
+
 def out_of_range(model: ModelConfig, window: Window) -> str:
     """What has happened where streams have left the range of their numbers."""
     limit = FixedPoint(model.stream_bits or 0).limit(window.variables_[0].dtype)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import asdict
 from typing import Any, NoReturn
@@ -23,7 +23,7 @@ from accumtrain.devices.found import Devices
 from accumtrain.devices.resolve import resolve_devices
 from accumtrain.engine.losses import SMALLEST
 from accumtrain.engine.step import WORTH_TOGETHER, CallLength, Step
-from accumtrain.engine.sums import same_on_all_replicas, values_of_workers
+from accumtrain.engine.sums import same_on_all_replicas
 from accumtrain.errors import CheckpointError, DivergedError, Preempted
 from accumtrain.models.kernels import tell_emulation
 from accumtrain.process.program import is_own_run
@@ -36,20 +36,18 @@ from accumtrain.runs.kernels import record_kernels
 from accumtrain.runs.names import METRICS, learned_values
 from accumtrain.runs.provenance import provenance
 from accumtrain.runs.run import ReadOnlyRun, Run
-from accumtrain.train.build import build_means, build_split_metrics, build_window, check_micro_batch
+from accumtrain.train.build import agree_on_steps, build_means, build_split_metrics, build_window, check_micro_batch
 from accumtrain.train.checkpoint import Checkpoints
 from accumtrain.train.config import BestBy
 from accumtrain.train.evaluator import Evaluator
-from accumtrain.train.hooks import ADDED, Hooks, TrainingState
+from accumtrain.train.hooks import ADDED, Hooks
 from accumtrain.train.memory import Meter
-from accumtrain.train.metrics import Intervals, MetricsLogger, Place, RunningMeans, epochs_of
+from accumtrain.train.metrics import Intervals, MetricsLogger, Place, RunningMeans, epochs_of, evaluations_since_best
 from accumtrain.train.recovery import (
     Recovery,
     Reversal,
     SkippedExamples,
-    describe_state,
-    describe_window,
-    out_of_range,
+    describe_update,
     remedy,
     warn_of_rate_jump,
 )
@@ -157,7 +155,13 @@ class Trainer:
         self.tensorboard = TensorBoardTracker(
             run.path / "tensorboard", dict(flatten_keys(to_mapping(config))), self.done
         )
-        self.hooks = Hooks(ADDED if devices.chief else ())
+        self.hooks = Hooks(
+            ADDED if devices.chief else (),
+            self.logger.hook,
+            total_steps=self.total,
+            model=self.window.model,
+            folder=run.path,
+        )
         self.due = Intervals(
             self.total,
             self.epochs,
@@ -184,7 +188,6 @@ class Trainer:
         # ---- how long one call is, and what ends the loop early
         self.micro_steps_pace, self.updates_pace = CallLength(), CallLength(WORTH_TOGETHER)
         self.interrupt = DeferredSignals()
-        self.reason_to_stop: str | None = None  # of a hook
         self.walltime = Deadline(config.run.walltime_seconds)
         self.watchdog = Watchdog(config.run.hang_timeout, run.path)
 
@@ -362,6 +365,14 @@ class Trainer:
         self.place.advance(update["step"])  # which does not count an update that is not finite
         return update
 
+    def _call_hooks(self, event: str, metrics: Mapping[str, float]) -> None:
+        if not self.hooks.due(event, self.done):
+            return
+        self.watchdog.beat(f"hooks after update {self.done}")
+        if event == "checkpoint":
+            self.checkpoints.wait()  # they read its files
+        self.hooks.call(event, self.done, self.place.epoch, metrics)
+
     def _report(self, update: dict[str, float], count: int) -> None:
         self.recent.add(count, update)
         self.reversal.note(update, self.done)
@@ -440,7 +451,7 @@ class Trainer:
                 f"loss scale {update['loss_scale']:g} -> {update['loss_scale'] / 2:g}"
             )
             return batches
-        reason = self._what_is_not_finite(update)
+        reason = describe_update(update, self.done, self.config.model, self.window, self.step, self._batches)
         if not self.recovery.allows(state_finite=bool(update["state_finite"])):
             self._diverged(update, reason)
         if self.recovery.mode == "skip":
@@ -459,14 +470,6 @@ class Trainer:
         )
         return self._batches()
 
-    def _what_is_not_finite(self, update: dict[str, float]) -> str:
-        if not update["state_finite"]:
-            return f"update {self.done} left {describe_state(self.window)}, though loss and gradient were finite"
-        if not update["in_range"]:
-            return f"update {self.done + 1} is not finite: {out_of_range(self.config.model, self.window)}"
-        where = describe_window(self.window, self.step, self._batches())
-        return f"update {self.done + 1} is not finite, {where}"
-
     def _diverged(self, update: dict[str, float], reason: str) -> NoReturn:
         if update["state_finite"]:
             self.checkpoints.save()
@@ -484,7 +487,7 @@ class Trainer:
     def _is_asked_to_stop(self) -> bool:
         """Return whether a signal or a hook asks, or run.walltime leaves too little for an update and an evaluation."""
         too_late = self.walltime.due(SECONDS_TO_END + 2 * self.logger.longest)
-        return self.interrupt.requested or self.reason_to_stop is not None or too_late
+        return self.interrupt.requested or self.hooks.reason_to_stop is not None or too_late
 
     def _stop_if_asked(self) -> None:
         if self._is_asked_to_stop() and self.alone:
@@ -493,37 +496,12 @@ class Trainer:
     def _stop(self) -> NoReturn:
         self.checkpoints.save()
         self.skipped.note(self.progress.event)
-        because = "" if self.reason_to_stop is None else f", as a hook asked: {self.reason_to_stop}"
+        because = "" if self.hooks.reason_to_stop is None else f", as a hook asked: {self.hooks.reason_to_stop}"
         raise Preempted(
             f"stopped after update {self.done} of {self.total}, epoch {self.epoch}{because}; its state is saved in "
             f"{self.run.path}: run the same command again to continue",
             self._summarize("preempted"),
         )
-
-    # ---- hooks ---------------------------------------------------------------------------------------------------
-
-    def _call_hooks(self, event: str, metrics: Mapping[str, float]) -> None:
-        functions = self.hooks.due(event, self.done)
-        if not functions:
-            return
-        if event == "checkpoint":
-            self.checkpoints.wait()
-        state = TrainingState(
-            step=self.done,
-            total_steps=self.total,
-            epoch=self.place.epoch,
-            metrics=metrics,
-            model=self.window.model,
-            folder=self.run.path,
-            log=lambda values: self.logger.hook(self.done, values),
-            request_stop=self._request_stop,
-        )
-        for function in functions:
-            self.watchdog.beat(f"a hook after update {self.done}")
-            function(state)
-
-    def _request_stop(self, reason: str) -> None:
-        self.reason_to_stop = reason
 
     # ---- the begin and the end on the screen ---------------------------------------------------------------------
 
@@ -596,23 +574,3 @@ def open_run(config: Config) -> Run:
     """Return the folder of a run, which the chief of several workers locks."""
     follows = config.device.has_workers and find_cluster(config.device).index > 0
     return ReadOnlyRun(config) if follows else Run(config)
-
-
-def agree_on_steps(config: Config, devices: Devices) -> Config:
-    """Return `config` with accum.steps of the worker with the least memory, which needs the most micro-steps."""
-    if devices.workers == 1:
-        return config
-    found = values_of_workers(devices.strategy, devices.worker, devices.workers, config.accum.count)
-    if min(found) < max(found):
-        say(f"accum.steps={max(found)}, which worker {found.index(max(found))} needs")
-    return config.with_accum_steps(max(found))
-
-
-def evaluations_since_best(records: Sequence[Mapping[str, Any]], best_by: BestBy) -> int:
-    """Return the number of evaluations after the best one.
-
-    Args:
-        records: of all evaluations, in order; a value that is not finite is None.
-    """
-    ranks = [best_by.rank(record) for record in records]
-    return len(ranks) - 1 - ranks.index(max(ranks)) if ranks else 0

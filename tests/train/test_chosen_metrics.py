@@ -19,7 +19,7 @@ from accumtrain.errors import ConfigError
 from accumtrain.report.compare import read_ranked
 from accumtrain.report.page import write_page
 from accumtrain.train.config import METRICS, BestBy
-from accumtrain.train.train import evaluations_since_best
+from accumtrain.train.metrics import evaluations_since_best
 
 
 def error(labels, logits):
