@@ -11,8 +11,9 @@ from accumtrain.errors import ConfigError
 from accumtrain.fields import FRACTION, Word, format_value, suggest_names
 from accumtrain.registry import ComponentConfig, Entry, Registry
 
-# The losses: what each example contributes to the sum that is minimised.
+Code = str | Callable[..., Any]  # a function or class, or "module:attribute"
 
+# ---- losses ----------------------------------------------------------------------------------------------------------
 
 BALANCED = "balanced"
 WEIGHTS = "must be balanced, a mapping from class names to weights, or for classes without names a list of weights"
@@ -24,7 +25,7 @@ class LossConfig(ComponentConfig):
     """Base class of the keys of a loss. It has no keys of its own."""
 
     def for_training(self, class_names: Sequence[str], class_counts: Callable[[], list[int]]) -> LossConfig:
-        """The loss that is minimised.
+        """Return the loss that is minimised.
 
         Args:
             class_names: the names of the classes in their order; empty if they are numbered.
@@ -39,7 +40,7 @@ class LossConfig(ComponentConfig):
 
     @property
     def factors(self) -> list[float]:
-        """The factor on the loss of each class, in their order, once `for_training` knows them; empty without any."""
+        """The factors on the losses of the classes, once `for_training` knows them; empty without any."""
         return []
 
 
@@ -70,7 +71,7 @@ class CrossEntropyConfig(LossConfig):
             )
 
     def for_training(self, class_names: Sequence[str], class_counts: Callable[[], list[int]]) -> CrossEntropyConfig:
-        """Raises ConfigError if weights are of other classes."""
+        """Raise ConfigError if weights are of other classes."""
         if self.class_weights is None:
             return self
         if isinstance(self.class_weights, dict):
@@ -105,7 +106,7 @@ class CrossEntropyConfig(LossConfig):
 
 
 def _in_order(weights: Mapping[str, float], names: Sequence[str]) -> list[float]:
-    """The weights of the classes `names`, 1 for those without."""
+    """Return the weights of the classes `names`, 1 for those without."""
     for name, weight in weights.items():
         if name not in names:
             raise ConfigError(
@@ -120,13 +121,13 @@ def _in_order(weights: Mapping[str, float], names: Sequence[str]) -> list[float]
 
 
 def _quoted(weights: Mapping[str, float]) -> str:
-    """The key as a command has it: a shell makes several words of braces and commas."""
+    """Return the key as a command has it: a shell makes several words of braces and commas."""
     return f"'loss.class_weights={format_value(weights)}'"
 
 
 @dataclass(frozen=True)
 class LossEntry(Entry[LossConfig]):
-    """A row of the losses.
+    """A loss.
 
     Attributes:
         metrics: what is measured beside the loss where eval.metrics is null, by name: functions like the loss, or
@@ -137,11 +138,9 @@ class LossEntry(Entry[LossConfig]):
             measured on a whole split only, as it is no mean over examples; or None.
     """
 
-    metrics: Mapping[str, str | Callable[..., Any]] = field(
-        default_factory=lambda: {"accuracy": "accumtrain.engine.losses:accuracy"}
-    )
-    further_metrics: str | Callable[..., Any] | None = None
-    split_metrics: str | Callable[..., Any] | None = None
+    metrics: Mapping[str, Code] = field(default_factory=lambda: {"accuracy": "accumtrain.engine.losses:accuracy"})
+    further_metrics: Code | None = None
+    split_metrics: Code | None = None
 
 
 LOSSES: Registry[LossEntry] = Registry("loss.kind")
@@ -149,20 +148,18 @@ LOSSES.add(LossEntry(CrossEntropyConfig, "accumtrain.train.build:build_cross_ent
 
 
 def tells_classes(loss: str) -> bool:
-    """Whether a model trained with this loss tells classes apart."""
+    """Return whether a model trained with this loss tells classes apart."""
     return "accuracy" in LOSSES[loss].metrics
 
 
 def check_tells_classes(loss: str, job: str) -> None:
-    """Raises ConfigError if a model trained with this loss does not tell classes apart."""
+    """Raise ConfigError if a model trained with this loss does not tell classes apart."""
     if not tells_classes(loss):
         raise ConfigError(f"job={job}: takes a model that tells classes apart; loss={loss} has no accuracy")
 
 
-# The metrics that eval.metrics can name.
+# ---- metrics, chosen by eval.metrics ---------------------------------------------------------------------------------
 
-
-Code = str | Callable[..., Any]
 ACCURACY = "accuracy"
 LOSS = "loss"
 
@@ -221,15 +218,14 @@ class BestBy:
         return value if higher_is_better else -value
 
 
-# The services that a run's metrics can be sent to as well, chosen by log.tracker.
-
+# ---- trackers, chosen by log.tracker ---------------------------------------------------------------------------------
 
 NONE = "none"  # value of log.tracker
 
 
 @dataclass(frozen=True)
 class TrackerEntry:
-    """A row of the trackers.
+    """A service that a run's records can be sent to.
 
     Attributes:
         open: (name of the run, its folder, its configuration by dotted key) -> Tracker, or "module:function".

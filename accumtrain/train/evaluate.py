@@ -1,4 +1,8 @@
-"""job=evaluate."""
+"""job=evaluate: loss and metrics of a trained run on its test split, or on all of other data with labels.
+
+Without a test split it is the validation split. A table of classes, the confusion matrix and the worst mistakes come
+with them.
+"""
 
 from __future__ import annotations
 
@@ -29,17 +33,15 @@ from accumtrain.train.metrics import epochs_of
 from accumtrain.train.remedies import explain_errors
 from accumtrain.train.weights import check_evaluates, images_of, open_measured
 
-# What job=evaluate tells beside means: a table of classes, the confusion matrix, and the worst mistakes.
-
-
 MOST_CLASSES = 2000  # of a confusion matrix; it takes 32 MB then
 SHOWN = 15  # classes that are printed
 PAIRS = 100  # that are written down
 CONFUSION, MISTAKES = "confusion.png", "mistakes.png"
+NO_MEANS = ("examples", "seconds")  # of an evaluation's result
 
 
 def class_answers(classes: int, replicas: int) -> ClassAnswers | None:
-    """What collects the answers by class; None if there are no classes, or too many, which it says."""
+    """Return what collects the answers by class; None if there are none, or too many, which it says."""
     if classes > MOST_CLASSES:
         say(f"{classes:,} classes: up to {MOST_CLASSES:,} there are a table of classes and pictures, too")
     return ClassAnswers(classes, replicas) if 0 < classes <= MOST_CLASSES else None
@@ -53,7 +55,7 @@ def report_classes(
     split: str,
     folder: Path,
 ) -> dict[str, Any]:
-    """Prints the table and draws the pictures into the folder of the run.
+    """Print the table, and draw the pictures into the folder of the run.
 
     Args:
         counts: the confusion matrix, as in Confusion.
@@ -102,16 +104,8 @@ def _show(classes: Sequence[ClassResult]) -> None:
         say(f"... and {len(classes) - SHOWN:,} more")
 
 
-# job=evaluate: loss and metrics of a trained run on its test split, or on all of other data with labels.
-#
-# Without a test split it is the validation split.
-
-
-NO_MEANS = ("examples", "seconds")  # of an evaluation's result
-
-
 def evaluate_run(config: Config) -> dict[str, Any] | None:
-    """Evaluates the best state of a run, or the last state if there was no evaluation yet. Draws its pictures.
+    """Evaluate the best state of a run, or the last one if there was no evaluation yet. Draw its pictures.
 
     Returns:
         status, step, epoch, checkpoint, test or val (loss and metrics), examples_per_second, seconds, own_data (whether

@@ -1,4 +1,4 @@
-"""`MetricsLogger`, running means, intervals."""
+"""The place of a run, what is due after which update, and its metrics: records, means, the best evaluation."""
 
 from __future__ import annotations
 
@@ -18,11 +18,9 @@ from accumtrain.runs.run import Run
 from accumtrain.train.config import BestBy
 from accumtrain.train.trackers import Tracker
 
-# How far a run is: its updates, its place in the stream of examples, and its epochs. Checkpoints hold all three.
-
 
 class Place:
-    """The place of a run.
+    """The place of a run: updates made, examples taken, epochs. Checkpoints hold all three.
 
     Args:
         epochs: of the run.
@@ -38,21 +36,21 @@ class Place:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """For the manifest of a checkpoint."""
+        """Its part of the manifest of a checkpoint."""
         return {"examples": self.examples, "epochs": str(self._epochs.at(self.done))}
 
     def restore(self, manifest: Mapping[str, Any]) -> None:
-        """Goes on from a checkpoint."""
+        """Go on from a checkpoint."""
         self.done, self.examples = manifest["step"], manifest["examples"]
         self._epochs.restore(self.done, epochs_of(manifest))
 
     def advance(self, done: int) -> None:
-        """Goes on to update `done`."""
+        """Go on to update `done`."""
         self.examples += (done - self.done) * self._batch_size
         self.done = done
 
     def pass_over(self) -> None:
-        """Goes on after the examples of a window that made no update."""
+        """Go on after the examples of a window that made no update."""
         self.examples += self._batch_size
 
     @property
@@ -62,11 +60,8 @@ class Place:
 
 
 def epochs_of(manifest: Mapping[str, Any]) -> Fraction:
-    """The epochs that were made by the update of a checkpoint."""
+    """Return the epochs that were made by the update of a checkpoint."""
     return Fraction(manifest["epochs"])
-
-
-# Which updates are followed by a log record, an evaluation or a checkpoint.
 
 
 class Intervals:
@@ -124,15 +119,12 @@ def _next(done: int, every: int) -> int:
     return done + every - done % every
 
 
-# The metrics of a run while it trains: metrics.jsonl, trackers, and the time behind examples per second.
-
-
 EACH_RECORD = {"step", "epoch", "split", "seconds"}
 BESIDE_MEANS = ("learning_rate", "grad_norm", "loss_scale", "skipped")  # of an update
 
 
 class MetricsLogger:
-    """Writes each record to metrics.jsonl and the trackers, and remembers them for the summary.
+    """The records of a run: metrics.jsonl and the trackers get each, and the summary is made of them.
 
     Args:
         run: the run's folder; its metrics end with the restored update.
@@ -158,7 +150,7 @@ class MetricsLogger:
 
     @contextmanager
     def timed_updates(self, count: int) -> Iterator[None]:
-        """Times the body, which makes `count` updates. The first call of one and of several updates also compiles."""
+        """Time the body, which makes `count` updates. The first call of one and of several updates also compiles."""
         started = time.perf_counter()
         yield
         self.longest = max(self.longest, (time.perf_counter() - started) / count)
@@ -181,7 +173,7 @@ class MetricsLogger:
         return self._updates * self._batch_size / self._busy if self._updates else None
 
     def train(self, step: int, update: Mapping[str, float]) -> None:
-        """Logs loss and metrics of an update, and what BESIDE_MEANS names."""
+        """Log loss and metrics of an update, and what BESIDE_MEANS names."""
         updates, busy = self._updates - self._updates_logged, self._busy - self._busy_logged
         self._updates_logged, self._busy_logged = self._updates, self._busy
         per_second = updates * self._batch_size / busy if updates else self.examples_per_second
@@ -193,7 +185,7 @@ class MetricsLogger:
         return {name: update[name] for name in (*self._means, *BESIDE_MEANS) if name in update}
 
     def evaluation(self, step: int, split: str, result: Mapping[str, float]) -> None:
-        """Logs an evaluation: loss, metrics, examples and its speed."""
+        """Log an evaluation: loss, metrics, examples and its speed."""
         self.longest = max(self.longest, result["seconds"])
         speed = {"examples_per_second": result["examples"] / result["seconds"]}
         self._write(split, step, {name: result[name] for name in (*self._means, "examples")} | speed)
@@ -205,30 +197,30 @@ class MetricsLogger:
         self._write(HOOK, step, {name: float(value) for name, value in values.items()})
 
     def forget_after(self, step: int) -> None:
-        """Deletes the records after update `step`, to which the run goes back."""
+        """Delete the records after update `step`, to which the run goes back."""
         self._run.truncate(step)
         self.records = measured(self._run.records())
 
     def evaluated(self, step: int, split: str) -> bool:
-        """Whether an evaluation on a split was logged after `step` updates."""
+        """Return whether an evaluation on a split was logged after `step` updates."""
         return any(record["split"] == split and record["step"] == step for record in self.records)
 
     def evaluations(self, split: str) -> list[dict[str, Any]]:
-        """The records of all evaluations on a split, in order."""
+        """Return the records of all evaluations on a split, in order."""
         return [record for record in self.records if record["split"] == split]
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Hands the summary to the trackers, at the end of the session."""
+        """Hand the summary to the trackers, at the end of the session."""
         for tracker in self.trackers:
             tracker.finish(summary)
 
     def close(self) -> None:
-        """Ends the trackers."""
+        """End the trackers."""
         for tracker in self.trackers:
             tracker.close()
 
     def last(self, split: str) -> dict[str, float] | None:
-        """Loss and metrics of the last record of a split; None without a record."""
+        """Return loss and metrics of the last record of a split; None without a record."""
         for record in reversed(self.records):
             if record["split"] == split:
                 return {name: record[name] for name in self._means if name in record}
@@ -254,9 +246,6 @@ def evaluations_since_best(records: Sequence[Mapping[str, Any]], best_by: BestBy
     return len(ranks) - 1 - ranks.index(max(ranks)) if ranks else 0
 
 
-# Loss and metrics over the last updates, which say more than those of one batch.
-
-
 class RunningMeans:
     """Means over the examples of the last `updates` updates, or of all that were made here if these are fewer.
 
@@ -271,7 +260,7 @@ class RunningMeans:
         self._calls: deque[tuple[int, dict[str, float]]] = deque()
 
     def add(self, count: int, update: Mapping[str, float]) -> None:
-        """Adds `count` updates.
+        """Add `count` updates.
 
         Args:
             update: the scalars of the last of them, and with more than one the sums of all, as Step.updates returns it.
@@ -283,6 +272,6 @@ class RunningMeans:
             self._calls.popleft()
 
     def read(self) -> dict[str, float]:
-        """The means by name."""
+        """Return the means by name."""
         examples = sum(sums["examples"] for _, sums in self._calls)
         return {name: sum(sums[name] for _, sums in self._calls) / examples for name in self._names}

@@ -155,13 +155,8 @@ class Trainer:
         self.tensorboard = TensorBoardTracker(
             run.path / "tensorboard", dict(flatten_keys(to_mapping(config))), self.done
         )
-        self.hooks = Hooks(
-            ADDED if devices.chief else (),
-            self.logger.hook,
-            total_steps=self.total,
-            model=self.window.model,
-            folder=run.path,
-        )
+        added = ADDED if devices.chief else ()
+        self.hooks = Hooks(added, self.logger.hook, total_steps=self.total, model=self.window.model, folder=run.path)
         self.due = Intervals(
             self.total,
             self.epochs,
@@ -239,7 +234,7 @@ class Trainer:
 
     @property
     def done(self) -> int:
-        """Updates made."""
+        """The number of updates made."""
         return self.place.done
 
     @property

@@ -117,13 +117,13 @@ def test_a_hook_by_name_is_imported_when_the_run_begins(added, monkeypatch):
     add_hook("my_hooks:tell")
     assert hook_modules() == {"my_hooks"}
     with pytest.raises(ConfigError, match=r"the hook my_hooks:tell can't be imported: No module named 'my_hooks'"):
-        Hooks(added)
+        Hooks(added, print)
     module = ModuleType("my_hooks")
     monkeypatch.setitem(sys.modules, "my_hooks", module)
     with pytest.raises(ConfigError, match="has no attribute 'tell'"):
-        Hooks(added)
+        Hooks(added, print)
     module.tell = print
-    assert Hooks(added).due("update", 1) == [print]
+    assert Hooks(added, print).due("update", 1) == [print]
 
 
 @pytest.mark.parametrize(
