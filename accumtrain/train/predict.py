@@ -123,7 +123,7 @@ def _csv(answers: Sequence[Answer], top: int) -> str:
 
 
 def _jsonl(answers: Sequence[Answer]) -> str:
-    """Return lines {"file": ..., "class": ..., "probability": ..., "top": [{"class": ..., "probability": ...}, ...]}."""
+    """Return lines {"file": ..., "class": ..., "probability": ..., "top": [{"class": ..., "probability": ...}, ...]}"""
     tops = [[_object(pair) for pair in answer.top] for answer in answers]
     objects = ({"file": answer.file, **top[0], "top": top} for answer, top in zip(answers, tops, strict=True))
     return "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in objects)
