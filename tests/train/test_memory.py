@@ -169,7 +169,7 @@ KB, MB = 2**10, 2**20
 
 @pytest.fixture
 def allocator(monkeypatch):
-    """What the CPU's allocator counts, in bytes."""
+    """The bytes that the CPU's allocator counts."""
     counted = {"current": 300 * KB, "peak": 800 * KB}
     monkeypatch.setattr(environment, "counts_bytes_on_cpu", lambda: True)
     monkeypatch.setattr(tf.config.experimental, "get_memory_info", {CPU: counted}.__getitem__)

@@ -1,4 +1,4 @@
-"""What is due ends a call of several updates; the means of the last updates."""
+"""Calls of several updates end at whatever is due; the means of the last updates."""
 
 from __future__ import annotations
 

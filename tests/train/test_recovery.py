@@ -1,4 +1,4 @@
-"""Where a window or a state is not finite, and how a run goes on."""
+"""Windows and states that are not finite: their place is named, and the run goes on or stops."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def batches(count=3):
 
 
 def plant_after_updates(window, variable, value, step=1):
-    """Makes the optimizer leave `value` in a variable in the update after `step` updates."""
+    """Make the optimizer leave `value` in a variable in the update after `step` updates."""
     apply = window.optimizer.apply
 
     def planted(gradients, rate, done, scale):
@@ -191,7 +191,7 @@ def config(compose, tmp_path):
 
 @pytest.fixture
 def planted(monkeypatch):
-    """Makes the loss of some windows NaN: of the updates after so many, as often as `times` says."""
+    """Make the loss of some windows NaN: of the updates after so many, as often as `times` says."""
 
     def plant(*steps, times=1):
         left = tf.Variable(times, dtype=tf.int64)

@@ -130,7 +130,7 @@ def mlflow(tmp_path, monkeypatch):
 
 @pytest.fixture
 def trained_twice(tmp_path):
-    """Trains two updates, stops, and goes on with two more; returns the records of metrics.jsonl."""
+    """Train two updates, stop, and go on with two more. Return the records of metrics.jsonl."""
 
     def train(name):
         arguments = [
