@@ -41,7 +41,7 @@ CONFIG_OF_CORE = {"accumtrain.optim.config", "accumtrain.optim.schedules"}
 LIGHT = {
     *("cli", "report", "runs", "process", "config", "dispatch", "registry", "fields", "progress", "console", "errors"),
     *(f"measure.{name}" for name in ("auto_steps", "memory", "plan", "probe", "search", "settle", "tpu")),
-    *("data.local_files", "train.remedies"),
+    *("data.local_files", "train.hooks", "train.remedies"),
 }
 MAX_FILES, MAX_LINES = 15, 600  # of a room, of a file
 HEAVY = {"tensorflow", "keras", "numpy", "matplotlib"}

@@ -12,6 +12,7 @@ from accumtrain.cli.hydra_guard import USAGE_ERRORS, explain, explain_plugin
 from accumtrain.config.registries import OWN_CODE, added_modules
 from accumtrain.console import fail, say, visible_lines
 from accumtrain.errors import AccumtrainError, CheckpointError, OutOfMemoryError, Preempted
+from accumtrain.train.hooks import hook_modules
 
 INTERRUPTED = 130  # as a shell reports Ctrl-C: stopped before there was a state to save
 NO_THREAD = "can't start new thread"  # text of the RuntimeError that Python raises
@@ -52,7 +53,7 @@ def run_guarded(action: Callable[[], Result]) -> tuple[int, Result | None]:
 
 def _registered_module(error: Exception) -> str | None:
     """The module of a user's program or of an extension that has raised `error`; None if accumtrain has."""
-    added = added_modules()
+    added = added_modules() | hook_modules()
     modules = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
     known = [name for name in modules if name in added or name.startswith(OWN_CODE)]
     return known[-1] if known and known[-1] in added else None

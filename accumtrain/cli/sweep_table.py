@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import signal
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from accumtrain.report.compare import read_ranked
 from accumtrain.report.page import write_page
 from accumtrain.runs.files import write_json
 from accumtrain.runs.names import result_file
+from accumtrain.train.config import LOSSES, BestBy
 
 # The outcome of one job of a sweep.
 
@@ -36,6 +38,7 @@ class JobOutcome:
         file: the file that its result is written to.
         written_before: time of the last change of that file before the job, in nanoseconds; None if it did not exist.
         ended_with: its exit code; None while it runs in another process, and after that if the process was lost.
+        lower_is_better: the direction of what it is ranked by first.
     """
 
     overrides: list[str]
@@ -43,6 +46,7 @@ class JobOutcome:
     file: str | None = None
     written_before: int | None = None
     ended_with: int | None = None
+    lower_is_better: bool = False
 
     @property
     def path(self) -> str | None:
@@ -87,7 +91,7 @@ class JobOutcome:
     @property
     def rank(self) -> tuple[float, ...]:
         """The sort key of the job; smaller is better. Failed jobs come last, and jobs without a value after others."""
-        keys = JOBS[self.job].ranking if self.job else ()
+        keys = JOBS[self.job].ranking_of(self.result) if self.job else ()
         values = [(self.value(key), sign) for key, sign in keys]
         ranks = [float("inf") if value is None else sign * value for value, sign in values]
         longest = max(len(job.ranking) for job in JOBS)
@@ -95,12 +99,14 @@ class JobOutcome:
 
     @property
     def objective(self) -> float:
-        """What a sweeper maximizes: the first value that the job is ranked by. 0 if it failed: the lowest value."""
-        ranking = JOBS[self.job].ranking if self.job else ()
+        """Return what a sweeper maximizes: the first value that the job is ranked by; the lowest if it failed."""
+        lowest = -math.inf if self.lower_is_better else 0.0
+        ranking = JOBS[self.job].ranking_of(self.result) if self.job else ()
         if self.ended_with != 0 or not ranking:
-            return 0.0
+            return lowest
         key, sign = ranking[0]
-        return -sign * (self.value(key) or 0.0)
+        value = self.value(key)
+        return lowest if value is None else -sign * value
 
 
 def signal_name(number: int) -> str | None:
@@ -111,7 +117,8 @@ def signal_name(number: int) -> str | None:
 def begun(config: Config, overrides: Sequence[str]) -> JobOutcome:
     """The outcome of a job that is about to begin."""
     file = result_file(config)
-    return JobOutcome(list(overrides), config.job, str(file), _written(file))
+    by = BestBy.of(config.eval.metrics, LOSSES[config.loss.kind].metrics)
+    return JobOutcome(list(overrides), config.job, str(file), _written(file), lower_is_better=not by.higher_is_better)
 
 
 def _written(file: Path) -> int | None:
@@ -146,7 +153,7 @@ def report(outcomes: Sequence[JobOutcome], run_dir: Path) -> None:
     swept = _swept_keys(outcomes)
     columns: dict[str, Column] = {}
     for job in dict.fromkeys(outcome.job for outcome in outcomes if outcome.job):
-        columns |= JOBS[job].columns
+        columns |= JOBS[job].columns_of(outcome.result for outcome in outcomes if outcome.job == job)
     rows = [_row(outcome, swept, columns.values()) for outcome in ranked]
     table(f"{len(ranked)} runs, best first", [*swept, "status", *columns], rows)
     if run_dir.is_dir():  # else no run began

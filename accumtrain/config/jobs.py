@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -11,6 +11,9 @@ from accumtrain.registry import Registry
 
 Scope: TypeAlias = Literal["train", "try", "trained", "runs"]
 Column = tuple[str, "str | Callable[[Any], str]"]  # dotted key of the result; format spec or function to show the value
+
+
+ACCURACY = "accuracy"
 
 
 def cell(value: Any, form: str | Callable[[Any], str]) -> str:
@@ -44,7 +47,8 @@ class Job:
         preemptible: the same command continues the job after a signal, so this ends it with exit code 75.
         without_effect: keys that do not change how much memory the job takes.
         ranking: dotted keys of the result, each with -1 if larger is better and 1 if smaller is better. A sweep ranks
-            by them in order, and a sweeper maximizes the first.
+            by them in order, and a sweeper maximizes the first. In the place of an accuracy stands what `best_by` of
+            the result names.
         columns: columns of a sweep's table, by title.
     """
 
@@ -66,6 +70,25 @@ class Job:
     without_effect: tuple[str, ...] = ()
     ranking: tuple[tuple[str, int], ...] = ()
     columns: Mapping[str, Column] = field(default_factory=dict)
+
+    def ranking_of(self, result: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
+        """Return the ranking of a result. Its `best_by`, if there is one, stands in the place of the accuracy."""
+        by = result.get("best_by") or {"metric": ACCURACY, "higher_is_better": True}
+        sign = -1 if by["higher_is_better"] else 1
+        return tuple(
+            (f"{key.removesuffix(ACCURACY)}{by['metric']}", sign) if key.endswith(f".{ACCURACY}") else (key, given)
+            for key, given in self.ranking
+        )
+
+    def columns_of(self, results: Iterable[Mapping[str, Any]]) -> dict[str, Column]:
+        """Return the columns of a table of results. The metrics that rank them stand in the place of the accuracy."""
+        ranked_by = [(result.get("best_by") or {}).get("metric", ACCURACY) for result in results]
+        metrics = dict.fromkeys(name for name in ranked_by if name != "loss") or [ACCURACY]
+        return {
+            title.replace(ACCURACY, metric): (key.replace(ACCURACY, metric), form)
+            for title, (key, form) in self.columns.items()
+            for metric in (metrics if key.endswith(f".{ACCURACY}") else [ACCURACY])
+        }
 
     def __post_init__(self) -> None:
         if self.scope not in get_args(Scope):

@@ -16,7 +16,7 @@ from accumtrain.config.read import has_no_default
 from accumtrain.config.registries import REGISTRIES
 from accumtrain.config.schema import Config
 from accumtrain.fields import Constraint, OneOf, Word, constraints_of, describe_type, format_value
-from accumtrain.registry import ComponentConfig
+from accumtrain.registry import ComponentConfig, NameIn
 
 # Which keys of a configuration have other values than their defaults.
 
@@ -188,7 +188,7 @@ def summary_of(record: type) -> str:
 def _choices(name: str, hint: Any, rules: tuple[Constraint, ...]) -> tuple[str, ...]:
     if name == "job":
         return tuple(JOBS.names)
-    listed = [choice for rule in rules if isinstance(rule, OneOf) for choice in rule.choices]
+    listed = [choice for rule in rules if isinstance(rule, OneOf | NameIn) for choice in rule.choices]
     words = [rule.word for rule in rules if isinstance(rule, Word)]
     return (*(("true", "false") if bool in _options(hint) else ()), *listed, *words)
 

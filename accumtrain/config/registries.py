@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
 
@@ -13,7 +13,17 @@ from accumtrain.models.config import MODELS, ModelConfig
 from accumtrain.optim.config import OPTIMIZERS, OptimConfig
 from accumtrain.optim.schedules import SCHEDULES, ScheduleConfig
 from accumtrain.registry import ComponentConfig, Entry, Registry, module_of, named
-from accumtrain.train.config import LOSSES, LossConfig, LossEntry
+from accumtrain.train.config import (
+    LOSSES,
+    METRICS,
+    NONE,
+    TRACKERS,
+    Code,
+    LossConfig,
+    LossEntry,
+    MetricEntry,
+    TrackerEntry,
+)
 
 # The config groups and their tables.
 
@@ -56,8 +66,12 @@ def has_own_layers(config: Any) -> bool:
 # configuration never names code itself.
 
 
-Code = str | Callable[..., Any]
 Keys = TypeVar("Keys", bound=ComponentConfig)
+# Values of records and updates beside metrics.
+TAKEN = {
+    *("loss", "step", "epoch", "split", "seconds", "examples", "examples_per_second", "learning_rate", "grad_norm"),
+    *("loss_scale", "skipped", "finite", "state_finite", "stop", "exact", "compared", "in_range"),
+}
 SCOPE_FLAGS = {"trains": "train", "needs_a_run": "trained", "compares_runs": "runs"}  # each stands for a scope
 
 
@@ -111,13 +125,47 @@ def register_loss(
     Args:
         build: (config) -> loss, or "module:function". The loss is a function (labels [N] of an integer dtype, logits
             [N, classes]) -> losses [N] in the dtype of the logits.
-        metrics: what is measured beside the loss, by name: functions like the loss, or "module:function". None is the
-            accuracy. The best state is that of the highest `accuracy`; without it, of the lowest loss.
+        metrics: what is measured beside the loss where eval.metrics is null, by name: functions like the loss, or
+            "module:function". None is the accuracy. The best state is that of the highest `accuracy`; without it, of
+            the lowest loss.
         config: a dataclass that inherits from LossConfig. What is returned and raised is as for `register_model`.
     """
     keys: Any = named(name, config)
     LOSSES.add(LossEntry(keys, build) if metrics is None else LossEntry(keys, build, metrics=metrics))
     return keys
+
+
+def register_metric(name: str, function: Code, higher_is_better: bool = True) -> None:
+    """Make `eval.metrics=[<name>]` a choice.
+
+    Args:
+        function: (labels [N] of an integer dtype, logits [N, classes]) -> values [N], or "module:function".
+        higher_is_better: the direction in which it decides which state is the best, as the first of eval.metrics.
+
+    Raises:
+        ValueError: the name is taken, also by another value of a record; or it has another form: a letter or _, then
+            letters, digits, - and _.
+    """
+    if name in TAKEN:
+        raise ValueError(f"eval.metrics: {name} is another value of a record; choose another name")
+    METRICS.add(MetricEntry(name, function, higher_is_better))
+
+
+def register_tracker(name: str, open: Code) -> None:
+    """Make `log.tracker=<name>` a choice.
+
+    Args:
+        open: (name of the run, its folder, its configuration by dotted key) -> a tracker, or "module:function". A
+            tracker has three methods: `log(record)` takes each record of metrics.jsonl, `finish(summary)` the content
+            of summary.json at the end of a session, and `close()` ends it, also without a summary. Its first error
+            is told, and the training goes on without it; an error of `open` ends the run.
+
+    Raises:
+        ValueError: the name is taken, or has another form: a letter or _, then letters, digits, - and _.
+    """
+    if name == NONE:
+        raise ValueError(f"log.tracker={name} stands for no tracker; choose another name")
+    TRACKERS.add(TrackerEntry(name, open))
 
 
 def register_data(name: str, build: Code, config: type[DataConfig] = DataConfig) -> type[DataConfig]:
@@ -149,7 +197,12 @@ def register_job(name: str, run: Code, file: str | None = None, **row: Any) -> N
 
 def added_modules() -> set[str]:
     """The modules of all code that was registered."""
-    codes = [*(row.build for table in REGISTRIES.values() for row in table), *(job.run for job in JOBS)]
+    codes = [
+        *(row.build for table in REGISTRIES.values() for row in table),
+        *(job.run for job in JOBS),
+        *(metric.function for metric in METRICS),
+        *(tracker.open for tracker in TRACKERS),
+    ]
     return {name for name in map(module_of, codes) if not name.startswith(OWN_CODE)}
 
 

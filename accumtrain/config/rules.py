@@ -16,7 +16,7 @@ from accumtrain.config.schema import Config
 from accumtrain.errors import ConfigError
 from accumtrain.fields import Constraint, check_size, constraints_of, format_value, suggest_names
 from accumtrain.registry import ComponentConfig
-from accumtrain.train.config import BALANCED, NONE, TRACKERS, CrossEntropyConfig
+from accumtrain.train.config import BALANCED, LOSSES, NONE, TRACKERS, CrossEntropyConfig
 
 # Batch and update arithmetic: batch_size = micro-batch x accum.steps x replicas.
 
@@ -126,6 +126,11 @@ def check_config(config: Config) -> None:
             f"model.weights={config.model.weights}: {config.optim.label} computes weights anew from the gradients, so "
             "its first update would lose what is loaded; choose another optimizer, such as optim=adam"
         )
+    if config.eval.metrics is not None and LOSSES[config.loss.kind].further_metrics is not None:
+        raise ConfigError(
+            f"eval.metrics={format_value(config.eval.metrics)}: loss={config.loss.kind} measures the metrics that the "
+            "model is compiled with; give them to model.compile, and leave eval.metrics out"
+        )
     _check_balance(config)
     _check_workers(config)
     _check_run_name(config.run.name)
@@ -226,10 +231,11 @@ def _check_eager(config: Config, job: Job) -> None:
 
 
 def _check_tracker(name: str) -> None:
-    if name != NONE and find_spec(TRACKERS[name].package) is None:
+    tracker = None if name == NONE else TRACKERS[name]
+    if tracker is not None and tracker.package is not None and find_spec(tracker.package) is None:
         raise ConfigError(
-            f"log.tracker={name}: the package {TRACKERS[name].package} is not installed; "
-            f"pip install 'accumtrain[{TRACKERS[name].extra}]'"
+            f"log.tracker={name}: the package {tracker.package} is not installed; "
+            f"pip install 'accumtrain[{tracker.extra}]'"
         )
 
 

@@ -24,7 +24,8 @@ from accumtrain.fields import (
 from accumtrain.models.config import ModelConfig, RevNetConfig
 from accumtrain.optim.config import AdafactorConfig, OptimConfig
 from accumtrain.optim.schedules import CosineConfig, ScheduleConfig
-from accumtrain.train.config import NONE, TRACKERS, CrossEntropyConfig, LossConfig
+from accumtrain.registry import NameIn, NamesIn
+from accumtrain.train.config import METRICS, NONE, TRACKERS, CrossEntropyConfig, LossConfig
 
 PRECISIONS = ("float32", "bfloat16", "float16", "float64")
 
@@ -73,14 +74,17 @@ class TrainConfig:
 
 @dataclass(kw_only=True)
 class EvalConfig:
-    """When a run evaluates.
+    """When a run evaluates, and what it measures.
 
     `every`: updates from one evaluation to the next; epoch: after each epoch.
+    `metrics`: what is measured beside the loss. The first metric decides which state is the best; of an empty list
+    the loss does. null: the metrics of the loss itself, the accuracy for most.
     """
 
     every: Annotated[
         int | str, COUNT, Word("epoch", "must be a number of updates or epoch; for example eval.every=epoch")
     ] = "epoch"
+    metrics: Annotated[list[str] | None, NamesIn(METRICS)] = None
 
 
 @dataclass(kw_only=True)
@@ -103,12 +107,12 @@ class LogConfig:
 
     `every`: updates from one record of the metrics to the next. The progress shows means over as many.
     `images`: the first images of the run, as augmented, that TensorBoard shows; 0: none.
-    `tracker`: a service that gets the records as well: none, mlflow or wandb.
+    `tracker`: a service that gets the records as well: none, mlflow, wandb or one that is registered.
     """
 
     every: Annotated[int, COUNT] = 10
     images: Annotated[int, Range(0, 64)] = 4
-    tracker: Annotated[str, OneOf((NONE, *TRACKERS.names))] = NONE
+    tracker: Annotated[str, NameIn(TRACKERS, (NONE,))] = NONE
 
 
 @dataclass(kw_only=True)

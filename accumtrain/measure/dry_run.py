@@ -120,7 +120,7 @@ class DryRun:
             self._evaluator = Evaluator(
                 self.window.model,
                 self.window.ema,
-                build_means(config.loss),
+                build_means(config.loss, config.eval.metrics),
                 data,
                 data.watched,
                 batch,
@@ -184,5 +184,5 @@ class DryRun:
         """Writes the last and the best checkpoint, and reads the meter."""
         with self._checkpoints:
             self._checkpoints.save()
-            self._checkpoints.save_if_best(loss=0.0, accuracy=None)
+            self._checkpoints.save_if_best({"loss": 0.0})
         return self.meter.read()

@@ -13,7 +13,7 @@ from accumtrain.config.read import flatten_keys
 from accumtrain.console import warn
 from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.fields import format_value, is_finite_number
-from accumtrain.runs.contents import read_config, read_records, read_summary
+from accumtrain.runs.contents import measured, read_config, read_records, read_summary
 from accumtrain.runs.names import NOT_IN_NAMES
 
 # Runs side by side, as their files show them: read, ranked, and the keys in which their configurations differ.
@@ -85,7 +85,7 @@ def read_ranked(paths: Sequence[Path]) -> list[ComparedRun]:
     runs = []
     for path in paths:
         try:
-            runs.append(ComparedRun(path.name, _summary(path), read_records(path), _config(path)))
+            runs.append(ComparedRun(path.name, _summary(path), measured(read_records(path)), _config(path)))
         except CheckpointError as error:
             warn(f"{path.name} is left out: {error}")
     return sorted(runs, key=_rank)
@@ -120,7 +120,7 @@ def _shown(config: Mapping[str, Any], key: str) -> str:
 
 def _rank(run: ComparedRun) -> tuple[float, ...]:
     """Smaller is better, as in a sweep of trainings. A run without a value comes after the others."""
-    values = [(run.number(key), sign) for key, sign in JOBS["train"].ranking]
+    values = [(run.number(key), sign) for key, sign in JOBS["train"].ranking_of(run.summary)]
     return tuple(math.inf if value is None else sign * value for value, sign in values)
 
 

@@ -62,7 +62,6 @@ def write_page(runs: Sequence[ComparedRun], path: Path) -> None:
 
 
 def _content(runs: Sequence[ComparedRun], directory: Path) -> dict[str, Any]:
-    train = JOBS["train"]
     metrics = list_metrics(run.records for run in runs)
     configured, results = differing_keys(runs), _results(runs)
     beginning, short = shorten_run_names([run.name for run in runs])
@@ -75,7 +74,7 @@ def _content(runs: Sequence[ComparedRun], directory: Path) -> dict[str, Any]:
         "axes": AXES,
         "points": {"shown": shown, "of": sum(len(run.records) for run in runs)},
         "kinds": list(dict.fromkeys(kind for run in runs for kind in _memory(run))),
-        "ranked_by": next(title for title, (key, _) in train.columns.items() if key == train.ranking[0][0]),
+        "ranked_by": _ranked_by(runs),
         "columns": [
             *({"title": each.key, "along": each.along, "of": CONFIGURED} for each in configured),
             *({"title": title, "along": (), "of": RESULT} for title in results),
@@ -97,10 +96,17 @@ def _content(runs: Sequence[ComparedRun], directory: Path) -> dict[str, Any]:
     }
 
 
+def _ranked_by(runs: Sequence[ComparedRun]) -> str:
+    """Return the title of the first column by which the best run is ranked."""
+    train, best = JOBS["train"], runs[0].summary
+    keys = {key: title for title, (key, _) in train.columns_of([best]).items()}
+    return next(keys[key] for key, _ in train.ranking_of(best) if key in keys)
+
+
 def _results(runs: Sequence[ComparedRun]) -> dict[str, list[tuple[str, Any]]]:
     """The columns of what was measured: by title the text of each run, and the value to sort by."""
     columns: dict[str, list[tuple[str, Any]]] = {"status": [(run.summary["status"],) * 2 for run in runs]}
-    for title, (key, form) in JOBS["train"].columns.items():
+    for title, (key, form) in JOBS["train"].columns_of(run.summary for run in runs).items():
         columns[title] = [(cell(run.number(key), form), run.number(key)) for run in runs]
     columns["batch"] = [(run.batch, run.number("batch_size")) for run in runs]
     for title in MEMORY:

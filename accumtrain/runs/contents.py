@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from accumtrain.fields import is_finite_number
 from accumtrain.runs.files import fits, is_count, is_text, read_json, read_text
 from accumtrain.runs.names import learned_values
 
+HOOK = "hook"  # the split of what hooks log
 NUMBERS = {str: (is_finite_number, None)}
 SUMMARY = {  # the form of what is read of a summary.json
     "status": is_text,
@@ -24,6 +26,7 @@ SUMMARY = {  # the form of what is read of a summary.json
     **dict.fromkeys(("skipped_windows", "skipped_examples"), is_count),
     **dict.fromkeys(("train", "val", "test", "best"), (NUMBERS, None)),
     "best_on": ("val", "test").__contains__,
+    "best_by": ({"metric": is_text, "higher_is_better": (True, False).__contains__}, None),
     "seconds": is_finite_number,
     "examples_per_second": (is_finite_number, None),
     **dict.fromkeys(("memory", "memory_by_kind"), NUMBERS),
@@ -88,6 +91,11 @@ def read_records(path: Path) -> list[dict[str, Any]]:
     """
     file = path / "metrics.jsonl"
     return [record for _, record in lines_of(read_text(file), file)] if file.exists() else []
+
+
+def measured(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the records of updates and evaluations, without those of hooks, which no curve shows."""
+    return [record for record in records if record["split"] != HOOK]
 
 
 def lines_of(text: str, path: Path) -> list[tuple[str, dict[str, Any]]]:

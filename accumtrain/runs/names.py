@@ -167,6 +167,7 @@ def folder_errors(path: Path) -> Iterator[None]:
 # The keys that decide what is learned. A continued run must keep their values; all others may change.
 LEARNED_GROUPS = ("model", "optim", "schedule", "loss", "data", "ema")
 LEARNED_KEYS = ("batch_size", "precision", "run.seed")
+METRICS = "eval.metrics"
 # where data and first weights lie does not matter: their content is compared by what a checkpoint's manifest says of it
 NOT_LEARNED = (
     "model.memory",
@@ -184,7 +185,7 @@ NOT_LEARNED = (
 
 # beginnings of keys whose values change what is learned from here on, but no variable of the state
 OF_THE_RULES = (
-    *("accum.", "batch_size", "loss.", "run.seed", "schedule."),
+    *("accum.", "batch_size", METRICS, "loss.", "run.seed", "schedule."),
     *("model.drop_path", "model.norm_momentum", "model.snap_bits"),
     *("optim.adaptive_clip", "optim.beta", "optim.clip_", "optim.epsilon", "optim.lr", "optim.rates", "optim.weight_"),
     *("data.augment", "data.cutmix", "data.erasing", "data.jitter", "data.magnitude", "data.mean", "data.mixup"),
@@ -210,6 +211,7 @@ def learned_values(config: Config | Mapping[str, Any]) -> dict[str, Any]:
     if accum["reduction"] == "sum":
         flat["accum.steps"] = accum["steps"]
     flat["accum.reduction"] = accum["reduction"]
+    flat[METRICS] = mapping.get("eval", {}).get("metrics")  # which decide the best state; files before them have none
     return {key: value for key, value in flat.items() if key not in NOT_LEARNED}
 
 

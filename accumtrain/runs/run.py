@@ -31,6 +31,7 @@ from accumtrain.runs.files import (
 from accumtrain.runs.lock import Lock
 from accumtrain.runs.names import (
     CHECKPOINTS,
+    METRICS,
     QUARANTINE,
     as_many_classes,
     differences,
@@ -219,7 +220,7 @@ class Run:
             self._check_learned(newest)  # before anything slow is done
 
     def _check_learned(self, manifest: Mapping[str, Any]) -> None:
-        learned = manifest["learned"], learned_values(self.config)
+        learned = {METRICS: None, **manifest["learned"]}, learned_values(self.config)
         if changed := differences(*learned):
             raise ConfigError(
                 f"{self.path} holds a run that learns something else: {changed}; choose another run.name, or give the "

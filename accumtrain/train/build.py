@@ -1,7 +1,8 @@
-"""Config -> model, losses, `Window`."""
+"""From a configuration to the model, the losses and metrics, the optimizer and the `Window` of a run."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 import tensorflow as tf
@@ -9,10 +10,12 @@ import tensorflow as tf
 from accumtrain.backprop.model import Model
 from accumtrain.config.rules import divisors, micro_batch_size
 from accumtrain.config.schema import Config
-from accumtrain.console import warn
+from accumtrain.console import say, warn
 from accumtrain.data.source import Dataset, class_counts
+from accumtrain.devices.found import Devices
 from accumtrain.engine.ema import MovingAverage
 from accumtrain.engine.losses import LossScale, PerExample, SplitMetrics, _class_index, cross_entropy
+from accumtrain.engine.sums import values_of_workers
 from accumtrain.engine.window import Window
 from accumtrain.errors import ConfigError
 from accumtrain.models.build import build_model, rate_factors
@@ -21,37 +24,41 @@ from accumtrain.models.layers import ModelSpec
 from accumtrain.optim.config import OPTIMIZERS, OptimConfig
 from accumtrain.optim.optimizer import Optimizer
 from accumtrain.registry import load
-from accumtrain.train.config import LOSSES, CrossEntropyConfig, LossConfig
+from accumtrain.train.config import LOSSES, METRICS, CrossEntropyConfig, LossConfig
 from accumtrain.train.remedies import allowed_remedy
+
+ENOUGH = 4  # examples of a micro-batch, for batch norm
 
 
 def build_loss(config: LossConfig) -> PerExample:
-    """The loss that `config` names."""
+    """Return the loss of `config`."""
     loss: PerExample = LOSSES.build(config)
     return loss
 
 
-def build_metrics(config: LossConfig) -> dict[str, PerExample]:
-    """What is measured beside the loss that `config` names, by name."""
+def build_metrics(config: LossConfig, chosen: Sequence[str] | None = None) -> dict[str, PerExample]:
+    """Return what is measured beside the loss, by name: the metrics of eval.metrics, or of None the loss's own."""
+    if chosen is not None:
+        return {name: load(METRICS[name].function) for name in chosen}
     row = LOSSES[config.kind]
     metrics = {name: load(metric) for name, metric in row.metrics.items()}
     return metrics if row.further_metrics is None else metrics | load(row.further_metrics)(config)
 
 
-def build_means(config: LossConfig) -> dict[str, PerExample]:
-    """What evaluations measure: the loss, by the name `loss`, and the metrics."""
-    return {"loss": build_loss(config.for_evaluation), **build_metrics(config)}
+def build_means(config: LossConfig, chosen: Sequence[str] | None = None) -> dict[str, PerExample]:
+    """Return what evaluations measure: the loss, by the name `loss`, and the metrics, as in `build_metrics`."""
+    return {"loss": build_loss(config.for_evaluation), **build_metrics(config, chosen)}
 
 
 def build_split_metrics(config: LossConfig) -> SplitMetrics | None:
-    """What is measured on a whole split only; None if there is nothing."""
+    """Return what is measured on a whole split only; None if there is nothing."""
     build = LOSSES[config.kind].split_metrics
     metrics: SplitMetrics | None = None if build is None else load(build)(config)
     return metrics
 
 
 def build_cross_entropy(config: CrossEntropyConfig) -> PerExample:
-    """Class weights, if there are any, must be a list."""
+    """Return the cross-entropy. Class weights, if there are any, must be a list."""
     smoothing, class_weights = config.label_smoothing, config.class_weights
 
     def loss(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
@@ -66,11 +73,8 @@ def build_cross_entropy(config: CrossEntropyConfig) -> PerExample:
     return loss
 
 
-# From an optimizer's configuration to the optimizer.
-
-
 def build_optimizer(config: OptimConfig) -> Optimizer:
-    """Returns the optimizer of `config.kind`, before `Optimizer.build`.
+    """Return the optimizer of `config.kind`, before `Optimizer.build`.
 
     Raises:
         ConfigError: keras.optimizers does not know optim.name or optim.args, or accumtrain has a key of its own for it.
@@ -79,19 +83,13 @@ def build_optimizer(config: OptimConfig) -> Optimizer:
     return optimizer
 
 
-# The loss that a training minimises, which may depend on the classes of the data.
-
-
 def training_loss(config: Config, data: Dataset) -> LossConfig:
-    """The loss with the weights of the classes of `data`. Raises ConfigError if they do not fit."""
+    """Return the loss with the weights of the classes of `data`. Raise ConfigError if they do not fit."""
     return config.loss.for_training(data.class_names, partial(class_counts, data.train, data.num_classes))
 
 
-# From a configuration to a window: model, optimizer, schedule and buffers, inside the strategy's scope.
-
-
 def model_for(config: Config, data: Dataset, *, draws: bool = True) -> Model:
-    """Builds the model of a run, with its initial weights. Call it inside the strategy's scope.
+    """Build the model of a run, with its initial weights. Call it inside the strategy's scope.
 
     Args:
         draws: whether kernels are drawn; if not, they are zeros.
@@ -104,12 +102,12 @@ def model_for(config: Config, data: Dataset, *, draws: bool = True) -> Model:
 
 
 def moving_average(config: Config, model: Model) -> MovingAverage | None:
-    """The moving average of the weights; None if ema.decay is 0."""
+    """Return the moving average of the weights; None if ema.decay is 0."""
     return MovingAverage(model.trainable_variables, config.ema.decay) if config.ema.decay > 0 else None
 
 
 def loss_scale(config: Config) -> LossScale | None:
-    """The loss scale for float16; None for other precisions."""
+    """Return the loss scale for float16; None for other precisions."""
     if config.precision != "float16":
         return None
     return LossScale(config.loss_scale.initial, config.loss_scale.growth_every)
@@ -124,7 +122,7 @@ def build_window(
     model: Model | None = None,
     draws: bool = True,
 ) -> Window:
-    """Builds all state of a run, at update 0.
+    """Build all state of a run, at update 0.
 
     Args:
         model: what `model_for` has returned, with the weights to begin with; None calls it.
@@ -143,7 +141,7 @@ def build_window(
             model,
             optimizer,
             loss=build_loss(training_loss(config, data)),
-            metrics=build_metrics(config.loss),
+            metrics=build_metrics(config.loss, config.eval.metrics),
             schedule=config.schedule.build(total_steps),
             clip_norm=config.optim.clip_norm,
             adaptive_clip=config.optim.adaptive_clip,
@@ -156,14 +154,8 @@ def build_window(
         )
 
 
-# Micro-batches that are too small for the batch norm of a model, and what to do about them.
-
-
-ENOUGH = 4  # examples
-
-
 def check_micro_batch(config: Config, model: Model, replicas: int) -> None:
-    """Warns of micro-batches that are small for the model's batch norm. A frozen one takes no statistics of them.
+    """Warn of micro-batches that are small for the model's batch norm. A frozen one takes no statistics of them.
 
     Args:
         config: with accum.steps as a number.
@@ -195,3 +187,13 @@ def _remedies(config: Config, replicas: int) -> list[str]:
     has_key = isinstance(config.model, ResNetConfig)
     others = allowed_remedy("model.norm=group", "", config, {"model": {"norm": "group"}}) if has_key else []
     return [f"give {larger}{room}", *(f"use {remedy.override}" for remedy in others)]
+
+
+def agree_on_steps(config: Config, devices: Devices) -> Config:
+    """Return `config` with accum.steps of the worker with the least memory, which needs the most micro-steps."""
+    if devices.workers == 1:
+        return config
+    found = values_of_workers(devices.strategy, devices.worker, devices.workers, config.accum.count)
+    if min(found) < max(found):
+        say(f"accum.steps={max(found)}, which worker {found.index(max(found))} needs")
+    return config.with_accum_steps(max(found))

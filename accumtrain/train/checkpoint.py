@@ -1,4 +1,9 @@
-"""Save in a thread, restore, verify."""
+"""The checkpoints of a run by tf.train.Checkpoint: the last N states and the best one.
+
+A checkpoint holds model, optimizer, moving averages, loss scale and the update count, never the buffers of a window. A
+restored run continues bit for bit. As micro-steps change nothing but the buffers, a thread writes the state while the
+next window is filled; only the commit has to wait for it.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +35,9 @@ from accumtrain.runs.checkpoint_store import (
     newest_first,
 )
 from accumtrain.runs.names import BEST
+from accumtrain.train.config import LOSS, BestBy
 
-# The files of a checkpoint: whether they are whole, and what they hold.
-
-
-# what TensorFlow raises for the checkpoint of another model
+# The errors that TensorFlow raises for the checkpoint of another model.
 OF_ANOTHER_MODEL = (
     tf.errors.NotFoundError,
     tf.errors.InvalidArgumentError,
@@ -44,13 +47,15 @@ OF_ANOTHER_MODEL = (
     RuntimeError,
 )
 TRIES = 5  # to read a checkpoint beside a training that deletes it
+READ_AT_ONCE = 2**20  # bytes of tensors that are read back together: they come on top of the peak of an update
 
 Result = TypeVar("Result")
-READ_AT_ONCE = 2**20  # bytes of tensors that are read back together: they come on top of the peak of an update
+
+# ---- files -----------------------------------------------------------------------------------------------------------
 
 
 def again_if_changed(read: Callable[[], Result]) -> Result:
-    """Calls `read`, which looks for a checkpoint, and calls it again when a training has deleted what it found.
+    """Call `read`, which looks for a checkpoint, and call it again when a training has deleted what it found.
 
     Raises:
         ChangedError: in all of TRIES calls.
@@ -64,7 +69,7 @@ def again_if_changed(read: Callable[[], Result]) -> Result:
 def find_whole(
     candidates: Iterable[Saved], dismiss: Callable[[Saved, str], str] = lambda saved, reason: ""
 ) -> tuple[Saved, dict[str, Any]]:
-    """Returns the first checkpoint that is whole, and its manifest. Warns of the damaged ones before it.
+    """Return the first checkpoint that is whole, and its manifest. Warn of the damaged ones before it.
 
     Args:
         candidates: at least one checkpoint.
@@ -93,7 +98,7 @@ def find_whole(
 
 
 def load_into(checkpoint: tf.train.Checkpoint, saved: Saved, *, frees_first: bool = True) -> None:
-    """Restores all objects of `checkpoint`. The files may hold more.
+    """Restore all objects of `checkpoint`. The files may hold more.
 
     Args:
         frees_first: whether the memory of the variables is freed before the files are read; after an error they have no
@@ -127,7 +132,7 @@ def load_into(checkpoint: tf.train.Checkpoint, saved: Saved, *, frees_first: boo
 
 
 def _variables(checkpoint: tf.train.Checkpoint) -> Iterator[tf.Variable]:
-    """The variables below a checkpoint that one replica has, those in variables of Keras too."""
+    """Yield the variables below a checkpoint that one replica has, those in variables of Keras too."""
     keras = sys.modules.get("keras")  # a second to import, if nobody has
     for found in tf.train.TrackableView(checkpoint).descendants():
         variable = found.value if keras is not None and isinstance(found, keras.Variable) else found
@@ -136,7 +141,7 @@ def _variables(checkpoint: tf.train.Checkpoint) -> Iterator[tf.Variable]:
 
 
 class TensorReader:
-    """Reads all tensors of checkpoints that hold the same tensors, some at a time, to compare their checksums.
+    """A reader of all tensors of checkpoints that hold the same ones, some at a time, to compare their checksums.
 
     TensorFlow computes these checksums from the memory that it writes.
     """
@@ -145,7 +150,7 @@ class TensorReader:
         self._groups: list[tuple[list[str], list[tf.DType]]] = []  # names and dtypes of tensors that are read together
 
     def __call__(self, prefix: str) -> None:
-        """Raises tf.errors.OpError, or a ValueError or RuntimeError without an index, if a file is damaged."""
+        """Raise tf.errors.OpError, or a ValueError or RuntimeError without an index, if a file is damaged."""
         if not self._groups:
             self._groups = list(_groups(prefix))
         with tf.device("CPU"):
@@ -156,7 +161,7 @@ class TensorReader:
 
 
 def _groups(prefix: str) -> Iterator[tuple[list[str], list[tf.DType]]]:
-    """Names and dtypes of tensors that take up to READ_AT_ONCE together, or of one that takes more."""
+    """Yield names and dtypes of tensors that take up to READ_AT_ONCE together, or of one that takes more."""
     reader = tf.train.load_checkpoint(prefix)
     shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
     names: list[str] = []
@@ -172,14 +177,8 @@ def _groups(prefix: str) -> Iterator[tuple[list[str], list[tf.DType]]]:
         yield names, [dtypes[each] for each in names]
 
 
-# The checkpoints of a run: the last N states and the best one, by tf.train.Checkpoint.
-#
-# A checkpoint holds model, optimizer, moving averages, loss scale and the update count, never the buffers of a
-# window. A restored run continues bit for bit. As micro-steps change nothing but the buffers, a thread writes the
-# state while the next window is filled; only the commit has to wait for it.
+# ---- the checkpoints of a run ----------------------------------------------------------------------------------------
 
-
-ACCURACY = "accuracy"  # the metric that decides which state is the best; without it the loss does
 NICENESS = 19  # of the thread that writes: it has the processors when training leaves them
 # Seconds. If training waits longer than this for a checkpoint, other programs use the processors, and the thread that
 # writes must have a normal priority.
@@ -198,6 +197,7 @@ class Checkpoints:
         facts: returns what else the manifest of a checkpoint shall hold, when it is begun.
         writes: False writes nothing, on workers that leave this to the chief.
         frees_first: as in `load_into`.
+        best_by: decides which state is the best; None is the accuracy if it is measured, else the loss.
     """
 
     def __init__(
@@ -210,10 +210,13 @@ class Checkpoints:
         facts: Callable[[], Mapping[str, Any]] = dict,
         writes: bool = True,
         frees_first: bool = True,
+        best_by: BestBy | None = None,
     ):
         self.directory, self.step, self._frees_first = directory, window.step, frees_first
         self._model, self._ema = window.model, window.ema
         self._keep, self._keep_hours, self._facts, self._writes = keep, keep_hours, facts, writes
+        # `best_accuracy` is the name in checkpoints of the value of the metric that decides, whichever that is; of 0
+        # where the loss decides alone. An infinite `best_loss` says that there is no best state yet.
         with tf.device("CPU"):  # float64: what is read back must equal what was measured
             self.best_accuracy = tf.Variable(-1.0, trainable=False, dtype=tf.float64)
             self.best_loss = tf.Variable(float("inf"), trainable=False, dtype=tf.float64)
@@ -222,7 +225,7 @@ class Checkpoints:
             state["ema"] = window.ema
         if window.loss_scale is not None:
             state["loss_scale"] = window.loss_scale
-        self._by_accuracy = ACCURACY in window.metrics
+        self._best_by = best_by or BestBy.of(None, window.metrics)
         self._checkpoint = tf.train.Checkpoint(**state, best_accuracy=self.best_accuracy, best_loss=self.best_loss)
         # a graph, as tf.train.Checkpoint walks through all objects in each call
         self._save = CompiledFunction(self._save_graph, NO_GRAPH_OPTIMIZER)
@@ -237,7 +240,7 @@ class Checkpoints:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Waits for the last checkpoint and ends the thread."""
+        """Wait for the last checkpoint, and end the thread."""
         try:
             self.wait()
         finally:
@@ -248,7 +251,7 @@ class Checkpoints:
     def restore(
         self, accept: Callable[[Mapping[str, Any]], None] = lambda manifest: None, *, needed: bool = False
     ) -> dict[str, Any] | None:
-        """Restores the newest whole checkpoint, the best one included. Damaged ones are moved to quarantine/.
+        """Restore the newest whole checkpoint, the best one included. Damaged ones are moved to quarantine/.
 
         Args:
             accept: raises an error if the manifest is not of this run.
@@ -283,59 +286,65 @@ class Checkpoints:
         return manifest
 
     def restore_best(self) -> tuple[Saved, dict[str, Any]]:
-        """Restores the weights of the best state. Returns and raises what `restore_model` does."""
+        """Restore the weights of the best state. Return and raise what `restore_model` does."""
         return restore_model(self.directory, self._model, self._ema, frees_first=self._frees_first)
 
     def _dismiss(self, saved: Saved, reason: str) -> str:
-        """Moves a damaged checkpoint to quarantine/, unless another worker does. Returns what is told of that."""
+        """Move a damaged checkpoint to quarantine/, unless another worker does. Return what is told of that."""
         if not self._writes:
             return ""
         return f"; it is now {CheckpointStore(saved.path.parent).quarantine(saved, reason)}"
 
     @property
     def best(self) -> dict[str, float] | None:
-        """Loss and, if it is measured, accuracy of the best state; None before the first evaluation."""
-        if float(self.best_accuracy) < 0:
+        """Return loss and deciding metric of the best state; None before the first evaluation."""
+        loss, value = float(self.best_loss), float(self.best_accuracy)
+        if math.isinf(loss):
             return None
-        accuracy = {ACCURACY: float(self.best_accuracy)} if self._by_accuracy else {}
-        return {"loss": float(self.best_loss), **accuracy}
+        return {LOSS: loss} if self._best_by.metric == LOSS else {LOSS: loss, self._best_by.metric: value}
+
+    def forget_best(self) -> None:
+        """Make the next evaluation that of the best state, as the measure that decides has changed."""
+        self.best_loss.assign(math.inf)
 
     # --- save -----------------------------------------------------------------------------------------------------
 
-    def save(self) -> None:
-        """Begins to save the state of the last update, unless it is saved already.
+    def save(self) -> bool:
+        """Begin to save the state of the last update. Return False if it is saved already.
 
         Raises:
             CheckpointError: the checkpoint before it could not be written.
         """
         step = int(self.step.numpy())
-        if step != self._saved_step:
-            self._begin(self._last, step, self._kept)
-            self._saved_step = step
+        if step == self._saved_step:
+            return False
+        self._begin(self._last, step, self._kept)
+        self._saved_step = step
+        return True
 
-    def save_if_best(self, loss: float, accuracy: float | None) -> bool:
-        """Begins to save the state if its test accuracy is the best so far, or as good with a lower loss.
+    def save_if_best(self, result: Mapping[str, float]) -> bool:
+        """Begin to save the state if it is the best so far: by the metric that decides, or as good with a lower loss.
 
         Args:
-            accuracy: None if it is not measured; the loss decides alone then.
+            result: loss and metrics of an evaluation, by name.
 
         Returns:
-            Whether it is the best.
+            Whether it is the best. A state whose loss or deciding metric is not finite is not.
 
         Raises:
             CheckpointError: the checkpoint before it could not be written.
         """
-        accuracy = 0.0 if accuracy is None else accuracy
-        if not math.isfinite(loss) or (accuracy, -loss) <= (float(self.best_accuracy), -float(self.best_loss)):
+        rank = self._best_by.rank(result)
+        if not all(map(math.isfinite, rank)) or (self.best is not None and rank <= self._best_by.rank(self.best)):
             return False
         self.wait()
-        self.best_accuracy.assign(accuracy)
-        self.best_loss.assign(loss)
+        self.best_accuracy.assign(0.0 if self._best_by.metric == LOSS else result[self._best_by.metric])
+        self.best_loss.assign(result[LOSS])
         self._begin(self._best, int(self.step.numpy()), lambda newest_first: newest_first[:1])
         return True
 
     def wait(self) -> None:
-        """Returns when the state is written, so that it may change.
+        """Wait until the state is written, so that it may change.
 
         Raises:
             CheckpointError: it can't be written; the checkpoints before it are untouched.
@@ -391,7 +400,7 @@ class Checkpoints:
         )
 
     def _kept(self, newest_first: list[Saved]) -> list[Saved]:
-        """The last `keep` checkpoints, and of those before them one for every `keep_hours`."""
+        """Return the last `keep` checkpoints, and of those before them one for every `keep_hours`."""
         kept, before = newest_first[: self._keep], newest_first[self._keep :]
         if self._keep_hours is not None:
             last = float("-inf")
@@ -410,7 +419,7 @@ def restore_model(
     *,
     frees_first: bool = True,
 ) -> tuple[Saved, dict[str, Any]]:
-    """Restores the weights of the best state, or of the last state if there was no evaluation yet.
+    """Restore the weights of the best state, or of the last state if there was no evaluation yet.
 
     A damaged checkpoint is skipped with a warning; nothing is moved. The run may train meanwhile, and replace its best
     state: then that one is taken.

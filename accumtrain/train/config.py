@@ -1,8 +1,9 @@
-"""Configs of losses and trackers, `LOSSES`, `TRACKERS`."""
+"""Configs of losses, and the entries of losses, metrics and trackers: `LOSSES`, `METRICS`, `TRACKERS`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
@@ -10,8 +11,9 @@ from accumtrain.errors import ConfigError
 from accumtrain.fields import FRACTION, Word, format_value, suggest_names
 from accumtrain.registry import ComponentConfig, Entry, Registry
 
-# The losses: what each example contributes to the sum that is minimised.
+Code = str | Callable[..., Any]  # a function or class, or "module:attribute"
 
+# ---- losses ----------------------------------------------------------------------------------------------------------
 
 BALANCED = "balanced"
 WEIGHTS = "must be balanced, a mapping from class names to weights, or for classes without names a list of weights"
@@ -23,7 +25,7 @@ class LossConfig(ComponentConfig):
     """Base class of the keys of a loss. It has no keys of its own."""
 
     def for_training(self, class_names: Sequence[str], class_counts: Callable[[], list[int]]) -> LossConfig:
-        """The loss that is minimised.
+        """Return the loss that is minimised.
 
         Args:
             class_names: the names of the classes in their order; empty if they are numbered.
@@ -38,7 +40,7 @@ class LossConfig(ComponentConfig):
 
     @property
     def factors(self) -> list[float]:
-        """The factor on the loss of each class, in their order, once `for_training` knows them; empty without any."""
+        """The factors on the losses of the classes, once `for_training` knows them; empty without any."""
         return []
 
 
@@ -69,7 +71,7 @@ class CrossEntropyConfig(LossConfig):
             )
 
     def for_training(self, class_names: Sequence[str], class_counts: Callable[[], list[int]]) -> CrossEntropyConfig:
-        """Raises ConfigError if weights are of other classes."""
+        """Raise ConfigError if weights are of other classes."""
         if self.class_weights is None:
             return self
         if isinstance(self.class_weights, dict):
@@ -104,7 +106,7 @@ class CrossEntropyConfig(LossConfig):
 
 
 def _in_order(weights: Mapping[str, float], names: Sequence[str]) -> list[float]:
-    """The weights of the classes `names`, 1 for those without."""
+    """Return the weights of the classes `names`, 1 for those without."""
     for name, weight in weights.items():
         if name not in names:
             raise ConfigError(
@@ -119,28 +121,26 @@ def _in_order(weights: Mapping[str, float], names: Sequence[str]) -> list[float]
 
 
 def _quoted(weights: Mapping[str, float]) -> str:
-    """The key as a command has it: a shell makes several words of braces and commas."""
+    """Return the key as a command has it: a shell makes several words of braces and commas."""
     return f"'loss.class_weights={format_value(weights)}'"
 
 
 @dataclass(frozen=True)
 class LossEntry(Entry[LossConfig]):
-    """A row of the losses.
+    """A loss.
 
     Attributes:
-        metrics: what is measured beside the loss, by name: functions like the loss, or "module:function". `accuracy`
-            decides which state is the best; without it the loss does.
+        metrics: what is measured beside the loss where eval.metrics is null, by name: functions like the loss, or
+            "module:function". `accuracy` decides which state is the best; without it the loss does.
         further_metrics: a function of the configuration that returns more such metrics by name, where only the model
             tells which there are; or None.
         split_metrics: a function of the configuration that returns an `accumtrain.engine.losses.SplitMetrics`: what is
             measured on a whole split only, as it is no mean over examples; or None.
     """
 
-    metrics: Mapping[str, str | Callable[..., Any]] = field(
-        default_factory=lambda: {"accuracy": "accumtrain.engine.losses:accuracy"}
-    )
-    further_metrics: str | Callable[..., Any] | None = None
-    split_metrics: str | Callable[..., Any] | None = None
+    metrics: Mapping[str, Code] = field(default_factory=lambda: {"accuracy": "accumtrain.engine.losses:accuracy"})
+    further_metrics: Code | None = None
+    split_metrics: Code | None = None
 
 
 LOSSES: Registry[LossEntry] = Registry("loss.kind")
@@ -148,36 +148,95 @@ LOSSES.add(LossEntry(CrossEntropyConfig, "accumtrain.train.build:build_cross_ent
 
 
 def tells_classes(loss: str) -> bool:
-    """Whether a model trained with this loss tells classes apart."""
+    """Return whether a model trained with this loss tells classes apart."""
     return "accuracy" in LOSSES[loss].metrics
 
 
 def check_tells_classes(loss: str, job: str) -> None:
-    """Raises ConfigError if a model trained with this loss does not tell classes apart."""
+    """Raise ConfigError if a model trained with this loss does not tell classes apart."""
     if not tells_classes(loss):
         raise ConfigError(f"job={job}: takes a model that tells classes apart; loss={loss} has no accuracy")
 
 
-# The services that a run's metrics can be sent to as well, chosen by log.tracker.
+# ---- metrics, chosen by eval.metrics ---------------------------------------------------------------------------------
 
+ACCURACY = "accuracy"
+LOSS = "loss"
+
+
+@dataclass(frozen=True)
+class MetricEntry:
+    """A metric.
+
+    Attributes:
+        function: (labels [N], logits [N, classes]) -> values [N], or "module:function".
+        higher_is_better: the direction in which it decides which state is the best.
+    """
+
+    name: str
+    function: Code
+    higher_is_better: bool = True
+
+
+METRICS: Registry[MetricEntry] = Registry("eval.metrics")
+METRICS.add(
+    MetricEntry(ACCURACY, "accumtrain.engine.losses:accuracy"), MetricEntry("top5", "accumtrain.engine.losses:top5")
+)
+
+
+@dataclass(frozen=True)
+class BestBy:
+    """The measure that decides which state is the best: a metric, then the loss; or the loss alone."""
+
+    metric: str
+    higher_is_better: bool
+
+    @classmethod
+    def of(cls, chosen: Sequence[str] | None, measured: Collection[str]) -> BestBy:
+        """Return the first of the chosen metrics; without a choice the accuracy if it is measured; else the loss.
+
+        Args:
+            chosen: eval.metrics.
+            measured: names of the metrics that are measured without a choice.
+        """
+        names = [ACCURACY] if chosen is None and ACCURACY in measured else chosen
+        return cls(names[0], METRICS[names[0]].higher_is_better) if names else cls(LOSS, higher_is_better=False)
+
+    def rank(self, result: Mapping[str, Any]) -> tuple[float, float]:
+        """Return the rank of an evaluation's result, which is higher for a better state.
+
+        Args:
+            result: loss and metrics by name. What is missing, None or no number has the lowest rank.
+        """
+        score = 0.0 if self.metric == LOSS else self._signed(result.get(self.metric), self.higher_is_better)
+        return score, self._signed(result.get(LOSS), higher_is_better=False)
+
+    @staticmethod
+    def _signed(value: float | None, higher_is_better: bool) -> float:
+        if value is None or math.isnan(value):
+            return -math.inf
+        return value if higher_is_better else -value
+
+
+# ---- trackers, chosen by log.tracker ---------------------------------------------------------------------------------
 
 NONE = "none"  # value of log.tracker
 
 
 @dataclass(frozen=True)
 class TrackerEntry:
-    """A row of the trackers.
+    """A service that a run's records can be sent to.
 
     Attributes:
-        open: "module:function" of (name of the run, its folder, its configuration by dotted key) -> Tracker.
-        package: the module that must be installed.
-        extra: of accumtrain, which installs it.
+        open: (name of the run, its folder, its configuration by dotted key) -> Tracker, or "module:function".
+        package: the module that must be installed, where an extra of accumtrain installs it.
+        extra: its name.
     """
 
     name: str
-    open: str
-    package: str
-    extra: str
+    open: Code
+    package: str | None = None
+    extra: str | None = None
 
 
 TRACKERS: Registry[TrackerEntry] = Registry("log.tracker")

@@ -1,4 +1,8 @@
-"""job=evaluate."""
+"""job=evaluate: loss and metrics of a trained run on its test split, or on all of other data with labels.
+
+Without a test split it is the validation split. A table of classes, the confusion matrix and the worst mistakes come
+with them.
+"""
 
 from __future__ import annotations
 
@@ -23,23 +27,21 @@ from accumtrain.runs.files import disk_errors
 from accumtrain.runs.names import CHECKPOINTS, folder_of
 from accumtrain.train.build import build_means, build_split_metrics, model_for, moving_average
 from accumtrain.train.checkpoint import restore_model
-from accumtrain.train.config import tells_classes
+from accumtrain.train.config import BestBy, tells_classes
 from accumtrain.train.evaluator import ClassAnswers, Evaluator
 from accumtrain.train.metrics import epochs_of
 from accumtrain.train.remedies import explain_errors
 from accumtrain.train.weights import check_evaluates, images_of, open_measured
 
-# What job=evaluate tells beside means: a table of classes, the confusion matrix, and the worst mistakes.
-
-
 MOST_CLASSES = 2000  # of a confusion matrix; it takes 32 MB then
 SHOWN = 15  # classes that are printed
 PAIRS = 100  # that are written down
 CONFUSION, MISTAKES = "confusion.png", "mistakes.png"
+NO_MEANS = ("examples", "seconds")  # of an evaluation's result
 
 
 def class_answers(classes: int, replicas: int) -> ClassAnswers | None:
-    """What collects the answers by class; None if there are no classes, or too many, which it says."""
+    """Return what collects the answers by class; None if there are none, or too many, which it says."""
     if classes > MOST_CLASSES:
         say(f"{classes:,} classes: up to {MOST_CLASSES:,} there are a table of classes and pictures, too")
     return ClassAnswers(classes, replicas) if 0 < classes <= MOST_CLASSES else None
@@ -53,7 +55,7 @@ def report_classes(
     split: str,
     folder: Path,
 ) -> dict[str, Any]:
-    """Prints the table and draws the pictures into the folder of the run.
+    """Print the table, and draw the pictures into the folder of the run.
 
     Args:
         counts: the confusion matrix, as in Confusion.
@@ -102,16 +104,8 @@ def _show(classes: Sequence[ClassResult]) -> None:
         say(f"... and {len(classes) - SHOWN:,} more")
 
 
-# job=evaluate: loss and metrics of a trained run on its test split, or on all of other data with labels.
-#
-# Without a test split it is the validation split.
-
-
-NO_MEANS = ("examples", "seconds")  # of an evaluation's result
-
-
 def evaluate_run(config: Config) -> dict[str, Any] | None:
-    """Evaluates the best state of a run, or the last state if there was no evaluation yet. Draws its pictures.
+    """Evaluate the best state of a run, or the last one if there was no evaluation yet. Draw its pictures.
 
     Returns:
         status, step, epoch, checkpoint, test or val (loss and metrics), examples_per_second, seconds, own_data (whether
@@ -136,11 +130,12 @@ def evaluate_run(config: Config) -> dict[str, Any] | None:
         accept = partial(check_evaluates, config, data.fingerprint)
         saved, manifest = restore_model(folder_of(config) / CHECKPOINTS, model, ema, accept)
         classes = data.num_classes if tells_classes(config.loss.kind) else 0
+        by_loss = config.eval.metrics is None
         answers = class_answers(classes, devices.replicas)
         evaluator = Evaluator(
             model,
             ema,
-            build_means(config.loss) | ({"top5": top5} if classes > 5 else {}),
+            build_means(config.loss, config.eval.metrics) | ({"top5": top5} if classes > 5 and by_loss else {}),
             data,
             split,
             micro_batch * devices.replicas,
@@ -171,6 +166,7 @@ def evaluate_run(config: Config) -> dict[str, Any] | None:
         "epoch": float(epochs_of(manifest)),
         "checkpoint": saved.prefix,
         split: means,
+        "best_by": asdict(BestBy.of(config.eval.metrics, means)),
         "examples_per_second": result["examples"] / result["seconds"],
         "seconds": result["seconds"],
         "own_data": own,

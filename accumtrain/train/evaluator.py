@@ -1,4 +1,7 @@
-"""Means over a split; answers by class; probabilities."""
+"""Evaluation of a model on a whole split: the means of loss and metrics, each example counted once.
+
+`ClassAnswers` collects, in the same pass, the confusion matrix and the worst mistakes.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +23,6 @@ from accumtrain.engine.window import sum_buffer
 from accumtrain.errors import DataError
 from accumtrain.report.confusion import Mistake
 
-# What a model answers for the examples of each class, and its worst mistakes: collected in graphs while it runs.
-
-
 WORST = 24  # mistakes that are kept
 COLUMNS = 5  # the fields of a mistake, in their order; float64 holds each of them exactly
 
@@ -43,7 +43,7 @@ class ClassAnswers:
         self._worst = sum_buffer([replicas, WORST, COLUMNS], tf.float64)
 
     def update(self, batch: Batch, logits: tf.Tensor) -> None:
-        """Adds the part of a batch that a replica has: labels [N], logits [N, classes]; examples of weight 0 are not.
+        """Add the part of a batch that a replica has: labels [N], logits [N, classes]; examples of weight 0 are not.
 
         A mistake's loss is the cross-entropy, and at least log 2, as the wrong class has the higher probability.
         """
@@ -61,20 +61,20 @@ class ClassAnswers:
         self._keep_worst(tf.where((used & (predicted != labels))[:, tf.newaxis], mistakes, tf.zeros_like(mistakes)))
 
     def _positions(self, size: tf.Tensor) -> tf.Tensor:
-        """The places in the split, int64 [size], of this replica's part of the next batch: replicas take turns."""
+        """Return the places in the split, int64 [size], of this replica's part of a batch: replicas take turns."""
         parts = tf.convert_to_tensor(self._batches) * self._replicas + tf.cast(_replica(), tf.int64)
         self._batches.assign_add(tf.constant(1, tf.int64))
         return parts * size + tf.range(size)
 
     def _keep_worst(self, mistakes: tf.Tensor) -> None:
-        """Keeps the highest losses among those kept and `mistakes`, [N, COLUMNS]; rows of 0 stand for none."""
+        """Keep the highest losses among those kept and `mistakes`, [N, COLUMNS]; rows of 0 stand for none."""
         candidates = tf.concat([tf.convert_to_tensor(self._worst)[_replica()], mistakes], axis=0)
         _, rows = tf.math.top_k(tf.cast(candidates[:, 3], tf.float32), WORST)
         own = tf.one_hot(_replica(), self._replicas, dtype=tf.float64)[:, tf.newaxis, tf.newaxis]
         self._worst.assign(own * tf.gather(candidates, rows)[tf.newaxis])
 
     def read(self) -> tuple[list[list[int]], list[Mistake]]:
-        """How often class i is taken for class j, and the mistakes with the highest losses, highest first.
+        """Return how often class i is taken for class j, and the mistakes with the highest losses, highest first.
 
         Of all replicas, so all workers must call it.
         """
@@ -92,11 +92,8 @@ def _replica() -> tf.Tensor:
     return tf.convert_to_tensor(tf.distribute.get_replica_context().replica_id_in_sync_group)
 
 
-# The means of loss and metrics over a whole split, every example counted once.
-
-
 class Evaluator:
-    """Evaluates a model on a split of its data. Create it inside the strategy's scope.
+    """The evaluation of a model on a split of its data. Create it inside the strategy's scope.
 
     Args:
         ema: averages to evaluate in place of the weights, or None.
@@ -134,7 +131,7 @@ class Evaluator:
         return [*self._means, *(self._split_metrics.names if self._split_metrics else ())]
 
     def __call__(self, stop: Callable[[], bool], report: Callable[[int, int], None]) -> dict[str, float] | None:
-        """Evaluates the current state.
+        """Evaluate the current state.
 
         Args:
             stop: called between compiled calls; the evaluation is abandoned if it returns True.
@@ -184,13 +181,13 @@ class Evaluator:
             total.assign_add(tf.cast(value, total.dtype))
 
     def _take(self) -> list[Any]:
-        """The sums of all batches since the last call, the number of examples, and the other metrics by name."""
+        """Return the sums of all batches since the last call, the number of examples, and other metrics by name."""
         others = self._split_metrics.take() if self._split_metrics else {}
         return [*self._read().numpy().tolist(), others]
 
     @tf.function(autograph=False)
     def _read(self) -> tf.Tensor:
-        """Returns the sums over all replicas, and clears them."""
+        """Return the sums over all replicas, and clear them."""
         sums = tf.stack([tf.convert_to_tensor(total) for total in self._sums])
         for total in self._sums:
             total.assign(tf.zeros_like(total))

@@ -1,4 +1,7 @@
-"""Bytes of a run by kind; workspace of kernels."""
+"""Memory of a run in bytes: of its state by kind, at the peak, and the workspace of kernels.
+
+TensorFlow's allocator and the operating system tell the peak. Its profiler writes down each piece that is handed out.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,7 @@ from accumtrain.errors import first_line
 from accumtrain.process import environment
 from accumtrain.process.environment import gc_disabled
 
-# Every piece of memory that is handed out while some work is done, as TensorFlow's profiler writes it down.
-
+# ---- allocations, as the profiler writes them down -------------------------------------------------------------------
 
 ALLOCATION, DEALLOCATION = "MemoryAllocation", "MemoryDeallocation"
 EVERY_ALLOCATION = tf.profiler.experimental.ProfilerOptions(host_tracer_level=3)
@@ -45,7 +47,7 @@ class Change:
 
 
 def log_allocations(work: Callable[[], Any]) -> list[Change]:
-    """Does `work` and returns what it takes of and gives back to the CPU's allocator, in the order of time.
+    """Do `work`. Return what it takes of and gives back to the CPU's allocator, in the order of time.
 
     Raises:
         tf.errors.OpError: a profiler runs in this process already, or its file can't be written.
@@ -82,7 +84,7 @@ def _of_thread(line: XLine, names: dict[int, str], stat_names: dict[int, str]) -
         yield Change(moment, name == ALLOCATION, address, size, asked, ended)
 
 
-# The memory that operations take for themselves while they run: scratch of convolutions and other kernels.
+# ---- workspace: the scratch that operations take for themselves while they run ---------------------------------------
 #
 # It says nothing about a model's activations, and differs between CPUs: with AVX-512 oneDNN's convolutions take
 # little, without it TensorFlow's own take about as much as the processor's last cache holds.
@@ -104,7 +106,7 @@ class Allocation:
 
     @property
     def is_workspace(self) -> bool:
-        """Whether the operation that took it gave it back before its own end."""
+        """Whether its operation gave it back before its own end."""
         return self.ended is not None and self.operation_ended is not None and self.ended <= self.operation_ended
 
 
@@ -120,12 +122,11 @@ def workspace_at_peak(work: Callable[[], Any]) -> int:
 
 
 def without_workspace(allocations: list[Allocation]) -> list[Allocation]:
-    """What is left for tensors."""
     return [each for each in allocations if not each.is_workspace]
 
 
 def peak_bytes(allocations: list[Allocation]) -> int:
-    """The most bytes held at any moment."""
+    """Return the most bytes held at any moment."""
     changes = [(each.began, each.size) for each in allocations]
     changes += [(each.ended, -each.size) for each in allocations if each.ended is not None]
     held = peak = 0
@@ -136,7 +137,7 @@ def peak_bytes(allocations: list[Allocation]) -> int:
 
 
 def paired(changes: Iterable[Change]) -> Iterator[Allocation]:
-    """The pieces of a log, each with its begin and its end."""
+    """Yield the pieces of a log, each with its begin and its end."""
     held: dict[int, Allocation] = {}
     for change in changes:
         if change.taken:
@@ -146,8 +147,7 @@ def paired(changes: Iterable[Change]) -> Iterator[Allocation]:
     yield from held.values()
 
 
-# Memory in bytes: of a run's state by kind, and as measured by TensorFlow's allocator and the operating system.
-
+# ---- bytes of a run --------------------------------------------------------------------------------------------------
 
 CPU = "CPU:0"
 STATUS = Path("/proc/self/status")  # of Linux
@@ -170,7 +170,7 @@ def state_bytes(window: Window) -> dict[str, int]:
 
 
 class Meter:
-    """Measures a run's memory on its device, as summary.json reports it.
+    """A meter of a run's memory on its device, as summary.json reports it.
 
     A CPU's tensors are counted only by the allocator that `process.environment.prepare` chooses.
 
@@ -186,13 +186,13 @@ class Meter:
         self._xla = xla
 
     def start(self) -> None:
-        """Takes what is allocated now as static (weights, buffers, optimizer state), and resets the peak."""
+        """Take what is allocated now as static (weights, buffers, optimizer state), and reset the peak."""
         self.static = sum(self._info(device)["current"] for device in self.devices)
         for device in self.devices:
             tf.config.experimental.reset_memory_stats(device)
 
     def measure_workspace(self, work: Callable[[], Any]) -> None:
-        """Does `work`, and measures by how much operations' own scratch memory raises its peak, on a CPU.
+        """Do `work`, and measure by how much operations' own scratch memory raises its peak, on a CPU.
 
         `work` is what the peak comes from, such as a micro-step. Where it can't be measured it is not done. No run ends
         for it: a failure, such as of another profiler or a full disk, is a warning.
@@ -205,9 +205,9 @@ class Meter:
             warn(f"the workspace of kernels is not measured: {first_line(error)}")
 
     def read(self) -> dict[str, int | None]:
-        """Bytes of tensors at the peak and when static, over all devices, and the process's peak resident memory.
+        """Return the bytes of tensors at the peak and when static, over all devices, and the peak resident memory.
 
-        workspace_bytes is by how much operations' own scratch memory raises the peak. What is not measured is None.
+        workspace_bytes is the part of the peak that is operations' own scratch memory. What is not measured is None.
         """
         peak = sum(self._info(device)["peak"] for device in self.devices) if self.devices else None
         known = None if peak is None or self._workspace is None else min(self._workspace, peak - self.static)
@@ -224,7 +224,7 @@ class Meter:
 
 
 def activation_bytes(memory: Mapping[str, int | None]) -> int | None:
-    """What the peak has beyond what is always there and, if it was measured, workspace; `memory` is as Meter reads."""
+    """Return the bytes of the peak beyond the static ones and, if it was measured, workspace; of what Meter reads."""
     peak, static, workspace = (memory.get(f"{kind}_bytes") for kind in ("tensor_peak", "tensor_static", "workspace"))
     return None if peak is None or static is None else peak - static - (workspace or 0)
 
@@ -241,7 +241,7 @@ def at_peak(memory: Mapping[str, int | None]) -> str:
 
 
 def _rss_peak() -> int:
-    """Of this process alone: on Linux `getrusage` counts what its parent had taken when it started this one, too."""
+    """Return that of this process alone: `getrusage` of Linux counts what its parent had taken at its start, too."""
     told = STATUS.read_text(encoding="utf-8").splitlines() if STATUS.exists() else []
     if line := next((line for line in told if line.startswith("VmHWM:")), ""):  # gVisor has none
         return int(line.split()[1]) * 1024

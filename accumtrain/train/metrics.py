@@ -1,4 +1,4 @@
-"""`MetricsLogger`, running means, intervals."""
+"""The place of a run, what is due after which update, and its metrics: records, means, the best evaluation."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from fractions import Fraction
 from typing import Any
 
 from accumtrain.config.rules import Epochs
-from accumtrain.config.schema import Config
 from accumtrain.engine.step import SUM
 from accumtrain.process import environment
+from accumtrain.runs.contents import HOOK, measured
 from accumtrain.runs.run import Run
+from accumtrain.train.config import BestBy
 from accumtrain.train.trackers import Tracker
-
-# How far a run is: its updates, its place in the stream of examples, and its epochs. Checkpoints hold all three.
 
 
 class Place:
-    """The place of a run.
+    """The place of a run: updates made, examples taken, epochs. Checkpoints hold all three.
 
     Args:
         epochs: of the run.
@@ -37,21 +36,21 @@ class Place:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """For the manifest of a checkpoint."""
+        """Its part of the manifest of a checkpoint."""
         return {"examples": self.examples, "epochs": str(self._epochs.at(self.done))}
 
     def restore(self, manifest: Mapping[str, Any]) -> None:
-        """Goes on from a checkpoint."""
+        """Go on from a checkpoint."""
         self.done, self.examples = manifest["step"], manifest["examples"]
         self._epochs.restore(self.done, epochs_of(manifest))
 
     def advance(self, done: int) -> None:
-        """Goes on to update `done`."""
+        """Go on to update `done`."""
         self.examples += (done - self.done) * self._batch_size
         self.done = done
 
     def pass_over(self) -> None:
-        """Goes on after the examples of a window that made no update."""
+        """Go on after the examples of a window that made no update."""
         self.examples += self._batch_size
 
     @property
@@ -61,25 +60,35 @@ class Place:
 
 
 def epochs_of(manifest: Mapping[str, Any]) -> Fraction:
-    """The epochs that were made by the update of a checkpoint."""
+    """Return the epochs that were made by the update of a checkpoint."""
     return Fraction(manifest["epochs"])
 
 
-# Which updates are followed by a log record, an evaluation or a checkpoint.
-
-
 class Intervals:
-    """When one run logs, evaluates and saves. `done` is the number of updates done.
+    """The updates after which one run logs, evaluates, saves and calls hooks. `done` is the number of updates made.
 
     Args:
         total: number of updates of the whole run.
         epochs: of the run.
+        log: updates from one record to the next.
+        evaluate: updates from one evaluation to the next, or "epoch".
+        checkpoint: updates from one checkpoint to the next.
+        hooks: updates from one call of a hook to the next, of each.
     """
 
-    def __init__(self, config: Config, total: int, epochs: Epochs):
-        self._log_every, self._checkpoint_every = config.log.every, config.checkpoint.every
-        self._evaluate_every = config.eval.every
+    def __init__(
+        self,
+        total: int,
+        epochs: Epochs,
+        *,
+        log: int,
+        evaluate: int | str,
+        checkpoint: int,
+        hooks: Sequence[int] = (),
+    ):
         self._total, self._epochs = total, epochs
+        self._log_every, self._evaluate_every, self._checkpoint_every = log, evaluate, checkpoint
+        self._hooks = hooks
 
     def log(self, done: int) -> bool:
         return done % self._log_every == 0 or done in (1, self._total)
@@ -93,27 +102,29 @@ class Intervals:
         return done >= self._total or done == self._next_evaluation(done - 1)
 
     def next(self, done: int) -> int:
-        """The first update after `done` that is followed by a log record, an evaluation or a checkpoint."""
+        """Return the first update after `done` that is followed by any of them."""
         if done == 0:
             return 1
-        logs, checkpoints = (done + every - done % every for every in (self._log_every, self._checkpoint_every))
-        return min(logs, checkpoints, self._next_evaluation(done), self._total)
+        others = [_next(done, every) for every in (self._log_every, self._checkpoint_every, *self._hooks)]
+        return min(*others, self._next_evaluation(done), self._total)
 
     def _next_evaluation(self, done: int) -> int:
         every = self._evaluate_every
         if isinstance(every, int):
-            return done + every - done % every
+            return _next(done, every)
         return self._epochs.update_of(math.floor(self._epochs.at(done)) + 1)  # "epoch"
 
 
-# The metrics of a run while it trains: metrics.jsonl, trackers, and the time behind examples per second.
+def _next(done: int, every: int) -> int:
+    return done + every - done % every
 
 
+EACH_RECORD = {"step", "epoch", "split", "seconds"}
 BESIDE_MEANS = ("learning_rate", "grad_norm", "loss_scale", "skipped")  # of an update
 
 
 class MetricsLogger:
-    """Writes each record to metrics.jsonl and the trackers, and remembers them for the summary.
+    """The records of a run: metrics.jsonl and the trackers get each, and the summary is made of them.
 
     Args:
         run: the run's folder; its metrics end with the restored update.
@@ -129,7 +140,7 @@ class MetricsLogger:
         self._run, self._means = run, means
         self.trackers: list[Tracker] = []
         self._batch_size, self._epochs = batch_size, epochs
-        self.records: list[dict[str, Any]] = run.records()
+        self.records: list[dict[str, Any]] = measured(run.records())
         self._seconds_before = max((record["seconds"] for record in self.records), default=0.0)
         self.seconds_to_first_update: float | None = None
         self.longest = 0.0  # seconds of an update or an evaluation
@@ -139,7 +150,7 @@ class MetricsLogger:
 
     @contextmanager
     def timed_updates(self, count: int) -> Iterator[None]:
-        """Times the body, which makes `count` updates. The first call of one and of several updates also compiles."""
+        """Time the body, which makes `count` updates. The first call of one and of several updates also compiles."""
         started = time.perf_counter()
         yield
         self.longest = max(self.longest, (time.perf_counter() - started) / count)
@@ -162,45 +173,54 @@ class MetricsLogger:
         return self._updates * self._batch_size / self._busy if self._updates else None
 
     def train(self, step: int, update: Mapping[str, float]) -> None:
-        """Logs loss and metrics of an update, and what BESIDE_MEANS names."""
+        """Log loss and metrics of an update, and what BESIDE_MEANS names."""
         updates, busy = self._updates - self._updates_logged, self._busy - self._busy_logged
         self._updates_logged, self._busy_logged = self._updates, self._busy
         per_second = updates * self._batch_size / busy if updates else self.examples_per_second
         speed = {"examples_per_second": per_second} if per_second else {}
-        values = {name: update[name] for name in (*self._means, *BESIDE_MEANS) if name in update}
-        self._write("train", step, values | speed)
+        self._write("train", step, self.values(update) | speed)
+
+    def values(self, update: Mapping[str, float]) -> dict[str, float]:
+        """Return loss and metrics of an update, and what BESIDE_MEANS names."""
+        return {name: update[name] for name in (*self._means, *BESIDE_MEANS) if name in update}
 
     def evaluation(self, step: int, split: str, result: Mapping[str, float]) -> None:
-        """Logs an evaluation: loss, metrics, examples and its speed."""
+        """Log an evaluation: loss, metrics, examples and its speed."""
         self.longest = max(self.longest, result["seconds"])
         speed = {"examples_per_second": result["examples"] / result["seconds"]}
         self._write(split, step, {name: result[name] for name in (*self._means, "examples")} | speed)
 
+    def hook(self, step: int, values: Mapping[str, float]) -> None:
+        """Log numbers of a hook. Raise ValueError for a name that each record has."""
+        if taken := EACH_RECORD & values.keys():
+            raise ValueError(f"log: each record has {' and '.join(sorted(taken))} already; choose another name")
+        self._write(HOOK, step, {name: float(value) for name, value in values.items()})
+
     def forget_after(self, step: int) -> None:
-        """Deletes the records after update `step`, to which the run goes back."""
+        """Delete the records after update `step`, to which the run goes back."""
         self._run.truncate(step)
-        self.records = self._run.records()
+        self.records = measured(self._run.records())
 
     def evaluated(self, step: int, split: str) -> bool:
-        """Whether an evaluation on a split was logged after `step` updates."""
+        """Return whether an evaluation on a split was logged after `step` updates."""
         return any(record["split"] == split and record["step"] == step for record in self.records)
 
     def evaluations(self, split: str) -> list[dict[str, Any]]:
-        """The records of all evaluations on a split, in order."""
+        """Return the records of all evaluations on a split, in order."""
         return [record for record in self.records if record["split"] == split]
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Hands the summary to the trackers, at the end of the session."""
+        """Hand the summary to the trackers, at the end of the session."""
         for tracker in self.trackers:
             tracker.finish(summary)
 
     def close(self) -> None:
-        """Ends the trackers."""
+        """End the trackers."""
         for tracker in self.trackers:
             tracker.close()
 
     def last(self, split: str) -> dict[str, float] | None:
-        """Loss and metrics of the last record of a split; None without a record."""
+        """Return loss and metrics of the last record of a split; None without a record."""
         for record in reversed(self.records):
             if record["split"] == split:
                 return {name: record[name] for name in self._means if name in record}
@@ -209,13 +229,21 @@ class MetricsLogger:
     def _write(self, split: str, step: int, values: Mapping[str, Any]) -> None:
         epoch = float(self._epochs.at(step))
         record = {"step": step, "epoch": epoch, "split": split, **values, "seconds": round(self.seconds, 3)}
-        self.records.append(record)
+        if split != HOOK:
+            self.records.append(record)
         self._run.log(record)
         for tracker in self.trackers:
             tracker.log(record)
 
 
-# Loss and metrics over the last updates, which say more than those of one batch.
+def evaluations_since_best(records: Sequence[Mapping[str, Any]], best_by: BestBy) -> int:
+    """Return the number of evaluations after the best one.
+
+    Args:
+        records: of all evaluations, in order; a value that is not finite is None.
+    """
+    ranks = [best_by.rank(record) for record in records]
+    return len(ranks) - 1 - ranks.index(max(ranks)) if ranks else 0
 
 
 class RunningMeans:
@@ -232,7 +260,7 @@ class RunningMeans:
         self._calls: deque[tuple[int, dict[str, float]]] = deque()
 
     def add(self, count: int, update: Mapping[str, float]) -> None:
-        """Adds `count` updates.
+        """Add `count` updates.
 
         Args:
             update: the scalars of the last of them, and with more than one the sums of all, as Step.updates returns it.
@@ -244,6 +272,6 @@ class RunningMeans:
             self._calls.popleft()
 
     def read(self) -> dict[str, float]:
-        """The means by name."""
+        """Return the means by name."""
         examples = sum(sums["examples"] for _, sums in self._calls)
         return {name: sum(sums[name] for _, sums in self._calls) / examples for name in self._names}

@@ -1,4 +1,4 @@
-"""job=predict and its files."""
+"""job=predict: the most probable classes of images by the best state of a run, on the screen and in files."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ from accumtrain.runs.names import folder_of, make_folder, result_file
 from accumtrain.train.remedies import explain_errors
 from accumtrain.train.weights import trained_images, trained_model
 
-# The most probable classes of images, batch by batch.
+NAME = "predictions"  # of the files
+SHOWN = 20  # images, and bad ones, that are printed; the files have all
+NAMED = 3  # ignored files that are named
 
 
 @dataclass(frozen=True)
@@ -50,14 +52,14 @@ class Predicted:
 
 
 def probabilities(model: Model, images: tf.Tensor) -> tf.Tensor:
-    """The probabilities, float32 [N, classes], of prepared images [N, H, W, C]: the softmax of the logits."""
+    """Return the probabilities, float32 [N, classes], of prepared images [N, H, W, C]: the softmax of the logits."""
     return tf.cast(tf.nn.softmax(model(images, EVALUATION)), tf.float32)
 
 
 def predictions(
     model: Model, data: Dataset, *, batch: int, strategy: tf.distribute.Strategy, top: int
 ) -> Iterator[Predicted]:
-    """The answers for the test images of `data` in their order, as an evaluation reads them.
+    """Yield the answers for the test images of `data` in their order, as an evaluation reads them.
 
     Examples that are left out (data.on_error=skip) have no answer.
 
@@ -82,10 +84,7 @@ def predictions(
         yield Predicted(labels[used], classes[used], values[used])
 
 
-# The answers of job=predict as files: a row for each image in a CSV file, or an object in a JSON Lines file.
-
-
-NAME = "predictions"
+# ---- files -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -97,13 +96,13 @@ class Answer:
 
 
 def answer_files(output: str | None, folder: Path) -> list[Path]:
-    """The files that predict.output names; `folder` is where they go if it is None."""
+    """Return the files that predict.output names; `folder` is where they go if it is None."""
     place = folder if output is None else Path(output)
     return [place] if place.suffix in (CSV, JSONL) else [place / f"{NAME}{suffix}" for suffix in (CSV, JSONL)]
 
 
 def write_answers(file: Path, answers: Sequence[Answer], top: int) -> None:
-    """Replaces a file by one with these answers, `top` classes each. Its folder is made.
+    """Replace a file by one with these answers, `top` classes each. Its folder is made.
 
     Raises:
         ConfigError: the folder can't be made.
@@ -114,7 +113,7 @@ def write_answers(file: Path, answers: Sequence[Answer], top: int) -> None:
 
 
 def _csv(answers: Sequence[Answer], top: int) -> str:
-    """Columns file, class, probability, class_2, probability_2, ..."""
+    """Return the columns file, class, probability, class_2, probability_2, ..."""
     places = ["", *(f"_{place}" for place in range(2, top + 1))]
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
@@ -124,7 +123,7 @@ def _csv(answers: Sequence[Answer], top: int) -> str:
 
 
 def _jsonl(answers: Sequence[Answer]) -> str:
-    """Objects {"file": ..., "class": ..., "probability": ..., "top": [{"class": ..., "probability": ...}, ...]}."""
+    """Return lines {"file": ..., "class": ..., "probability": ..., "top": [{"class": ..., "probability": ...}, ...]}"""
     tops = [[_object(pair) for pair in answer.top] for answer in answers]
     objects = ({"file": answer.file, **top[0], "top": top} for answer, top in zip(answers, tops, strict=True))
     return "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in objects)
@@ -135,19 +134,15 @@ def _object(pair: tuple[str, float]) -> dict[str, str | float]:
 
 
 def _rounded(pair: tuple[str, float]) -> tuple[str, float]:
-    """The pair with the digits that a float32 has."""
+    """Return the pair with the digits that a float32 has."""
     return pair[0], float(f"{pair[1]:.9g}")
 
 
-# job=predict: the most probable classes of images, by the best state of a run.
-
-
-SHOWN = 20  # images, and bad ones, that are printed; the files have all
-NAMED = 3  # ignored files that are named
+# ---- the job ---------------------------------------------------------------------------------------------------------
 
 
 def predict_images(config: Config) -> dict[str, Any]:
-    """Prints the answers for the images that predict.input names, and writes them into files.
+    """Print the answers for the images that predict.input names, and write them into files.
 
     Returns:
         status, step, checkpoint, images (that have an answer), classes (the images of each), files (with the answers),

@@ -1,4 +1,4 @@
-"""Skip, roll back, stop; where NaN came from."""
+"""An update that is not finite: skip, roll back or stop, and where it became so. Reversals and examples left out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from accumtrain.backprop.fixed_point import FixedPoint
 from accumtrain.backprop.tracing import on_gpu
-from accumtrain.config.schema import Config, RunConfig
+from accumtrain.config.schema import Config
 from accumtrain.console import warn
 from accumtrain.data.source import Dataset
 from accumtrain.devices.found import Devices
@@ -22,8 +22,7 @@ from accumtrain.engine.window import Window
 from accumtrain.models.config import REVERSE, ModelConfig
 from accumtrain.runs.files import is_anything, read_json, write_json
 
-# How a run goes on after an update that is not finite (run.on_nonfinite), and after a change of its length.
-
+# ---- how a run goes on (run.on_nonfinite) ----------------------------------------------------------------------------
 
 RATE_FACTOR = 0.5  # on the learning rate, for each rollback
 ANOTHER_ORDER = 1_000_003  # added to the seed of the order of examples, for each rollback
@@ -32,15 +31,17 @@ WIDER = 4  # bits before the point that a wider range of streams has more
 
 
 class Recovery:
-    """Counts skipped windows and rollbacks of a run; both are saved with its checkpoints.
+    """The skipped windows and rollbacks of a run; both counts are saved with its checkpoints.
 
     Args:
-        config: on_nonfinite, max_nonfinite and seed.
+        on_nonfinite: stop, skip or rollback.
+        max_nonfinite: skipped updates in a row, or rollbacks, after which the run stops all the same.
+        seed: of the order of examples.
         window: for rollbacks, a factor on its rate is added. Create this before the commit is traced.
     """
 
-    def __init__(self, config: RunConfig, window: Window):
-        self.mode, self._most, self._seed = config.on_nonfinite, config.max_nonfinite, config.seed
+    def __init__(self, on_nonfinite: str, max_nonfinite: int, seed: int, window: Window):
+        self.mode, self._most, self._seed = on_nonfinite, max_nonfinite, seed
         self.skipped = self.rollbacks = self._in_a_row = 0
         self._loss_scale = window.loss_scale
         self._rate_factor: tf.Variable | None = None
@@ -51,12 +52,12 @@ class Recovery:
 
     @property
     def counts(self) -> dict[str, int]:
-        """For the manifest of a checkpoint and the summary."""
+        """The counts that the manifest of a checkpoint and the summary hold."""
         return {"skipped": self.skipped, "rollbacks": self.rollbacks}
 
     @property
     def windows_without_update(self) -> int:
-        """All windows that were skipped, those that a loss scale has counted too."""
+        """The number of windows that were skipped, those that a loss scale has counted too."""
         return self.skipped + (0 if self._loss_scale is None else int(self._loss_scale.skipped.numpy()))
 
     @property
@@ -69,28 +70,28 @@ class Recovery:
         return RATE_FACTOR**self.rollbacks
 
     def restore(self, counts: Mapping[str, int]) -> None:
-        """Takes over the counts of a checkpoint."""
+        """Take over the counts of a checkpoint."""
         self.skipped = counts["skipped"]
         self.roll_back(counts["rollbacks"])
 
     def allows(self, *, state_finite: bool) -> bool:
-        """Whether the run goes on after an update that is not finite. A state that is not can't be skipped."""
+        """Return whether the run goes on after an update that is not finite. A state that is not can't be skipped."""
         if self.mode == "skip":
             return state_finite and self._in_a_row < self._most
         return self.mode == "rollback" and self.rollbacks < self._most
 
     def skip(self, window: Window) -> None:
-        """Counts a window that is not finite."""
+        """Count a window that is not finite."""
         self._in_a_row += 1
         self.skip_empty(window)
 
     def skip_empty(self, window: Window) -> None:
-        """Counts a window without an update, unless a loss scale has counted it already."""
+        """Count a window without an update, unless a loss scale has counted it already."""
         if window.loss_scale is None:
             self.skipped += 1
 
     def roll_back(self, rollbacks: int) -> None:
-        """Sets the number of rollbacks, and the rate that follows from it."""
+        """Set the number of rollbacks, and with it the rate."""
         self.rollbacks = rollbacks
         if self._rate_factor is not None:
             self._rate_factor.assign(self.rate_factor)
@@ -99,8 +100,29 @@ class Recovery:
         self._in_a_row = 0
 
 
+def describe_update(
+    update: Mapping[str, float],
+    done: int,
+    model: ModelConfig,
+    window: Window,
+    step: Step,
+    batches: Callable[[], Any],
+) -> str:
+    """Say of an update that is not finite where that shows.
+
+    Args:
+        done: updates made, this one aside unless its state alone is not finite.
+        batches: returns an iterator that begins with the micro-batches of its window.
+    """
+    if not update["state_finite"]:
+        return f"update {done} left {describe_state(window)}, though loss and gradient were finite"
+    if not update["in_range"]:
+        return f"update {done + 1} is not finite: {out_of_range(model, window)}"
+    return f"update {done + 1} is not finite, {describe_window(window, step, batches())}"
+
+
 def out_of_range(model: ModelConfig, window: Window) -> str:
-    """What has happened where streams have left the range of their numbers."""
+    """Say that streams have left the range of their numbers."""
     limit = FixedPoint(model.stream_bits or 0).limit(window.variables_[0].dtype)
     return (
         f"a stream of the network has left the range from -{limit:g} to {limit:g} of numbers with "
@@ -109,7 +131,7 @@ def out_of_range(model: ModelConfig, window: Window) -> str:
 
 
 def remedy(model: ModelConfig, run: str, *, in_range: bool) -> str:
-    """What to do about the run of this name, which has diverged."""
+    """Return what to do about the run of this name, which has diverged."""
     smaller = "lower optim.lr, lengthen schedule.warmup or set optim.clip_norm=1, under another run.name"
     if in_range:
         return smaller
@@ -122,7 +144,7 @@ def remedy(model: ModelConfig, run: str, *, in_range: bool) -> str:
 
 
 def warn_of_rate_jump(config: Config, total_before: int | None, total: int, done: int) -> None:
-    """Warns if the learning rate jumps because the run now ends after another number of updates.
+    """Warn if the learning rate jumps because the run now ends after another number of updates.
 
     Args:
         total_before: number of updates that the run was to have; None if unknown.
@@ -142,14 +164,13 @@ def warn_of_rate_jump(config: Config, total_before: int | None, total: int, done
     )
 
 
-# Where a run became infinite or NaN: which micro-step of a window, and which variables.
-
+# ---- where it became infinite or NaN ---------------------------------------------------------------------------------
 
 NAMED = 3  # variables named in a message
 
 
 def describe_window(window: Window, step: Step, batches: Any) -> str:
-    """Says at which micro-step a window stops being finite, and in which sums, or what of the whole window is not.
+    """Say at which micro-step a window stops being finite and in which sums, or else what of the whole is not.
 
     The window is empty before and after.
 
@@ -171,7 +192,7 @@ def describe_window(window: Window, step: Step, batches: Any) -> str:
 
 
 def _nonfinite_of_whole(window: Window) -> list[str]:
-    """What the commit of a window looks at and that is not finite, of what is not known at each micro-step."""
+    """Return what the commit looks at and that is not finite, of what is not known at each micro-step."""
     gradients = [tf.cast(tf.convert_to_tensor(buffer), window.dtype) for buffer in window.gradients]
     values = {
         "the learning rate": [window.optimizer.learning_rate(window.step) * window.schedule(window.step)],
@@ -182,19 +203,19 @@ def _nonfinite_of_whole(window: Window) -> list[str]:
 
 
 def describe_state(window: Window) -> str:
-    """Names the variables that are infinite or NaN, as a checkpoint does, and says that they are."""
+    """Name the variables that are infinite or NaN, as a checkpoint does."""
     return f"{_listed(_nonfinite(window, ((each, each) for each in window.written)))} infinite or NaN"
 
 
 def _nonfinite(window: Window, values: Iterable[tuple[tf.Variable, tf.Variable]]) -> list[str]:
-    """The names of the variables, in the first places, whose values, in the second places, are not finite."""
+    """Return the names of the variables, in the first places, whose values, in the second, are not finite."""
     bad = [variable for variable, value in values if not bool(all_finite([tf.convert_to_tensor(value)]))]
     names = _names(window) if bad else {}
     return [names.get(variable.ref(), variable.name) for variable in bad]
 
 
 def _names(window: Window) -> dict[Any, str]:
-    """The path of each variable from the window, such as model/stages/0/kernel."""
+    """Return the path of each variable from the window, such as model/stages/0/kernel."""
     names: dict[Any, str] = {}
     roots = {"model": window.model, "optimizer": window.optimizer, "ema": window.ema}
     left = deque((name, root) for name, root in roots.items() if root is not None)
@@ -215,19 +236,18 @@ def _listed(names: list[str]) -> str:
     return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-# What a run knows of its reversed activations, which have the bits of the computed ones or not.
-
+# ---- reversed activations --------------------------------------------------------------------------------------------
 
 EXACT, INEXACT, NOT_COMPARED = "exact", "not exact", "not compared"
 
 
 def compares(config: Config, devices: Devices) -> bool:
-    """Whether reversed activations are compared with the computed ones, as `backprop.mark` and the stages decide."""
+    """Return whether reversed activations are compared with the computed ones, as the stages decide."""
     return bool(config.model.stream_bits) and not (devices.xla or on_gpu())
 
 
 class Reversal:
-    """What the updates of a session have told.
+    """The exactness of a session's reversed activations, as its updates tell it.
 
     Attributes:
         known: EXACT, INEXACT or NOT_COMPARED; None before the first update, and where nothing is reversed.
@@ -238,7 +258,7 @@ class Reversal:
         self.known: str | None = None
 
     def note(self, update: Mapping[str, float], done: int) -> None:
-        """Takes note of an update, number `done`. Warns, once, of a reversal that was not exact to the bit."""
+        """Take note of an update, number `done`. Warn, once, of a reversal that was not exact to the bit."""
         if not self._reverses or self.known == INEXACT:
             return
         self.known = INEXACT if not update["exact"] else EXACT if update["compared"] else NOT_COMPARED
@@ -250,21 +270,20 @@ class Reversal:
             )
 
 
-# skipped.json: the examples that data.on_error=skip has left out of a run, in all of its sessions.
-
+# ---- examples that are left out (data.on_error=skip) -----------------------------------------------------------------
 
 SKIPPED = "skipped.json"
 _NAMED = 3  # on the screen
 
 
 class SkippedExamples:
-    """Those of the run in `folder`; only the process that `writes` changes the file."""
+    """skipped.json: the examples that a run has left out, in all of its sessions. One process of it `writes`."""
 
     def __init__(self, folder: Path, data: Dataset, *, writes: bool) -> None:
         self.file, self._data, self._writes = folder / SKIPPED, data, writes
 
     def note(self, tell: Callable[[str], None]) -> None:
-        """Adds those that are new to the file, and tells of them."""
+        """Add those that are new to the file, and tell of them."""
         known = self._noted()
         new = [each for each in self._data.skipped if each not in known] if self._writes else []
         if not new:

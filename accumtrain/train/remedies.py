@@ -1,4 +1,4 @@
-"""What takes less memory; TensorFlow's errors in the user's words."""
+"""Remedies for a run that does not fit into memory, and TensorFlow's errors in the user's words."""
 
 from __future__ import annotations
 
@@ -21,9 +21,6 @@ from accumtrain.process.machine import fewer_addresses_than_memory
 if TYPE_CHECKING:
     from accumtrain.data.source import Dataset
 
-# What to change when a run does not fit into memory. The remedies are the same after a failed run and after probes.
-
-
 LAST_RESORT = "a smaller model or smaller images"
 EFFECTS = {RECOMPUTE: "activations are computed again", REVERSE: "activations are computed back"}
 
@@ -38,7 +35,9 @@ class Remedy:
 
 
 def remedies(config: Config, replicas: int) -> list[Remedy]:
-    """The changes that save memory and that the rules allow, the least consequential first.
+    """Return the changes that save memory and that the rules allow, the least consequential first.
+
+    They are the same after a run that failed and after probes.
 
     Args:
         config: with accum.steps=auto the micro-batch is the smallest, so more steps are no remedy.
@@ -50,7 +49,7 @@ def remedies(config: Config, replicas: int) -> list[Remedy]:
 
 
 def apply_remedies(config: Config, options: Sequence[Remedy]) -> Config:
-    """`config` with all of the remedies. If two set the same key, the later one is used, which saves more."""
+    """Return `config` with all of the remedies. If two set the same key, the later one is used, which saves more."""
     start = to_mapping(config)
     changes: dict[str, Any] = {}
     for remedy in options:
@@ -59,12 +58,12 @@ def apply_remedies(config: Config, options: Sequence[Remedy]) -> Config:
 
 
 def with_each_policy(config: Config) -> list[Config]:
-    """The configuration with each memory policy that its model supports."""
+    """Return the configuration with each memory policy that its model supports."""
     return [replace(config, model=config.model.with_policy(memory)) for memory in config.model.policies]
 
 
 def describe_out_of_memory(config: Config, replicas: int) -> str:
-    """The message for a run that ran out of memory: the limit, and what would take less."""
+    """Return the message for a run that ran out of memory: the limit, and what would take less."""
     limit = config.device.memory_limit_mb
     if limit is not None:
         where, last = f"device.memory_limit_mb={limit}", "a larger device.memory_limit_mb"
@@ -77,7 +76,7 @@ def describe_out_of_memory(config: Config, replicas: int) -> str:
 
 
 def _numbers(config: Config) -> str:
-    """The job=plan command that measures the alternatives; empty if there is no command line."""
+    """Return the job=plan command that measures the alternatives; empty if there is no command line."""
     if not JOBS[config.job].probed or not HydraConfig.initialized():
         return ""
     given = HydraConfig.get()
@@ -131,7 +130,7 @@ def _bfloat16(config: Config) -> list[Remedy]:
 
 
 def allowed_remedy(override: str, effect: str, config: Config, changes: Mapping[str, Any]) -> list[Remedy]:
-    """The remedy as a list, which is empty if it breaks a rule.
+    """Return the remedy as a list, which is empty if it breaks a rule.
 
     Args:
         changes: new values by key, or by group and key.
@@ -143,7 +142,7 @@ def allowed_remedy(override: str, effect: str, config: Config, changes: Mapping[
 
 
 def _with(config: Config, changes: Mapping[str, Any]) -> Config:
-    """`config` with changed values. A group with a `kind` is replaced as a whole. Raises ConfigError."""
+    """Return `config` with changed values. A group with a `kind` is replaced as a whole. Raises ConfigError."""
     mapping = to_mapping(config)
     for key, value in changes.items():
         whole = not isinstance(value, dict) or "kind" in value
@@ -151,12 +150,9 @@ def _with(config: Config, changes: Mapping[str, Any]) -> Config:
     return from_mapping(mapping)
 
 
-# Turns TensorFlow's errors into errors that tell the user what to do.
-
-
 @contextmanager
 def explain_errors(config: Config, data: Dataset | None, replicas: int = 1, workers: int = 1) -> Iterator[None]:
-    """Within this context, errors of TensorFlow about memory, data or a lost worker become errors with a remedy.
+    """Make errors with a remedy of TensorFlow's errors about memory, data or a lost worker, within this context.
 
     Args:
         data: what is read there; None if nothing is.

@@ -1,4 +1,4 @@
-"""Banner, last table, summary.json."""
+"""The texts around a training: its banner, its last table with a warning, and the parts of summary.json."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ from accumtrain.train.memory import Meter, activation_bytes, at_peak, state_byte
 from accumtrain.train.metrics import MetricsLogger
 from accumtrain.train.recovery import SKIPPED, compares
 
-# What a training leaves as summary.json, and the table at its end.
-
+# ---- summary.json, and the table at the end --------------------------------------------------------------------------
 
 CLOSING = {  # keys of a summary that are shown at the end of a run
     *("status", "step", "epoch", "seconds", "examples_per_second", "memory"),
@@ -41,7 +40,7 @@ CAUGHT_UP = 0.01  # as much is no matter
 
 
 def speed_and_memory(window: Window, logbook: MetricsLogger, meter: Meter) -> dict[str, Any]:
-    """The part of the summary that is measured."""
+    """Return the part of the summary that is measured."""
     memory = meter.read()
     return {
         "examples_per_second": logbook.examples_per_second,
@@ -57,7 +56,7 @@ def speed_and_memory(window: Window, logbook: MetricsLogger, meter: Meter) -> di
 
 
 def results(window: Window, logbook: MetricsLogger, checkpoints: Checkpoints, watched: str) -> dict[str, Any]:
-    """The part of the summary that is learned.
+    """Return the part of the summary that is learned.
 
     Args:
         watched: name of the split that chooses the best state.
@@ -73,7 +72,7 @@ def results(window: Window, logbook: MetricsLogger, checkpoints: Checkpoints, wa
 
 
 def batch_sizes(config: Config, micro_batch: int, replicas: int) -> dict[str, Any]:
-    """The part of the summary that is arithmetic of the batch."""
+    """Return the part of the summary that is arithmetic of the batch."""
     return {
         "batch_size": config.batch_size,
         "micro_batch_size": micro_batch,
@@ -83,7 +82,7 @@ def batch_sizes(config: Config, micro_batch: int, replicas: int) -> dict[str, An
 
 
 def losses_of_a_guess(config: Config, data: Dataset) -> dict[str, float]:
-    """The losses of a model that gives each class the same probability, by split; empty where they are not known.
+    """Return the losses by split of a model that gives each class the same probability; empty if they are not known.
 
     The factors on the loss of each class, which evaluations leave out, count in that of training.
     """
@@ -94,7 +93,7 @@ def losses_of_a_guess(config: Config, data: Dataset) -> dict[str, float]:
 
 
 def _mean_factor(config: Config, data: Dataset) -> float:
-    """Of the classes, each as often as it appears in training."""
+    """Return the mean factor of the classes, each as often as it appears in training."""
     factors = training_loss(config, data).factors
     if not factors:
         return 1.0
@@ -103,7 +102,7 @@ def _mean_factor(config: Config, data: Dataset) -> float:
 
 
 def summary_of_the_end(run: Run, done: int) -> dict[str, Any] | None:
-    """The summary that was written after the last update; None if the run was stopped before it was.
+    """Return the summary that was written after the last update; None if the run was stopped before it was.
 
     Args:
         done: updates of the run.
@@ -116,7 +115,7 @@ def summary_of_the_end(run: Run, done: int) -> dict[str, Any] | None:
 def print_summary(
     summary: dict[str, Any], run: Run, guesses: Mapping[str, float], norms: Sequence[MovingStatistics]
 ) -> None:
-    """Prints the table at the end of a run, and a warning if the model has learned nothing.
+    """Print the table at the end of a run, and a warning if the model has learned nothing.
 
     Args:
         guesses: the losses of a model that guesses, by split; empty where they are not known.
@@ -144,7 +143,7 @@ def print_summary(
 def warn_if_no_better_than(
     guesses: Mapping[str, float], summary: dict[str, Any], norms: Sequence[MovingStatistics]
 ) -> None:
-    """Says of a loss that is that of a guess what may be the reason."""
+    """Warn of a loss that is that of a guess, with the reason that it may have."""
     split = summary["best_on"]
     loss, watched = ((summary.get(each) or {}).get("loss") for each in ("train", split))
     if loss is None or watched is None:  # not finite, or not measured
@@ -175,12 +174,12 @@ def _why_only_training(norms: Sequence[MovingStatistics], updates: int, split: s
 
 
 def _number(value: float | None) -> str:
-    """A number with four digits; "-" for one that is not finite, which JSON holds as null."""
+    """Return a number with four digits; "-" for one that is not finite, which JSON holds as null."""
     return "-" if value is None else f"{value:.4f}"
 
 
 def _waiting(pauses: Sequence[float]) -> dict[str, Any]:
-    """How often this session has saved, and how long training had to wait for a checkpoint, in seconds."""
+    """Return the number of checkpoints of this session, and the seconds that training had to wait for one."""
     if not pauses:
         return {"written": 0}
     return {
@@ -189,14 +188,13 @@ def _waiting(pauses: Sequence[float]) -> dict[str, Any]:
     }
 
 
-# The first images of a run as a person can look at them.
-
+# ---- the first images ------------------------------------------------------------------------------------------------
 
 CHANNELS = (1, 3, 4)  # of a PNG file
 
 
 def first_images(data: Dataset, count: int, seed: int) -> list[bytes]:
-    """The first `count` images of the training stream, augmented, as PNG files; none if the inputs are no images.
+    """Return the first images of the training stream, augmented, as PNG files; none if the inputs are no images.
 
     Each is spread over the range of grey values by itself, which undoes the standardisation but for contrast.
     """
@@ -208,8 +206,7 @@ def first_images(data: Dataset, count: int, seed: int) -> list[bytes]:
     return [tf.io.encode_png(image).numpy() for image in grey]
 
 
-# The banner at the start of a run: what will be trained, the batch arithmetic, the memory.
-
+# ---- the banner ------------------------------------------------------------------------------------------------------
 
 SHOWN = 20  # classes whose weight is printed
 STATE = {
@@ -230,7 +227,7 @@ def print_banner(
     total: int,
     epochs: Epochs,
 ) -> None:
-    """Prints the banner and the notes of the data source, and warns of a schedule that is longer than the run."""
+    """Print the banner and the notes of the data source, and warns of a schedule that is longer than the run."""
     replicas = devices.replicas
     micro_batch = micro_batch_size(config.batch_size, config.accum.count, replicas)
     sizes = state_bytes(window)
@@ -261,7 +258,7 @@ def print_banner(
 
 
 def _show_factors(config: Config, data: Dataset) -> None:
-    """Prints the factor on the loss of each class, if there are any."""
+    """Print the factor on the loss of each class, if there are any."""
     factors = training_loss(config, data).factors
     if not factors:
         return
@@ -279,7 +276,7 @@ def _counted(count: int, noun: str) -> str:
 
 
 def _too_small(config: Config, data: Dataset) -> list[str]:
-    """What to say if the model halves images more often than they can be halved."""
+    """Say if the model halves images more often than they can be halved."""
     side = min(data.image_shape[:2], default=0)
     if not side or side >> config.model.halvings:
         return []

@@ -1,4 +1,4 @@
-"""TensorBoard, MLflow, W&B."""
+"""The receivers of a run's records beside metrics.jsonl: TensorBoard, and the service that log.tracker names."""
 
 from __future__ import annotations
 
@@ -19,15 +19,14 @@ from accumtrain.registry import load
 from accumtrain.runs.files import disk_errors, make_inner_folder, read_json, write_json
 from accumtrain.train.config import NONE, TRACKERS
 
-# TensorBoard event files of a run, one per split and session, and one of what holds for the whole run.
-
+# ---- TensorBoard: event files, one per split and session, and one of what holds for the whole run --------------------
 
 NOT_IN_TENSORBOARD = ("step", "epoch", "split", "seconds", "examples")  # of a record
 WHOLE_RUN = "."  # the folder of hyperparameters, memory and images, beside those of the splits
 
 
 class TensorBoardTracker:
-    """Writes metric records as TensorBoard scalars under `directory`/<split>, the rest into `directory`.
+    """Metric records as TensorBoard scalars under `directory`/<split>, and the rest in `directory`.
 
     A run that goes on from a checkpoint makes updates again. TensorBoard leaves out what was written of them before: a
     mark says from which update on.
@@ -43,11 +42,11 @@ class TensorBoardTracker:
     def __init__(self, directory: Path, hyperparameters: Mapping[str, Any], done: int = 0):
         self.directory, self._hyperparameters, self._done = directory, hyperparameters, done
         self._writers: dict[str, Any] = {}
-        self._last: dict[str, int] = {}  # the update that was told last, of each split
+        self._last: dict[str, dict[str, int]] = {}  # the update that was told last, by split and tag
         self._told = False  # the hyperparameters
 
     def log(self, record: Mapping[str, Any]) -> None:
-        """Appends one event in a single write, before the first one the hyperparameters.
+        """Append one event in a single write, before the first one the hyperparameters.
 
         Raises:
             CheckpointError: it can't be written, for example because the disk is full.
@@ -58,14 +57,17 @@ class TensorBoardTracker:
             self._told = True
             self._write(WHOLE_RUN, self._done, _hparams(self._hyperparameters))
         split, step = record["split"], record["step"]
-        if step <= self._last.get(split, -1):  # after a rollback
+        tags = [tag for tag in record if tag not in NOT_IN_TENSORBOARD]
+        last = self._last.setdefault(split, {})
+        if any(step <= last.get(tag, -1) for tag in tags):  # after a rollback; hooks may log others after one update
             self._begin(split, step)
-        self._last[split] = step
-        values = [Summary.Value(tag=tag, simple_value=record[tag]) for tag in record if tag not in NOT_IN_TENSORBOARD]
+            last.clear()
+        last.update(dict.fromkeys(tags, step))
+        values = [Summary.Value(tag=tag, simple_value=record[tag]) for tag in tags]
         self._write(split, step, Summary(value=values))
 
     def images(self, tag: str, pictures: Sequence[bytes]) -> None:
-        """Appends pictures in the format PNG, for the tab IMAGES. Raises CheckpointError as `log`."""
+        """Append pictures in the format PNG, for the tab IMAGES. Raise CheckpointError as `log`."""
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         values = [
@@ -75,7 +77,7 @@ class TensorBoardTracker:
         self._write(WHOLE_RUN, self._done, Summary(value=values))
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Appends the memory by kind, in MB. Raises CheckpointError as `log`."""
+        """Append the memory by kind, in MB. Raise CheckpointError as `log`."""
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         values = [
@@ -86,7 +88,7 @@ class TensorBoardTracker:
         self._write(WHOLE_RUN, summary["step"], Summary(value=values))
 
     def close(self) -> None:
-        """Closes the files."""
+        """Close the files."""
         for writer in self._writers.values():
             writer.close()
         self._writers = {}
@@ -103,7 +105,7 @@ class TensorBoardTracker:
             self._writers[split].write(Event(wall_time=time.time(), step=step, summary=content).SerializeToString())
 
     def _begin(self, split: str, step: int) -> None:
-        """Makes TensorBoard leave out what it knows of a split from update `step` on."""
+        """Make TensorBoard leave out what it knows of a split from update `step` on."""
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 
         start = Event(wall_time=time.time(), step=step, session_log=SessionLog(status=SessionLog.START))
@@ -128,23 +130,22 @@ def _hparams(values: Mapping[str, Any]) -> Any:
     return hparams_pb({k: v if isinstance(v, bool | int | float | str) else format_value(v) for k, v in values.items()})
 
 
-# Where a run's records go beside metrics.jsonl: TensorBoard, and the service that log.tracker names.
-
+# ---- services --------------------------------------------------------------------------------------------------------
 
 NOT_SHOWN = ("step", "split")  # of a record, beside what is no number
 
 
 class Tracker(Protocol):
-    """What takes the records of a run."""
+    """The interface of a receiver of a run's records."""
 
     def log(self, record: Mapping[str, Any]) -> None:
-        """Takes a record of metrics.jsonl."""
+        """Take a record of metrics.jsonl."""
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Takes the content of summary.json, at the end of a session; `summary["status"]` says how it ended."""
+        """Take the content of summary.json, at the end of a session; `summary["status"]` says how it ended."""
 
     def close(self) -> None:
-        """Ends it, also after a session that has left no summary."""
+        """End it, also after a session that has left no summary."""
 
 
 class GuardedTracker:
@@ -175,7 +176,7 @@ class GuardedTracker:
 
 
 def open_service(config: Config, folder: Path) -> list[Tracker]:
-    """The service that log.tracker names; none or one.
+    """Return the service that log.tracker names; none or one.
 
     Raises:
         ConfigError: the service refuses the run, or can't be reached.
@@ -194,7 +195,7 @@ def open_service(config: Config, folder: Path) -> list[Tracker]:
 
 
 def numbers(content: Mapping[str, Any], under: str = "") -> Iterator[tuple[str, float]]:
-    """The finite numbers in nested mappings, by keys joined with "/"."""
+    """Yield the finite numbers in nested mappings, by keys joined with "/"."""
     for key, value in content.items():
         name = f"{under}/{key}" if under else str(key)
         if isinstance(value, Mapping):
@@ -204,12 +205,12 @@ def numbers(content: Mapping[str, Any], under: str = "") -> Iterator[tuple[str, 
 
 
 def metrics(record: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a record, with its split before their names: train/loss."""
+    """Return the numbers of a record, with its split before their names: train/loss."""
     return dict(numbers({key: value for key, value in record.items() if key not in NOT_SHOWN}, record["split"]))
 
 
 def identifier(folder: Path, service: str, make: Callable[[], str]) -> str:
-    """What a service calls this run: made once, and kept in tracker.json so that a continued run goes on there."""
+    """Return what a service calls this run: made once, and kept in tracker.json, so a continued run goes on there."""
     file = folder / "tracker.json"
     known = read_json(file) if file.exists() else {}
     if service not in known:
@@ -218,8 +219,7 @@ def identifier(folder: Path, service: str, make: Callable[[], str]) -> str:
     return str(known[service])
 
 
-# log.tracker=mlflow: records as metrics of an MLflow run, where MLFLOW_TRACKING_URI says.
-
+# ---- MLflow, where MLFLOW_TRACKING_URI says --------------------------------------------------------------------------
 
 EXPERIMENT = "accumtrain"  # unless MLFLOW_EXPERIMENT_NAME says another
 STATUS = {"completed": "FINISHED", "preempted": "KILLED"}  # by that of a summary
@@ -253,7 +253,7 @@ class MlflowTracker:
         return str(self._client.create_run(number, run_name=name).info.run_id)
 
     def _last(self, key: str) -> int:
-        """The last step of a metric."""
+        """Return the last step of a metric."""
         return max(int(each.step) for each in self._client.get_metric_history(self._run, key))
 
     def log(self, record: Mapping[str, Any]) -> None:
@@ -274,8 +274,7 @@ class MlflowTracker:
         )
 
 
-# log.tracker=wandb: records in a run of Weights & Biases, as its environment variables say (WANDB_MODE, ...).
-
+# ---- Weights & Biases, as its environment variables say (WANDB_MODE, ...) --------------------------------------------
 
 PROJECT = "accumtrain"  # unless WANDB_PROJECT says another
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
+from dataclasses import asdict
 from typing import Any, NoReturn
 
 import tensorflow as tf
@@ -23,7 +23,7 @@ from accumtrain.devices.found import Devices
 from accumtrain.devices.resolve import resolve_devices
 from accumtrain.engine.losses import SMALLEST
 from accumtrain.engine.step import WORTH_TOGETHER, CallLength, Step
-from accumtrain.engine.sums import same_on_all_replicas, values_of_workers
+from accumtrain.engine.sums import same_on_all_replicas
 from accumtrain.errors import CheckpointError, DivergedError, Preempted
 from accumtrain.models.kernels import tell_emulation
 from accumtrain.process.program import is_own_run
@@ -33,21 +33,21 @@ from accumtrain.progress import Progress
 from accumtrain.report.pictures import draw_curves
 from accumtrain.runs.checkpoint_store import best_first, newest_manifest
 from accumtrain.runs.kernels import record_kernels
-from accumtrain.runs.names import learned_values
+from accumtrain.runs.names import METRICS, learned_values
 from accumtrain.runs.provenance import provenance
 from accumtrain.runs.run import ReadOnlyRun, Run
-from accumtrain.train.build import build_means, build_split_metrics, build_window, check_micro_batch
-from accumtrain.train.checkpoint import ACCURACY, Checkpoints
+from accumtrain.train.build import agree_on_steps, build_means, build_split_metrics, build_window, check_micro_batch
+from accumtrain.train.checkpoint import Checkpoints
+from accumtrain.train.config import BestBy
 from accumtrain.train.evaluator import Evaluator
+from accumtrain.train.hooks import ADDED, Hooks
 from accumtrain.train.memory import Meter
-from accumtrain.train.metrics import Intervals, MetricsLogger, Place, RunningMeans, epochs_of
+from accumtrain.train.metrics import Intervals, MetricsLogger, Place, RunningMeans, epochs_of, evaluations_since_best
 from accumtrain.train.recovery import (
     Recovery,
     Reversal,
     SkippedExamples,
-    describe_state,
-    describe_window,
-    out_of_range,
+    describe_update,
     remedy,
     warn_of_rate_jump,
 )
@@ -124,12 +124,15 @@ class Trainer:
         else:
             self.window, self.started = window_with_weights(config, data, self.total, devices.strategy)
         check_micro_batch(config, self.window.model, devices.replicas)
-        self.recovery = Recovery(config.run, self.window)  # before the commit is traced
+        self.recovery = Recovery(  # before the commit is traced
+            config.run.on_nonfinite, config.run.max_nonfinite, config.run.seed, self.window
+        )
         with devices.strategy.scope():
             self.step = Step(self.window, devices.strategy, xla=devices.xla, eager=config.debug.eager)
             self.evaluator = self._build_evaluator(data.watched)
             has_both = data.val is not None and data.test is not None
             self.tester = self._build_evaluator("test") if has_both else None  # at the end, of the best state
+        self.best_by = BestBy.of(config.eval.metrics, self.evaluator.names)
 
         # ---- where it begins
         self._weights_digest = digest(config)
@@ -141,6 +144,7 @@ class Trainer:
             facts=self._manifest_facts,
             writes=devices.chief,
             frees_first=not config.device.as_it_is,  # there the weights are those of a model of the user's
+            best_by=self.best_by,
         )
         self.resumed = self._restore(needed=continued)
         self._check_workers_agree()
@@ -151,7 +155,16 @@ class Trainer:
         self.tensorboard = TensorBoardTracker(
             run.path / "tensorboard", dict(flatten_keys(to_mapping(config))), self.done
         )
-        self.due = Intervals(config, self.total, self.epochs)
+        added = ADDED if devices.chief else ()
+        self.hooks = Hooks(added, self.logger.hook, total_steps=self.total, model=self.window.model, folder=run.path)
+        self.due = Intervals(
+            self.total,
+            self.epochs,
+            log=config.log.every,
+            evaluate=config.eval.every,
+            checkpoint=config.checkpoint.every,
+            hooks=self.hooks.intervals,
+        )
         self.recent = RunningMeans(("loss", *self.window.metrics), config.log.every)
         self.progress = Progress(
             first=self.done,
@@ -204,9 +217,11 @@ class Trainer:
                     continue
                 self.recovery.after_update()
                 self._report(update, self.done - done_before)
+                values = self.logger.values(update)
+                self._call_hooks("update", values)
                 self._evaluate_if_due()
-                if self.due.checkpoint(self.done):
-                    self.checkpoints.save()
+                if self.due.checkpoint(self.done) and self.checkpoints.save():
+                    self._call_hooks("checkpoint", values)
                 if update["stop"] and not self._is_trained():
                     self._stop()
             self.checkpoints.save()
@@ -214,11 +229,12 @@ class Trainer:
                 self.progress.event(self._why_finished())
             self._test_best_state()
             self._measure_workspace(batches)
+            self._call_hooks("end", self.logger.last(self.data.watched) or {})
         return self._finish()
 
     @property
     def done(self) -> int:
-        """Updates made."""
+        """The number of updates made."""
         return self.place.done
 
     @property
@@ -231,7 +247,7 @@ class Trainer:
         patience = self.config.train.patience
         if self.done >= self.total or patience is None:
             return self.done >= self.total
-        return evaluations_since_best(self.logger.evaluations(self.data.watched)) >= patience
+        return evaluations_since_best(self.logger.evaluations(self.data.watched), self.best_by) >= patience
 
     def _is_complete(self) -> bool:
         """Return whether neither an update nor an evaluation is left."""
@@ -253,7 +269,7 @@ class Trainer:
         return Evaluator(
             self.window.model,
             self.window.ema,
-            build_means(self.config.loss),
+            build_means(self.config.loss, self.config.eval.metrics),
             self.data,
             split,
             self.global_micro_batch,
@@ -280,6 +296,8 @@ class Trainer:
             return False
         self.recovery.restore(manifest["recovery"])
         self.place.restore(manifest)
+        if manifest["learned"].get(METRICS) != self.config.eval.metrics:  # run.resume=force
+            self.checkpoints.forget_best()
         if total_steps(self.config, self.epochs) != self.total:  # as another checkpoint was the newest before
             raise CheckpointError(
                 f"the newest checkpoint in {self.checkpoints.directory} is damaged, and the one before it has made "
@@ -342,6 +360,14 @@ class Trainer:
         self.place.advance(update["step"])  # which does not count an update that is not finite
         return update
 
+    def _call_hooks(self, event: str, metrics: Mapping[str, float]) -> None:
+        if not self.hooks.due(event, self.done):
+            return
+        self.watchdog.beat(f"hooks after update {self.done}")
+        if event == "checkpoint":
+            self.checkpoints.wait()  # they read its files
+        self.hooks.call(event, self.done, self.place.epoch, metrics)
+
     def _report(self, update: dict[str, float], count: int) -> None:
         self.recent.add(count, update)
         self.reversal.note(update, self.done)
@@ -361,12 +387,13 @@ class Trainer:
             return
         self.checkpoints.wait()  # averages take the place of the weights that it writes
         result = self._evaluate(self.evaluator)
-        best = self.checkpoints.save_if_best(result["loss"], result.get(ACCURACY))
+        best = self.checkpoints.save_if_best(result)
         if best and self.resumed:
             self.checkpoints.wait()  # this update may be saved as not yet tested, and is not tested again once noted
         self.logger.evaluation(self.done, self.data.watched, result)
         found = f"{self._means(self.data.watched, result)}{' (best)' if best else ''}"
         self.progress.event(f"update {self.done}, epoch {self.epoch}: {found}")
+        self._call_hooks("evaluation", {name: result[name] for name in self.evaluator.names})
 
     def _test_best_state(self) -> None:
         """Evaluate the best state on the test split, once, at the end."""
@@ -419,7 +446,7 @@ class Trainer:
                 f"loss scale {update['loss_scale']:g} -> {update['loss_scale'] / 2:g}"
             )
             return batches
-        reason = self._what_is_not_finite(update)
+        reason = describe_update(update, self.done, self.config.model, self.window, self.step, self._batches)
         if not self.recovery.allows(state_finite=bool(update["state_finite"])):
             self._diverged(update, reason)
         if self.recovery.mode == "skip":
@@ -438,14 +465,6 @@ class Trainer:
         )
         return self._batches()
 
-    def _what_is_not_finite(self, update: dict[str, float]) -> str:
-        if not update["state_finite"]:
-            return f"update {self.done} left {describe_state(self.window)}, though loss and gradient were finite"
-        if not update["in_range"]:
-            return f"update {self.done + 1} is not finite: {out_of_range(self.config.model, self.window)}"
-        where = describe_window(self.window, self.step, self._batches())
-        return f"update {self.done + 1} is not finite, {where}"
-
     def _diverged(self, update: dict[str, float], reason: str) -> NoReturn:
         if update["state_finite"]:
             self.checkpoints.save()
@@ -461,8 +480,9 @@ class Trainer:
     # ---- stopping ------------------------------------------------------------------------------------------------
 
     def _is_asked_to_stop(self) -> bool:
-        """Return whether a signal has come, or run.walltime leaves too little for an update and an evaluation."""
-        return self.interrupt.requested or self.walltime.due(SECONDS_TO_END + 2 * self.logger.longest)
+        """Return whether a signal or a hook asks, or run.walltime leaves too little for an update and an evaluation."""
+        too_late = self.walltime.due(SECONDS_TO_END + 2 * self.logger.longest)
+        return self.interrupt.requested or self.hooks.reason_to_stop is not None or too_late
 
     def _stop_if_asked(self) -> None:
         if self._is_asked_to_stop() and self.alone:
@@ -471,8 +491,9 @@ class Trainer:
     def _stop(self) -> NoReturn:
         self.checkpoints.save()
         self.skipped.note(self.progress.event)
+        because = "" if self.hooks.reason_to_stop is None else f", as a hook asked: {self.hooks.reason_to_stop}"
         raise Preempted(
-            f"stopped after update {self.done} of {self.total}, epoch {self.epoch}; its state is saved in "
+            f"stopped after update {self.done} of {self.total}, epoch {self.epoch}{because}; its state is saved in "
             f"{self.run.path}: run the same command again to continue",
             self._summarize("preempted"),
         )
@@ -526,6 +547,7 @@ class Trainer:
             "step": self.done,
             "epoch": self.place.epoch,
             **results(self.window, self.logger, self.checkpoints, self.data.watched),
+            "best_by": asdict(self.best_by),
             **speed_and_memory(self.window, self.logger, self.meter),
             **batch_sizes(self.config, self.micro_batch, self.devices.replicas),
             "recovery": self.recovery.counts,
@@ -547,24 +569,3 @@ def open_run(config: Config) -> Run:
     """Return the folder of a run, which the chief of several workers locks."""
     follows = config.device.has_workers and find_cluster(config.device).index > 0
     return ReadOnlyRun(config) if follows else Run(config)
-
-
-def agree_on_steps(config: Config, devices: Devices) -> Config:
-    """Return `config` with accum.steps of the worker with the least memory, which needs the most micro-steps."""
-    if devices.workers == 1:
-        return config
-    found = values_of_workers(devices.strategy, devices.worker, devices.workers, config.accum.count)
-    if min(found) < max(found):
-        say(f"accum.steps={max(found)}, which worker {found.index(max(found))} needs")
-    return config.with_accum_steps(max(found))
-
-
-def evaluations_since_best(records: Sequence[Mapping[str, Any]]) -> int:
-    """Return the number of evaluations after the best one.
-
-    Args:
-        records: of all evaluations, in order; a loss that is not finite is None.
-    """
-    losses = [math.inf if record["loss"] is None else record["loss"] for record in records]
-    ranks = [(record.get(ACCURACY) or 0.0, -loss) for record, loss in zip(records, losses, strict=True)]
-    return len(ranks) - 1 - ranks.index(max(ranks)) if ranks else 0

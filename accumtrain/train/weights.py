@@ -1,4 +1,4 @@
-"""Weights of a trained run; model.weights."""
+"""The model of a trained run in its best state, and the weights that a run begins with (model.weights)."""
 
 from __future__ import annotations
 
@@ -33,20 +33,19 @@ from accumtrain.runs.run import IMAGES, REMEDY, Images, read_images
 from accumtrain.train.build import build_window, model_for, moving_average
 from accumtrain.train.checkpoint import again_if_changed, find_whole, restore_model
 
-# The model of a trained run in its best state, and what it was trained on, without its data.
-
+# ---- a trained run ---------------------------------------------------------------------------------------------------
 
 MEASURED = ("model.", "loss.", "ema.", "precision", "data.augment", "data.mean", "data.std", "data.image_size")
 CLASSES = "data.classes"
 
 
 def images_of(data: Dataset) -> Images:
-    """What is noted of the images of a data set."""
+    """Return what is noted of the images of a data set."""
     return Images(tuple(data.image_shape), data.classes)
 
 
 def trained_images(config: Config) -> tuple[Images, Mapping[str, Any]]:
-    """What the run was trained on, and the fingerprint of its data if that had to be opened.
+    """Return what the run was trained on, and the fingerprint of its data if that had to be opened.
 
     It has to be where images.json is gone.
 
@@ -61,7 +60,7 @@ def trained_images(config: Config) -> tuple[Images, Mapping[str, Any]]:
 
 
 def open_measured(config: Config) -> tuple[Dataset, bool]:
-    """The run's own data, or new labelled data, of which all is measured: it is the test split then.
+    """Return the run's own data, or new labelled data, of which all is measured: it is the test split then.
 
     Returns:
         The data, whose classes have the names of the run's, and whether it is what the run was trained on.
@@ -86,7 +85,7 @@ def open_measured(config: Config) -> tuple[Dataset, bool]:
 
 
 def _trained_data(config: Config) -> dict[str, Any]:
-    """The fingerprint of the data that the run was trained on."""
+    """Return the fingerprint of the data that the run was trained on."""
     folder = folder_of(config) / CHECKPOINTS
     if not best_first(folder):
         raise CheckpointError(f"no checkpoint in {folder}: train first, with the same run.name")
@@ -103,7 +102,7 @@ def _check_names(config: Config, images: Images, data: Dataset) -> None:
 
 
 def trained_model(config: Config, images: Images, fingerprint: Mapping[str, Any]) -> tuple[Model, Saved]:
-    """The model with the weights of the best state, or of the last one if there was no evaluation yet.
+    """Return the model with the weights of the best state, or of the last one if there was no evaluation yet.
 
     With ema.decay these are the averages. Call it inside the strategy's scope.
 
@@ -126,7 +125,7 @@ def trained_model(config: Config, images: Images, fingerprint: Mapping[str, Any]
 
 
 def check_evaluates(config: Config, fingerprint: Mapping[str, Any], manifest: Mapping[str, Any]) -> None:
-    """Compares what the checkpoint's manifest says of model, images and classes with this configuration.
+    """Compare what the checkpoint's manifest says of model, images and classes with this configuration.
 
     Args:
         fingerprint: that of the data, as far as it is known.
@@ -144,7 +143,7 @@ def check_evaluates(config: Config, fingerprint: Mapping[str, Any], manifest: Ma
         )
 
 
-# Puts arrays in the place of a model's initial values, variable by variable, and tells what went where.
+# ---- arrays in the place of initial values ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -157,7 +156,7 @@ class Started:
 
 
 def start_from(model: Model, arrays: Mapping[str, np.ndarray]) -> Started:
-    """Assigns every array to the variable of its path. A layer with a variable of another shape is left as it is."""
+    """Assign every array to the variable of its path. A layer with a variable of another shape is left as it is."""
     reasons, odd = {}, defaultdict(list)
     for path, variable in model.named.items():
         if path not in arrays:
@@ -185,8 +184,7 @@ def _shape(shape: tuple[int, ...]) -> str:
     return f"[{','.join(map(str, shape))}]"
 
 
-# model.weights: the trained weights that a run begins with, read once, at update 0.
-
+# ---- model.weights, read once, at update 0 ---------------------------------------------------------------------------
 
 KEY = "model.weights"
 REPORT = "weights.json"  # in the run's folder
@@ -196,7 +194,7 @@ LEAST_LOADED = 0.5  # share of the variables; a new head, or another stem, is le
 
 
 def place_of_weights(config: Config) -> Path | None:
-    """The folder of a run, or the file, that model.weights names; None without it.
+    """Return the folder of a run, or the file, that model.weights names; None without it.
 
     Raises:
         ConfigError: there is none, or it is the run itself.
@@ -222,7 +220,7 @@ def place_of_weights(config: Config) -> Path | None:
 
 
 def digest(config: Config) -> dict[str, Any]:
-    """What the manifest of a checkpoint says of the weights that the run began with: their content, not their path."""
+    """Return what a manifest says of the weights that the run began with: their content, not their path."""
     place = place_of_weights(config)
     if place is None:
         return {KEY: None}
@@ -239,7 +237,7 @@ def digest(config: Config) -> dict[str, Any]:
 
 
 def _checkpoints(config: Config, place: Path) -> Path:
-    """The folder of the checkpoints of the run at `place`.
+    """Return the folder of the checkpoints of the run at `place`.
 
     Raises:
         ConfigError: it holds none.
@@ -251,7 +249,7 @@ def _checkpoints(config: Config, place: Path) -> Path:
 
 
 def read_weights(config: Config) -> Mapping[str, Any] | None:
-    """The arrays of the run that model.weights names, by path; None if it names a file, or nothing.
+    """Return the arrays of the run that model.weights names, by path; None if it names a file, or nothing.
 
     It builds that run's model and frees it again. Before the window is built, a memory limit need not hold both.
 
@@ -275,7 +273,7 @@ def read_weights(config: Config) -> Mapping[str, Any] | None:
 
 
 def begin_with_weights(config: Config, model: Model, arrays: Mapping[str, Any] | None = None) -> Started | None:
-    """Loads model.weights into a model, before anything is built on its weights.
+    """Load model.weights into a model, before anything is built on its weights.
 
     Args:
         arrays: what `read_weights` has returned, if it was called.
@@ -296,7 +294,7 @@ def begin_with_weights(config: Config, model: Model, arrays: Mapping[str, Any] |
 
 
 def _check_fits(config: Config, model: Model, started: Started) -> None:
-    """Raises ConfigError if the weights are those of another model, or if frozen variables have got none."""
+    """Raise ConfigError if the weights are those of another model, or if frozen variables have got none."""
     if len(started.loaded) < LEAST_LOADED * len(model.named):
         path, reason = next(iter(started.left.items()))
         raise ConfigError(
@@ -318,7 +316,7 @@ def _check_fits(config: Config, model: Model, started: Started) -> None:
 def window_with_weights(
     config: Config, data: Dataset, total_steps: int, strategy: tf.distribute.Strategy
 ) -> tuple[Window, Started | None]:
-    """Builds all state of a run, at update 0, with model.weights loaded. Raises what `begin_with_weights` raises.
+    """Build all state of a run, at update 0, with model.weights loaded. Raise what `begin_with_weights` raises.
 
     Slots and averages are built on the loaded weights: some optimizers begin with a copy of them.
     """
@@ -340,7 +338,7 @@ def _read_file(place: Path, model: Model) -> Mapping[str, Any]:
 
 
 def show_start(config: Config, started: Started, window: Window, folder: Path, *, writes: bool) -> None:
-    """Prints what was loaded, and writes all of it to REPORT."""
+    """Print what was loaded, and write all of it to REPORT."""
     named = window.model.named
     values = sum(int(tf.size(named[path])) for path in started.loaded)
     total = sum(int(tf.size(variable)) for variable in named.values())
@@ -357,6 +355,6 @@ def show_start(config: Config, started: Started, window: Window, folder: Path, *
 
 
 def _first(rows: list[Any]) -> list[Any]:
-    """The first rows, and how many more there are."""
+    """Return the first rows, and the number of the others."""
     rest = len(rows) - SHOWN
     return rows if rest <= 0 else [*rows[:SHOWN], (f"and {rest} more", *[""] * (len(rows[0]) - 1))]

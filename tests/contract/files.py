@@ -111,7 +111,7 @@ class Bad(NamedTuple):
     says: str
 
     def config(self, name: str) -> DataConfig:
-        """Makes the files and the configuration."""
+        """Make the files and the configuration."""
         WRITERS[name]()
         if self.cut is not None:
             (file,) = Path().glob(self.cut)

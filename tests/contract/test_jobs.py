@@ -31,7 +31,7 @@ Fake = Callable[..., list[Any]]
 
 @pytest.fixture
 def fake(fake_job: Callable[..., list[Any]]) -> Fake:
-    """Puts a function in the place of the job of a row."""
+    """Put a function in the place of the job of a row."""
     return lambda name, function: fake_job(function, name)
 
 

@@ -106,7 +106,7 @@ PARAMETERS = [
 
 @dataclass(frozen=True)
 class Update:
-    """What one update saw and did: weights before and after it, the sums of the window, the commit's scalars."""
+    """The record of one update: weights before and after it, the sums of the window, the commit's scalars."""
 
     before: list[np.ndarray]
     after: list[np.ndarray]

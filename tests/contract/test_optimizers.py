@@ -1,4 +1,4 @@
-"""What every optimizer promises the engine. tests/optim/ has each rule's own cases, and two replicas of every row."""
+"""The promises of every optimizer to the engine. tests/optim/ has the cases of each rule, and two replicas of all."""
 
 from __future__ import annotations
 

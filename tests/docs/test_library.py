@@ -7,12 +7,15 @@ import os
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 PAGE = Path(__file__).parents[2] / "docs" / "library.md"
-LIBRARY, JOB, MINE = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+LIBRARY, JOB, MINE, *RECIPES = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+CONTRIBUTING = Path(__file__).parents[2] / "CONTRIBUTING.md"
 
 
 @pytest.fixture
@@ -62,3 +65,40 @@ def test_own_program_in_child_processes(python, tmp_path):
     sweep = ("-m", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "model=mynet", "batch_size=32,64")
     assert "2 runs, best first" in python(MINE, *sweep, "train.steps=3")
     assert "2 workers" in python(MINE, "--workers", "2", "model=mynet", "train.steps=3")
+
+
+@pytest.fixture
+def everything(python, tmp_path):
+    """Run a program with all recipes of the page, and the file that its source reads."""
+    rows = np.random.default_rng(0).integers(0, 3, [200, 65])
+    np.savetxt(tmp_path / "digits.csv", rows, fmt="%d", delimiter=",")
+    return partial(python, MINE.replace("accumtrain.main()\n", "".join([*RECIPES, "accumtrain.main()\n"])))
+
+
+def test_every_recipe_trains(everything, tmp_path):
+    chosen = ("model=mynet", "optim=lion", "schedule=linear", "data=csv", "loss=focal", "eval.metrics=[error,top5]")
+    everything(*chosen, "log.tracker=lines", "run.name=one", "batch_size=16", "accum.steps=2", "train.steps=30")
+    folder = tmp_path / "runs" / "one"
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["best_by"] == {"metric": "error", "higher_is_better": False}
+    assert summary["train"].keys() == {"loss", "error", "top5"}
+    config = (folder / "config.yaml").read_text()
+    assert all(f"kind: {kind}" in config for kind in ("mynet", "lion", "linear", "csv", "focal"))
+    lines = (folder / "lines.txt").read_text().splitlines()
+    assert (lines[0], lines[-1]) == ("one: optim.lr=0.0001", "completed")
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    hooked = [record for record in records if record["split"] == "hook"]
+    assert [record["step"] for record in hooked] == [10, 20, 30]
+    assert all(record["weight_norm"] > 0 for record in hooked)
+    assert len(lines) == 2 + len(records)
+
+
+def test_a_job_of_ones_own(everything, tmp_path):
+    everything("job=weights", "run.name=two", "batch_size=32")
+    assert json.loads((tmp_path / "runs" / "two" / "weights.json").read_text())["batch_size"] == 32
+
+
+def test_what_the_recipes_inside_name_is_there():
+    named = re.findall(r"`((?:accumtrain|tests|conf|docs)/[\w./]*)`", CONTRIBUTING.read_text())
+    assert [path for path in named if not (CONTRIBUTING.parent / path).exists()] == []
+    assert {"accumtrain/models/config.py", "tests/contract/"} <= set(named)

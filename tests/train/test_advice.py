@@ -1,4 +1,4 @@
-"""What to change when memory ends: only what this model and this job can do."""
+"""Remedies when memory ends: only what this model and this job can do."""
 
 from __future__ import annotations
 

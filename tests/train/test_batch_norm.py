@@ -19,7 +19,7 @@ OVERRIDE = re.compile(r"[a-z_.]+=[a-z0-9]+")
 
 @pytest.fixture
 def said(compose, capsys):
-    """What `check_micro_batch` says of a model: the error, the warning, or nothing."""
+    """Return the words of `check_micro_batch` on a model: the error, the warning, or nothing."""
 
     def of(*overrides, replicas=1):
         config = compose(*overrides)
@@ -90,7 +90,7 @@ def test_the_remedies_train_to_the_accuracy_of_training(compose, tmp_path):
 
 
 def test_advice_does_not_lead_there(compose):
-    """What is said where memory is not enough stops at micro-batches of 2."""
+    """Remedies for too little memory stop at micro-batches of 2."""
     for model, last in ((RESNET, "accum.steps=4 "), ((*RESNET, "model.norm=group"), "accum.steps=8 ")):
         steps = 1
         while told := re.search(

@@ -99,3 +99,14 @@ def test_a_link_is_not_followed(tmp_path, name):
         events.log(RECORD)
     events.close()
     assert list(elsewhere.iterdir()) == []
+
+
+def test_hooks_may_log_after_one_update(tmp_path):
+    """Two hooks log other numbers after updates 2 and 4. The run goes back, and both log update 4 anew."""
+    events = TensorBoardTracker(tmp_path, {})
+    for step, value in ((2, 0.0), (4, 1.0), (4, 2.0)):
+        for name in ("one", "two"):
+            events.log({"split": "hook", "step": step, "epoch": 0.5, name: value, "seconds": 3.0})
+    events.close()
+    for name in ("one", "two"):
+        assert steps_told(tmp_path / "hook", name) == [(2, 0.0), (4, 2.0)]

@@ -1,4 +1,4 @@
-"""What a run refuses to continue, what it continues all the same, and what it says."""
+"""Runs that are refused, that are continued all the same, and the words for both."""
 
 from __future__ import annotations
 

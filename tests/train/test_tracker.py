@@ -11,6 +11,7 @@ from types import ModuleType
 
 import pytest
 
+from accumtrain.config.registries import added_modules, register_tracker
 from accumtrain.errors import ConfigError
 from accumtrain.train.config import TRACKERS, TrackerEntry
 from accumtrain.train.trackers import GuardedTracker, identifier, metrics, numbers, open_service
@@ -100,6 +101,21 @@ def test_a_run_tells_the_service(compose, tmp_path, monkeypatch):
     assert open_service(compose(), tmp_path) == []
 
 
+def test_a_registered_tracker_is_a_choice(compose, tmp_path, monkeypatch):
+    listener = Listener()
+    monkeypatch.setattr(TRACKERS, "rows", dict(TRACKERS.rows))
+    register_tracker(
+        "mine", lambda name, folder, values: listener.log((name, folder, values["log.tracker"])) or listener
+    )
+    (service,) = open_service(compose("log.tracker=mine"), tmp_path / "one")
+    service.log(RECORD)
+    assert listener.heard == [("one", tmp_path / "one", "mine"), RECORD]
+    assert __name__ in added_modules()
+    for taken in ("mine", "none"):
+        with pytest.raises(ValueError, match=f"log.tracker={taken}"):
+            register_tracker(taken, Listener)
+
+
 # --- the services themselves, in files of this machine ------------------------------------------------------------
 
 
@@ -114,7 +130,7 @@ def mlflow(tmp_path, monkeypatch):
 
 @pytest.fixture
 def trained_twice(tmp_path):
-    """Trains two updates, stops, and goes on with two more; returns the records of metrics.jsonl."""
+    """Train two updates, stop, and go on with two more. Return the records of metrics.jsonl."""
 
     def train(name):
         arguments = [

@@ -13,7 +13,6 @@ import tensorflow as tf
 from accumtrain.config.rules import Epochs
 from accumtrain.dispatch import run
 from accumtrain.engine import step
-from accumtrain.engine import step as pace
 from accumtrain.errors import CheckpointError, ConfigError, DivergedError, Preempted
 from accumtrain.runs.run import Run
 from accumtrain.train import train
@@ -79,7 +78,7 @@ def saved(path, step=6):
 
 
 def stop_after(monkeypatch, split, step):
-    """Sends SIGTERM to this process right after a record is written."""
+    """Send SIGTERM to this process right after a record is written."""
     log = Run.log
 
     def log_and_stop(self, record):
@@ -291,7 +290,7 @@ TOGETHER = ("train.steps=16", "log.every=8", "eval.every=16", "checkpoint.every=
 
 @pytest.fixture
 def calls(monkeypatch):
-    """How many updates went into each call of several; such calls are tried however slow the machine is."""
+    """The number of updates in each call of several; such calls are tried however slow the machine is."""
     counts = []
 
     class Counting(step.Step):
@@ -301,7 +300,7 @@ def calls(monkeypatch):
             self.updates = lambda batches, count: counts.append(int(count)) or compiled(batches, count)
 
     monkeypatch.setattr(train, "Step", Counting)
-    monkeypatch.setattr(pace, "SECONDS_PER_CALL", 1e3)
+    monkeypatch.setattr(step, "SECONDS_PER_CALL", 1e3)
     return counts
 
 

@@ -43,7 +43,7 @@ def weights(folder, name, step):
 
 @pytest.fixture
 def alone(command, monkeypatch):
-    """Trains in this process, in its `runs`."""
+    """Train in this process, in its `runs`."""
     monkeypatch.setattr(environment, "job_seconds", lambda: 0.0)
 
     def train(name, *overrides):

@@ -1,7 +1,9 @@
-"""What is told of a run's memory, from what TensorFlow's allocator and the system tell."""
+"""The log of allocations, the workspace that it shows, and the meter of a run."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import subprocess
 import sys
@@ -9,20 +11,165 @@ from pathlib import Path
 
 import pytest
 import tensorflow as tf
+from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XSpace
 
 from accumtrain.console import format_bytes
 from accumtrain.optim.config import SgdConfig
 from accumtrain.process import environment
 from accumtrain.train import memory as memory_meter
-from accumtrain.train.memory import CPU, Meter, activation_bytes, at_peak, state_bytes
+from accumtrain.train.memory import (
+    CPU,
+    Allocation,
+    Change,
+    Meter,
+    activation_bytes,
+    at_peak,
+    log_allocations,
+    paired,
+    peak_bytes,
+    state_bytes,
+)
 from tests.engine.small import lenet, window_for
+
+
+def profile_of(threads):
+    """A profile as TensorFlow writes it; events of a thread are (name, start and duration in ps, stats)."""
+    space = XSpace()
+    plane = space.planes.add()
+    keys = {}
+
+    def key(name, table):
+        number = keys.setdefault(name, len(keys) + 1)
+        table[number].name = name
+        return number
+
+    for number, (start_ns, events) in threads.items():
+        line = plane.lines.add(id=number, name="worker", timestamp_ns=start_ns)
+        for name, start_ps, duration_ps, stats in events:
+            metadata = key(name, plane.event_metadata)
+            event = line.events.add(metadata_id=metadata, offset_ps=start_ps, duration_ps=duration_ps)
+            for stat_name, value in stats.items():
+                stat = event.stats.add(metadata_id=key(stat_name, plane.stat_metadata))
+                if isinstance(value, int):
+                    stat.int64_value = value
+                elif value.startswith("&"):  # a reference to a name that stands elsewhere
+                    stat.ref_value = key(value[1:], plane.stat_metadata)
+                else:
+                    stat.str_value = value
+    return space
+
+
+def piece(address, operation=None):
+    stats = {"addr": address, "allocation_bytes": 256, "requested_bytes": 200}
+    return stats if operation is None else {"tf_op": operation, **stats}
+
+
+def test_a_profile_is_read_in_the_order_of_time(monkeypatch):
+    """Times of events count from the start of their thread's line, which is in nanoseconds."""
+    space = profile_of(
+        {
+            7: (2, [
+                ("MemoryDeallocation", 900, 0, piece(1, "&Conv")),
+                ("Conv:Conv2D", 100, 400, {}),
+                ("MemoryAllocation", 150, 0, piece(1, "Conv")),
+            ]),
+            8: (1, [
+                ("MemoryAllocation", 1300, 0, piece(2)),
+                ("MemoryAllocation", 1050, 0, piece(3, "Relu")),
+            ]),
+        }
+    )  # fmt: skip
+
+    @contextlib.contextmanager
+    def profile(folder, options):
+        yield
+        Path(folder, "one.xplane.pb").write_bytes(space.SerializeToString())
+
+    monkeypatch.setattr(tf.profiler.experimental, "Profile", profile)
+    assert log_allocations(lambda: None) == [
+        Change(2050, True, 3, 256, 200, None),
+        Change(2150, True, 1, 256, 200, 2500),
+        Change(2300, True, 2, 256, 200, None),
+        Change(2900, False, 1, 256, 200, 2500),
+    ]
+
+
+MB = 2**20
+
+
+def allocation(size, began, ended, operation_ended=None):
+    return Allocation(size, began, ended, operation_ended)
+
+
+@pytest.mark.parametrize(
+    ("ended", "operation_ended", "is_workspace"),
+    [(5, 6, True), (6, 6, True), (7, 6, False), (None, 6, False), (5, None, False)],
+)
+def test_workspace_is_given_back_before_the_end_of_its_operation(ended, operation_ended, is_workspace):
+    assert allocation(8, 1, ended, operation_ended).is_workspace is is_workspace
+
+
+def test_the_peak_is_what_is_held_at_once():
+    kept, first, second = allocation(4, 0, None), allocation(8, 1, 3), allocation(16, 3, 5)
+    assert peak_bytes([kept, first, second]) == 4 + 16, "what is given back at a moment makes room for what is taken"
+    assert peak_bytes([]) == 0
+
+
+def test_a_piece_is_from_its_begin_to_its_end():
+    changes = [
+        Change(10, True, 1, 8, 5, 30),
+        Change(20, False, 1, 8, 5, 30),
+        Change(25, False, 3, 4, 4, None),  # taken before the log begins
+        Change(40, True, 1, 16, 16, None),
+    ]
+    assert list(paired(changes)) == [allocation(8, 10, 20, 30), allocation(16, 40, None)]
+
+
+MEASURED = """
+from accumtrain.devices.config import CpuConfig
+from accumtrain.process import environment
+environment.prepare(CpuConfig())
+import tensorflow as tf
+from accumtrain.train.memory import workspace_at_peak
+
+def convolve(images):
+    return tf.raw_ops.Conv2DBackpropFilter(
+        input=images, filter_sizes=[3, 3, 16, 16], out_backprop=images, strides=[1, 1, 1, 1], padding="SAME"
+    )
+
+@tf.function(autograph=False)
+def of_one_operation(images):
+    return tf.reduce_sum(convolve(images))
+
+@tf.function(autograph=False)
+def of_tensors(images):
+    return tf.reduce_sum(tf.exp(images) * tf.exp(-images))
+
+images = tf.random.stateless_normal([16, 32, 32, 16], [1, 2])
+for work in (of_one_operation, of_tensors):
+    work(images)
+    print(workspace_at_peak(lambda: work(images)))
+"""
+
+
+def test_the_workspace_of_a_convolution_is_found():
+    """TensorFlow's own kernel copies patches, nine times its input, into a workspace; elementwise operations have none.
+
+    In a process of its own: which kernels are used is settled before TensorFlow is imported.
+    """
+    env = {**os.environ, "TF_ENABLE_ONEDNN_OPTS": "0", "PYTHONPATH": ":".join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", MEASURED], env=env, capture_output=True, text=True, check=True)
+    of_convolution, of_tensors = map(int, done.stdout.split())
+    assert of_convolution >= MB  # one image's patches are 0.6 MB; as many images as a cache holds share a workspace
+    assert of_tensors == 0
+
 
 KB, MB = 2**10, 2**20
 
 
 @pytest.fixture
 def allocator(monkeypatch):
-    """What the CPU's allocator counts, in bytes."""
+    """The bytes that the CPU's allocator counts."""
     counted = {"current": 300 * KB, "peak": 800 * KB}
     monkeypatch.setattr(environment, "counts_bytes_on_cpu", lambda: True)
     monkeypatch.setattr(tf.config.experimental, "get_memory_info", {CPU: counted}.__getitem__)

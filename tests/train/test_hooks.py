@@ -1,0 +1,141 @@
+"""Functions of a user's program that a training calls: when, with what, and what they can do."""
+
+from __future__ import annotations
+
+import json
+import sys
+from types import ModuleType
+
+import pytest
+
+from accumtrain.dispatch import run
+from accumtrain.errors import AccumtrainError, ConfigError, Preempted
+from accumtrain.report.compare import read_ranked
+from accumtrain.report.pictures import list_metrics
+from accumtrain.train import hooks
+from accumtrain.train.hooks import Hooks, add_hook, hook_modules
+
+
+@pytest.fixture(autouse=True)
+def added(monkeypatch):
+    """The hooks of a test, and of no other."""
+    found = []
+    monkeypatch.setattr(hooks, "ADDED", found)
+    monkeypatch.setattr("accumtrain.train.train.ADDED", found)
+    return found
+
+
+@pytest.fixture(scope="module")
+def small(compose):
+    def config(folder, *overrides):
+        return compose(
+            *("model=lenet5", "optim=adam", "batch_size=64", "accum.steps=2", "train.steps=8", "eval.every=4"),
+            *("checkpoint.every=6", "log.every=100", f"run.dir={folder}", "run.name=one", *overrides),
+        )
+
+    return config
+
+
+def records(folder):
+    return [json.loads(line) for line in (folder / "one" / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_hooks_are_called_after_what_they_ask_for(small, tmp_path):
+    seen = {event: [] for event in hooks.EVENTS}
+
+    def noted(event):
+        def hook(state):
+            seen[event].append(state)
+            saved = sorted(path.name for path in (state.folder / "checkpoints").glob("step-*"))
+            assert (f"step-{state.step}" in saved) == (event in ("checkpoint", "end")), "before its checkpoint"
+            state.log({f"{event}_weights": sum(abs(each.numpy()).sum() for each in state.model.learnable)})
+
+        return hook
+
+    for event in hooks.EVENTS:
+        add_hook(noted(event), every=3 if event == "update" else 1, on=event)
+    summary = run(small(tmp_path))
+    assert {event: [state.step for state in states] for event, states in seen.items()} == {
+        "update": [3, 6],
+        "evaluation": [4, 8],
+        "checkpoint": [6, 8],
+        "end": [8],
+    }
+    first = seen["update"][0]
+    assert (first.total_steps, first.epoch) == (8, pytest.approx(3 * 64 / 1437))
+    assert first.metrics.keys() == {"loss", "accuracy", "learning_rate", "grad_norm"}
+    assert {seen[event][-1].metrics["loss"] for event in ("evaluation", "end")} == {summary["test"]["loss"]}
+    logged = [(record["step"], name) for record in records(tmp_path) for name in record if record["split"] == "hook"]
+    assert [pair for pair in logged if pair[1].endswith("_weights")] == [
+        *((3, "update_weights"), (4, "evaluation_weights"), (6, "update_weights"), (6, "checkpoint_weights")),
+        *((8, "evaluation_weights"), (8, "checkpoint_weights"), (8, "end_weights")),
+    ]
+    (ranked,) = read_ranked([tmp_path / "one"])
+    assert "hook" not in {record["split"] for record in ranked.records}
+    assert list_metrics([ranked.records]) == ["loss", "accuracy"]
+
+
+def test_a_hook_changes_no_bit(small, tmp_path):
+    def train(name):
+        run(small(tmp_path, "train.steps=5", "log.every=1", f"run.name={name}"))
+        lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
+        return [(r["step"], r["loss"], r["accuracy"]) for r in map(json.loads, lines) if r["split"] != "hook"]
+
+    without = train("without")
+    add_hook(lambda state: state.log({"seen": state.step}))
+    assert train("with") == without
+
+
+def test_a_hook_stops_a_run_as_a_signal_does(small, tmp_path):
+    add_hook(lambda state: state.request_stop("the disk is nearly full"), every=3)
+    with pytest.raises(Preempted, match=r"stopped after update 3 of 8, .*as a hook asked: the disk is nearly full; "):
+        run(small(tmp_path))
+    with pytest.raises(Preempted, match="update 6 of 8"):
+        run(small(tmp_path))
+    assert run(small(tmp_path))["step"] == 8
+
+
+@pytest.mark.parametrize("error", [AccumtrainError("the gradient exploded"), ZeroDivisionError("mine")])
+def test_an_error_of_a_hook_ends_the_run(small, tmp_path, error):
+    def fail(state):
+        raise error
+
+    add_hook(fail, every=7)
+    with pytest.raises(type(error), match=str(error)):
+        run(small(tmp_path))
+    assert (tmp_path / "one" / "checkpoints" / "step-6").is_dir(), "the last checkpoint stays"
+
+
+@pytest.mark.parametrize("name", ["step", "seconds"])
+def test_a_name_that_each_record_has_is_refused(small, tmp_path, name):
+    add_hook(lambda state: state.log({name: 1.0}))
+    with pytest.raises(ValueError, match=f"each record has {name} already"):
+        run(small(tmp_path))
+
+
+def test_a_hook_by_name_is_imported_when_the_run_begins(added, monkeypatch):
+    add_hook("my_hooks:tell")
+    assert hook_modules() == {"my_hooks"}
+    with pytest.raises(ConfigError, match=r"the hook my_hooks:tell can't be imported: No module named 'my_hooks'"):
+        Hooks(added, print)
+    module = ModuleType("my_hooks")
+    monkeypatch.setitem(sys.modules, "my_hooks", module)
+    with pytest.raises(ConfigError, match="has no attribute 'tell'"):
+        Hooks(added, print)
+    module.tell = print
+    assert Hooks(added, print).due("update", 1) == [print]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"on": "epoch"}, "on='epoch' is none of update, evaluation, checkpoint, end"),
+        ({"every": 0}, "every=0: must be at least 1"),
+        ({"every": 2, "on": "end"}, "counts updates alone"),
+        ({"function": "my_hooks"}, "write 'module:function'"),
+    ],
+)
+def test_what_is_no_hook_is_refused(arguments, message, added):
+    with pytest.raises(ValueError, match=message):
+        add_hook(**{"function": print, **arguments})
+    assert added == []
