@@ -147,7 +147,7 @@ class Window(tf.Module):
         self.statistics.add(mode.statistics, examples)
         for buffer, value in zip((self.loss, *self.metric_sums, self.examples), (*sums, examples), strict=True):
             buffer.assign_add(tf.cast(value, buffer.dtype))
-        for buffer, found in zip(self._found, (mode.inexact, mode.unmarked, mode.outside), strict=True):
+        for buffer, found in zip(self._found, (mode.inexact, mode.not_compared, mode.out_of_range), strict=True):
             for each in found:
                 buffer.assign_add(tf.cast(each, buffer.dtype))
 

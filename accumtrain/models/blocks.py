@@ -174,10 +174,10 @@ class PoolAndPad(tf.Module):
         self.padding = (missing // 2, missing - missing // 2)
 
     def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
-        return self._pool_and_pad(self._read(self.numerics.reads.during(mode).differentiable_read, x, mode))
+        return self._pool_and_pad(self._read(self.numerics.reads.for_mode(mode).differentiable_read, x, mode))
 
     def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:
-        values = self._read(self.numerics.reads.during(mode).read, x, mode)
+        values = self._read(self.numerics.reads.for_mode(mode).read, x, mode)
         return tape_pullback(lambda values, _: self._pool_and_pad(values), values, mode)
 
     def _read(self, read: Callable[..., tf.Tensor], x: tf.Tensor, mode: Mode) -> tf.Tensor:

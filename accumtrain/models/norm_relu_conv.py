@@ -37,7 +37,7 @@ class Numerics:
 
     def factors(self, x: tf.Tensor, mode: Mode) -> tuple[float, float]:
         """What the values that are read of x are multiplied by, and those of the output."""
-        reads, adds_to = (numbers.during(mode).factor(self.dtype(x)) for numbers in (self.reads, self.adds_to))
+        reads, adds_to = (numbers.for_mode(mode).factor(self.dtype(x)) for numbers in (self.reads, self.adds_to))
         return reads, adds_to
 
 
@@ -98,7 +98,7 @@ class NormReLUConv:
 
     def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
         x_factor, factor = self.numerics.factors(x, mode)
-        x = self.numerics.reads.during(mode).differentiable_read(x, self.numerics.dtype(x), x_factor)
+        x = self.numerics.reads.for_mode(mode).differentiable_read(x, self.numerics.dtype(x), x_factor)
         if self.activation is None:
             return self.conv(x, factor / x_factor)
         return self.conv(self.activation(x, mode, x_factor, self.low_peak), factor)
@@ -126,7 +126,7 @@ class NormReLUConv:
 
     def _activate(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Callable]:
         """The activation, and its gradient, for which a replay reads the values of a stream again."""
-        numbers, dtype = self.numerics.reads.during(mode), self.numerics.dtype(x)
+        numbers, dtype = self.numerics.reads.for_mode(mode), self.numerics.dtype(x)
         x_factor, _ = self.numerics.factors(x, mode)
         values = numbers.read(x, dtype, x_factor)
         if self.activation is None:

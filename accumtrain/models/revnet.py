@@ -39,7 +39,7 @@ class OnStreams(Converted):
         self.numbers, self.scales = numbers, scales
 
     def converted(self, y: tf.Tensor, mode: Mode) -> tf.Tensor:
-        numbers = self.numbers.during(mode)
+        numbers = self.numbers.for_mode(mode)
         done = numbers.factor(y.dtype) if self.scales else 1.0
         return times(tf.cast(y, self.dtype), numbers.scale(self.dtype) / done)
 
@@ -52,7 +52,7 @@ class Stems(tf.Module):
         self.stems = first, second
 
     def __call__(self, images: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, ...]:
-        return tuple(stem.numbers.during(mode).differentiable_encode(stem(images, mode)) for stem in self.stems)
+        return tuple(stem.numbers.for_mode(mode).differentiable_encode(stem(images, mode)) for stem in self.stems)
 
     def pullback(self, images: tf.Tensor, mode: Mode) -> tuple[tuple[tf.Tensor, ...], Pullback]:
         """In a replay a stem is computed again only after the gradients of the stem before it."""
@@ -82,7 +82,7 @@ class Join(tf.Module):
         self.numbers, self.compute_dtype = numbers, compute_dtype
 
     def __call__(self, x: tuple[tf.Tensor, tf.Tensor], mode: Mode) -> tf.Tensor:
-        read = self.numbers.during(mode).differentiable_read
+        read = self.numbers.for_mode(mode).differentiable_read
         return tf.concat([read(stream, self.compute_dtype) for stream in x], axis=-1)
 
 
@@ -132,7 +132,7 @@ def build_revnet(config: RevNetConfig, spec: ModelSpec) -> Model:
         shortcuts = None
         if first is not None and second is not None:
             shortcuts = OnStreams(first, numbers, init.dtype), OnStreams(second, numbers, init.dtype)
-        return Coupling(f, g, shortcuts, numbers, watched=place == config.units[stage] - 1)
+        return Coupling(f, g, shortcuts, numbers, checks_range=place == config.units[stage] - 1)
 
     stems = (Stem(init, config.norm, config.stem, spec.channels, widths[0], parts=2) for _ in range(2))
     of_streams = [OnStreams(stem, stem_numbers, stem_dtype, scales=False) for stem in stems]
