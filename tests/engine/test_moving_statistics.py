@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from accumtrain.engine.norm_statistics import NormStatistics
-from accumtrain.engine.window import sum_buffer
+from accumtrain.engine.sums import sum_buffer
 
 CHANNELS, MOMENTA = (3, 2), (0.9, 0.5)
 WINDOWS = 3

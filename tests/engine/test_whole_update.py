@@ -121,7 +121,7 @@ class Apart:
         self.rules = [make() for _ in start]
 
     def update(self, batch: dict[str, tf.Tensor], place: int) -> dict[str, float]:
-        """Makes update number `place` + 1. Returns what the commit should say of it."""
+        """Make update number `place` + 1. Returns what the commit should say of it."""
         total, right, gradients = self.differentiate(batch)
         count = float(np.sum(batch["weight"]))
         summed = MICRO_STEPS if self.case.reduction == "sum" else 1

@@ -74,7 +74,7 @@ def test_a_commit_moves_the_statistics_of_norms_by_the_tenth_that_their_momentum
 
 
 class Skipping(SGD):
-    """Notes for which variables it gets a gradient."""
+    """Note for which variables it gets a gradient."""
 
     skips_missing = True
 
