@@ -64,7 +64,7 @@ Train = Callable[..., list[np.ndarray]]
 
 @pytest.fixture
 def train() -> Train:
-    """Runs one graph per update and returns the weights after the last."""
+    """Run one graph per update and returns the weights after the last."""
 
     def run(
         optimizer: Optimizer,
