@@ -156,7 +156,7 @@ def reversed_list(found):  # type: ignore[no-untyped-def]
 
 FAULTS = [
     # pullbacks
-    Fault("1x1 kernel gradient x 1.1", kernels, "by_products", result(scaled(1.1)), BOTTLENECK),
+    Fault("1x1 kernel gradient x 1.1", kernels, "kernel_gradient_by_products", result(scaled(1.1)), BOTTLENECK),
     Fault("kernel gradient x 1.001", layers, "kernel_gradient", result(scaled(1.001)), RESNET),
     Fault("kernel gradient negated", layers, "kernel_gradient", result(scaled(-1.0)), REVNET),
     Fault("input gradient of a convolution x 1.01", Conv, "_input_gradient", result(scaled(1.01)), RESNET),
