@@ -69,8 +69,8 @@ class Model(tf.Module):
     def freeze(self, paths: Iterable[str]) -> None:
         """Make learnable variables keep their values. Call it before anything is built on the model.
 
-        A batch normalisation without a variable that is trained computes with its moving statistics in training, too,
-        and these stay as they are, as with Keras's frozen layers.
+        A batch normalisation without a trained variable computes with its moving statistics in training, too. These
+        stay as they are, as with Keras's frozen layers.
         """
         named = self.named
         self._frozen = frozenset(id(named[path]) for path in paths)

@@ -222,12 +222,12 @@ class Optimizer(tf.Module):
         self.update_variable(weight, slots, gradient, scalars)
 
     def _decay(self, weight: VariableHandle, rate: tf.Tensor) -> None:
-        """Decoupled decay (Loshchilov & Hutter 2019, arXiv:1711.05101)."""
+        """Apply decoupled decay (Loshchilov & Hutter 2019, arXiv:1711.05101)."""
         weight.assign_sub(rate * self._weight_decay * weight.read())
 
 
 def _group(parameter: Parameter) -> tuple[tf.DType, float]:
-    """Parameters of a group share their scalars."""
+    """Return the group of a parameter. Parameters of a group share their scalars."""
     return parameter.variable.dtype, parameter.rate_factor
 
 

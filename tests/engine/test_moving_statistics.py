@@ -13,7 +13,7 @@ WINDOWS = 3
 
 
 class KnownNorm:
-    """What the buffer needs of a batch normalisation."""
+    """The part of a batch normalisation that the buffer needs."""
 
     def __init__(self, channels, momentum, dtype=tf.float64):
         self.channels, self.momentum = channels, momentum

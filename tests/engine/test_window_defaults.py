@@ -1,4 +1,4 @@
-"""What a window does without a run around it: updates against TensorFlow's own gradients, and what commits leave."""
+"""A window without a run around it: updates against TensorFlow's own gradients, and the state after commits."""
 
 from __future__ import annotations
 
