@@ -90,6 +90,7 @@ def overflow() -> None:
     skipped = update({**data, "image": image})
     assert (bool(skipped["finite"]), int(skipped["skipped"]), int(skipped["step"])) == (False, 1, 1)
     assert all(np.array_equal(one, other) for one, other in zip(before, copies(), strict=True))
+    assert window.loss_scale is not None
     assert [scale.numpy() for scale in local(window.loss_scale.value)] == [512.0, 512.0]
     again = update(data)
     assert (bool(again["finite"]), float(again["loss_scale"]), int(again["step"])) == (True, 512.0, 2)
