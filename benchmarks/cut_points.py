@@ -12,7 +12,7 @@ import argparse
 
 from workbench import Table
 
-from accumtrain.models.keras_cuts import cheapest, pieces
+from accumtrain.models.keras_cuts import join_cheapest, list_pieces
 
 SIDE = 224  # pixels
 ALONE_IS_NO_CUT = "NASNet"  # in these only two tensors together are a cut point
@@ -32,10 +32,10 @@ def main() -> None:
     for name, build in builders.items():
         if only and name not in only:
             continue
-        chain = pieces(
+        chain = list_pieces(
             build(weights=None, input_shape=(SIDE, SIDE, 3)), width=2 if name.startswith(ALONE_IS_NO_CUT) else 1
         )
-        ends, worst = cheapest(chain)
+        ends, worst = join_cheapest(chain)
         share = worst / sum(piece.inner for piece in chain)
         table.row(name, len(chain), len(ends), f"{100 * share:.0f}")
         keras.backend.clear_session()

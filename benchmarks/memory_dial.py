@@ -25,7 +25,7 @@ from workbench import Table, by_rounds, compose, in_turn
 
 from accumtrain.config.schema import Config
 from accumtrain.models.config import ModelConfig, ResNetConfig
-from accumtrain.models.kept_convs import by_worth
+from accumtrain.models.kept_convs import list_by_worth
 
 SHAPE, CLASSES, BATCH = (224, 224, 3), 1000, 16
 MODELS = ("revnet104", "resnet50", "keras:EfficientNetB0")
@@ -45,7 +45,7 @@ def spread(model: ModelConfig, places: int) -> list[ModelConfig]:
     *dial, _ = model.dial()
     sizes: Sequence[float] = range(len(dial))
     if isinstance(model, ResNetConfig):
-        sizes = list(accumulate((place.values for place in by_worth(model)), initial=0))
+        sizes = list(accumulate((place.values for place in list_by_worth(model)), initial=0))
     wanted = [sizes[-1] * part / (places - 1) for part in range(places)]
     return [dial[place] for place in sorted({_nearest(sizes, size) for size in wanted})]
 

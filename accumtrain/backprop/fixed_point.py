@@ -1,9 +1,15 @@
-"""Streams as exact integers; sums in place; fingerprints of streams."""
+"""Streams of a reversible network in fixed point, sums in place, and fingerprints of streams.
+
+A stream of float32 loses bits in every sum. As integers of 32 bits, in units of 2^-bits, it loses none, so
+x1 = (x1 + F) - F has the same bits. It takes the same memory. With 22 bits it is as fine as float32 from 2 on, and
+finer from 4.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -12,14 +18,9 @@ from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.pullback import Streams
 from accumtrain.backprop.tracing import after, by_cpu_kernels, is_for_xla, on_gpu
 
-# Streams of a reversible network in fixed point: sums are exact, so x1 = (x1 + F) - F gives the same bits.
-#
-# A stream of float32 loses bits in every sum. As integers of 32 bits, in units of 2^-bits, it loses none, takes the
-# same memory, and with 22 bits is as fine as float32 from 2 on, and finer from 4.
-
-
 INTEGERS = {tf.float32: tf.int32, tf.float64: tf.int64}
-SCALABLE = (tf.float32, tf.bfloat16)  # have exponents for values times 2^bits; float16 has none
+SCALABLE = (tf.float32, tf.bfloat16)  # float16 has no exponents for values times 2^bits
+PARTS = 2  # of a sum in place
 
 
 @dataclass(frozen=True)
@@ -39,26 +40,26 @@ class FixedPoint:
 
     bits: int
 
-    def during(self, mode: Mode) -> FixedPoint:
-        """The numbers of a pass: an evaluation reverses nothing and computes with floats."""
+    def for_mode(self, mode: Mode) -> FixedPoint:
+        """Return the numbers of a pass. An evaluation reverses nothing and computes with floats."""
         return self if mode.training else FLOATS
 
     def scale(self, dtype: tf.DType) -> float:
-        """What values are multiplied by in streams of `dtype`."""
+        """Return the factor of values in streams of `dtype`."""
         return 2.0 ** (self.bits + (32 if self.bits and dtype == tf.float64 else 0))
 
     def factor(self, dtype: tf.DType) -> float:
-        """What functions that compute in `dtype` may multiply the values by that they read and return."""
+        """Return the factor by which functions that compute in `dtype` may scale what they read and return."""
         return self.scale(tf.float32) if dtype in SCALABLE else 1.0
 
     def limit(self, dtype: tf.DType) -> float:
-        """Streams must stay below it, else `outside` says so. Integers hold twice as much."""
+        """Return the bound of streams of `dtype`. Integers hold twice as much."""
         return 2.0 ** (8 * dtype.size - 2) / self.scale(dtype)
 
-    # --- without a gradient, for pullbacks ------------------------------------------------------------------------
+    # ---- without a gradient, for pullbacks ----
 
     def read(self, stream: tf.Tensor, dtype: tf.DType | None = None, factor: float = 1.0) -> tf.Tensor:
-        """The values of a stream times `factor`, in `dtype`; None is that of the stream."""
+        """Return the values of a stream times `factor`, in `dtype`. None is the dtype of the stream."""
         dtype = dtype or stream.dtype
         if self.bits == 0:
             return tf.cast(stream, dtype)
@@ -69,19 +70,15 @@ class FixedPoint:
         return tf.cast(_integers(lambda x: tf.cast(_as_integers(x), wide), stream) * tf.cast(ratio, wide), dtype)
 
     def encode(self, value: tf.Tensor) -> tf.Tensor:
-        """The stream of scaled values, float32 or float64."""
+        """Return the stream of scaled values, float32 or float64."""
         return value if self.bits == 0 else _integers(lambda x: _as_floats(_cut_off(x, INTEGERS[x.dtype])), value)
 
-    def add(self, stream: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
-        """The stream plus scaled values of any float dtype."""
-        return self._sum(add, stream, value)
-
-    def add_in_place(self, stream: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
-        """As `add`, with the low peak of memory of backprop/fixed_point.py."""
-        return self._sum(add_in_place, stream, value)
+    def add(self, stream: tf.Tensor, value: tf.Tensor, *, in_place: bool = False) -> tf.Tensor:
+        """Return the stream plus scaled values of any float dtype. `in_place` is that of the function `add`."""
+        return self._sum(partial(add, in_place=in_place), stream, value)
 
     def subtract(self, stream: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
-        """Undoes `add`, to the bit, with the low peak of memory of backprop/fixed_point.py."""
+        """Undo `add`, to the bit, with the low peak of memory of a sum in place."""
         return self._sum(subtract, stream, value)
 
     def _sum(self, sum_: Callable[..., tf.Tensor], stream: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
@@ -94,12 +91,12 @@ class FixedPoint:
 
         return _integers(integer_sum, stream, value)
 
-    def outside(self, streams: tuple[tf.Tensor, ...]) -> tf.Tensor:
-        """Whether a value of a stream has left the range, bool [].
+    def is_out_of_range(self, streams: tuple[tf.Tensor, ...]) -> tf.Tensor:
+        """Return whether a value of a stream has left the range, bool [].
 
-        No sum of a value inside wraps around to one inside, and what is not finite becomes the smallest integer, by XLA
-        and by TensorFlow's own kernels on x86 processors, which brings every sum outside. So does what is beyond the
-        integers: it becomes the smallest or the largest.
+        No sum of a value inside wraps around to one inside. A value that is not finite becomes the smallest integer, by
+        XLA and by TensorFlow's own kernels on x86 processors. A value beyond the integers becomes the smallest or the
+        largest. Both bring every sum outside.
         """
 
         def beyond(x: tf.Tensor) -> tf.Tensor:
@@ -109,10 +106,10 @@ class FixedPoint:
 
         return tf.reduce_any([_integers(beyond, stream) for stream in streams])
 
-    # --- with a gradient, for a tf.GradientTape -------------------------------------------------------------------
+    # ---- with a gradient, for a tf.GradientTape ----
 
     def differentiable_read(self, stream: tf.Tensor, dtype: tf.DType | None = None, factor: float = 1.0) -> tf.Tensor:
-        """As `read`. The gradient of a stream is that of its values, in its dtype."""
+        """Return the same as `read`. The gradient of a stream is that of its values, in its dtype."""
         if self.bits == 0:
             return tf.cast(stream, dtype or stream.dtype)
 
@@ -123,7 +120,7 @@ class FixedPoint:
         return reading(stream)
 
     def differentiable_encode(self, value: tf.Tensor) -> tf.Tensor:
-        """As `encode`, with the gradient of the identity, but for the scale."""
+        """Return the same as `encode`, with the gradient of the identity, but for the scale."""
         if self.bits == 0:
             return value
 
@@ -134,7 +131,7 @@ class FixedPoint:
         return encoding(value)
 
     def differentiable_add(self, stream: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
-        """As `add`, with the gradient of a sum, but for the scale."""
+        """Return the same as `add`, with the gradient of a sum, but for the scale."""
         if self.bits == 0:
             return add(stream, value)
 
@@ -156,43 +153,37 @@ def _as_integers(x: tf.Tensor) -> tf.Tensor:
 
 
 def _cut_off(value: tf.Tensor, integer: tf.DType) -> tf.Tensor:
-    """Integers of scaled values. XLA would make 0 of NaN."""
+    """Return the integers of scaled values. XLA would make 0 of NaN."""
     integers = tf.cast(value, integer)
     return tf.where(tf.math.is_finite(value), integers, integer.min) if is_for_xla() else integers
 
 
 def _as_floats(x: tf.Tensor) -> tf.Tensor:
-    """The stream of these integers. For XLA it is read from there, or XLA would keep the integers beside it."""
+    """Return the stream of these integers. XLA would keep them beside it without the order."""
     stream = tf.bitcast(x, {integer: dtype for dtype, integer in INTEGERS.items()}[x.dtype])
     return after([], stream) if is_for_xla() else stream
 
 
 def _integers(compute: Callable[..., tf.Tensor], *tensors: Any) -> tf.Tensor:
-    """Computes with integers inside. On a GPU XLA does, as TensorFlow's own kernels for int32 run on its host."""
+    """Compute with integers inside. On a GPU XLA does so, because TensorFlow's kernels for int32 run on its host."""
     if on_gpu() and not is_for_xla():
         compute = tf.function(compute, jit_compile=True, autograph=False)
     return compute(*tensors)
 
 
-# Adds to a tensor a value that may have been computed in a lower precision.
+# ---- sums of a stream and a value that may have a lower precision ----
 
 
-PARTS = 2
+def add(stream: tf.Tensor, value: tf.Tensor, *, in_place: bool = False) -> tf.Tensor:
+    """Return stream + value, both [N, ...], in the dtype of the stream. Integers lose the fraction of a float.
 
-
-def add(stream: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
-    """stream + value, both [N, ...], in the dtype of the stream. Integers take of a float what is before its point."""
-    return stream + tf.cast(value, stream.dtype)
-
-
-def add_in_place(stream: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
-    """As `add`, bit for bit, but with a lower peak of memory.
-
-    On a CPU, a value of lower precision is converted and added in PARTS parts, in place if nothing else reads the
-    stream. Converted as a whole, it would take as much memory as the stream. This takes several times as long.
+    Args:
+        in_place: take less memory for the same bits. On a CPU, a value of lower precision is then converted and added
+            in PARTS parts, in place if nothing else reads the stream. Converted as a whole, it takes as much memory as
+            the stream. The sum takes several times as long.
     """
-    if value.dtype.size == stream.dtype.size or not by_cpu_kernels():
-        return add(stream, value)
+    if not in_place or value.dtype.size == stream.dtype.size or not by_cpu_kernels():
+        return stream + tf.cast(value, stream.dtype)
     count = value.shape[0] or tf.shape(value)[0]
     for part in range(PARTS):
         first, last = count * part // PARTS, count * (part + 1) // PARTS
@@ -205,28 +196,27 @@ def add_in_place(stream: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
 
 
 def subtract(stream: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
-    """stream - value, with the low peak of memory of `add_in_place`."""
-    same_size = value.dtype.size == stream.dtype.size
-    return stream - tf.cast(value, stream.dtype) if same_size else add_in_place(stream, -value)
+    """Return stream - value, with the low peak of memory of a sum in place."""
+    if value.dtype.size == stream.dtype.size:
+        return stream - tf.cast(value, stream.dtype)
+    return add(stream, -value, in_place=True)
 
 
-# A mark of tensors in a few bytes, to see later whether other tensors have the same bits.
+# ---- fingerprints ----
 
 
 def fingerprint_streams(x: Streams) -> tuple[Streams, tf.Tensor | None]:
-    """The same tensors, and a mark of their bits, int64 [number of tensors], computed before they are used.
+    """Return the same tensors, float32 or float64, and a fingerprint of their bits, int64 [number of tensors].
 
-    It is the sum of the bits as integers, which wraps around and does not depend on its order. A change of one number
-    changes it; changes of several leave it as it was with a chance of 2^-32 in float32.
+    It is computed before they are used, to see later whether other tensors have the same bits. It is the sum of the
+    bits as integers, which wraps around and does not depend on its order. A change of one number changes it; changes of
+    several leave it as it was with a chance of 2^-32 in float32.
 
-    There is no mark, None, on a GPU, where TensorFlow sums integers of 32 bits on the host, and for XLA, which may
-    compute a replay in another order than the pass before.
-
-    Args:
-        x: of float32 or float64.
+    The fingerprint is None on a GPU, where TensorFlow sums integers of 32 bits on the host. It is None for XLA, which
+    may compute a replay in another order than the pass before.
     """
     if on_gpu() or is_for_xla():
         return x, None
-    integers = [tf.bitcast(each, INTEGERS[each.dtype]) for each in tf.nest.flatten(x)]
-    mark = tf.stack([tf.cast(tf.reduce_sum(each), tf.int64) for each in integers])
-    return after([mark], x), mark
+    integers = [tf.bitcast(stream, INTEGERS[stream.dtype]) for stream in tf.nest.flatten(x)]
+    fingerprint = tf.stack([tf.cast(tf.reduce_sum(stream), tf.int64) for stream in integers])
+    return after([fingerprint], x), fingerprint

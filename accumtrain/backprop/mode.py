@@ -1,4 +1,4 @@
-"""`Mode` of a forward pass, and its random numbers per example."""
+"""`Mode`: evaluation, training, or the replay of a training pass; and the random numbers of the examples."""
 
 from __future__ import annotations
 
@@ -7,39 +7,12 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-# Random numbers of the examples of a window that do not depend on how the window is split.
-
-
-Draws = Callable[[int], tf.Tensor]  # from the number of a draw to uniform numbers 0..1, float32 [N], one per example
-
-
-def example_draws(seed: tf.Tensor, place: tf.Tensor, parts: int, batch: int | tf.Tensor) -> Draws:
-    """The draws of one micro-batch of a window.
-
-    All numbers of the window are drawn, and those of the micro-batch cut out. So example i of a window gets the same
-    number however many micro-batches and replicas there are.
-
-    Args:
-        seed: of the run and update, int32 [2].
-        place: which micro-batch of the window it is, over all replicas, int32 []; those beyond `parts` draw anew.
-        parts: number of micro-batches in the window, over all replicas.
-        batch: number of examples of the micro-batch.
-    """
-    examples = (place * batch + tf.range(batch)) % (parts * batch)
-
-    def draw(number: int) -> tf.Tensor:
-        fold_in = tf.random.experimental.stateless_fold_in
-        of_layer = fold_in(fold_in(seed, number), place // parts)
-        return tf.gather(tf.random.stateless_uniform([parts * batch], of_layer), examples)
-
-    return draw
-
-
-# The mode of a forward pass: evaluation, training, or the replay of a training pass.
+# From the number of a draw to uniform numbers 0..1, float32 [N], one per example.
+Draws = Callable[[int], tf.Tensor]
 
 
 class MovingStatistics(Protocol):
-    """What the window needs of a batch normalisation layer, ours or Keras's. The moving statistics are [channels]."""
+    """The part of a batch normalisation layer, ours or Keras's, that a window needs. The statistics are [channels]."""
 
     channels: int
     momentum: float
@@ -48,20 +21,20 @@ class MovingStatistics(Protocol):
 
 
 class Mode:
-    """The mode of a forward pass. Every layer gets it as its second argument; it also collects the batch statistics.
+    """The mode of a forward pass, the second argument of every layer. It also collects what the pass finds.
 
     Attributes:
-        training: whether batch norm uses the statistics of the micro-batch instead of the moving statistics.
-        recording: whether layers call `record`. A replay does not, or its statistics would count twice.
+        training: batch norm uses the statistics of the micro-batch instead of the moving statistics.
+        recording: layers call `record`. They do not in a replay, or its statistics would count twice.
         statistics: layer -> (mean [C], biased variance [C]) of this micro-batch.
-        replaying: whether this pass computes an earlier, recorded pass again.
+        replaying: this pass computes an earlier, recorded pass again.
         seed: int32 [2], different for every micro-batch of every replica; for layers that draw random numbers.
-        draws: random numbers of each example, which do not depend on how a window is split; None if there are none.
+        draws: random numbers of each example, the same for every split of the window; None if there are none.
         variance_factors: (height, width, dtype) -> (n - 1) / n for n values of a channel, of an open batch.
         saved: layer -> tensors that its replay may use instead of computing them again.
-        inexact: for each reversed stage, a bool: whether its reversal gave other bits than the stage began with.
-        unmarked: for each reversed stage whose reversal is not compared, True.
-        outside: for each stage, a bool: whether its streams have left the range of their numbers.
+        inexact: a bool for each reversed stage, true if its reversal gave other bits than the stage began with.
+        not_compared: True for each reversed stage whose reversal is not compared.
+        out_of_range: a bool for each stage, true if its streams have left the range of their numbers.
     """
 
     def __init__(
@@ -73,27 +46,27 @@ class Mode:
         self.variance_factors: dict[tuple[int, int, tf.DType], tf.Tensor] = {}
         self.saved: dict[tf.Module, Any] = {}
         self.inexact: list[tf.Tensor] = []
-        self.unmarked: list[tf.Tensor] = []
-        self.outside: list[tf.Tensor] = []
+        self.not_compared: list[tf.Tensor] = []
+        self.out_of_range: list[tf.Tensor] = []
 
     def record(self, layer: MovingStatistics, mean: tf.Tensor, variance: tf.Tensor) -> None:
-        """Stores mean [C] and biased variance [C] of a layer. Raises ValueError if they are already there."""
+        """Store mean [C] and biased variance [C] of a layer. Raise ValueError if they are already there."""
         if layer in self.statistics:
             raise ValueError(f"{layer} recorded its statistics twice in one pass")
         self.statistics[layer] = (mean, variance)
 
     def saved_for_replay(self, layer: tf.Module) -> Any:
-        """The tensors saved by the recorded pass, if this is a replay; None if there are none."""
+        """Return the tensors that the recorded pass has saved, if this is a replay and there are any, else None."""
         return self.saved.get(layer) if self.replaying else None
 
-    def valid(self, logits: tf.Tensor) -> tf.Tensor:
-        """The logits, or NaN if a stream has left its range. So the loss is not finite, and no update is made of it."""
-        if not self.outside:
+    def invalidate_out_of_range(self, logits: tf.Tensor) -> tf.Tensor:
+        """Return the logits, or NaN if a stream has left its range. No update is made of a loss that is not finite."""
+        if not self.out_of_range:
             return logits
-        return tf.where(tf.reduce_any(self.outside), tf.constant(float("nan"), logits.dtype), logits)
+        return tf.where(tf.reduce_any(self.out_of_range), tf.constant(float("nan"), logits.dtype), logits)
 
     def replay(self) -> Mode:
-        """The mode for computing the same pass again."""
+        """Return the mode that computes the same pass again."""
         mode = Mode(self.training, recording=False, seed=self.seed, draws=self.draws)
         mode.replaying, mode.saved = True, self.saved
         return mode
@@ -102,20 +75,42 @@ class Mode:
 EVALUATION = Mode(training=False)
 
 
-# The mode of the training pass of a micro-batch, with its random numbers.
-
-
 def micro_mode(seed: int, step: tf.Tensor, place: tf.Tensor, parts: int, batch: Mapping[str, tf.Tensor]) -> Mode:
-    """The mode of the training pass of a micro-batch.
+    """Return the mode of the training pass of a micro-batch.
+
+    Its random numbers are functions of run, update and place in the window.
 
     Args:
         seed: of the run.
         step: updates done, int32 [].
-        place: which micro-batch of the window it is, over all replicas, int32 [].
+        place: number of the micro-batch in the window, over all replicas, int32 [].
         parts: number of micro-batches in the window, over all replicas.
+        batch: its `label` gives the number of examples.
     """
     fold_in = tf.random.experimental.stateless_fold_in
     of_update = fold_in(tf.constant([seed, 0]), step)
     examples = tf.nest.flatten(batch["label"])[0]
     draws = example_draws(of_update, place, parts, examples.shape[0] or tf.shape(examples)[0])
     return Mode(training=True, recording=True, seed=fold_in(of_update, place), draws=draws)
+
+
+def example_draws(seed: tf.Tensor, place: tf.Tensor, parts: int, batch: int | tf.Tensor) -> Draws:
+    """Return the draws of one micro-batch of a window.
+
+    All numbers of the window are drawn, and those of the micro-batch cut out. So example i of a window gets the same
+    number for every number of micro-batches and replicas.
+
+    Args:
+        seed: of the run and update, int32 [2].
+        place: number of the micro-batch in the window, over all replicas, int32 []; those beyond `parts` draw anew.
+        parts: number of micro-batches in the window, over all replicas.
+        batch: number of examples of the micro-batch.
+    """
+    examples = (place * batch + tf.range(batch)) % (parts * batch)
+
+    def draw(number: int) -> tf.Tensor:
+        fold_in = tf.random.experimental.stateless_fold_in
+        of_layer = fold_in(fold_in(seed, number), place // parts)
+        return tf.gather(tf.random.stateless_uniform([parts * batch], of_layer), examples)
+
+    return draw

@@ -1,4 +1,4 @@
-"""A model: segments from images to logits."""
+"""`Model`: a chain of segments from images to logits, and which of its variables are trained."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Model(tf.Module):
         compute_dtype: dtype of convolutions and matrix products.
     """
 
-    joins_loss = False  # whether the loss may look into the last segment, so that one tape records both
+    joins_loss = False  # the loss may look into the last segment, so one tape records both
     _frozen: frozenset[int] = frozenset()  # ids of variables
 
     def __init__(self, segments: Sequence[Segment], compute_dtype: tf.DType = tf.float32):
@@ -28,22 +28,22 @@ class Model(tf.Module):
         self.segments, self.compute_dtype = list(segments), compute_dtype
 
     def __call__(self, images: tf.Tensor, mode: Mode = EVALUATION) -> tf.Tensor:
-        """The logits [N, classes] of images [N, H, W, C] of any float dtype."""
+        """Return the logits [N, classes] of images [N, H, W, C] of any float dtype."""
         x = self.cast(images)
         for segment in self.segments:
             x = segment(x, mode)
-        return mode.valid(x)
+        return mode.invalidate_out_of_range(x)
 
     def cast(self, images: Streams) -> Streams:
-        """What the first segment takes: floats in `compute_dtype`, and integers, if there are any, as they are."""
-        tensors = [tf.convert_to_tensor(each) for each in tf.nest.flatten(images)]
-        floats = [tf.cast(each, self.compute_dtype) if each.dtype.is_floating else each for each in tensors]
+        """Return the input of the first segment: floats in `compute_dtype`, and integers as they are."""
+        tensors = [tf.convert_to_tensor(tensor) for tensor in tf.nest.flatten(images)]
+        floats = [tf.cast(tensor, self.compute_dtype) if tensor.dtype.is_floating else tensor for tensor in tensors]
         return tf.nest.pack_sequence_as(images, floats)
 
     @property
     def named(self) -> dict[str, tf.Variable]:
-        """Every variable by its path, such as segments/0/layers/0/conv/kernel: the same for the same architecture."""
-        found = self._flatten(predicate=lambda each: isinstance(each, tf.Variable), with_path=True)
+        """Every variable by its path, such as segments/0/layers/0/conv/kernel. Models alike have the same paths."""
+        found = self._flatten(predicate=lambda value: isinstance(value, tf.Variable), with_path=True)
         return {"/".join(map(str, path)): variable for path, variable in found}
 
     @property
@@ -67,10 +67,10 @@ class Model(tf.Module):
         return [variable for variable in self.learnable if id(variable) in self._frozen]
 
     def freeze(self, paths: Iterable[str]) -> None:
-        """Makes learnable variables keep their values, before anything is built on the model.
+        """Make learnable variables keep their values. Call it before anything is built on the model.
 
-        A batch normalisation without a variable that is trained computes with its moving statistics in training, too,
-        and these stay as they are, as with Keras's frozen layers.
+        A batch normalisation without a trained variable computes with its moving statistics in training, too. These
+        stay as they are, as with Keras's frozen layers.
         """
         named = self.named
         self._frozen = frozenset(id(named[path]) for path in paths)
@@ -88,16 +88,18 @@ class Model(tf.Module):
 
     @property
     def frozen_segments(self) -> int:
-        """Number of segments before the first that is trained, if any variable is frozen; nothing is kept of them."""
-        trained = {id(variable) for variable in self.trainable_variables} if self._frozen else set()
-        for place, segment in enumerate(self.segments[:-1] if self._frozen else []):
+        """Number of segments before the first that is trained, if any variable is frozen. Nothing is kept of them."""
+        if not self._frozen:
+            return 0
+        trained = {id(variable) for variable in self.trainable_variables}
+        for place, segment in enumerate(self.segments[:-1]):
             if any(id(variable) in trained for variable in getattr(segment, "trainable_variables", ())):
                 return place
-        return len(self.segments) - 1 if self._frozen else 0
+        return len(self.segments) - 1
 
     @property
     def decayed(self) -> list[bool]:
-        """For each trainable variable, whether weight decay applies to it: whether its name contains "kernel"."""
+        """A bool for each trainable variable: weight decay applies to those with "kernel" in their name."""
         return ["kernel" in variable.name.rsplit("/", 1)[-1] for variable in self.trainable_variables]
 
     @property

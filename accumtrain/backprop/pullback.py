@@ -1,4 +1,8 @@
-"""A module's output and its backward function; wrappers that convert the output."""
+"""The output of a module together with its pullback: the function that back-propagates a gradient through it.
+
+A module with a method `pullback(x, mode)` decides in which order its gradients are computed and what is kept for them.
+For all other modules tf.GradientTape decides.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +13,6 @@ import tensorflow as tf
 
 from accumtrain.backprop.mode import Mode
 
-# The output of a module together with its pullback: the function that back-propagates a gradient through it.
-#
-# A module with a method `pullback(x, mode)` decides in which order its gradients are computed and what is kept for
-# them. For all other modules tf.GradientTape decides.
-
-
 Streams = Any  # one tensor, or the tuple of two streams that a reversible stage carries
 Module = Callable[[Streams, Mode], Streams]
 Gradients = list[tuple[tf.Variable, tf.Tensor | None]]  # None where the output does not depend on the variable
@@ -22,7 +20,7 @@ Pullback = Callable[[Streams], tuple[Streams, Gradients]]  # from the output's g
 
 
 def pullback(module: Module | None, x: Streams, mode: Mode) -> tuple[Streams, Pullback]:
-    """Returns y = module(x, mode), and the function from the gradient of y to those of x and of the module's variables.
+    """Return y = module(x, mode), and the function from the gradient of y to those of x and the module's variables.
 
     `module` None is the identity.
     """
@@ -33,7 +31,7 @@ def pullback(module: Module | None, x: Streams, mode: Mode) -> tuple[Streams, Pu
 
 
 def tape_pullback(module: Module, x: Streams, mode: Mode) -> tuple[Streams, Pullback]:
-    """As `pullback`, but always by tf.GradientTape.
+    """Return the same as `pullback`, but always by tf.GradientTape.
 
     The gradient of an integer input is None, as is that of one on which the output does not depend. A None among the
     gradients of the output stands for zeros.
@@ -58,34 +56,34 @@ def tape_pullback(module: Module, x: Streams, mode: Mode) -> tuple[Streams, Pull
 
 
 def chain_pullback(modules: Sequence[Module], x: Streams, mode: Mode) -> tuple[Streams, Pullback]:
-    """As `pullback`, for modules applied one after the other."""
+    """Return the same as `pullback`, for modules applied one after the other."""
     backwards: list[Pullback] = []
     for module in modules:
         x, backward = pullback(module, x, mode)
         backwards.append(backward)
 
-    def all_backward(d_y: Streams) -> tuple[Streams, Gradients]:
+    def backward_all(d_y: Streams) -> tuple[Streams, Gradients]:
         gradients: Gradients = []
         for backward in reversed(backwards):
             d_y, new = backward(d_y)
             gradients += new
         return d_y, gradients
 
-    return x, all_backward
-
-
-# A function whose output is converted to what the streams of a reversible network take.
+    return x, backward_all
 
 
 class Converted(tf.Module):
-    """`function`, whose output is `converted`; the output and the gradient of the input have `dtype`."""
+    """A function whose output is converted to what the streams of a reversible network take.
+
+    The output and the gradient of the input have `dtype`.
+    """
 
     def __init__(self, function: Module, dtype: tf.DType):
         super().__init__()
         self.function, self.dtype = function, dtype
 
     def converted(self, y: tf.Tensor, mode: Mode) -> tf.Tensor:
-        """The function's output y as streams take it, in `dtype`. The pullback takes the gradient of y itself."""
+        """Return the function's output y as streams take it, in `dtype`. The pullback takes the gradient of y."""
         raise NotImplementedError
 
     def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:

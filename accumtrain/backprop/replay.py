@@ -1,4 +1,4 @@
-"""Replays: a part of a model is computed again when its gradient is needed.
+"""Replays: a part of a model is computed again when its gradient is needed; and what is kept for that.
 
 Every replayed operation, the reads and casts of the weights included, is created under a control dependency on the
 incoming gradient. Without it TensorFlow's executor computes all replays at once, early, and no memory is saved.
@@ -15,7 +15,7 @@ from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.pullback import Gradients, Module, Streams, pullback
 from accumtrain.backprop.tracing import after, is_for_xla
 
-# Takes pairs of a variable and its gradient as soon as they are known; returns the operations that consume them.
+# From pairs of a variable and its gradient, as soon as they are known, to the operations that consume them.
 Consume = Callable[[Gradients], list[tf.Operation]]
 RestoreStreams = Callable[[Streams], Streams]  # from the incoming gradient to the streams that were kept
 Keep = Callable[[Streams], tuple[Streams, RestoreStreams]]
@@ -23,13 +23,13 @@ LANES = 128  # a TPU pads the innermost dimension, here the channels, to a multi
 
 
 def forward_stored(module: Module, x: Streams, mode: Mode, consume: Consume) -> tuple[Streams, Callable]:
-    """Runs a module and keeps all its activations. Returns y and the function from (y, d_y) to (x, d_x)."""
+    """Run a module and keep all its activations. Return y and the function from (y, d_y) to (x, d_x)."""
     y, backward = pullback(module, x, mode)
     return y, lambda _, d_y: (x, _consume_first(backward(d_y), consume))
 
 
 def save_for_backward(x: Streams) -> tuple[Streams, RestoreStreams]:
-    """Returns the same streams, and a function that returns them again once the gradient of the output is available.
+    """Return the same streams, and a function that returns them again once the gradient of the output is available.
 
     For XLA, two streams of LANES / 2 channels are kept as one tensor, since a TPU would pad each of them to LANES.
     XLA finds a better layout by itself for narrower streams.
@@ -41,26 +41,26 @@ def save_for_backward(x: Streams) -> tuple[Streams, RestoreStreams]:
 
 
 def _are_streams(x: Streams) -> bool:
-    """Whether x is the streams of a reversible stage, not one tensor or what a part of a Keras model takes."""
-    return isinstance(x, tuple) and all(isinstance(each, tf.Tensor) and each.shape.rank for each in x)
+    """Return whether x is the streams of a reversible stage, not one tensor or the input of a part of a Keras model."""
+    return isinstance(x, tuple) and all(isinstance(stream, tf.Tensor) and stream.shape.rank for stream in x)
 
 
 def keep_values(numbers: FixedPoint, dtype: tf.DType, x: Streams) -> tuple[Streams, RestoreStreams]:
-    """As `keep`, for what reads only the values of the streams, in bfloat16 or float32: these are kept in their place.
+    """Do as `save_for_backward`, for a module that reads only the values of the streams in `dtype`, and keep these.
 
-    The streams that are returned later have other bits, but the same values in `dtype`.
+    The streams that are returned later have other bits, but the same values in `dtype`, bfloat16 or float32.
     """
     values = [numbers.read(stream, dtype, numbers.scale(stream.dtype)) for stream in x]
 
-    def again(d_y: Streams) -> Streams:
+    def restore(d_y: Streams) -> Streams:
         streams = zip(after([d_y], values), x, strict=True)
         return tuple(numbers.encode(tf.cast(value, stream.dtype)) for value, stream in streams)
 
-    return after(values, x), again
+    return after(values, x), restore
 
 
 def _consume_first(result: tuple[Streams, Gradients], consume: Consume) -> Streams:
-    """Consumes the gradients of the variables. Returns that of the input, available only after them."""
+    """Consume the gradients of the variables. Return that of the input, available only after them."""
     d_x, gradients = result
     known = [gradient for _, gradient in gradients if gradient is not None]  # XLA waits for tensors only
     consumed = consume(gradients)
@@ -75,14 +75,11 @@ def replay(
     consume: Consume,
     then: Callable[[Streams], Streams] | None = None,
 ) -> tuple[Streams, Streams, Streams]:
-    """Computes y = module(x) again, once d_y is available, and back-propagates d_y.
+    """Compute y = module(x) again, once d_y is available, and back-propagate d_y. Return x, d_x and then(y).
 
     Args:
         then: a function of y that is computed before back-propagation starts, so that y is freed before gradients
             take memory.
-
-    Returns:
-        x, d_x and then(y).
     """
     x = after([d_y], x)
     with tf.control_dependencies(tf.nest.flatten(x)):

@@ -1,6 +1,6 @@
-"""The segments of a model, and back-propagation through each of them.
+"""The segments of a model, and back-propagation through each of them by its memory policy.
 
-memory      what is kept of the forward pass            backward
+memory      kept of the forward pass                    backward
 store       every activation                            plain back-propagation
 recompute   the segment's input                         the segment is computed again, then back-propagated
 reverse     the output (and the input of a stage        each unit's input is computed from its output
@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from accumtrain.backprop.fixed_point import FLOATS, FixedPoint, add, add_in_place, fingerprint_streams
+from accumtrain.backprop.fixed_point import FLOATS, FixedPoint, add, fingerprint_streams
 from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.pullback import Gradients, Module, Pullback, Streams, chain_pullback, pullback
 from accumtrain.backprop.replay import Consume, Keep, RestoreStreams, forward_stored, replay, save_for_backward
@@ -31,7 +31,7 @@ class Segment(Protocol):
     def __call__(self, x: Any, mode: Mode) -> Any: ...
 
     def forward(self, x: Any, mode: Mode, consume: Consume) -> tuple[Any, Backward]:
-        """Runs a training pass. Returns the output and the function that back-propagates through the segment.
+        """Run a training pass. Return the output and the function that back-propagates through the segment.
 
         Args:
             consume: gets the gradients of the segment's variables.
@@ -73,7 +73,7 @@ class Coupling(tf.Module):
         g: another one.
         shortcuts: s1 and s2, such functions too; None is the identity, and only then the unit is invertible.
         numbers: of the streams.
-        watched: whether a training pass looks for streams that have left the range of the numbers.
+        checks_range: a training pass looks for streams that have left the range of the numbers.
     """
 
     def __init__(
@@ -82,10 +82,10 @@ class Coupling(tf.Module):
         g: Layer,
         shortcuts: tuple[Layer, Layer] | None = None,
         numbers: FixedPoint = FLOATS,
-        watched: bool = False,
+        checks_range: bool = False,
     ):
         super().__init__()
-        self.f, self.g, self.shortcuts, self.numbers, self.watched = f, g, shortcuts, numbers, watched
+        self.f, self.g, self.shortcuts, self.numbers, self.checks_range = f, g, shortcuts, numbers, checks_range
 
     @property
     def invertible(self) -> bool:
@@ -93,15 +93,15 @@ class Coupling(tf.Module):
 
     def __call__(self, x: tuple[tf.Tensor, tf.Tensor], mode: Mode) -> tuple[tf.Tensor, tf.Tensor]:
         x1, x2 = x
-        numbers = self.numbers.during(mode)
+        numbers = self.numbers.for_mode(mode)
         f = self.f(x2, mode)
         if self.shortcuts is not None:
             x1, x2 = (numbers.differentiable_encode(s(x, mode)) for s, x in zip(self.shortcuts, x, strict=True))
         y1 = numbers.differentiable_add(x1, f)
-        return self._watch((y1, numbers.differentiable_add(x2, self.g(y1, mode))), mode)
+        return self._check_range((y1, numbers.differentiable_add(x2, self.g(y1, mode))), mode)
 
     def inverse(self, y: tuple[tf.Tensor, tf.Tensor], mode: Mode) -> tuple[tf.Tensor, tf.Tensor]:
-        """The input of an invertible unit in training, from its output."""
+        """Return the input of an invertible unit in training, from its output."""
         y1, y2 = y
         x2 = self.numbers.subtract(y2, self.g(y1, mode))
         return self.numbers.subtract(y1, self.f(x2, mode)), x2
@@ -109,40 +109,41 @@ class Coupling(tf.Module):
     def pullback(self, x: tuple[tf.Tensor, tf.Tensor], mode: Mode) -> tuple[Streams, Pullback]:
         x1, x2 = x
         shortcut1, shortcut2 = self.shortcuts or (None, None)
-        numbers = self.numbers.during(mode)
-        plus, stream_plus = (add_in_place, numbers.add_in_place) if mode.replaying else (add, numbers.add)
+        numbers = self.numbers.for_mode(mode)
+        in_place = mode.replaying  # a replay has less memory to spare than the first pass
         f, f_backward = pullback(self.f, x2, mode)
         s1, s1_backward = pullback(shortcut1, x1, mode)
         s2, s2_backward = pullback(shortcut2, x2, mode)
         if self.shortcuts is not None:
             s1, s2 = numbers.encode(s1), numbers.encode(s2)
-        y1 = stream_plus(s1, f)
+        y1 = numbers.add(s1, f, in_place=in_place)
         g, g_backward = pullback(self.g, y1, mode)
 
         def backward(d_y: tuple[tf.Tensor, tf.Tensor]) -> tuple[Streams, Gradients]:
             d_y1, d_y2 = d_y
             d_y1_by_g, g_gradients = g_backward(d_y2)
-            d_y1 = plus(d_y1, d_y1_by_g)
+            d_y1 = add(d_y1, d_y1_by_g, in_place=in_place)
             d_x2_by_f, f_gradients = f_backward(d_y1)
             d_x1, s1_gradients = s1_backward(d_y1)
             d_x2_by_s2, s2_gradients = s2_backward(d_y2)
-            return (d_x1, plus(d_x2_by_s2, d_x2_by_f)), g_gradients + f_gradients + s1_gradients + s2_gradients
+            d_x2 = add(d_x2_by_s2, d_x2_by_f, in_place=in_place)
+            return (d_x1, d_x2), g_gradients + f_gradients + s1_gradients + s2_gradients
 
-        return self._watch((y1, stream_plus(s2, g)), mode), backward
+        return self._check_range((y1, numbers.add(s2, g, in_place=in_place)), mode), backward
 
-    def _watch(self, y: tuple[tf.Tensor, tf.Tensor], mode: Mode) -> tuple[tf.Tensor, tf.Tensor]:
-        """Tells the mode whether y has left the range, if that is looked for."""
-        numbers = self.numbers.during(mode)
-        if self.watched and numbers.bits and not mode.replaying:
-            mode.outside.append(numbers.outside(y))
+    def _check_range(self, y: tuple[tf.Tensor, tf.Tensor], mode: Mode) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return y. Tell the mode whether it has left the range, if that is looked for."""
+        numbers = self.numbers.for_mode(mode)
+        if self.checks_range and numbers.bits and not mode.replaying:
+            mode.out_of_range.append(numbers.is_out_of_range(y))
         return y
 
     def reverse(
         self, kept: Streams | None, y: Streams, d_y: Streams, mode: Mode, consume: Consume
     ) -> tuple[Streams, Streams]:
-        """Computes the input and its gradient from the output and its gradient.
+        """Compute the input and its gradient from the output and its gradient.
 
-        Replays G, then F, then the shortcuts; each is freed before the next. Sums are formed in the same order as in
+        It replays G, then F, then the shortcuts. Each is freed before the next. Sums are formed in the same order as in
         `pullback`, so the gradient has the same bits.
 
         Args:
@@ -152,13 +153,13 @@ class Coupling(tf.Module):
         undo = self.numbers.subtract
         invert1, invert2 = (partial(undo, y1), partial(undo, y2)) if self.invertible else (None, None)
         y1, d_y1_by_g, x2 = replay(self.g, after([d_y1], y1), d_y2, mode, consume, invert2)
-        d_y1 = add_in_place(d_y1, d_y1_by_g)
+        d_y1 = add(d_y1, d_y1_by_g, in_place=True)
         x2, d_x2_by_f, x1 = replay(self.f, x2 if kept is None else kept[1], d_y1, mode, consume, invert1)
         if self.shortcuts is None or kept is None:
-            return (x1, x2), (d_y1, add_in_place(d_y2, d_x2_by_f))
+            return (x1, x2), (d_y1, add(d_y2, d_x2_by_f, in_place=True))
         x1, d_x1, _ = replay(self.shortcuts[0], kept[0], after([d_x2_by_f], d_y1), mode, consume)
         _, d_x2_by_s2, _ = replay(self.shortcuts[1], x2, after([d_x1], d_y2), mode, consume)
-        return (x1, x2), (d_x1, add_in_place(d_x2_by_s2, d_x2_by_f))
+        return (x1, x2), (d_x1, add(d_x2_by_s2, d_x2_by_f, in_place=True))
 
 
 class Stage(tf.Module):
@@ -168,8 +169,8 @@ class Stage(tf.Module):
         memory: `store` keeps all activations for the backward pass, `recompute` the input of each unit, `reverse` only
             the output.
         units: the first may have shortcuts and so change the shape of the streams; `reverse` then keeps its input, too.
-        exact: whether the units are made to be reversed to the bit. The mode is told if they are not.
-        keep_first: how `recompute` keeps the input of the first unit.
+        exact: the units are made to be reversed to the bit. The mode is told if they are not.
+        keep_first: the function by which `recompute` keeps the input of the first unit.
 
     Raises:
         ValueError: another unit than the first is not invertible.
@@ -229,7 +230,7 @@ class Stage(tf.Module):
         mode: Mode,
         consume: Consume,
     ) -> tuple[Streams, Streams]:
-        """Reverses the units. `begin` is the mark of what the invertible ones began with, if this is compared."""
+        """Reverse the units. `begin` is the fingerprint of the invertible ones' input, if this is compared."""
         reversed_ = self.units if kept is None else self.units[1:]
         for unit in reversed(reversed_):
             y, d_y = unit.reverse(None, y, d_y, mode, consume)
@@ -237,12 +238,12 @@ class Stage(tf.Module):
             y, again = fingerprint_streams(y)
             mode.inexact.append(tf.reduce_any(again != begin))
         elif reversed_:
-            mode.unmarked.append(tf.constant(True))
+            mode.not_compared.append(tf.constant(True))
         return (y, d_y) if kept is None else self.units[0].reverse(kept(d_y), y, d_y, mode, consume)
 
 
 def forward_by_memory(segment: Any, x: Streams, mode: Mode, consume: Consume) -> tuple[Streams, Backward]:
-    """`Segment.forward` for a segment whose `memory` is `store` or `recompute`."""
+    """Do `Segment.forward` for a segment whose `memory` is `store` or `recompute`."""
     if segment.memory == "store":
         return forward_stored(segment, x, mode, consume)
     return forward_recomputed(segment, x, mode, consume)
@@ -251,7 +252,7 @@ def forward_by_memory(segment: Any, x: Streams, mode: Mode, consume: Consume) ->
 def forward_recomputed(
     module: Module, x: Streams, mode: Mode, consume: Consume, keep: Keep = save_for_backward
 ) -> tuple[Streams, Backward]:
-    """Runs a module and keeps its input. Returns y, and the function that computes y again and back-propagates."""
+    """Run a module and keep its input. Return y, and the function that computes y again and back-propagates."""
     x, kept = keep(x)
     y, _ = pullback(module, x, mode)
 

@@ -1,4 +1,4 @@
-"""Back-propagation through a model; the memory policy of each segment decides what is kept of it."""
+"""Back-propagation through a model, segment by segment. The memory policy of each decides what is kept of it."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def gradient(
     mode: Mode,
     consume: Consume,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Computes a loss and hands the gradient of every variable to `consume`, segment by segment from the last.
+    """Compute a loss and hand the gradient of every variable to `consume`, segment by segment from the last.
 
     Args:
         images: [N, H, W, C], of any float dtype.
         loss: function from the logits [N, classes] to a scalar.
-        mode: Mode(training=True, recording=True); afterwards it holds the batch statistics.
+        mode: Mode(training=True, recording=True), which holds the batch statistics afterwards.
         consume: takes pairs of a variable and its gradient (None if the loss does not depend on it) as soon as they
             are known, and returns the operations that consume them. The next segment waits for these operations.
 
@@ -60,7 +60,7 @@ def gradient(
         value, logits = x, last.logits
         x, d_x = backward(x, tf.ones_like(value))
     else:
-        logits = mode.valid(x)
+        logits = mode.invalidate_out_of_range(x)
         with tf.GradientTape() as tape:
             tape.watch(logits)
             value = loss(logits)

@@ -1,4 +1,7 @@
-"""For XLA or kernels, on which device, in which order."""
+"""The target of a traced graph, XLA or TensorFlow's own kernels on which devices, and the order of its operations.
+
+The order decides which tensors are in memory at the same time.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,12 @@ import tensorflow as tf
 from tensorflow.compiler.tf2xla.python.xla import optimization_barrier
 from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext  # not public
 
-# What a graph is traced for: XLA or TensorFlow's own kernels, and which devices there are.
-
-
 _for_xla: ContextVar[bool] = ContextVar("for_xla", default=False)
 
 
 @contextmanager
 def for_xla() -> Iterator[None]:
-    """Within this context, graphs are traced for compilation by XLA."""
+    """Trace graphs for compilation by XLA."""
     token = _for_xla.set(True)
     try:
         yield
@@ -28,36 +28,32 @@ def for_xla() -> Iterator[None]:
 
 
 def is_for_xla() -> bool:
-    """Whether the graph that is being traced is for XLA: in `for_xla`, or in a tf.function with jit_compile=True."""
+    """Return whether the graph that is being traced is in `for_xla`, or in a tf.function with jit_compile=True."""
     return _for_xla.get() or (
         not tf.executing_eagerly() and GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
     )
 
 
 def by_cpu_kernels() -> bool:
-    """Whether TensorFlow's own CPU kernels will run the graph that is being traced."""
+    """Return whether TensorFlow's own CPU kernels will run the graph that is being traced."""
     return on_cpu() and not is_for_xla()
 
 
 def on_cpu() -> bool:
-    """Whether all devices of this process are CPUs."""
+    """Return whether all devices of this process are CPUs."""
     kinds = {device.device_type for device in tf.config.list_logical_devices()}
     return kinds <= {"CPU", "TPU_SYSTEM"}  # tensorflow-tpu lists TPU_SYSTEM even without a TPU
 
 
 def on_gpu() -> bool:
-    """Whether this process has a GPU."""
     return bool(tf.config.list_logical_devices("GPU"))
 
 
-# Explicit order between operations of a graph. The order decides which tensors are in memory at the same time.
-
-
 def after(operations: Sequence[Any], tensors: Any) -> Any:
-    """Returns the same tensors, available only when all of `operations` (tensors or operations) are done.
+    """Return the same tensors, available only when all of `operations` (tensors or operations) are done.
 
-    A None among the tensors stays None, and one among the operations, such as the gradient of an integer, is done. XLA
-    drops control dependencies. It keeps optimization barriers, but these wait for tensors only.
+    A None among the tensors stays None. One among the operations, such as the gradient of an integer, counts as done.
+    XLA drops control dependencies. It keeps optimization barriers, but these wait for tensors only.
     """
     first, flat = _without_none(operations), tf.nest.flatten(tensors)
     waiting = iter(_after(first, [tensor for tensor in flat if tensor is not None]))
@@ -77,7 +73,7 @@ def _after(first: list[Any], then: list[tf.Tensor]) -> list[tf.Tensor]:
 
 @contextmanager
 def computed_after(operations: Sequence[Any], tensors: Any) -> Iterator[Any]:
-    """Yields the same tensors. What is computed from them within this context waits for `operations`."""
+    """Yield the same tensors. Operations of the block that use them wait for `operations`."""
     if is_for_xla():
         yield after(operations, tensors)
         return
@@ -86,4 +82,4 @@ def computed_after(operations: Sequence[Any], tensors: Any) -> Iterator[Any]:
 
 
 def _without_none(operations: Sequence[Any]) -> list[Any]:
-    return [each for each in tf.nest.flatten(operations) if each is not None]
+    return [operation for operation in tf.nest.flatten(operations) if operation is not None]

@@ -1,4 +1,4 @@
-"""Compiled functions with a reduced graph optimizer, which in full takes many seconds for a large graph."""
+"""Compiled functions with a reduced graph optimizer. The full one takes many seconds for a large graph."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ class CompiledFunction:
             return self._function(*arguments)
 
     def trace_ahead(self, *arguments: Any) -> None:
-        """Starts to trace the function for arguments like these in another thread. The first call waits for its end."""
+        """Start to trace the function for arguments like these in another thread. The first call waits for its end."""
         thread = ThreadPoolExecutor(1)
         self._ahead = thread.submit(self._trace, *arguments)
         thread.shutdown(wait=False)
 
     def get_concrete_function(self, *arguments: Any) -> Any:
-        """Returns the function traced for arguments like these."""
+        """Return the function traced for arguments like these."""
         self._wait()
         return self._trace(*arguments)
 
     def experimental_get_tracing_count(self) -> int:
-        """Returns how often the function has been traced."""
+        """Return the number of times that the function has been traced."""
         return self._function.experimental_get_tracing_count()
 
     def _trace(self, *arguments: Any) -> Any:
@@ -63,7 +63,7 @@ class CompiledFunction:
 
     @contextmanager
     def _settings(self) -> Iterator[None]:
-        """Within this context, this thread compiles and calls functions with these options."""
+        """Let this thread compile and call functions with these options."""
         before = context().function_call_options
         config = context().config
         config.graph_options.rewrite_options.MergeFrom(self._options)

@@ -8,7 +8,7 @@ from functools import partial
 
 import tensorflow as tf
 
-from accumtrain.optim.optimizer import PerShapeFunction, VariableHandle, in_sequence
+from accumtrain.optim.optimizer import PerShapeFunction, VariableHandle, apply_one_by_one
 
 
 class MovingAverage(tf.Module):
@@ -34,15 +34,15 @@ class MovingAverage(tf.Module):
         self._blend_one = PerShapeFunction(self._blend)
 
     def update(self, step: tf.Tensor) -> None:
-        """Updates the averages by the current weights. `step`: number of updates before this one, an int64 scalar."""
+        """Update the averages by the current weights. `step`: number of updates before this one, an int64 scalar."""
         shares = {dtype: self._share(step, dtype) for dtype in {weight.dtype for weight in self.weights}}
-        in_sequence(
+        apply_one_by_one(
             partial(self._blend_one, {"average": average, "weight": weight}, shares[weight.dtype])
             for average, weight in zip(self.averages, self.weights, strict=True)
         )
 
     def _share(self, step: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-        """1 - d. Were d rounded first, a d near 1 would leave few digits of it, or none."""
+        """Return 1 - d. Were d rounded first, a d near 1 would leave few digits of it, or none."""
         return tf.maximum(tf.constant(1.0 - self.decay, dtype), 9.0 / (10.0 + tf.cast(step + 1, dtype)))
 
     @staticmethod
@@ -52,7 +52,7 @@ class MovingAverage(tf.Module):
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Within this context the model computes with the averages. The values are swapped, so no bit is lost."""
+        """Let the model compute with the averages. The values are swapped, so no bit is lost."""
         self._exchange()
         try:
             yield

@@ -1,4 +1,7 @@
-"""Cross-entropy, accuracy, top5, weighted sums, loss scale: functions, no config."""
+"""Losses and metrics of classes, their weighted sums, and the loss scale of float16.
+
+A loss or metric is a function of labels [N] and logits [N, classes] to one value per example, [N].
+"""
 
 from __future__ import annotations
 
@@ -7,52 +10,50 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-# Losses and metrics: functions of labels [N] and logits [N, classes] to one value per example, [N].
-
-
 PerExample = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 # image [N, H, W, C], label [N]; optional weight float32 [N], 1 for all if absent; optional other_label [N] and share
 # float32 [N], the part of `label` in a target of both
 Batch = Mapping[str, tf.Tensor]
+SMALLEST = 1.0  # loss scale; a window that overflows at it has diverged
 
 
 class SplitMetrics(Protocol):
-    """What is measured on a whole split, as it is no mean over examples."""
+    """Metrics of a whole split, which are no means over examples."""
 
     @property
     def names(self) -> Sequence[str]:
-        """The names of what is measured."""
+        """The names of the metrics."""
 
     def update(self, labels: Any, logits: Any) -> None:
-        """Adds a batch; called in graphs."""
+        """Add a batch. It is called in graphs."""
 
     def take(self) -> dict[str, float]:
-        """The values by name, of all batches since the last call."""
+        """Return the values by name, of all batches since the last call."""
 
 
 def cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
-    """-log softmax(logits)[label], for labels of any integer dtype."""
+    """Return -log softmax(logits)[label], for labels of any integer dtype."""
     return tf.nn.sparse_softmax_cross_entropy_with_logits(_class_index(labels), logits)
 
 
 def accuracy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
-    """1 where the largest logit is that of the label, else 0; in the dtype of the logits."""
+    """Return 1 where the largest logit is that of the label, else 0; in the dtype of the logits."""
     right = tf.equal(tf.argmax(logits, axis=-1, output_type=tf.int32), _class_index(labels))
     return tf.cast(right, logits.dtype)
 
 
 def top5(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
-    """1 where the logit of the label is among the five largest, else 0; in the dtype of the logits."""
+    """Return 1 where the logit of the label is among the five largest, else 0; in the dtype of the logits."""
     _, largest = tf.math.top_k(logits, min(5, logits.shape[-1]))
     right = tf.reduce_any(tf.equal(largest, _class_index(labels)[:, tf.newaxis]), axis=-1)
     return tf.cast(right, logits.dtype)
 
 
 def weighted_sums(functions: Iterable[PerExample], logits: tf.Tensor, batch: Batch) -> list[tf.Tensor]:
-    """The sum of each function over the examples of a batch, weighted by example: scalars in its own dtype.
+    """Return the sum of each function over the examples of a batch, weighted by example: scalars in its own dtype.
 
     An example with two labels has the mean of the values for each, weighted by its share. Cross-entropy is linear in
-    the target, so this is its value for the mixed target; accuracy counts a label for as much as the image shows of it.
+    the target, so this is its value for the mixed target. Accuracy counts a label for as much as the image shows of it.
     """
     values = [_value(function, logits, batch) for function in functions]
     return [tf.reduce_sum(tf.cast(weights(batch), value.dtype) * value) for value in values]
@@ -67,7 +68,7 @@ def _value(function: PerExample, logits: tf.Tensor, batch: Batch) -> tf.Tensor:
 
 
 def weights(batch: Batch) -> tf.Tensor:
-    """The weight of each example, float32 [N]; 1 if the batch has no weights."""
+    """Return the weight of each example, float32 [N]; 1 if the batch has no weights."""
     return batch["weight"] if "weight" in batch else tf.ones(tf.shape(batch["label"])[:1], tf.float32)
 
 
@@ -77,16 +78,11 @@ def _class_index(labels: tf.Tensor) -> tf.Tensor:
     return tf.cast(labels, tf.int32)
 
 
-# Dynamic loss scaling for float16, which would round small gradients to 0.
-
-
-SMALLEST = 1.0  # scale; a window that overflows at it has diverged
-
-
 class LossScale(tf.Module):
     """A dynamic loss scale (Micikevicius et al. 2018, arXiv:1710.03740). Create it inside the strategy's scope.
 
-    It is halved after each window that overflows, and doubled after `growth_every` updates in a row.
+    Without it, float16 would round small gradients to 0. It is halved after each window that overflows, and doubled
+    after `growth_every` updates in a row.
 
     Args:
         initial: the first scale.
@@ -105,7 +101,7 @@ class LossScale(tf.Module):
         self._updates = tf.Variable(0, trainable=False, dtype=tf.int64, name="updates_at_this_scale")
 
     def after_update(self) -> None:
-        """Counts an update, and doubles the scale if it is due. Call it in replica context, on all replicas."""
+        """Count an update, and double the scale if it is due. Call it in replica context, on all replicas."""
         updates = self._updates + 1
         due = updates >= self._growth_every
         self._updates.assign(tf.where(due, tf.zeros_like(updates), updates))
@@ -114,7 +110,7 @@ class LossScale(tf.Module):
         self.value.assign(tf.where(due, doubled, value))
 
     def after_skip(self, examples: tf.Tensor) -> None:
-        """Counts a window that made no update, and halves the scale. Call it in replica context, on all replicas.
+        """Count a window that made no update, and halve the scale. Call it in replica context, on all replicas.
 
         Args:
             examples: of the window, a scalar. Without any it has not overflowed, and the scale stays.

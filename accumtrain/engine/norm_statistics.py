@@ -19,8 +19,8 @@ from accumtrain.backprop.mode import MovingStatistics
 class NormStatistics(tf.Module):
     """Two packed sums over the channels of all normalisations, each [total channels].
 
-    Every normalisation sees the same number of positions per example in each micro-batch, so weighting by examples
-    is weighting by elements.
+    Every normalisation sees the same number of positions per example in each micro-batch. So weighting by examples is
+    weighting by elements.
     """
 
     def __init__(self, norms: Sequence[MovingStatistics], new_sum: Callable[..., tf.Variable]):
@@ -38,17 +38,17 @@ class NormStatistics(tf.Module):
         return [variable for norm in self.norms for variable in (norm.moving_mean, norm.moving_variance)]
 
     def add(self, statistics: Mapping[MovingStatistics, tuple[tf.Tensor, tf.Tensor]], examples: tf.Tensor) -> None:
-        """Adds one micro-batch: layer -> (mean [C], biased variance [C]), weighted by its examples."""
+        """Add one micro-batch: layer -> (mean [C], biased variance [C]), weighted by its examples."""
         if not self.norms:
             return
         means, variances = zip(*(statistics[norm] for norm in self.norms), strict=True)
-        offset = tf.concat(means, 0) - self._shift()
+        offset = tf.concat(means, 0) - tf.concat([norm.moving_mean for norm in self.norms], 0)
         first, second = self.buffers
         first.assign_add(tf.cast(examples * offset, first.dtype))
         second.assign_add(tf.cast(examples * (tf.concat(variances, 0) + tf.square(offset)), second.dtype))
 
     def write(self, sums: Sequence[tf.Tensor], examples: tf.Tensor) -> None:
-        """Updates the moving statistics by the reduced sums of a window."""
+        """Update the moving statistics by the reduced sums of a window."""
         if not self.norms:
             return
         offset = sums[0] / examples
@@ -58,6 +58,3 @@ class NormStatistics(tf.Module):
         for norm, mean, variance in zip(self.norms, means, variances, strict=True):
             norm.moving_mean.assign_add(mean)
             norm.moving_variance.assign_add(variance)
-
-    def _shift(self) -> tf.Tensor:
-        return tf.concat([norm.moving_mean for norm in self.norms], 0)

@@ -1,4 +1,4 @@
-"""`Step`: compiled micro-steps, commit, several updates per call."""
+"""The compiled side of training: the window's replica functions, run by the strategy inside tf.functions."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from accumtrain.backprop.tracing import for_xla
 from accumtrain.engine.compiled_function import FUSION_ONLY, NO_GRAPH_OPTIMIZER, CompiledFunction
 from accumtrain.engine.window import Window
 
-# The compiled side of training: the window's replica functions, run by the strategy inside tf.functions.
-
-
 SUM = "sum_"  # before the name of a mean: its sum over the examples of all updates of a call
+SECONDS_PER_CALL = 0.5
+WORTH_TOGETHER = 10  # smallest number of updates to make in one call; for fewer the time of the calls is negligible
 
 
 class Step:
-    """Runs micro-steps and commits on all replicas. Create it inside the strategy's scope.
+    """Run micro-steps and commits on all replicas. Create it inside the strategy's scope.
 
     Args:
         strategy: None is the current one.
@@ -37,28 +36,28 @@ class Step:
         eager: bool = False,
     ):
         self._window, self._strategy = window, strategy or tf.distribute.get_strategy()
-        self._micro_step = by_xla(window.accumulate, self._strategy) if xla else window.accumulate
-        self._update = for_xla()(window.commit) if on_tpu(self._strategy) else window.commit
+        self._micro_step = compile_by_xla(window.accumulate, self._strategy) if xla else window.accumulate
+        self._update = for_xla()(window.commit) if is_on_tpu(self._strategy) else window.commit
         self.compiled_micro_steps = CompiledFunction(self._accumulate, FUSION_ONLY)
         self.compiled_commit = CompiledFunction(self._commit, NO_GRAPH_OPTIMIZER)
         # the two functions that `_updates` calls keep their own settings
         self.compiled_updates = CompiledFunction(self._updates, NO_GRAPH_OPTIMIZER)
-        self._taken: int | None = 0  # micro-steps since the last commit; None if a call has failed amid them
+        self._micro_steps_held: int | None = 0  # since the last commit; None if a call has failed amid them
         self.eager = eager
 
     def accumulate(self, batches: Any, count: int = 1) -> None:
-        """Makes a micro-step with each of the next `count` global micro-batches of the iterator `batches`.
+        """Make a micro-step with each of the next `count` global micro-batches of the iterator `batches`.
 
         If it raises, as where the batches end, the micro-steps before that are in the window. Drop them, or commit with
         partial=True.
         """
-        taken, self._taken = self._taken, None
+        held = self._micro_steps_held
         run = self._accumulate if self.eager else self.compiled_micro_steps
-        run(batches, tf.constant(count))
-        self._taken = None if taken is None else taken + count
+        with self._changing_window(None if held is None else held + count):
+            run(batches, tf.constant(count))
 
     def commit(self, *, partial: bool = False) -> dict[str, tf.Tensor]:
-        """Makes the update of the window. Returns the scalars of `Window.commit`, which are equal on all replicas.
+        """Make the update of the window. Return the scalars of `Window.commit`, which are equal on all replicas.
 
         Args:
             partial: allow any number of micro-steps. The update is that of the examples in the window.
@@ -66,26 +65,19 @@ class Step:
         Raises:
             ValueError: the number of micro-steps is not that of a window, or not known; nothing is changed.
         """
-        taken, expected = self._taken, self._window.micro_steps
-        if taken != expected and not partial:
-            many, more = ("an unknown number", "") if taken is None else (taken, "accumulate as many, ")
-            raise ValueError(
-                f"the window holds {many} of its {expected} micro-steps: {more}drop() them to begin anew, or "
-                "commit(partial=True) to make the update of what it holds"
-            )
-        self._taken = None
-        scalars = self.compiled_commit()
-        self._taken = 0
-        return scalars
+        if not partial:
+            self._require_full_window()
+        with self._changing_window(micro_steps_after=0):
+            return self.compiled_commit()
 
     def drop(self) -> None:
-        """Clears the window: the micro-steps since the last commit have no effect."""
+        """Clear the window: the micro-steps since the last commit have no effect."""
         for buffer in self._window.buffers:
             buffer.assign(tf.zeros(buffer.shape, buffer.dtype))
-        self._taken = 0
+        self._micro_steps_held = 0
 
     def updates(self, batches: Any, count: int = 1) -> dict[str, tf.Tensor]:
-        """Makes `count` whole updates in one call, with the same bits as by calls of `accumulate` and `commit`.
+        """Make `count` whole updates in one call, with the same bits as by calls of `accumulate` and `commit`.
 
         It ends early after an update that is not finite, or that leaves a state that is not.
 
@@ -98,15 +90,13 @@ class Step:
         """
         if self.eager:
             raise ValueError("updates: eager micro-steps can't run inside a graph; call accumulate and commit")
-        if self._taken != 0:
+        if self._micro_steps_held != 0:
             raise ValueError("updates: the window holds micro-steps already; commit() or drop() them before")
-        self._taken = None
-        scalars = self.compiled_updates(batches, tf.constant(count))
-        self._taken = 0
-        return scalars
+        with self._changing_window(micro_steps_after=0):
+            return self.compiled_updates(batches, tf.constant(count))
 
     def prepare(self, batches: Any) -> Any:
-        """Traces the micro-step. The commit is then traced in another thread, while the first micro-steps run.
+        """Trace the micro-step. The commit is then traced in another thread, while the first micro-steps run.
 
         Returns:
             The micro-step as a concrete function; None if it is eager.
@@ -117,6 +107,24 @@ class Step:
         self.compiled_commit.trace_ahead()
         return micro_step
 
+    def _require_full_window(self) -> None:
+        held, expected = self._micro_steps_held, self._window.micro_steps
+        if held != expected:
+            many, more = ("an unknown number", "") if held is None else (held, "accumulate as many, ")
+            raise ValueError(
+                f"the window holds {many} of its {expected} micro-steps: {more}drop() them to begin anew, or "
+                "commit(partial=True) to make the update of what it holds"
+            )
+
+    @contextmanager
+    def _changing_window(self, micro_steps_after: int | None) -> Iterator[None]:
+        """Count the micro-steps of the window as unknown if the block raises."""
+        self._micro_steps_held = None
+        yield
+        self._micro_steps_held = micro_steps_after
+
+    # ---- functions that are compiled ----
+
     def _accumulate(self, batches: Any, count: tf.Tensor) -> None:
         run_on_batches(self._strategy, batches, count, self._micro_step)
 
@@ -124,9 +132,8 @@ class Step:
         results = self._strategy.run(self._update)
         local = {name: self._strategy.experimental_local_results(value) for name, value in results.items()}
         scalars = {name: values[0] for name, values in local.items()}
-        return scalars | {
-            "state_finite": tf.reduce_all(tf.stack(local["state_finite"]))
-        }  # each replica looks at its copy
+        # each replica looks at its own copy
+        return scalars | {"state_finite": tf.reduce_all(tf.stack(local["state_finite"]))}
 
     def _updates(self, batches: Any, count: tf.Tensor) -> dict[str, tf.Tensor]:
         names = ("loss", *self._window.metrics)
@@ -144,9 +151,8 @@ class Step:
             return done + 1, update, {name: total + added[name] for name, total in sums.items()}
 
         scalars = self.compiled_commit.get_concrete_function().structured_outputs
-        start = {
-            name: tf.ones(scalar.shape, scalar.dtype) for name, scalar in scalars.items()
-        }  # all that is finite true
+        # before the first update all that is a bool is true
+        start = {name: tf.ones(scalar.shape, scalar.dtype) for name, scalar in scalars.items()}
         nothing = {name: tf.zeros_like(start[name]) for name in ("examples", *names)}
         _, last, sums = tf.while_loop(
             lambda done, update, sums: (done < count) & update["finite"] & update["state_finite"],
@@ -157,21 +163,21 @@ class Step:
         return last | {f"{SUM}{name}": total for name, total in sums.items()}
 
 
-def by_xla(function: Callable[[Any], None], strategy: tf.distribute.Strategy) -> Callable[[Any], None]:
-    """A replica function that is traced for XLA and compiled by it."""
+def compile_by_xla(function: Callable[[Any], None], strategy: tf.distribute.Strategy) -> Callable[[Any], None]:
+    """Return a replica function that is traced for XLA and compiled by it."""
     traced = for_xla()(function)
     # a TPU compiles whatever it runs
-    return traced if on_tpu(strategy) else tf.function(traced, autograph=False, jit_compile=True)
+    return traced if is_on_tpu(strategy) else tf.function(traced, autograph=False, jit_compile=True)
 
 
-def on_tpu(strategy: tf.distribute.Strategy) -> bool:
+def is_on_tpu(strategy: tf.distribute.Strategy) -> bool:
     return isinstance(strategy, tf.distribute.TPUStrategy)
 
 
 def run_on_batches(
     strategy: tf.distribute.Strategy, batches: Any, count: tf.Tensor, function: Callable[[Any], None]
 ) -> None:
-    """Runs a replica function on each of the next `count` batches of an iterator, one after the other."""
+    """Run a replica function on each of the next `count` batches of an iterator, one after the other."""
 
     def body(done: tf.Tensor) -> tuple[tf.Tensor]:
         strategy.run(function, args=(batches.get_next(),))
@@ -181,15 +187,11 @@ def run_on_batches(
     tf.while_loop(lambda done: done < count, body, [tf.constant(0)], parallel_iterations=1)
 
 
-# How many micro-steps or updates one compiled call makes: enough to hide Python's time, few enough to respond soon.
-
-
-SECONDS_PER_CALL = 0.5
-WORTH_TOGETHER = 10  # smallest number of updates to make in one call; for fewer the time of the calls is negligible
-
-
 class CallLength:
-    """Chooses the length of the next call from the duration of the last one. The first call has length 1.
+    """The number of micro-steps or updates that one compiled call makes.
+
+    It is large enough to hide Python's time, and small enough to respond soon. The first call has length 1; the
+    duration of each gives the length of the next.
 
     Args:
         least: if fewer than this fit into SECONDS_PER_CALL, the length is 1, as longer calls are not worth compiling.

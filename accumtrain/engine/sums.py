@@ -1,16 +1,72 @@
-"""Sum buffers, one all-reduce, clearing, finite check."""
+"""The sums of a window: buffers, their sum over all replicas in one collective operation, clearing, finite check."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import NamedTuple
 
 import tensorflow as tf
 
-# Sums over all replicas, in one collective operation.
+from accumtrain.optim.optimizer import VariableHandle
+
+
+def sum_buffer(shape: Sequence[int], dtype: tf.DType) -> tf.Variable:
+    """Return a variable of zeros. Each replica adds to its own copy. Outside replicas it reads as the sum of all."""
+    return tf.Variable(
+        tf.zeros(shape, dtype),
+        trainable=False,
+        synchronization=tf.VariableSynchronization.ON_READ,
+        aggregation=tf.VariableAggregation.SUM,
+    )
+
+
+class Sums(NamedTuple):
+    """The sums of a window, as buffers or as tensors. They are sent in the order of the fields."""
+
+    gradients: list[tf.Variable]
+    examples: tf.Variable
+    loss: tf.Variable
+    metrics: list[tf.Variable]
+    stops: tf.Variable  # of workers that have asked to stop
+    inexact: tf.Variable
+    not_compared: tf.Variable
+    out_of_range: tf.Variable
+    statistics: list[tf.Variable]
+
+    def reduce(self, dtype: tf.DType) -> Sums:
+        """Return the sums over all replicas, as tensors. Call it in replica context."""
+        totals = all_reduce_sum([tf.convert_to_tensor(buffer) for buffer in tf.nest.flatten(self)])
+        return tf.nest.pack_sequence_as(self, [tf.cast(total, dtype) for total in totals])
+
+
+def make_clear(dtype: tf.DType) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
+    """Return a function (handle, finite) that sets a buffer to zero. A graph holds it once, for all shapes."""
+
+    @partial(
+        tf.function,
+        autograph=False,
+        input_signature=[tf.TensorSpec([], tf.resource), tf.TensorSpec([], tf.bool)],
+        experimental_attributes={"_noinline": True},
+    )
+    def clear(handle: tf.Tensor, finite: tf.Tensor) -> tf.Tensor:
+        buffer = VariableHandle(handle, None, dtype)
+
+        def subtract_itself() -> tf.Tensor:
+            buffer.assign_sub(buffer.read() * tf.ones((), dtype))  # times 1 makes a copy, as the buffer itself changes
+            return finite
+
+        def overwrite() -> tf.Tensor:
+            buffer.assign(tf.zeros_like(buffer.read()))
+            return finite
+
+        return tf.cond(finite, subtract_itself, overwrite)
+
+    return clear
 
 
 def all_reduce_sum(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """The sum over replicas of each tensor. Call it in replica context.
+    """Return the sum over replicas of each tensor. Call it in replica context.
 
     All tensors of a dtype are sent as one vector, as each collective operation costs its latency, however small.
     """
@@ -28,8 +84,25 @@ def all_reduce_sum(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     return [sums[place] for place in range(len(tensors))]
 
 
+def all_finite(values: Iterable[tf.Tensor]) -> tf.Tensor:
+    """Return whether all numbers are finite, by their sums: one pass without a copy, as infinity and NaN stay in a sum.
+
+    Vectors are joined before, because a deep network has hundreds of them and every operation costs time to trace. A
+    sum beyond the largest number of the dtype, 3e38 in float32, counts as infinite.
+    """
+    values = list(values)
+    vectors = [value for value in values if value.shape.rank == 1]
+    dtypes = dict.fromkeys(vector.dtype for vector in vectors)
+    joined = [tf.concat([vector for vector in vectors if vector.dtype == dtype], 0) for dtype in dtypes]
+    values = [value for value in values if value.shape.rank != 1] + joined
+    axes = {rank: tf.constant([*range(rank)], tf.int32, [rank]) for rank in {value.shape.rank for value in values}}
+    sums = [tf.raw_ops.Sum(input=value, axis=axes[value.shape.rank]) for value in values]
+    widest = max((total.dtype for total in sums), key=lambda dtype: dtype.size)
+    return tf.reduce_all(tf.math.is_finite(tf.stack([tf.cast(total, widest) for total in sums])))
+
+
 def same_on_all_replicas(strategy: tf.distribute.Strategy, value: int) -> bool:
-    """Whether all replicas, on all workers, hold the same number."""
+    """Return whether all replicas, on all workers, hold the same number."""
 
     @tf.function(autograph=False)
     def moments() -> tf.Tensor:
@@ -50,23 +123,3 @@ def values_of_workers(strategy: tf.distribute.Strategy, worker: int, workers: in
     total = strategy.experimental_local_results(sums())[0].numpy()
     replicas = strategy.num_replicas_in_sync // workers  # each of a worker's adds its value
     return [round(value) for value in total / replicas]
-
-
-# Whether all numbers of many tensors are finite.
-
-
-def all_finite(values: Iterable[tf.Tensor]) -> tf.Tensor:
-    """Whether all numbers are finite, by their sums: infinity and NaN stay in a sum, and it is one pass without a copy.
-
-    Vectors are joined before, as a deep network has hundreds of them and every operation costs time to trace. A sum
-    beyond the largest number of the dtype, 3e38 in float32, counts as infinite.
-    """
-    values = list(values)
-    vectors = [each for each in values if each.shape.rank == 1]
-    dtypes = dict.fromkeys(each.dtype for each in vectors)
-    joined = [tf.concat([each for each in vectors if each.dtype == dtype], 0) for dtype in dtypes]
-    values = [each for each in values if each.shape.rank != 1] + joined
-    axes = {rank: tf.constant([*range(rank)], tf.int32, [rank]) for rank in {each.shape.rank for each in values}}
-    sums = [tf.raw_ops.Sum(input=each, axis=axes[each.shape.rank]) for each in values]
-    widest = max((each.dtype for each in sums), key=lambda dtype: dtype.size)
-    return tf.reduce_all(tf.math.is_finite(tf.stack([tf.cast(each, widest) for each in sums])))

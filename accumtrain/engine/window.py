@@ -6,7 +6,7 @@ are ON_READ sums: each replica adds to its own copy, and the commit reduces all 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -20,19 +20,9 @@ from accumtrain.backprop.tracing import is_for_xla
 from accumtrain.engine.ema import MovingAverage
 from accumtrain.engine.losses import Batch, LossScale, PerExample, accuracy, cross_entropy, weighted_sums, weights
 from accumtrain.engine.norm_statistics import NormStatistics
-from accumtrain.engine.sums import all_finite, all_reduce_sum
-from accumtrain.optim.optimizer import Optimizer, VariableHandle, clip_by_weight, in_sequence
+from accumtrain.engine.sums import Sums, all_finite, make_clear, sum_buffer
+from accumtrain.optim.optimizer import Optimizer, apply_one_by_one, clip_by_weight
 from accumtrain.optim.schedules import Schedule, constant_schedule
-
-
-def sum_buffer(shape: Sequence[int], dtype: tf.DType) -> tf.Variable:
-    """A variable of zeros. Each replica adds to its own copy; outside replicas it reads as the sum of all copies."""
-    return tf.Variable(
-        tf.zeros(shape, dtype),
-        trainable=False,
-        synchronization=tf.VariableSynchronization.ON_READ,
-        aggregation=tf.VariableAggregation.SUM,
-    )
 
 
 class Window(tf.Module):
@@ -101,33 +91,42 @@ class Window(tf.Module):
         self._slot = {variable.ref(): slot for variable, slot in zip(self.variables_, self.gradients, strict=True)}
         self.examples, self.loss = new_sum([]), new_sum([])
         self.metric_sums = [new_sum([]) for _ in self.metrics]
-        self._stops, *self._found = (new_sum([]) for _ in range(4))  # what `Mode` has found of reversals and streams
+        self._stops, self._inexact, self._not_compared, self._out_of_range = (new_sum([]) for _ in range(4))
         # the micro-steps of each replica, never reduced; an int32 would lie on a GPU's host, where XLA can't reach it
         self.micro_step = sum_buffer([], tf.int64)
         self.statistics = NormStatistics(model.norms, new_sum)
-        self._clear_sum = make_clear(self.gradients[0].dtype)
+        self._clear_one = make_clear(self.gradients[0].dtype)
 
     @property
     def buffers(self) -> list[tf.Variable]:
         """All variables that a window changes. Checkpoints do not hold them."""
-        return [*self._sums, self.micro_step]
+        return [*tf.nest.flatten(self._sums), self.micro_step]
 
     @property
-    def _sums(self) -> list[tf.Variable]:
-        scalars = [self.examples, self.loss, *self.metric_sums, self._stops, *self._found]
-        return [*self.gradients, *scalars, *self.statistics.buffers]
+    def _sums(self) -> Sums:
+        return Sums(
+            gradients=list(self.gradients),
+            examples=self.examples,
+            loss=self.loss,
+            metrics=list(self.metric_sums),
+            stops=self._stops,
+            inexact=self._inexact,
+            not_compared=self._not_compared,
+            out_of_range=self._out_of_range,
+            statistics=list(self.statistics.buffers),
+        )
 
     @property
     def written(self) -> list[tf.Variable]:
-        """The variables of floating point that an update writes: weights, optimizer state, statistics, averages."""
+        """The floating-point variables that an update writes: weights, optimizer state, statistics, averages."""
         averages = [] if self.ema is None else self.ema.averages
         state = [*self.variables_, *self.optimizer.state, *self.statistics.variables_, *averages]
         return [variable for variable in state if variable.dtype.is_floating]
 
-    # --- micro-step -----------------------------------------------------------------------------------------------
+    # ---- micro-step ----
 
     def accumulate(self, batch: Batch) -> None:
-        """Runs forward and backward pass of one micro-batch and adds its sums to the buffers.
+        """Run forward and backward pass of one micro-batch and add its sums to the buffers.
 
         Args:
             batch: image [N, H, W, C], label [N] of an integer dtype, optional weight [N].
@@ -147,52 +146,55 @@ class Window(tf.Module):
         self.statistics.add(mode.statistics, examples)
         for buffer, value in zip((self.loss, *self.metric_sums, self.examples), (*sums, examples), strict=True):
             buffer.assign_add(tf.cast(value, buffer.dtype))
-        for buffer, found in zip(self._found, (mode.inexact, mode.unmarked, mode.outside), strict=True):
-            for each in found:
-                buffer.assign_add(tf.cast(each, buffer.dtype))
+        for buffer, findings in (
+            (self._inexact, mode.inexact),
+            (self._not_compared, mode.not_compared),
+            (self._out_of_range, mode.out_of_range),
+        ):
+            for finding in findings:
+                buffer.assign_add(tf.cast(finding, buffer.dtype))
 
     def _add_gradients(self, gradients: Gradients) -> list[tf.Operation]:
-        # of a frozen variable there is no slot
-        known = [(ref, each) for v, each in gradients if each is not None and (ref := v.ref()) in self._slot]
-        self._reached |= {ref for ref, _ in known}
-        pairs = [(self._slot[ref], each) for ref, each in known]
-        # an embedding's gradient, tf.IndexedSlices, becomes dense
-        return [buffer.assign_add(tf.cast(tf.convert_to_tensor(each), buffer.dtype)) for buffer, each in pairs]
+        added = []
+        for variable, gradient in gradients:
+            ref = variable.ref()
+            if gradient is None or ref not in self._slot:  # a frozen variable has no slot
+                continue
+            self._reached.add(ref)
+            buffer = self._slot[ref]
+            # an embedding's gradient, tf.IndexedSlices, becomes dense
+            added.append(buffer.assign_add(tf.cast(tf.convert_to_tensor(gradient), buffer.dtype)))
+        return added
 
     def _mode(self, batch: Batch) -> Mode:
-        """The mode of this micro-step: its random numbers are functions of run, update and place in the window."""
         replicas = tf.distribute.get_strategy().num_replicas_in_sync
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
         place = tf.cast(self.micro_step, tf.int32) * replicas + tf.cast(replica, tf.int32)
         return micro_mode(self.seed, tf.cast(self.step, tf.int32), place, self.micro_steps * replicas, batch)
 
     def ask_to_stop(self, strategy: tf.distribute.Strategy) -> None:
-        """Makes the next commit return stop=True on all workers. Call it outside replica context."""
+        """Make the next commit return stop=True on all workers. Call it outside replica context."""
         for copy in strategy.experimental_local_results(self._stops):  # assign() of the whole would read other workers'
             copy.assign(1.0)
 
-    # --- commit ---------------------------------------------------------------------------------------------------
+    # ---- commit ----
 
     def commit(self) -> dict[str, tf.Tensor]:
-        """Makes the update of the window in the buffers. If it is not finite, only the loss scale and its count change.
+        """Make the update of the window in the buffers. If it is not finite, only the loss scale and its count change.
 
-        An update is finite if the loss, the gradient, the batch statistics and the rate are. What the optimizer made of
-        them is looked at after it is written: if that is not finite, the state must not be used or saved any more.
+        An update is finite if the loss, the gradient, the batch statistics and the rate are. The state is checked after
+        it is written: if it is not finite, it must not be used or saved any more.
 
         Returns:
             Scalars: loss and each metric (means over the window), grad_norm (of the gradient, before clipping),
-            learning_rate, examples, finite (whether the update was made), state_finite (whether weights, optimizer
-            state, moving statistics and averages are), step (updates done), stop (whether a worker has asked to stop),
-            exact (False if a reversal gave other bits), compared (False if that was not looked at), in_range (False if
-            a stream left the range of its numbers; then the update is not finite); with a loss scale also loss_scale
-            (of this window) and skipped (number of windows without an update so far).
+            learning_rate, examples, finite (the update was made), state_finite (weights, optimizer state, moving
+            statistics and averages are), step (updates done), stop (a worker has asked to stop), exact (False if a
+            reversal gave other bits), compared (False if that was not looked at), in_range (False if a stream left the
+            range of its numbers; then the update is not finite); with a loss scale also loss_scale (of this window) and
+            skipped (number of windows without an update so far).
         """
-        reduced = all_reduce_sum([tf.convert_to_tensor(buffer) for buffer in self._sums])
-        sums = [tf.cast(total, self.dtype) for total in reduced]
-        gradients, sums = sums[: len(self.gradients)], sums[len(self.gradients) :]
-        examples, loss, *sums = sums
-        metrics, (stops, inexact, unmarked, outside, *statistics) = sums[: len(self.metrics)], sums[len(self.metrics) :]
-
+        sums = self._sums.reduce(self.dtype)
+        gradients, examples = sums.gradients, sums.examples
         squares = 2.0 * tf.add_n([tf.nn.l2_loss(gradient) for gradient in gradients])  # keeps no squares in memory
         divisor = examples
         if self.loss_scale is not None:
@@ -202,24 +204,20 @@ class Window(tf.Module):
             divisor /= tf.cast(self.micro_step, self.dtype)
         norm = tf.sqrt(squares) / divisor
         rate = tf.cast(self.optimizer.learning_rate(self.step) * self.schedule(self.step), tf.float32)
-        finite = all_finite([loss, norm, rate, *statistics])
+        finite = all_finite([sums.loss, norm, rate, *sums.statistics])
         scale = 1.0 / divisor
         if self.clip_norm > 0:
             scale *= tf.minimum(tf.constant(1.0, self.dtype), self.clip_norm / norm)
         if self.adaptive_clip > 0:
             share = self.adaptive_clip * divisor  # of gradients that are not divided yet
             gradients = [clip_by_weight(*pair, share) for pair in zip(gradients, self.variables_, strict=True)]
-
         if self.optimizer.skips_missing:
-            if not self._reached:
-                raise RuntimeError("trace a micro-step before the commit: it finds what, if anything, the loss needs")
-            reached = [variable.ref() in self._reached for variable in self.variables_]
-            gradients = [each if known else None for each, known in zip(gradients, reached, strict=True)]
+            gradients = self._none_where_missing(gradients)
 
         def update() -> None:
             # automatic control dependencies order these lines: each waits for variables that one before it writes
             self.optimizer.apply(gradients, rate, self.step, scale)
-            self.statistics.write(statistics, examples)
+            self.statistics.write(sums.statistics, examples)
             if self.ema is not None:
                 self.ema.update(self.step)
             self.step.assign_add(1)
@@ -234,55 +232,38 @@ class Window(tf.Module):
         # once for both ways, which halves the graph: a state that has become infinite makes all gradients infinite
         state_finite = all_finite(map(tf.convert_to_tensor, self.written))
         with tf.control_dependencies([state_finite]):  # by then nothing reads the sums any more
-            self._clear(finite & all_finite(metrics) if metrics else finite)
+            self._clear(finite & all_finite(sums.metrics) if sums.metrics else finite)
         scalars = {
             "step": tf.identity(self.step),
-            "loss": loss / examples,
-            **{name: total / examples for name, total in zip(self.metrics, metrics, strict=True)},
+            "loss": sums.loss / examples,
+            **{name: total / examples for name, total in zip(self.metrics, sums.metrics, strict=True)},
             "learning_rate": rate,
             "grad_norm": norm,
             "examples": examples,
             "finite": finite,
             "state_finite": state_finite,
-            "stop": stops > 0.0,
-            "exact": inexact == 0.0,
-            "compared": unmarked == 0.0,
-            "in_range": outside == 0.0,
+            "stop": sums.stops > 0.0,
+            "exact": sums.inexact == 0.0,
+            "compared": sums.not_compared == 0.0,
+            "in_range": sums.out_of_range == 0.0,
         }
         if self.loss_scale is not None:
             scalars |= {"loss_scale": loss_scale, "skipped": tf.identity(self.loss_scale.skipped)}
         return scalars
 
+    def _none_where_missing(self, gradients: list[tf.Tensor]) -> list[tf.Tensor | None]:
+        """Return the gradients, with None for a variable on which the loss does not depend."""
+        if not self._reached:
+            raise RuntimeError("trace a micro-step before the commit: it finds what, if anything, the loss needs")
+        pairs = zip(gradients, self.variables_, strict=True)
+        return [gradient if variable.ref() in self._reached else None for gradient, variable in pairs]
+
     def _clear(self, finite: tf.Tensor) -> None:
-        """Sets the buffers to zero. Finite ones are zeroed in place, so that each update has the same memory layout."""
+        """Set the buffers to zero. Finite ones are zeroed in place, so that each update has the same memory layout."""
+        buffers = tf.nest.flatten(self._sums)
         if is_for_xla():  # XLA packs memory itself, and would compile a conditional for each buffer for minutes
-            for buffer in self._sums:
+            for buffer in buffers:
                 buffer.assign(tf.zeros(buffer.shape, buffer.dtype))
         else:
-            in_sequence(partial(self._clear_sum, buffer.handle, finite) for buffer in self._sums)
+            apply_one_by_one(partial(self._clear_one, buffer.handle, finite) for buffer in buffers)
         self.micro_step.assign(0)
-
-
-def make_clear(dtype: tf.DType) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
-    """Returns a function (handle, finite) that sets a buffer to zero. A graph holds it once, for all shapes."""
-
-    @partial(
-        tf.function,
-        autograph=False,
-        input_signature=[tf.TensorSpec([], tf.resource), tf.TensorSpec([], tf.bool)],
-        experimental_attributes={"_noinline": True},
-    )
-    def clear(handle: tf.Tensor, finite: tf.Tensor) -> tf.Tensor:
-        buffer = VariableHandle(handle, None, dtype)
-
-        def subtract_itself() -> tf.Tensor:
-            buffer.assign_sub(buffer.read() * tf.ones((), dtype))  # times 1 makes a copy, as the buffer itself changes
-            return finite
-
-        def overwrite() -> tf.Tensor:
-            buffer.assign(tf.zeros_like(buffer.read()))
-            return finite
-
-        return tf.cond(finite, subtract_itself, overwrite)
-
-    return clear

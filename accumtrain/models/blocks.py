@@ -1,4 +1,7 @@
-"""Residual functions, shortcuts, stem, head, stochastic depth."""
+"""The blocks of ResNets and RevNets: stem, residual functions, shortcuts, stochastic depth, head.
+
+Residual functions are pre-activation ones (He et al. 2016, arXiv:1603.05027).
+"""
 
 from __future__ import annotations
 
@@ -16,15 +19,18 @@ from accumtrain.models.layers import Conv, Dense, Initializer, times
 from accumtrain.models.norm_relu_conv import NormReLU, NormReLUConv, Numerics, rectify
 from accumtrain.models.norms import NORMS
 
-# Stochastic depth (Huang et al. 2016, arXiv:1603.09382): in training some examples leave out a residual function.
+FLOATS_ONLY = Numerics()
+
+AnyModel = TypeVar("AnyModel", bound=Model)
 
 
 @dataclass(frozen=True)
 class DropPath:
-    """Multiplies the output of a residual function by 0 or 1 / (1 - rate), example by example; in evaluation by 1.
+    """Stochastic depth (Huang et al. 2016, arXiv:1603.09382): some examples leave out a residual function in training.
 
-    What is drawn depends on run, update and place in the window alone, so a replay draws the same. The function is
-    computed for all examples, and batch norm sees them all.
+    Its output is multiplied by 0 or 1 / (1 - rate), example by example; in evaluation by 1. The draws depend on run,
+    update and place in the window alone, so a replay draws the same. The function is computed for all examples, and
+    batch norm sees them all.
 
     Attributes:
         rate: probability of 0, below 1.
@@ -46,7 +52,7 @@ class DropPath:
         return x * factor, backward
 
     def _factor(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
-        """[N, 1, 1, 1], in the dtype of x."""
+        """Return the factors [N, 1, 1, 1], in the dtype of x."""
         if mode.draws is None:
             raise ValueError("model.drop_path needs Mode(draws=...): the random numbers of the examples")
         kept = tf.cast(mode.draws(self.number) >= self.rate, x.dtype)
@@ -54,17 +60,9 @@ class DropPath:
 
 
 def drop_paths(rate: float, count: int) -> Iterator[DropPath | None]:
-    """One for each of `count` residual functions; the rate rises linearly to `rate`. None for each if that is 0."""
+    """Yield one for each of `count` residual functions, with rates up to `rate` in equal steps; None for each if 0."""
     for number in range(count):
         yield DropPath(rate * (number + 1) / count, number) if rate else None
-
-
-# Pre-activation residual functions and shortcuts of ResNets and RevNets (He et al. 2016, arXiv:1603.05027).
-
-
-FLOATS_ONLY = Numerics()
-
-AnyModel = TypeVar("AnyModel", bound=Model)
 
 
 class Residual(tf.Module):
@@ -78,7 +76,7 @@ class Residual(tf.Module):
             gradient, and that of the first norm takes longer.
         kept_convs: numbers of the convolutions whose output the forward pass keeps for the replay.
         drop_path: leaves it out for some examples; None for none.
-        numerics: what it reads, computes in and adds to, as for the shortcuts.
+        numerics: of its input, computation and output, as for the shortcuts.
     """
 
     def __init__(
@@ -139,14 +137,7 @@ class Residual(tf.Module):
 class Projection(tf.Module):
     """1x1 convolution: the shortcut of bottleneck units that change shape."""
 
-    def __init__(
-        self,
-        init: Initializer,
-        inputs: int,
-        outputs: int,
-        stride: int,
-        numerics: Numerics = FLOATS_ONLY,
-    ):
+    def __init__(self, init: Initializer, inputs: int, outputs: int, stride: int, numerics: Numerics = FLOATS_ONLY):
         super().__init__()
         self.conv = Conv(init, 1, inputs, outputs, stride)
         self._layer = NormReLUConv(None, self.conv, numerics)
@@ -161,27 +152,21 @@ class Projection(tf.Module):
 class PoolAndPad(tf.Module):
     """Average pooling, then zero channels on both sides: the shortcut of basic units that change shape."""
 
-    def __init__(
-        self,
-        inputs: int,
-        outputs: int,
-        stride: int,
-        numerics: Numerics = FLOATS_ONLY,
-    ):
+    def __init__(self, inputs: int, outputs: int, stride: int, numerics: Numerics = FLOATS_ONLY):
         super().__init__()
         self.stride, self.numerics = stride, numerics
         missing = outputs - inputs
         self.padding = (missing // 2, missing - missing // 2)
 
     def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
-        return self._pool_and_pad(self._read(self.numerics.reads.during(mode).differentiable_read, x, mode))
+        return self._pool_and_pad(self._read(self.numerics.reads.for_mode(mode).differentiable_read, x, mode))
 
     def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:
-        values = self._read(self.numerics.reads.during(mode).read, x, mode)
+        values = self._read(self.numerics.reads.for_mode(mode).read, x, mode)
         return tape_pullback(lambda values, _: self._pool_and_pad(values), values, mode)
 
     def _read(self, read: Callable[..., tf.Tensor], x: tf.Tensor, mode: Mode) -> tf.Tensor:
-        """The values of x times the factor of the output: sums and means are as exact with it as without."""
+        """Return the values of x times the factor of the output. Sums and means are as exact with it as without."""
         dtype = self.numerics.dtype(x)
         _, factor = self.numerics.factors(x, mode)
         return read(x, dtype, factor) if self.numerics.reads.bits else times(read(x, dtype), factor)
@@ -192,7 +177,7 @@ class PoolAndPad(tf.Module):
         return tf.pad(x, [[0, 0], [0, 0], [0, 0], self.padding])
 
 
-def shortcut(
+def build_shortcut(
     init: Initializer,
     inputs: int,
     outputs: int,
@@ -200,7 +185,7 @@ def shortcut(
     bottleneck: bool,
     numerics: Numerics = FLOATS_ONLY,
 ) -> Projection | PoolAndPad | None:
-    """The shortcut of a unit; None is the identity."""
+    """Return the shortcut of a unit. None is the identity."""
     if inputs == outputs and stride == 1:
         return None
     if bottleneck:
@@ -232,17 +217,17 @@ class Stem(tf.Module):
 
 
 def with_norm_momentum(model: AnyModel, momentum: float) -> AnyModel:
-    """The model, after the momentum of its batch normalisations is set."""
+    """Set the momentum of a model's batch normalisations. Return the model."""
     for norm in model.norms:
         norm.momentum = momentum
     return model
 
 
-# From features to logits: norm, ReLU, global average pooling, dense.
-
-
 class Head(tf.Module):
-    """Computes average and logits in the dtype of the variables: both are cheap, and bfloat16 would lose bits."""
+    """Features to logits: norm, ReLU, global average pooling, dense.
+
+    Average and logits have the dtype of the variables, because both are cheap and bfloat16 would lose bits.
+    """
 
     def __init__(self, init: Initializer, norm: str, channels: int, classes: int):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Configs of the models, memory policies, `MODELS`."""
+"""The models: keys, rules and builder of each kind, and the policies of their memory."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from accumtrain.errors import ConfigError
 from accumtrain.fields import COUNT, FRACTION, LOCAL_PATH, NOT_NEGATIVE, NotEmpty, OneOf, Range, format_value
 from accumtrain.registry import ComponentConfig, Entry, Registry, required
 
-# The keys of every model, and the policies of its memory.
-
-
 STORE, RECOMPUTE, REVERSE = "store", "recompute", "reverse"
 MEMORIES = (STORE, RECOMPUTE, REVERSE)  # each takes less memory than the one before
 LEAST_WITH_BATCH_NORM = 2  # examples of a micro-batch: the statistics of one say nothing of others
 MEMORY = OneOf(MEMORIES, number="a number of MB that all tensors may take")
+NORM_MOMENTUM = 0.9
+DIAL_PARTS = 32  # of a Keras model's activations
 
 
 @dataclass(kw_only=True)
@@ -52,11 +51,11 @@ class ModelConfig(ComponentConfig):
         return self.memory
 
     def with_policy(self, memory: str) -> ModelConfig:
-        """The same model with another policy, without what is set for the policy that it has."""
+        """Return the same model with another policy, without the keys of the policy that it has."""
         return replace(self, memory=memory)
 
     def dial(self) -> Sequence[ModelConfig]:
-        """The same model, from what keeps least for the backward pass to what keeps all. None changes a bit."""
+        """Return the same model from the least kept for the backward pass to all. None changes a bit."""
         return [self.with_policy(memory) for memory in dict.fromkeys((self.policies[-1], STORE))]
 
     @property
@@ -76,17 +75,17 @@ class ModelConfig(ComponentConfig):
 
     @property
     def halvings(self) -> int:
-        """How often the model halves height and width, as far as it is known; 0 for models that take any size."""
+        """Number of times that the model halves height and width, as far as known; 0 for models of any size."""
         return 0
 
     @property
     def kept_in_words(self) -> str:
-        """The memory policy, and what is kept beside it."""
+        """The memory policy, and the activations that are kept beside it."""
         return self.policy
 
     @property
     def facts(self) -> list[str]:
-        """What the banner says about the model."""
+        """The words of the banner about the model."""
         return [f"memory={self.kept_in_words}"]
 
     def check(self) -> None:
@@ -103,7 +102,7 @@ class ModelConfig(ComponentConfig):
         )
 
     def check_kept(self, key: str, value: float) -> None:
-        """Raises ConfigError if model.memory decides what `key`, which was set to `value`, says."""
+        """Raise ConfigError if model.memory decides about `key`, which was set to `value`."""
         if isinstance(self.memory, int):
             raise ConfigError(
                 f"{key}={value} and model.memory={self.memory}: the number of MB decides how much is kept; leave {key} "
@@ -116,13 +115,7 @@ class ModelConfig(ComponentConfig):
             )
 
     def check_precision(self, precision: str) -> None:
-        """Raises ConfigError if the model does not compute in `precision`."""
-
-
-# The keys of residual and of reversible residual networks.
-
-
-NORM_MOMENTUM = 0.9
+        """Raise ConfigError if the model does not compute in `precision`."""
 
 
 @dataclass(kw_only=True)
@@ -156,12 +149,12 @@ class ResNetConfig(ModelConfig):
 
     @property
     def stream_widths(self) -> list[int]:
-        """Channels of what residual functions are added to: after the stem, and in each stage."""
+        """Channels of the streams to which residual functions are added: after the stem, and in each stage."""
         stem, *filters = self.filters
         return [stem, *(width * (4 if self.bottleneck else 1) for width in filters)]
 
     def convs_to_keep(self, stage: int, unit: int) -> int:
-        """How many convolutions of a residual function it helps to keep. What the last one gives is only added."""
+        """Count the convolutions of a residual function worth keeping. The output of the last one is only added."""
         return 2 if self.bottleneck else 1
 
     @property
@@ -207,18 +200,16 @@ class ResNetConfig(ModelConfig):
             raise ConfigError(f"model.units={format_value(units)}: must hold one number of at least 1 per stage")
         if len(filters) != len(units) + 1:
             raise ConfigError(
-                f"model.filters={format_value(filters)}: must hold {len(units) + 1} numbers, the stem's and "
-                "one per stage of "
-                f"model.units={format_value(units)}"
+                f"model.filters={format_value(filters)}: must hold {len(units) + 1} numbers, the stem's and one per "
+                f"stage of model.units={format_value(units)}"
             )
         if min(filters) < 1:
             raise ConfigError(f"model.filters={format_value(filters)}: every number must be at least 1")
         narrower = [pair for pair in pairwise(filters) if pair[1] < pair[0]]
         if narrower and not self.bottleneck:
             raise ConfigError(
-                f"model.filters={format_value(filters)}: {narrower[0][1]} follow {narrower[0][0]} channels, "
-                "and the shortcuts "
-                "of basic units can only add some; let no number be below the one before it, or use "
+                f"model.filters={format_value(filters)}: {narrower[0][1]} follow {narrower[0][0]} channels, and the "
+                "shortcuts of basic units can only add some; let no number be below the one before it, or use "
                 "model.bottleneck=true"
             )
         if self.norm != "batch" and self.norm_momentum != NORM_MOMENTUM:
@@ -282,15 +273,9 @@ class RevNetConfig(ResNetConfig):
         super().check()
         if any(number % 2 for number in self.filters):
             raise ConfigError(
-                f"model.filters={format_value(self.filters)}: must be even, each stream of a RevNet carries "
-                "half of them"
+                f"model.filters={format_value(self.filters)}: must be even, each stream of a RevNet carries half of "
+                "them"
             )
-
-
-# The models: keys, rules and builder of each kind.
-
-
-DIAL_PARTS = 32  # of a Keras model's activations
 
 
 @dataclass(kw_only=True)

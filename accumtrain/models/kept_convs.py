@@ -1,4 +1,4 @@
-"""Convolutions of residual functions whose output is kept for the backward pass, which need not compute it again.
+"""The convolutions of residual functions whose output is kept for the backward pass.
 
 Each output that is kept spares the multiplications of one convolution in the replay, and changes no bit.
 """
@@ -32,14 +32,14 @@ class ConvPlace:
     spared: int
 
 
-def by_worth(config: ResNetConfig) -> list[ConvPlace]:
-    """The convolutions that can be kept: those first that spare most for each value; of equal ones the last first."""
+def list_by_worth(config: ResNetConfig) -> list[ConvPlace]:
+    """List the convolutions that can be kept, first those that spare most for each value, of equal ones the last."""
     return sorted(
-        _places(config), key=lambda place: (-place.spared, -place.stage, -place.unit, -place.function, place.conv)
+        _list_places(config), key=lambda place: (-place.spared, -place.stage, -place.unit, -place.function, place.conv)
     )
 
 
-def _places(config: ResNetConfig) -> Iterable[ConvPlace]:
+def _list_places(config: ResNetConfig) -> Iterable[ConvPlace]:
     stem, *widths = config.stream_widths
     sizes = (1, 3, 1) if config.bottleneck else (3, 3)
     for stage, (count, outputs) in enumerate(zip(config.units, widths, strict=True)):
@@ -55,11 +55,10 @@ def _places(config: ResNetConfig) -> Iterable[ConvPlace]:
 
 
 def count_without_cost(places: Sequence[ConvPlace], first_stream: int) -> int:
-    """How many of `places` a reversed network keeps without a higher peak.
+    """Return the number of `places` that a reversed network keeps without a higher peak.
 
     Memory peaks late in the backward pass, in the first stage, whose images are the largest. What the later stages keep
-    is freed by then. So they keep as long as all of it together is no larger than one and a half streams of the first
-    stage, which has `first_stream` channels.
+    is freed by then. So they keep as much as one and a half streams of the first stage, of `first_stream` channels.
     """
     left = STREAMS_WITHOUT_COST * first_stream
     for count, place in enumerate(places):
@@ -69,17 +68,20 @@ def count_without_cost(places: Sequence[ConvPlace], first_stream: int) -> int:
     return len(places)
 
 
-def kept_places(config: ResNetConfig) -> set[ConvPlace]:
-    """What a network of `config` keeps: as many as model.kept_convs says; null is what costs no memory at the peak."""
+def choose_kept_convs(config: ResNetConfig) -> set[ConvPlace]:
+    """Return the convolutions that a network of `config` keeps.
+
+    They are as many as model.kept_convs says. With null they are those that cost no memory at the peak.
+    """
     if config.policy == "store":
         return set()
-    places = by_worth(config)
+    places = list_by_worth(config)
     count = config.kept_convs
     if count is None:
         count = count_without_cost(places, config.stream_widths[1]) if config.policy == "reverse" else 0
     return set(places[:count])
 
 
-def convs_kept(places: Iterable[ConvPlace], stage: int, unit: int, function: int) -> set[int]:
-    """The numbers of the convolutions of one residual function that are kept."""
+def kept_convs_of(places: Iterable[ConvPlace], stage: int, unit: int, function: int) -> set[int]:
+    """Return the numbers of the convolutions of one residual function that are kept."""
     return {place.conv for place in places if (place.stage, place.unit, place.function) == (stage, unit, function)}

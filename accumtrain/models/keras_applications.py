@@ -1,4 +1,4 @@
-"""Classifiers of keras.applications; files of their weights."""
+"""The classifiers of keras.applications, and the weights in a file of Keras."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from accumtrain.models.config import KerasModelConfig
 from accumtrain.models.keras_model import KerasModel
 from accumtrain.models.layers import ModelSpec
 
-# The classifiers of keras.applications.
-
-
 POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16", "float64": "float64"}
+WEIGHTS = "model.weights.h5"  # in a .keras file
+SEED = "seed_generator"  # part of the key of what is no weight
+OPTIMIZER = "optimizer"  # group of a file that holds a training, too
 
 
 @contextmanager
@@ -38,7 +38,7 @@ def _dtype_policy(name: str) -> Iterator[None]:
 
 
 def build_keras(config: KerasModelConfig, spec: ModelSpec) -> KerasModel:
-    """keras.applications.<name>(weights=None, ...) with logits instead of probabilities.
+    """Return keras.applications.<name>(weights=None, ...) with logits instead of probabilities.
 
     Raises:
         ConfigError: the name is unknown, Keras refuses an argument, the images are too small for the model, its output
@@ -93,27 +93,24 @@ def build_keras(config: KerasModelConfig, spec: ModelSpec) -> KerasModel:
     return with_norm_momentum(built, config.norm_momentum)
 
 
-# The weights in a file of Keras: .keras, .weights.h5, and the .h5 files of earlier versions. No code in it is run.
-
-
-WEIGHTS = "model.weights.h5"  # in a .keras file
-SEED = "seed_generator"  # part of the key of what is no weight
-OPTIMIZER = "optimizer"  # group of a file that holds a training, too
+# ---- weights in a file ----
 
 
 def read_keras_file(file: Path, model: keras.Model) -> dict[str, np.ndarray]:
-    """The arrays of a file: by the path of the variable of `model` they belong to, others by their key in the file.
+    """Return the arrays of a file by the path of the variable of `model` they belong to, others by their key there.
+
+    A file is a .keras, .weights.h5 or .h5 file, also of earlier versions of Keras. No code in it is run.
 
     Raises:
         CheckpointError: the file is damaged or of another kind.
     """
     try:
-        with zipfile.ZipFile(file) if zipfile.is_zipfile(file) else _plain(file) as opened:
+        with zipfile.ZipFile(file) if zipfile.is_zipfile(file) else file.open("rb") as opened:
             source = io.BytesIO(opened.read(WEIGHTS)) if isinstance(opened, zipfile.ZipFile) else opened
             with h5py.File(source, "r") as content:
                 whole = content.get("model_weights", content)
-                arrays = dict(_arrays(whole))
-                keys = _legacy_keys(whole, model) if "layer_names" in whole.attrs else _keys(model)
+                arrays = dict(_read_arrays(whole))
+                keys = _map_legacy_keys(whole, model) if "layer_names" in whole.attrs else _map_keys(model)
     except (OSError, KeyError, ValueError, RuntimeError, zipfile.BadZipFile) as error:
         reason = first_line(error)
         raise CheckpointError(
@@ -123,12 +120,8 @@ def read_keras_file(file: Path, model: keras.Model) -> dict[str, np.ndarray]:
     return {keys.get(key, key): array for key, array in arrays.items()}
 
 
-def _plain(file: Path) -> Any:
-    return file.open("rb")
-
-
-def _arrays(content: h5py.Group) -> Iterator[tuple[str, np.ndarray]]:
-    """Every array by its key; not those of the optimizer and of seed generators."""
+def _read_arrays(content: h5py.Group) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield every array by its key, but for those of the optimizer and of seed generators."""
     found: list[tuple[str, np.ndarray]] = []
 
     def visit(key: str, item: Any) -> None:
@@ -139,31 +132,32 @@ def _arrays(content: h5py.Group) -> Iterator[tuple[str, np.ndarray]]:
     yield from found
 
 
-def _own(layer: keras.Layer) -> Mapping[str, keras.Variable]:
-    """The variables of a layer by the keys under which it saves them."""
+def _saved_variables(layer: keras.Layer) -> Mapping[str, keras.Variable]:
+    """Return the variables of a layer by the keys under which it saves them."""
     store: dict[str, keras.Variable] = {}
     layer.save_own_variables(store)
     return store
 
 
-def _keys(model: keras.Model) -> dict[str, str]:
-    """Key in the file -> path of the variable. Layers are numbered by class, in the order of the model."""
+def _map_keys(model: keras.Model) -> dict[str, str]:
+    """Map keys in the file to paths of variables. Layers are numbered by class, in the order of the model."""
     numbers: dict[str, int] = {}
     keys: dict[str, str] = {}
     for layer in model.layers:
         kind = to_snake_case(type(layer).__name__)
         numbers[kind] = numbers.get(kind, -1) + 1
         name = f"{kind}_{numbers[kind]}" if numbers[kind] else kind
-        keys |= {f"layers/{name}/vars/{key}": variable.path for key, variable in _own(layer).items()}
+        keys |= {f"layers/{name}/vars/{key}": variable.path for key, variable in _saved_variables(layer).items()}
     return keys
 
 
-def _legacy_keys(content: h5py.Group, model: keras.Model) -> dict[str, str]:
-    """Does what `_keys` does, for files that name their layers; the variables of a layer stand in the same order."""
+def _map_legacy_keys(content: h5py.Group, model: keras.Model) -> dict[str, str]:
+    """Do the same for files that name their layers. The variables of a layer stand in the same order."""
     keys: dict[str, str] = {}
     for layer in model.layers:
         group = content.get(layer.name)
         if group is not None and "weight_names" in group.attrs:
             names = [name if isinstance(name, str) else name.decode() for name in group.attrs["weight_names"]]
-            keys |= {f"{layer.name}/{name}": each.path for name, each in zip(names, _own(layer).values(), strict=False)}
+            variables = _saved_variables(layer).values()
+            keys |= {f"{layer.name}/{name}": var.path for name, var in zip(names, variables, strict=False)}
     return keys

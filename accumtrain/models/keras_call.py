@@ -23,15 +23,15 @@ POSITIONAL = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_
 
 
 class StatelessCall(keras.StatelessScope):
-    """Within this context variables have the given values. What is assigned to them and the losses are kept here.
+    """A scope in which variables have the given values. It keeps what is assigned to them, and the losses.
 
     Args:
         values: each variable with its value. All others have their own.
 
     Attributes:
         losses: those that layers have added.
-        assignments: how often each variable was assigned, by its id.
-        reads: how often each variable was read, by its id.
+        assignments: number of assignments to each variable, by its id.
+        reads: number of reads of each variable, by its id.
     """
 
     def __init__(self, values: Iterable[tuple[keras.Variable, tf.Tensor]] = ()) -> None:
@@ -49,14 +49,14 @@ class StatelessCall(keras.StatelessScope):
         return super().get_current_value(variable)
 
     def changed(self) -> dict[int, tf.Tensor]:
-        """The new values, by the id of the variable."""
+        """Return the new values, by the id of the variable."""
         return {key: value for key, value in self.state_mapping.items() if value is not self._given.get(key)}
 
     def check_changes(self, owner: keras.layers.Layer, weights: Iterable[keras.Variable], consequence: str) -> None:
-        """Checks that only variables with a given value have changed, and no weight.
+        """Check that only variables with a given value have changed, and no weight.
 
         Args:
-            owner: what was called.
+            owner: the layer or model that was called.
             weights: variables that are trained.
             consequence: the end of the message's first part, such as "which can't be split".
 
@@ -79,19 +79,19 @@ class StatelessCall(keras.StatelessScope):
 
 
 def read_values(variables: Iterable[keras.Variable]) -> list[tuple[keras.Variable, tf.Tensor]]:
-    """Each variable with the value that it has now."""
+    """Return each variable with the value that it has now."""
     return [(variable, tf.convert_to_tensor(variable.value)) for variable in variables]
 
 
 def call_in_mode(model: keras.Model, x: Any, *, training: bool) -> Any:
-    """Calls a model as Keras's own trainer does."""
+    """Call a model as Keras's own trainer does."""
     return model(x, training=training) if model._call_has_training_arg else model(x)
 
 
 def call_stateless(
     model: keras.Model, state: Sequence[tf.Tensor], x: Any, *, training: bool
 ) -> tuple[Any, list[tf.Tensor], tf.Tensor | float]:
-    """Calls a model as Keras's own trainer does, without a change of its variables.
+    """Call a model as Keras's own trainer does, without a change of its variables.
 
     Args:
         state: values of its non-trainable variables.
@@ -111,7 +111,7 @@ def call_stateless(
         call.check_changes(model, model.trainable_variables, "which may change with an update alone")
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    if any(each.shape.rank for each in losses):
+    if any(loss.shape.rank for loss in losses):
         raise ConfigError(
             f"{model.name} has a layer whose add_loss gives one value for each example, which Keras adds up: "
             "give it the mean"
@@ -119,11 +119,11 @@ def call_stateless(
     _check_normalisations(model, call)
     new_state = [call.get_current_value(variable) for variable in model.non_trainable_variables]
     dtype = keras.config.floatx()  # activities may have losses of a lower precision than weights
-    return y, new_state, tf.add_n([tf.cast(tf.reduce_sum(each), dtype) for each in losses]) if losses else 0.0
+    return y, new_state, tf.add_n([tf.cast(tf.reduce_sum(loss), dtype) for loss in losses]) if losses else 0.0
 
 
 def normalisations(model: keras.Model) -> list[keras.layers.BatchNormalization]:
-    """Finds the batch normalisations that are built, those of inner models included, in a fixed order."""
+    """Find the batch normalisations that are built, those of inner models included, in a fixed order."""
     layers = [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.BatchNormalization)]
     return [layer for layer in layers if layer.built]
 
@@ -140,7 +140,7 @@ def _check_normalisations(model: keras.Model, call: StatelessCall) -> None:
             )
 
 
-# --- masks: attributes of tensors, which new tensors of the same values have lost -------------------------------------
+# ---- masks: attributes of tensors, which new tensors of the same values have lost ----
 
 
 class Masked(NamedTuple):
@@ -151,25 +151,25 @@ class Masked(NamedTuple):
 
 
 def mask_of(tensor: tf.Tensor) -> tf.Tensor | None:
-    """The mask that Keras carries with a tensor, if there is one."""
+    """Return the mask that Keras carries with a tensor, if there is one."""
     return getattr(tensor, "_keras_mask", None)
 
 
 def set_mask(tensor: tf.Tensor, mask: tf.Tensor | None) -> tf.Tensor:
-    """Has Keras carry the mask with the tensor, in place. Returns the tensor."""
+    """Let Keras carry the mask with the tensor, in place. Return the tensor."""
     tensor._keras_mask = mask
     return tensor
 
 
 def separate_masks(structure: Any) -> Any:
-    """The structure as Masked, or as it is where no tensor has a mask."""
+    """Return the structure as Masked, or as it is where no tensor has a mask."""
     found = {place: mask_of(tensor) for place, tensor in enumerate(tf.nest.flatten(structure))}
     masks = {place: mask for place, mask in found.items() if mask is not None}
     return Masked(structure, masks) if masks else structure
 
 
 def join_masks(structure: Any) -> Any:
-    """Returns what `separate_masks` was given. The masks are set on the tensors, in place."""
+    """Undo `separate_masks`. The masks are set on the tensors, in place."""
     if not isinstance(structure, Masked):
         return structure
     tensors = tf.nest.flatten(structure.tensors)
@@ -179,10 +179,10 @@ def join_masks(structure: Any) -> Any:
 
 
 def flatten_with_masks(structure: Any) -> tuple[list[tf.Tensor], Callable[[Sequence[tf.Tensor]], Any]]:
-    """Returns the tensors of a structure, then the masks that they carry, and the function that puts such a list back.
+    """Return the tensors of a structure, then the masks that they carry, and the function that puts such a list back.
 
-    What is no tensor, such as None or a flag, stays in its place. The function sets masks on what it is given, and
-    keeps none of the structure's own.
+    A leaf that is no tensor, such as None or a flag, stays in its place. The function sets masks on the tensors that it
+    gets, and keeps none of the structure's own.
     """
     leaves = tf.nest.flatten(structure)
     places = [place for place, leaf in enumerate(leaves) if tf.is_tensor(leaf)]
@@ -201,22 +201,22 @@ def flatten_with_masks(structure: Any) -> tuple[list[tf.Tensor], Callable[[Seque
     return [*tensors, *masks], pack
 
 
-# --- arguments of a call ----------------------------------------------------------------------------------------------
+# ---- arguments of a call ----
 
 
 def parameters_of(layer: keras.layers.Layer) -> dict[str, inspect.Parameter]:
-    """The parameters of the layer's call, by their names."""
+    """Return the parameters of the layer's call, by their names."""
     return dict(inspect.signature(layer.call).parameters)
 
 
 def required_arguments(layer: keras.layers.Layer) -> int:
-    """Counts the tensors that the layer's call takes at least: 1, or 2 of keras.layers.MultiHeadAttention."""
+    """Count the tensors that the layer's call takes at least: 1, or 2 of keras.layers.MultiHeadAttention."""
     parameters = parameters_of(layer).values()
-    return max(1, sum(each.kind in POSITIONAL and each.default is each.empty for each in parameters))
+    return max(1, sum(value.kind in POSITIONAL and value.default is value.empty for value in parameters))
 
 
 def with_parameters(call: Callable, parameters: Iterable[inspect.Parameter]) -> Callable:
-    """Returns `call` with these parameters and `training`, by which Keras hands masks and the training mode to a layer.
+    """Return `call` with these parameters and `training`, by which Keras hands masks and the training mode to a layer.
 
     Of several parameters with one name the first counts. Keras reads them in the layer's __init__.
     """

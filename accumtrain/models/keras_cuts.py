@@ -1,4 +1,4 @@
-"""Cuts a functional Keras model into the chain of segments that takes the least memory.
+"""Cut a functional Keras model into the chain of segments that takes the least memory.
 
 A cut point is a tensor through which every path from the images to the logits goes, such as the sum at the end of a
 residual block. The part of the model between two cut points is a function of one tensor, so it can be computed again.
@@ -46,18 +46,18 @@ class CutPiece:
 
 
 def find_unknown_size(model: keras.Model) -> Any | None:
-    """The first tensor of a functional model that has a size, of an example, which is not known; None if all are."""
-    tensors = (tensor for node in _nodes(model) for tensor in keras.tree.flatten(node.output_tensors))
+    """Return the first tensor of a functional model with an unknown size within an example, or None."""
+    tensors = (tensor for node in _list_nodes(model) for tensor in keras.tree.flatten(node.output_tensors))
     return next((tensor for tensor in tensors if None in tensor.shape[1:]), None)
 
 
-def pieces(model: keras.Model, width: int = 1) -> list[CutPiece]:
-    """All pieces of a functional model with one input and one output, in order from the input. All sizes must be known.
+def list_pieces(model: keras.Model, width: int = 1) -> list[CutPiece]:
+    """List all pieces of a functional model with one input and one output, in order. All sizes must be known.
 
     Args:
-        width: how many tensors together may be a cut point.
+        width: number of tensors that together may be a cut point.
     """
-    nodes = _nodes(model)
+    nodes = _list_nodes(model)
     uses = Counter(id(tensor) for node in nodes for tensor in _inputs(node))
     uses[id(model.outputs[0])] += 1
     found: list[CutPiece] = []
@@ -70,17 +70,17 @@ def pieces(model: keras.Model, width: int = 1) -> list[CutPiece]:
                 del awaited[id(tensor)]
         outputs = keras.tree.flatten(node.output_tensors)
         awaited.update({id(tensor): tensor for tensor in outputs if uses[id(tensor)]})
-        inner += sum(_bytes(tensor) for tensor in outputs)
-        multiplications += _multiplications(node)
+        inner += sum(_count_bytes(tensor) for tensor in outputs)
+        multiplications += _count_multiplications(node)
         if len(awaited) <= width and any(id(tensor) in awaited for tensor in outputs):
             ends = tuple(awaited.values())
-            found.append(CutPiece(ends, sum(map(_bytes, ends)), inner, multiplications))
+            found.append(CutPiece(ends, sum(map(_count_bytes, ends)), inner, multiplications))
             inner = multiplications = 0
     return found
 
 
-def cheapest(chain: Sequence[CutPiece]) -> tuple[list[int], int]:
-    """Joins pieces into segments such that the backward pass takes the least memory.
+def join_cheapest(chain: Sequence[CutPiece]) -> tuple[list[int], int]:
+    """Join pieces into segments such that the backward pass takes the least memory.
 
     The backward pass of a segment needs its inner tensors, its input, and the inputs of all segments before it.
 
@@ -99,8 +99,8 @@ def cheapest(chain: Sequence[CutPiece]) -> tuple[list[int], int]:
     return ends, high
 
 
-def segments_of(chain: Sequence[CutPiece], ends: Sequence[int]) -> list[CutPiece]:
-    """The pieces joined into segments that end with the pieces of these indices."""
+def join_pieces(chain: Sequence[CutPiece], ends: Sequence[int]) -> list[CutPiece]:
+    """Join the pieces into segments that end with the pieces of these indices."""
     found, begin = [], 0
     for end in ends:
         part = chain[begin : end + 1]
@@ -110,14 +110,15 @@ def segments_of(chain: Sequence[CutPiece], ends: Sequence[int]) -> list[CutPiece
     return found
 
 
-def worth_keeping(segments: Sequence[CutPiece], share: float) -> set[int]:
-    """Indices of segments that together hold at most `share` of all bytes: those first that spare most for each byte.
+def choose_kept_segments(segments: Sequence[CutPiece], share: float) -> set[int]:
+    """Choose segments that together hold at most `share` of all bytes. Return their indices.
 
-    Of equal ones the later comes first, as it is freed earlier.
+    Those that spare most for each byte come first; of equal ones the later, as it is freed earlier.
     """
     left = share * sum(segment.inner for segment in segments)
     kept: set[int] = set()
-    for place in sorted(range(len(segments)), key=lambda each: (-_worth(segments[each]), -each)):
+    worths = [segment.multiplications / max(segment.inner, 1) for segment in segments]
+    for place in sorted(range(len(segments)), key=lambda place: (-worths[place], -place)):
         if segments[place].inner > left:
             break  # a smaller one that follows would make the dial jump back
         left -= segments[place].inner
@@ -125,12 +126,8 @@ def worth_keeping(segments: Sequence[CutPiece], share: float) -> set[int]:
     return kept
 
 
-def _worth(segment: CutPiece) -> float:
-    return segment.multiplications / max(segment.inner, 1)
-
-
 def _ends(chain: Sequence[CutPiece], most: int) -> list[int] | None:
-    """The segments that keep the fewest bytes if none may need more than `most` bytes; None if this is impossible."""
+    """Return the ends of the segments that keep the fewest bytes, or None if one needs more than `most` bytes."""
     # for each number of pieces: the fewest bytes kept for them, and where their last segment starts
     kept, start = [0.0] + [math.inf] * len(chain), [0] * (len(chain) + 1)
     for begin in range(len(chain)):
@@ -150,8 +147,8 @@ def _ends(chain: Sequence[CutPiece], most: int) -> list[int] | None:
     return ends[::-1]
 
 
-def _nodes(model: keras.Model) -> list[Any]:
-    """The calls of operations that the model is made of, each after those that it depends on.
+def _list_nodes(model: keras.Model) -> list[Any]:
+    """List the calls of operations of the model, each after those that it depends on.
 
     An operation that is called twice has two of them.
     """
@@ -163,8 +160,8 @@ def _inputs(node: Any) -> list[Any]:
     return list(node.arguments.keras_tensors)
 
 
-def _multiplications(node: Any) -> int:
-    """Of the kernels of a layer, for each value of its output; those of other operations are not counted."""
+def _count_multiplications(node: Any) -> int:
+    """Count the multiplications of a layer's kernels. Those of other operations are not counted."""
     layer = node.operation
     outputs = sum(math.prod(tensor.shape[1:]) for tensor in keras.tree.flatten(node.output_tensors))
     if isinstance(layer, keras.layers.DepthwiseConv2D):
@@ -173,11 +170,11 @@ def _multiplications(node: Any) -> int:
     return int(outputs * math.prod(kernel.shape[:-1])) if isinstance(kernel, keras.Variable) else 0
 
 
-def _bytes(tensor: Any) -> int:
+def _count_bytes(tensor: Any) -> int:
     return math.prod(tensor.shape[1:]) * tf.as_dtype(tensor.dtype).size
 
 
-# --- the model in parts that share its layers -------------------------------------------------------------------------
+# ---- the model in parts that share its layers ----
 
 
 @dataclass(frozen=True)
@@ -187,7 +184,7 @@ class CutModel:
     Attributes:
         parts: models that share its layers, from one cut point to the next.
         kept: the numbers of those that are worth keeping.
-        refusal: why it can't be cut, and what to do then; empty if it is cut.
+        refusal: the reason why it can't be cut, with a remedy; empty if it is cut.
     """
 
     parts: list[keras.Model] = field(default_factory=list)
@@ -196,7 +193,7 @@ class CutModel:
 
 
 def cut_model(name: str, model: keras.Model, kept_share: float = 0.0) -> CutModel:
-    """Cuts a functional model with one input and one output where computing again saves memory.
+    """Cut a functional model with one input and one output where computing again saves memory.
 
     Args:
         name: of the model in a refusal.
@@ -209,7 +206,7 @@ def cut_model(name: str, model: keras.Model, kept_share: float = 0.0) -> CutMode
             refusal=f"{unknown.name} has the shape {unknown.shape}: cut points are chosen by sizes, so give "
             "keras.Input a shape without None, or use model.memory=store"
         )
-    segments = _segments(model)
+    segments = _choose_segments(model)
     if not segments:
         return CutModel(
             refusal=f"{name} has no cut points (one or two tensors through which every path goes) between which "
@@ -217,7 +214,7 @@ def cut_model(name: str, model: keras.Model, kept_share: float = 0.0) -> CutMode
         )
     assert segments[-1].output is model.outputs[0], "the output is what is awaited at the end"
     try:
-        parts = _parts(model, segments)
+        parts = _build_parts(model, segments)
     except ValueError as error:
         reason = str(error).partition(" The following")[0]  # what follows names every layer
         return CutModel(
@@ -230,25 +227,25 @@ def cut_model(name: str, model: keras.Model, kept_share: float = 0.0) -> CutMode
             refusal=f"{name} draws from one seed generator in several places, which can't be replayed apart from each "
             "other: give each layer its own, or use model.memory=store"
         )
-    return CutModel(parts, worth_keeping(segments[:-1], kept_share))
+    return CutModel(parts, choose_kept_segments(segments[:-1], kept_share))
 
 
-def _segments(model: keras.Model) -> list[CutPiece]:
-    """The segments that take the least memory; none if they save too little."""
+def _choose_segments(model: keras.Model) -> list[CutPiece]:
+    """Return the segments that take the least memory, or none if they save too little."""
     for width in (1, MOST_AT_A_CUT):
-        chain = pieces(model, width)
-        ends, peak = cheapest(chain)
+        chain = list_pieces(model, width)
+        ends, peak = join_cheapest(chain)
         if peak <= (1.0 - LEAST_SAVING) * sum(piece.inner for piece in chain):
-            return segments_of(chain, ends)
+            return join_pieces(chain, ends)
     return []
 
 
-def _parts(model: keras.Model, segments: Sequence[CutPiece]) -> list[keras.Model]:
-    """The models between cut points. Raises ValueError, by Keras, if one can't be computed apart from the others."""
+def _build_parts(model: keras.Model, segments: Sequence[CutPiece]) -> list[keras.Model]:
+    """Build the models between cut points. Keras raises ValueError if one can't be computed apart from the others."""
     tensors = [model.input, *(segment.output for segment in segments[:-1]), model.output]
     histories = [(tensor, tensor._keras_history) for tensor in model.inputs]
     try:
-        return [_part(start, end) for start, end in pairwise(tensors)]
+        return [_build_part(start, end) for start, end in pairwise(tensors)]
     finally:
         for tensor, history in histories:
             tensor._keras_history = history  # Keras changes it at a cut point of an input, and could not save the model
@@ -261,8 +258,8 @@ class ModelPart(keras.Model):
         return None
 
 
-def _part(start: Any, end: Any) -> keras.Model:
-    """The model from one cut point to the next. Keras does not take an input as an output, so such ones are copied."""
+def _build_part(start: Any, end: Any) -> keras.Model:
+    """Build the model from one cut point to the next. Keras takes no input as an output, so such ones are copied."""
     inputs = {id(tensor) for tensor in keras.tree.flatten(start)}
     return ModelPart(
         start,

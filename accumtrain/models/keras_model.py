@@ -25,7 +25,8 @@ from accumtrain.models.keras_cuts import SEED, cut_model
 class KerasNorm(tf.Module):
     """The moving statistics of one keras.layers.BatchNormalization.
 
-    `momentum` is what an update keeps of them. It may be set; `momentum_of_layer` is what Keras's own update keeps.
+    `momentum` is the share of them that an update keeps. It may be set. `momentum_of_layer` is that of Keras's own
+    update.
     """
 
     def __init__(self, layer: keras.layers.BatchNormalization):
@@ -68,18 +69,18 @@ class KerasSegment:
         self._find_places()
 
     def freeze(self, paths: Collection[str]) -> None:
-        """Makes the weights with these paths constants. A normalisation without other weights becomes one, too."""
+        """Make the weights with these paths constants. A normalisation without other weights becomes one, too."""
         for variable in self.model.trainable_variables:
             if variable.path in paths:
                 variable.trainable = False
         for layer in normalisations(self.model):
             if not layer.trainable_variables and any(variable.path in paths for variable in layer.variables):
-                layer.trainable = False  # which makes Keras compute with its moving statistics
+                layer.trainable = False  # makes Keras compute with its moving statistics
                 self._moving.pop(id(layer)).frozen = True
         self._find_places()
 
     def _find_places(self) -> None:
-        """Finds which of the part's variables are trained, which change in a pass, and which are constants."""
+        """Find which of the part's variables are trained, which change in a pass, and which are constants."""
         part, norms, draws = self.model, self._moving, self._draws
         self.trainable_variables = [variable.value for variable in part.trainable_variables]
         places = {id(variable): place for place, variable in enumerate(part.non_trainable_variables)}
@@ -135,7 +136,7 @@ class KerasModel(Model):
         config: with memory `store` the model is one segment. With `recompute` it is the chain that takes the least
             memory; the last segment is stored, as its backward pass follows at once.
         dtype: dtype of the logits.
-        moving: the layers whose moving statistics change in training; None is all.
+        moving: layers whose moving statistics change in training; None is all.
         penalised: the output is a pair of that of the model and its losses (see KerasSegment).
         joins_loss: see Model.
         kept_share: share of all activations that `recompute` may keep: of segments that are stored.
@@ -184,7 +185,7 @@ class KerasModel(Model):
 
     @property
     def learnable(self) -> Sequence[tf.Variable]:
-        """Weights that Keras trains; its frozen ones are trainable to TensorFlow."""
+        """The weights that Keras trains. Its frozen ones are trainable to TensorFlow."""
         return tuple(self.weights)
 
     def freeze(self, paths: Iterable[str]) -> None:

@@ -1,4 +1,8 @@
-"""Dtype and algorithm of a convolution on this CPU; the 16-bit notice."""
+"""Dtype and algorithm of convolutions and matrix products on this CPU.
+
+Without instructions for 16 bits TensorFlow's CPU kernels for the gradients of a convolution make a twentieth of the
+operations per second that float32's make. With them either may be faster (docs/kernels.md).
+"""
 
 from __future__ import annotations
 
@@ -13,34 +17,31 @@ from accumtrain.console import say, warn
 from accumtrain.process.environment import KERNELS_16BIT
 from accumtrain.process.machine import FOR_16_BITS, MATRIX_BFLOAT16, cpu
 
-# The dtype in which a CPU computes convolutions and matrix products of 16 bits.
-#
-# Without instructions for 16 bits TensorFlow's CPU kernels for the gradients of a convolution make a twentieth of the
-# operations per second that float32's make. With them either may be faster (docs/kernels.md).
+# With so many input channels oneDNN's matrix products in bfloat16 are faster than its kernels for 3x3 convolutions: at
+# any image size, or with instructions for matrices up to so many pixels along a row.
+MANY_CHANNELS = 256
+FEW_PIXELS = 8
 
 
 def kernel_dtype(dtype: tf.DType) -> tf.DType:
-    """The dtype in which kernels compute what is given and returned in `dtype`.
+    """Return the dtype in which kernels compute with inputs and outputs of `dtype`.
 
-    float32 if a CPU only emulates `dtype`, or is slower in it (runs/kernels.py). Values of 16 bits are exact
-    in float32, and kernels for 16 bits sum in float32 too. So both give the same numbers up to the order of sums.
+    It is float32 if a CPU only emulates `dtype`, or is slower in it (runs/kernels.py). Values of 16 bits are exact in
+    float32, and kernels for 16 bits sum in float32 too. So both give the same numbers up to the order of sums.
     """
     return tf.float32 if by_cpu_kernels() and (is_emulated(dtype) or _is_slower(dtype)) else dtype
 
 
 @cache
 def is_emulated(dtype: tf.DType) -> bool:
-    """Whether this process has no CPU kernels that compute in `dtype` by instructions for it."""
+    """Return whether this process has no CPU kernels that compute in `dtype` by instructions for it."""
     needed = FOR_16_BITS.get(dtype.name)
     return needed is not None and not (IsMklEnabled() and needed.intersection(cpu()["instructions"]))
 
 
 def _is_slower(dtype: tf.DType) -> bool:
-    """Whether the environment says that float32 is faster."""
+    """Return whether the environment says that float32 is faster."""
     return dtype.name in FOR_16_BITS and os.environ.get(KERNELS_16BIT) == "0"
-
-
-# A notice of what a precision of 16 bits costs on a CPU without kernels for it, or with slower ones.
 
 
 def tell_emulation(precision: str, *, own_layers: bool) -> None:
@@ -64,19 +65,12 @@ def tell_emulation(precision: str, *, own_layers: bool) -> None:
         )
 
 
-# The gradient of a convolution's kernel: by TensorFlow's operation for it, or by matrix products where faster.
-
-
-# With so many input channels oneDNN's matrix products in bfloat16 are faster than its kernels for 3x3 convolutions: at
-# any image size, or with instructions for matrices up to so many pixels along a row.
-MANY_CHANNELS = 256
-FEW_PIXELS = 8
-
-
 def kernel_gradient(
     x: tf.Tensor, d_y: tf.Tensor, shape: tuple[int, int, int, int], stride: int, padding: str
 ) -> tf.Tensor:
-    """The gradient of the kernel [size, size, in, out] of a 2-D convolution, in `kernel_dtype` of the dtype of x.
+    """Return the gradient of the kernel [size, size, in, out] of a 2-D convolution, in `kernel_dtype` of x's dtype.
+
+    TensorFlow's operation computes it, or matrix products where they are faster.
 
     Args:
         x: input of the convolution, [N, H, W, in].
@@ -86,15 +80,15 @@ def kernel_gradient(
     computed = kernel_dtype(x.dtype)
     if computed != x.dtype:  # after d_y, or the cast input is in memory from the forward pass on
         x, d_y = tf.cast(after([d_y], x), computed), tf.cast(d_y, computed)
-    if stride == 1 and padding == "SAME" and faster_as_products(shape, x.dtype, width=x.shape[2]):
-        return by_products(x, d_y, shape)
+    if stride == 1 and padding == "SAME" and is_faster_by_products(shape, x.dtype, width=x.shape[2]):
+        return kernel_gradient_by_products(x, d_y, shape)
     return tf.raw_ops.Conv2DBackpropFilter(
         input=x, filter_sizes=shape, out_backprop=d_y, strides=[1, stride, stride, 1], padding=padding
     )
 
 
-def faster_as_products(shape: tuple[int, int, int, int], dtype: tf.DType, width: int) -> bool:
-    """Whether oneDNN computes the gradient faster by matrix products (measured: docs/kernels.md).
+def is_faster_by_products(shape: tuple[int, int, int, int], dtype: tf.DType, width: int) -> bool:
+    """Return whether oneDNN computes the gradient faster by matrix products (measured: docs/kernels.md).
 
     Args:
         width: pixels along a row of the input.
@@ -111,8 +105,8 @@ def _multiplies_matrices() -> bool:
     return MATRIX_BFLOAT16 in cpu()["instructions"]
 
 
-def by_products(x: tf.Tensor, d_y: tf.Tensor, shape: tuple[int, int, int, int]) -> tf.Tensor:
-    """As `kernel_gradient`, for stride 1 and padding `SAME`: by one matrix product for each row of the kernel."""
+def kernel_gradient_by_products(x: tf.Tensor, d_y: tf.Tensor, shape: tuple[int, int, int, int]) -> tf.Tensor:
+    """Do as `kernel_gradient`, for stride 1 and padding `SAME`, by one matrix product for each row of the kernel."""
     size, _, inputs, outputs = shape
     height, width = d_y.shape[1:3]
     d_pixels = tf.reshape(d_y, [-1, outputs])

@@ -1,4 +1,10 @@
-"""`ModelSpec`, `Initializer`, `Conv`, `Dense`, `Bias`."""
+"""The parts of a model: its spec, variables with initial values, and layers as functions over plain variables.
+
+Images are NHWC; a layer computes in the dtype of its input. Kernels are initialised as in the RevNet authors' code
+(Gomez et al. 2017, renmengye/revnet-public): convolutions truncated normal with variance 2 / (k * k * out), dense
+layers uniform with variance 1 / in. Every draw is a pure function of (seed, order of creation), so all replicas and all
+resumed runs start from the same bits.
+"""
 
 from __future__ import annotations
 
@@ -11,22 +17,18 @@ from tensorflow.python.eager.record import could_possibly_record
 
 from accumtrain.backprop.pullback import Gradients
 from accumtrain.backprop.tracing import after, computed_after
-from accumtrain.models.kernels import faster_as_products, kernel_dtype, kernel_gradient
+from accumtrain.models.kernels import is_faster_by_products, kernel_dtype, kernel_gradient
 
-# Layers as plain functions over plain variables. Images are NHWC; a layer computes in the dtype of its input.
-#
-# Kernels are initialised as in the RevNet authors' code (Gomez et al. 2017, renmengye/revnet-public): convolutions
-# truncated normal with variance 2 / (k * k * out), dense layers uniform with variance 1 / in. Every draw is a pure
-# function of (seed, order of creation), so all replicas and all resumed runs start from the same bits.
+COMPUTE_DTYPES = {"float32": tf.float32, "bfloat16": tf.bfloat16, "float16": tf.float16, "float64": tf.float64}
 
 
 class Initializer:
-    """Creates variables with initial values that depend on the seed and the order of creation only.
+    """Create variables with initial values that depend on the seed and the order of creation only.
 
     Args:
         seed: the run's seed.
         dtype: dtype of all variables, tf.float32 or tf.float64.
-        draws: whether kernels are drawn; if not, they are zeros.
+        draws: kernels are drawn; if not, they are zeros.
     """
 
     def __init__(self, seed: int, dtype: tf.DType = tf.float32, *, draws: bool = True):
@@ -40,13 +42,13 @@ class Initializer:
         return kernel
 
     def conv(self, shape: tuple[int, int, int, int], parts: int = 1) -> tf.Variable:
-        """A kernel [height, width, in, out]; `parts` of them are initialised like one with parts * out channels."""
+        """Return a kernel [height, width, in, out]; `parts` of them are drawn like one with parts * out channels."""
         height, width, _, out = shape
         deviation = math.sqrt(2.0 / (height * width * out * parts))
         return self._kernel(shape, lambda seed: tf.random.stateless_truncated_normal(shape, seed, stddev=deviation))
 
     def dense(self, shape: tuple[int, int]) -> tf.Variable:
-        """A kernel [in, out]."""
+        """Return a kernel [in, out]."""
         bound = math.sqrt(3.0 / shape[0])
         return self._kernel(shape, lambda seed: tf.random.stateless_uniform(shape, seed, -bound, bound))
 
@@ -72,9 +74,9 @@ class Conv(tf.Module):
         self.kernel = init.conv((size, size, inputs, outputs), parts)
 
     def __call__(self, x: tf.Tensor, factor: float = 1.0) -> tf.Tensor:
-        """The convolution of x [N, H, W, inputs], times `factor`, a power of two."""
+        """Return the convolution of x [N, H, W, inputs], times `factor`, a power of two."""
         kernel = tf.convert_to_tensor(self.kernel)
-        products = faster_as_products(kernel.shape, x.dtype, width=x.shape[2])
+        products = is_faster_by_products(kernel.shape, x.dtype, width=x.shape[2])
         as_tensorflow = kernel_dtype(x.dtype) == x.dtype and not products
         if as_tensorflow or not could_possibly_record():
             return self._forward(x, times(tf.cast(kernel, x.dtype), factor))
@@ -94,15 +96,15 @@ class Conv(tf.Module):
     def pullback(
         self, x: tf.Tensor, known: tf.Tensor | None = None, x_factor: float = 1.0, factor: float = 1.0
     ) -> tuple[tf.Tensor, Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, Gradients]]]:
-        """Returns the output, and the function from (d_y, x) to the gradients of x and the kernel.
+        """Return the output, and the function from (d_y, x) to the gradients of x and the kernel.
 
         That function takes x, so that x need not be kept for it. It computes the kernel's gradient first, so that x
         can be freed before the gradient of x takes memory.
 
         Args:
             known: the output, if it need not be computed.
-            x_factor: what x is a multiple of; the gradients are those for x / x_factor.
-            factor: what the output is multiplied by; d_y is the gradient for the output without it.
+            x_factor: x is a multiple of it; the gradients are those for x / x_factor.
+            factor: on the output; d_y is the gradient for the output without it.
         """
         kernel = tf.cast(self.kernel, x.dtype)
 
@@ -150,7 +152,7 @@ class Dense(tf.Module):
 
 
 class Bias(tf.Module):
-    """Adds one value per channel."""
+    """Add one value per channel."""
 
     def __init__(self, init: Initializer, channels: int):
         super().__init__()
@@ -161,27 +163,21 @@ class Bias(tf.Module):
 
 
 def times(x: tf.Tensor, factor: float) -> tf.Tensor:
-    """x * factor, a power of two, so that no bit is lost; an operation less for 1."""
+    """Return x * factor, a power of two, so that no bit is lost. A factor of 1 takes no operation."""
     return x if factor == 1.0 else x * tf.cast(factor, x.dtype)
-
-
-# What the builder of a model needs to know: images, classes, precision and seed.
-
-
-COMPUTE_DTYPES = {"float32": tf.float32, "bfloat16": tf.bfloat16, "float16": tf.float16, "float64": tf.float64}
 
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """What the builder of a model needs to know.
+    """The images, classes, precision and seed for which a model is built.
 
     Attributes:
         image_shape: height, width, channels.
         num_classes: number of logits.
         precision: float32, bfloat16, float16 or float64.
         seed: the seed of the run; initial weights are a pure function of it.
-        draws: whether `init` draws kernels. If not, they are zeros, in a model that is restored or only measured: a
-            draw takes 1.5 seconds of the processor for RevNet-104.
+        draws: `init` draws kernels. If not, they are zeros, in a model that is restored or only measured: a draw takes
+            1.5 seconds of the processor for RevNet-104.
         init: creates variables with their initial values, in `variable_dtype`.
     """
 
@@ -197,7 +193,6 @@ class ModelSpec:
 
     @property
     def channels(self) -> int:
-        """Channels of the images."""
         return self.image_shape[-1]
 
     @property

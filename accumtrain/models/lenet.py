@@ -41,7 +41,7 @@ class Classifier(tf.Module):
 
 
 def build_lenet(config: LeNetConfig, spec: ModelSpec) -> Model:
-    """Two convolutions and three dense layers.
+    """Build two convolutions and three dense layers.
 
     LeNet-5 was designed for 32 x 32 pixels. Smaller images are padded in the first convolution, and in the second too
     if its feature map is below 10 x 10. So 28 x 28 has the 61,706 parameters of the original, and 8 x 8 works.

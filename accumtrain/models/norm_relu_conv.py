@@ -1,4 +1,7 @@
-"""Norm, ReLU, convolution with scaled streams."""
+"""Norm, ReLU and convolution: the layers of pre-activation residual functions (He et al. 2016, arXiv:1603.05027).
+
+They read scaled streams and give values that are added to one.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,14 @@ from accumtrain.backprop.tracing import after
 from accumtrain.models.layers import Conv, Initializer
 from accumtrain.models.norms import ALL, NORMS, Reread
 
-# In which numbers a function between two streams computes.
+# TensorFlow fuses batch norm with the ReLU behind it for multiples of 4 channels. oneDNN's fused kernel gives the same
+# bits with the statistics of a batch, in the first pass, and with known ones, in a replay, for multiples of these only.
+FUSED_BLOCK = 8
 
 
 @dataclass(frozen=True)
 class Numerics:
-    """What a function reads, computes in, and adds to.
+    """The numbers that a function between two streams reads, computes in, and adds to.
 
     Attributes:
         compute_dtype: dtype of its convolutions; None is that of the input.
@@ -32,30 +37,22 @@ class Numerics:
     adds_to: FixedPoint = FLOATS
 
     def dtype(self, x: tf.Tensor) -> tf.DType:
-        """What is computed in, for the input x."""
+        """Return the dtype of the computation for the input x."""
         return self.compute_dtype or x.dtype
 
     def factors(self, x: tf.Tensor, mode: Mode) -> tuple[float, float]:
-        """What the values that are read of x are multiplied by, and those of the output."""
-        reads, adds_to = (numbers.during(mode).factor(self.dtype(x)) for numbers in (self.reads, self.adds_to))
+        """Return the factors of the values that are read of x, and of those of the output."""
+        reads, adds_to = (numbers.for_mode(mode).factor(self.dtype(x)) for numbers in (self.reads, self.adds_to))
         return reads, adds_to
 
 
-# Norm, ReLU and convolution: the layers of pre-activation residual functions (He et al. 2016, arXiv:1603.05027).
-
-
-# TensorFlow fuses batch norm with the ReLU behind it for multiples of 4 channels. oneDNN's fused kernel gives the same
-# bits with the statistics of a batch, in the first pass, and with known ones, in a replay, for multiples of these only.
-FUSED_BLOCK = 8
-
-
 def rectify(x: tf.Tensor) -> tf.Tensor:
-    """relu(x) of what a norm gives, [N, H, W, C], with the same bits in a replay."""
+    """Return relu(x) for the output x [N, H, W, C] of a norm, with the same bits in a replay."""
     return tf.nn.relu(x) if x.shape[-1] % FUSED_BLOCK == 0 else tf.maximum(x, tf.zeros([], x.dtype))
 
 
 class NormReLU(tf.Module):
-    """relu(norm(x)), [N, H, W, C]."""
+    """The function relu(norm(x)), [N, H, W, C]."""
 
     def __init__(self, init: Initializer, norm: str, channels: int):
         super().__init__()
@@ -67,7 +64,7 @@ class NormReLU(tf.Module):
     def pullback(
         self, x: tf.Tensor, mode: Mode, factor: float = 1.0, reread: Reread | None = None
     ) -> tuple[tf.Tensor, Callable]:
-        """Returns y and the function from (d_y, y) to the gradients. It takes y, so that y need not be kept for it."""
+        """Return y and the function from (d_y, y) to the gradients. It takes y, so that y need not be kept for it."""
         normed, norm_backward = self.norm.pullback(x, mode, factor, reread)
 
         def backward(d_y: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, Gradients]:
@@ -78,10 +75,10 @@ class NormReLU(tf.Module):
 
 @dataclass(frozen=True)
 class NormReLUConv:
-    """conv(relu(norm(x))), or conv(x) without an activation.
+    """The function conv(relu(norm(x))), or conv(x) without an activation.
 
-    What it reads from a stream has a factor, which the norm or else the convolution takes along; what is added to one
-    gets it from the kernel.
+    Values read from a stream have a factor, which the norm or else the convolution takes along. Values added to a
+    stream get it from the kernel.
 
     Attributes:
         keep_activation: False lets a replay compute it once more for its gradient.
@@ -98,7 +95,7 @@ class NormReLUConv:
 
     def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
         x_factor, factor = self.numerics.factors(x, mode)
-        x = self.numerics.reads.during(mode).differentiable_read(x, self.numerics.dtype(x), x_factor)
+        x = self.numerics.reads.for_mode(mode).differentiable_read(x, self.numerics.dtype(x), x_factor)
         if self.activation is None:
             return self.conv(x, factor / x_factor)
         return self.conv(self.activation(x, mode, x_factor, self.low_peak), factor)
@@ -125,8 +122,8 @@ class NormReLUConv:
         return y, backward
 
     def _activate(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Callable]:
-        """The activation, and its gradient, for which a replay reads the values of a stream again."""
-        numbers, dtype = self.numerics.reads.during(mode), self.numerics.dtype(x)
+        """Return the activation, and its gradient, for which a replay reads the values of a stream again."""
+        numbers, dtype = self.numerics.reads.for_mode(mode), self.numerics.dtype(x)
         x_factor, _ = self.numerics.factors(x, mode)
         values = numbers.read(x, dtype, x_factor)
         if self.activation is None:

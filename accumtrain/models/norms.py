@@ -1,4 +1,4 @@
-"""Batch norm and group norm, gradient in parts."""
+"""Batch norm and group norm over plain variables. Images are NHWC; a norm computes in the dtype of its input."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ from accumtrain.backprop.pullback import Gradients, Pullback, tape_pullback
 from accumtrain.backprop.tracing import after, by_cpu_kernels, on_gpu
 from accumtrain.models.layers import Initializer, times
 
-# The gradient of batch normalisation, with less memory at its peak than TensorFlow's operation takes.
-
-
-PARTS = 8
+EPSILON = 1e-3
+MOMENTUM = 0.9
+PARTS = 8  # of a gradient with a low peak
 ALL = slice(None)  # images
+Pair = tuple[tf.Tensor, tf.Tensor]  # gamma and beta, or mean and variance
+ONEDNN_BLOCK = 16  # channels that oneDNN's bfloat16 kernels process at once
 
 
 @dataclass(frozen=True)
 class Reread:
-    """How the input of a norm is read again for its gradient, so that it need not be kept.
+    """A way to read the input of a norm again for its gradient, so that it need not be kept.
 
     Attributes:
         read: a function of tensors that it waits for, and of a slice of the images, all by default.
-        low_peak: whether memory peaks with the gradient, which may take longer then.
+        low_peak: memory peaks with the gradient, which may take longer then.
     """
 
     read: Callable[..., tf.Tensor]
@@ -39,10 +40,10 @@ class Reread:
 def norm_gradient(
     reread: Reread, d_y: tf.Tensor, gamma: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor, epsilon: float
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """The gradients of x, gamma and beta, for x and d_y [N, H, W, C] of float32, with the biased variance of x.
+    """Return the gradients of x, gamma and beta, for x and d_y [N, H, W, C] of float32, with the biased variance of x.
 
-    Both sums over all pixels are formed in PARTS parts. Then d_x takes the place of d_y, so that beside it only x is in
-    memory, where TensorFlow's operation has all three. It takes nearly twice as long.
+    Both sums over all pixels are formed in PARTS parts. Then d_x takes the place of d_y, so only x is in memory beside
+    it. TensorFlow's operation has all three. This takes nearly twice as long.
     """
     count = d_y.shape[0] or tf.shape(d_y)[0]
     bounds = [count * part // PARTS for part in range(PARTS + 1)]
@@ -62,24 +63,15 @@ def norm_gradient(
     return scale * d_y - (slope * reread.read([d_gamma, d_beta]) + offset), d_gamma, d_beta
 
 
-# Normalisations over plain variables. Images are NHWC; a norm computes in the dtype of its input.
-
-
-EPSILON = 1e-3
-MOMENTUM = 0.9
-Pair = tuple[tf.Tensor, tf.Tensor]  # gamma and beta, or mean and variance
-ONEDNN_BLOCK = 16  # channels that oneDNN's bfloat16 kernels process at once
-
-
 class BatchNorm(tf.Module):
     """Fused batch normalisation over N, H, W (Ioffe & Szegedy 2015, arXiv:1502.03167), in float64 by plain operations.
 
-    In training the micro-batch is normalised by its own statistics, which are handed to `mode` and never written
-    here: the window turns them into the moving statistics at its commit. The variance is the biased one. A frozen one
-    normalises by its moving statistics in training, too.
+    In training the micro-batch is normalised by its own statistics, with the biased variance. They are handed to `mode`
+    and never written here: the window turns them into the moving statistics at its commit. A frozen one normalises by
+    its moving statistics in training, too.
 
-    In training x may come times a power of two, `factor`. The fused operation then needs no other pass over it, as only
-    epsilon is another; gradients are those for x / factor.
+    In training x may come times a power of two, `factor`. The fused operation then needs no other pass over it, only
+    another epsilon. Gradients are those for x / factor.
     """
 
     def __init__(self, init: Initializer, channels: int):
@@ -91,7 +83,7 @@ class BatchNorm(tf.Module):
         self.moving_variance = init.constant(1.0, channels, "moving_variance", trainable=False)
 
     def __call__(self, x: tf.Tensor, mode: Mode, factor: float = 1.0, low_peak: bool = False) -> tf.Tensor:
-        """With `low_peak`, a tf.GradientTape gives the bits of a `pullback` with a low peak."""
+        """Normalise x. With `low_peak`, a tf.GradientTape gives the bits of a `pullback` with a low peak."""
         if mode.training and self.frozen:
             return self._by_constants(times(x, 1.0 / factor))
         if low_peak and mode.training and self._in_parts(x) and could_possibly_record():
@@ -102,7 +94,7 @@ class BatchNorm(tf.Module):
     def pullback(
         self, x: tf.Tensor, mode: Mode, factor: float = 1.0, reread: Reread | None = None
     ) -> tuple[tf.Tensor, Pullback]:
-        """The pullback in training, through the batch statistics too. A replay uses the saved statistics: same bits.
+        """Return y and its pullback, through the batch statistics too. A replay uses the saved ones, for the same bits.
 
         Args:
             reread: reads x again for its gradient; None keeps it.
@@ -152,11 +144,11 @@ class BatchNorm(tf.Module):
         return norm_gradient(reread, d_y, times(gamma, factor), mean, variance, EPSILON * factor**2)
 
     def _in_parts(self, x: tf.Tensor) -> bool:
-        """Whether the gradient of x can be computed in parts."""
+        """Return whether the gradient of x can be computed in parts."""
         return x.dtype in (tf.float32, tf.float64) and by_cpu_kernels()
 
     def _by_constants(self, x: tf.Tensor) -> tf.Tensor:
-        """Normalises by the moving statistics, in plain operations.
+        """Normalise by the moving statistics, in plain operations.
 
         Grappler merges the fused one into a convolution in some graphs and not in others, with other bits.
         """
@@ -165,7 +157,7 @@ class BatchNorm(tf.Module):
         return tf.cast(working * scale + tf.stop_gradient(self.beta), x.dtype)
 
     def _widen(self, x: tf.Tensor, when: tf.Tensor | None = None) -> tf.Tensor:
-        """Casts bfloat16 to float32, after `when`, if the number of channels makes oneDNN's bfloat16 kernel slow."""
+        """Cast bfloat16 to float32, after `when`, if the number of channels makes oneDNN's bfloat16 kernel slow."""
         if x.dtype != tf.bfloat16 or self.channels % ONEDNN_BLOCK == 0 or not by_cpu_kernels():
             return x
         return tf.cast(x if when is None else after([when], x), tf.float32)
@@ -173,7 +165,7 @@ class BatchNorm(tf.Module):
     def _normalise(
         self, x: tf.Tensor, affine: Pair, mode: Mode, known: Pair | None, factor: float
     ) -> tuple[tf.Tensor, Sequence[tf.Tensor]]:
-        """Normalises by the known mean and variance or by those of x, which is a multiple of `factor`.
+        """Normalise by the known mean and variance or by those of x, which is a multiple of `factor`.
 
         Returns:
             The output, and the tensors that its gradient needs.
@@ -189,7 +181,7 @@ class BatchNorm(tf.Module):
         return y, reserved
 
     def _fused(self, x: tf.Tensor, affine: Pair, known: Pair | None, epsilon: float) -> Sequence[tf.Tensor]:
-        """By TensorFlow's operation: the output, mean, unbiased variance, and what the gradient needs."""
+        """Return the output, mean, unbiased variance, and the tensors for the gradient, by TensorFlow's operation."""
         empty = tf.zeros([0])
         y, mean, variance, *reserved = tf.raw_ops.FusedBatchNormV3(
             x=self._widen(x),
@@ -206,7 +198,7 @@ class BatchNorm(tf.Module):
         return y, mean, variance, *reserved
 
     def _in_float64(self, x: tf.Tensor, affine: Pair, known: Pair | None, epsilon: float) -> Sequence[tf.Tensor]:
-        """As `_fused`, but with the biased variance, in plain operations, as the fused one has no float64."""
+        """Do as `_fused`, but with the biased variance, in plain operations, as the fused one has no float64."""
         mean, variance = tf.nn.moments(x, [0, 1, 2]) if known is None else known
         gamma, beta = affine
         y = tf.nn.batch_normalization(x, mean, variance, beta, gamma, epsilon)
@@ -214,7 +206,7 @@ class BatchNorm(tf.Module):
 
 
 def _unbiased_to_biased(x: tf.Tensor, dtype: tf.DType, mode: Mode) -> tf.Tensor | np.floating:
-    """(n - 1) / n for the n values of a channel: a number if the shape is static, else computed once for each size."""
+    """Return (n - 1) / n for the n values of a channel: a number if the shape is static, else one tensor a size."""
     known = x.shape[:3].num_elements()
     if known is not None:
         elements = dtype.as_numpy_dtype(known)
@@ -237,7 +229,7 @@ class GroupNorm(tf.Module):
         self.beta = init.constant(0.0, channels, "beta")
 
     def __call__(self, x: tf.Tensor, mode: Mode, factor: float = 1.0, low_peak: bool = False) -> tf.Tensor:
-        """`low_peak` changes nothing here; see BatchNorm."""
+        """Normalise x. `low_peak` changes nothing here; see BatchNorm."""
         height, width, channels = x.shape[1:]
         working = times(tf.cast(x, self.gamma.dtype), 1.0 / factor)
         grouped = tf.reshape(working, [-1, height, width, self.groups, channels // self.groups])
@@ -248,7 +240,7 @@ class GroupNorm(tf.Module):
     def pullback(
         self, x: tf.Tensor, mode: Mode, factor: float = 1.0, reread: Reread | None = None
     ) -> tuple[tf.Tensor, Pullback]:
-        """As `backprop.pullback`. A replay keeps only x, or reads it again, and normalises it once more."""
+        """Return y and its pullback. A replay keeps only x, or reads it again, and normalises it once more."""
 
         def whole(x: tf.Tensor) -> tuple[tf.Tensor, Pullback]:
             return tape_pullback(self, times(x, 1.0 / factor), mode)

@@ -8,9 +8,9 @@ from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.model import Model
 from accumtrain.backprop.pullback import Gradients, Pullback, pullback
 from accumtrain.backprop.segments import Chain, Segment
-from accumtrain.models.blocks import Head, Residual, Stem, drop_paths, shortcut, with_norm_momentum
+from accumtrain.models.blocks import Head, Residual, Stem, build_shortcut, drop_paths, with_norm_momentum
 from accumtrain.models.config import ResNetConfig
-from accumtrain.models.kept_convs import convs_kept, kept_places
+from accumtrain.models.kept_convs import choose_kept_convs, kept_convs_of
 from accumtrain.models.layers import ModelSpec
 
 
@@ -38,8 +38,8 @@ class Unit(tf.Module):
 
 
 def build_resnet(config: ResNetConfig, spec: ModelSpec) -> Model:
-    """Stem, one segment per unit, head."""
-    init, widths, kept = spec.init, config.stream_widths, kept_places(config)
+    """Build stem, one segment per unit, and head."""
+    init, widths, kept = spec.init, config.stream_widths, choose_kept_convs(config)
     segments: list[Segment] = [
         Chain(config.policy, [Stem(init, config.norm, config.stem, spec.channels, widths[0])]),
     ]
@@ -56,10 +56,10 @@ def build_resnet(config: ResNetConfig, spec: ModelSpec) -> Model:
                 stride=stride,
                 bottleneck=config.bottleneck,
                 preactivated=stage > 0 or unit > 0,
-                kept_convs=convs_kept(kept, stage, unit, 0),
+                kept_convs=kept_convs_of(kept, stage, unit, 0),
                 drop_path=next(drop_path),
             )
-            skip = shortcut(init, inputs, outputs, stride, config.bottleneck)
+            skip = build_shortcut(init, inputs, outputs, stride, config.bottleneck)
             segments.append(Chain(config.policy, [Unit(residual, skip)]))
             inputs = outputs
     segments.append(Chain("store", [Head(init, config.norm, widths[-1], spec.num_classes)]))

@@ -17,9 +17,9 @@ from accumtrain.backprop.pullback import Converted, Gradients, Pullback
 from accumtrain.backprop.replay import keep_values, save_for_backward
 from accumtrain.backprop.segments import Chain, Coupling, Layer, Segment, Stage
 from accumtrain.backprop.tracing import after
-from accumtrain.models.blocks import Head, Residual, Stem, drop_paths, shortcut, with_norm_momentum
+from accumtrain.models.blocks import Head, Residual, Stem, build_shortcut, drop_paths, with_norm_momentum
 from accumtrain.models.config import RevNetConfig
-from accumtrain.models.kept_convs import convs_kept, kept_places
+from accumtrain.models.kept_convs import choose_kept_convs, kept_convs_of
 from accumtrain.models.layers import ModelSpec, times
 from accumtrain.models.norm_relu_conv import Numerics
 
@@ -31,7 +31,7 @@ class OnStreams(Converted):
         function: its pullback takes and returns gradients for values without a factor.
         numbers: of the stream.
         dtype: float32 or float64, or the lower precision that the function computes in.
-        scales: whether the function itself returns values times `numbers.factor`.
+        scales: the function itself returns values times `numbers.factor`.
     """
 
     def __init__(self, function: Layer, numbers: FixedPoint, dtype: tf.DType, scales: bool = True):
@@ -39,23 +39,23 @@ class OnStreams(Converted):
         self.numbers, self.scales = numbers, scales
 
     def converted(self, y: tf.Tensor, mode: Mode) -> tf.Tensor:
-        numbers = self.numbers.during(mode)
+        numbers = self.numbers.for_mode(mode)
         done = numbers.factor(y.dtype) if self.scales else 1.0
         return times(tf.cast(y, self.dtype), numbers.scale(self.dtype) / done)
 
 
 class Stems(tf.Module):
-    """Images to two streams, each by its own stem with half of the channels, so that one takes half of the memory."""
+    """Two stems from images to a stream each, with half of the channels, so that one takes half of the memory."""
 
     def __init__(self, first: OnStreams, second: OnStreams):
         super().__init__()
         self.stems = first, second
 
     def __call__(self, images: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, ...]:
-        return tuple(stem.numbers.during(mode).differentiable_encode(stem(images, mode)) for stem in self.stems)
+        return tuple(stem.numbers.for_mode(mode).differentiable_encode(stem(images, mode)) for stem in self.stems)
 
     def pullback(self, images: tf.Tensor, mode: Mode) -> tuple[tuple[tf.Tensor, ...], Pullback]:
-        """In a replay a stem is computed again only after the gradients of the stem before it."""
+        """Return both streams and their pullback. A replay computes a stem after the gradients of the one before it."""
         # in a replay nothing uses these passes, so the graph drops them
         passes = [stem.pullback(images, mode) for stem in self.stems]
 
@@ -75,23 +75,23 @@ class Stems(tf.Module):
 
 
 class Join(tf.Module):
-    """Two streams -> [N, H, W, 2 C] in `compute_dtype`."""
+    """The join of two streams to [N, H, W, 2 C] in `compute_dtype`."""
 
     def __init__(self, numbers: FixedPoint, compute_dtype: tf.DType):
         super().__init__()
         self.numbers, self.compute_dtype = numbers, compute_dtype
 
     def __call__(self, x: tuple[tf.Tensor, tf.Tensor], mode: Mode) -> tf.Tensor:
-        read = self.numbers.during(mode).differentiable_read
+        read = self.numbers.for_mode(mode).differentiable_read
         return tf.concat([read(stream, self.compute_dtype) for stream in x], axis=-1)
 
 
 def build_revnet(config: RevNetConfig, spec: ModelSpec) -> Model:
-    """Stem, one segment per stage, head."""
+    """Build stem, one segment per stage, and head."""
     init, compute_dtype = spec.init, spec.compute_dtype
     # a stem is not invertible: with memory=reverse it is recomputed
     stem_memory = "store" if config.policy == "store" else "recompute"
-    widths, kept = config.stream_widths, kept_places(config)
+    widths, kept = config.stream_widths, choose_kept_convs(config)
     drop_path = drop_paths(config.drop_path, 2 * sum(config.units))  # of F and G of each unit
     numbers = FixedPoint(config.snap_bits)
     # float16 has no exponents for scaled values
@@ -115,7 +115,7 @@ def build_revnet(config: RevNetConfig, spec: ModelSpec) -> Model:
                 bottleneck=config.bottleneck,
                 preactivated=preactivated,
                 keep_activations=not first_stage,
-                kept_convs=convs_kept(kept, stage, place, function),
+                kept_convs=kept_convs_of(kept, stage, place, function),
                 drop_path=next(drop_path),
                 numerics=Numerics(compute_dtype, reads, numbers),
             )
@@ -126,13 +126,13 @@ def build_revnet(config: RevNetConfig, spec: ModelSpec) -> Model:
         f = OnStreams(residual(0, inputs, stride, not (entry and first_stage), reads), numbers, f_dtype)
         g = OnStreams(residual(1, outputs, 1, True, numbers), numbers, g_dtype)
         first, second = (
-            shortcut(init, inputs, outputs, stride, config.bottleneck, Numerics(compute_dtype, reads, numbers))
+            build_shortcut(init, inputs, outputs, stride, config.bottleneck, Numerics(compute_dtype, reads, numbers))
             for _ in range(2)
         )
         shortcuts = None
         if first is not None and second is not None:
             shortcuts = OnStreams(first, numbers, init.dtype), OnStreams(second, numbers, init.dtype)
-        return Coupling(f, g, shortcuts, numbers, watched=place == config.units[stage] - 1)
+        return Coupling(f, g, shortcuts, numbers, checks_range=place == config.units[stage] - 1)
 
     stems = (Stem(init, config.norm, config.stem, spec.channels, widths[0], parts=2) for _ in range(2))
     of_streams = [OnStreams(stem, stem_numbers, stem_dtype, scales=False) for stem in stems]

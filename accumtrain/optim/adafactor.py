@@ -17,7 +17,7 @@ WARMUP = 1e-6  # of the relative step, for each update
 
 
 class AdafactorScalars(NamedTuple):
-    """Tensors that the updates of all variables share. Constants in each update would be half of the graph."""
+    """Tensors that the updates of all variables share. As constants in each update they would be half of the graph."""
 
     rate: tf.Tensor  # rho_t of the paper
     blend: tf.Tensor  # 1 - beta2_t; it is 1 at t = 1, so there is no bias to correct
@@ -77,11 +77,11 @@ class AdafactorRule:
     @property
     def options(self) -> dict[str, Any]:
         """The arguments that `of_arguments` took."""
-        common = {each.name for each in fields(OptimConfig)}
-        return {each.name: getattr(self._keys, each.name) for each in fields(self._keys) if each.name not in common}
+        common = {key.name for key in fields(OptimConfig)}
+        return {key.name: getattr(self._keys, key.name) for key in fields(self._keys) if key.name not in common}
 
     def slot_shapes(self, shape: Sequence[int]) -> dict[str, list[int]]:
-        """Shapes of the slots of a weight, by name: `v`, or its factors `row` and `column`; `momentum` if there is one.
+        """Return the shapes of a weight's slots: `v`, or its factors `row` and `column`; `momentum` if there is one.
 
         The factors have the rank of the weight, so [..., n, m] has a row [..., n, 1] and a column [..., 1, m]. All
         slots start at 0, in the dtype of the weight.
@@ -94,13 +94,13 @@ class AdafactorRule:
         return {"row": _without(shape, columns), "column": _without(shape, rows), **momentum}
 
     def relative_step(self, step: tf.Tensor) -> tf.Tensor:
-        """The rate of the paper after `step` updates, min(1e-2, 1 / sqrt(t)), a float32 scalar, as the options say."""
+        """Return the paper's rate after `step` updates, min(1e-2, 1 / sqrt(t)), a float32 scalar, by the options."""
         t = tf.cast(step + 1, tf.float32)
         relative = tf.minimum(WARMUP * t if self._keys.warmup_init else MAX_RELATIVE_STEP, tf.math.rsqrt(t))
         return relative if self._keys.scale_parameter else self._keys.unscaled_relative_step * relative
 
     def scalars(self, rate: tf.Tensor, t: tf.Tensor) -> AdafactorScalars:
-        """What update number t, counted from 1, needs for all weights of a dtype; `rate` and `t` are scalars of it."""
+        """Return the scalars of update t, which counts from 1, for all weights of the dtype of `rate` and `t`."""
         largest = self._keys.clip_threshold
         return AdafactorScalars(
             rate,
@@ -118,7 +118,7 @@ class AdafactorRule:
         scalars: AdafactorScalars,
         weight_decay: float,
     ) -> None:
-        """Updates a weight and its slots in place.
+        """Update a weight and its slots in place.
 
         Args:
             weight: float32 or float64, of any static shape.
@@ -153,7 +153,7 @@ class AdafactorRule:
             )
 
     def _factored(self, shape: Sequence[int]) -> tuple[int, int] | None:
-        """The axes of the rows and of the columns, in this order; None if v itself is kept."""
+        """Return the axes of the rows and of the columns, in this order, or None if v itself is kept."""
         axes = list(range(len(shape)))
         if self._keys.factored_axes == "largest":
             axes.sort(key=lambda axis: shape[axis])
@@ -163,7 +163,7 @@ class AdafactorRule:
         return pair[0], pair[1]
 
     def _blend(self, t: tf.Tensor) -> tf.Tensor:
-        """1 - beta2_t."""
+        """Return 1 - beta2_t."""
         if self._keys.beta2 is None:
             return tf.pow(t, -self._keys.decay_exponent)
         return (self._keys.beta2 - 1.0) / tf.math.expm1(t * math.log(self._keys.beta2))  # (1 - beta2) / (1 - beta2^t)
@@ -171,14 +171,14 @@ class AdafactorRule:
     def _by_full_moment(
         self, slots: Mapping[str, VariableHandle], gradient: tf.Tensor, scalars: AdafactorScalars
     ) -> tf.Tensor:
-        """Updates v and returns gradient / sqrt(v)."""
+        """Update v and returns gradient / sqrt(v)."""
         moment = _average(slots["v"], tf.square(gradient) + scalars.epsilon1, scalars.blend)
         return gradient * tf.math.rsqrt(moment)
 
     def _by_factors(
         self, slots: Mapping[str, VariableHandle], gradient: tf.Tensor, scalars: AdafactorScalars
     ) -> tf.Tensor:
-        """Updates the factors of v = row * column / mean(row) and returns gradient / sqrt(v).
+        """Update the factors of v = row * column / mean(row) and returns gradient / sqrt(v).
 
         v itself is never computed: for zero gradients it is epsilon1^2 / epsilon1, which is 0 / 0 in float32. Shapes in
         the comments are those of [..., n, m] with the last axes factored.
@@ -248,25 +248,21 @@ class Adafactor(Optimizer):
         )
 
     def learning_rate(self, step: tf.Tensor) -> tf.Tensor:
-        """The given rate, or the relative step if that is None; a float32 scalar."""
+        """Return the given rate, or the relative step if that is None: a float32 scalar."""
         return self._rule.relative_step(step) if self._learning_rate is None else super().learning_rate(step)
 
     def build_slots(self) -> None:
-        parameters = self.parameters
-        shapes = [self._rule.slot_shapes(parameter.variable.shape.as_list()) for parameter in parameters]
+        shapes = [self._rule.slot_shapes(parameter.variable.shape.as_list()) for parameter in self.parameters]
+        pairs = list(zip(self.parameters, shapes, strict=True))
         self.second_moments = [
             FullMoment(parameter) if "v" in own else FactoredMoment(parameter, own["row"], own["column"])
-            for parameter, own in zip(parameters, shapes, strict=True)
+            for parameter, own in pairs
         ]
-        self.momenta = [
-            zeros_slot(parameter, "momentum")
-            for parameter, own in zip(parameters, shapes, strict=True)
-            if "momentum" in own
-        ]
+        self.momenta = [zeros_slot(parameter, "momentum") for parameter, own in pairs if "momentum" in own]
 
     def slots_of(self, index: int) -> dict[str, tf.Variable]:
         momentum = {"momentum": self.momenta[index]} if self.momenta else {}
-        return {**self.second_moments[index].slots, **momentum}
+        return self.second_moments[index].slots | momentum
 
     def step_scalars(self, rate: tf.Tensor, t: tf.Tensor) -> AdafactorScalars:
         return self._rule.scalars(rate, t)
@@ -280,7 +276,7 @@ class Adafactor(Optimizer):
         rate: tf.Tensor,
         scalars: AdafactorScalars,
     ) -> None:
-        """The rule decays by itself: its weight decay may depend on the size of the weight."""
+        """Update by the rule, which decays by itself, as its weight decay may depend on the size of the weight."""
         slots = dict(variables)
         weight = slots.pop("weight")
         self._rule.update(weight, slots, gradient * scale, scalars, self._weight_decay if decayed else 0.0)
@@ -312,12 +308,12 @@ class FactoredMoment(tf.Module):
 
 
 def _without(shape: Sequence[int], axis: int) -> list[int]:
-    """The shape after a mean over an axis that stays, with length 1."""
-    return [1 if each == axis else size for each, size in enumerate(shape)]
+    """Return the shape after a mean over an axis that stays, with length 1."""
+    return [*shape[:axis], 1, *shape[axis + 1 :]]
 
 
 def _average(average: VariableHandle, value: tf.Tensor, blend: tf.Tensor | float) -> tf.Tensor:
-    """Sets average = (1 - blend) * average + blend * value in place and returns it."""
+    """Set average = (1 - blend) * average + blend * value in place and returns it."""
     average.assign_add(blend * (value - average.read()))
     return average.read()
 
@@ -327,5 +323,5 @@ def _descend(weight: VariableHandle, step_size: tf.Tensor, update: tf.Tensor) ->
 
 
 def _rms(tensor: tf.Tensor) -> tf.Tensor:
-    """Root mean square over all values, a scalar."""
-    return tf.sqrt(2.0 / tensor.shape.num_elements() * tf.nn.l2_loss(tensor))  # which keeps no squares in memory
+    """Return the root mean square over all values, a scalar."""
+    return tf.sqrt(2.0 / tensor.shape.num_elements() * tf.nn.l2_loss(tensor))  # l2_loss keeps no squares in memory

@@ -22,8 +22,8 @@ class Adam(Optimizer):
 
     Args:
         weight_decay: L2: weight_decay * w is added to the gradient.
-        beta1: what an update keeps of the mean of the gradients.
-        beta2: what an update keeps of the mean of their squares.
+        beta1: decay rate of the first moment, the mean of the gradients.
+        beta2: decay rate of the second moment, the mean of their squares.
         epsilon: added to the square root of the bias-corrected second moment.
 
     Raises:
@@ -51,7 +51,7 @@ class Adam(Optimizer):
         return {"m": self.first_moments[index], "v": self.second_moments[index]}
 
     def step_scalars(self, rate: tf.Tensor, t: tf.Tensor) -> AdamScalars:
-        # The update is m_hat / (sqrt(v_hat) + epsilon); its bias corrections are moved into two scalars.
+        # the update is m_hat / (sqrt(v_hat) + epsilon); its bias corrections are moved into two scalars
         correction1 = _bias_correction(self._beta1, t)
         correction2 = tf.sqrt(_bias_correction(self._beta2, t))
         return AdamScalars(rate * correction2 / correction1, self._epsilon * correction2)
@@ -59,7 +59,7 @@ class Adam(Optimizer):
     def update_variable(
         self, weight: VariableHandle, slots: Mapping[str, VariableHandle], gradient: tf.Tensor, scalars: AdamScalars
     ) -> None:
-        # The fused kernel divides by 1 - beta_power, which cancels in low precision; a beta_power of 0 turns that off.
+        # the fused kernel divides by 1 - beta_power, which cancels in low precision; a beta_power of 0 turns that off
         dtype = gradient.dtype
         tf.raw_ops.ResourceApplyAdam(
             var=weight.handle,
@@ -82,7 +82,7 @@ class AdamW(Adam):
 
 
 def _bias_correction(beta: float, t: tf.Tensor) -> tf.Tensor:
-    """1 - beta^t without cancellation, for beta rounded to the dtype of `t`, as the kernel uses it."""
+    """Return 1 - beta^t without cancellation, for beta rounded to the dtype of `t`, as the kernel uses it."""
     rounded = float(t.dtype.as_numpy_dtype(beta))
     log_beta = math.log(rounded) if rounded > 0.0 else -math.inf
     return -tf.math.expm1(log_beta * t)

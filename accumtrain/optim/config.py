@@ -59,24 +59,24 @@ class OptimConfig(ComponentConfig):
 
     @property
     def forgets_weights(self) -> bool:
-        """Whether the first update computes the weights anew, without those before it."""
+        """The first update computes the weights anew, without those before it."""
         return False
 
     @property
     def keeps_state(self) -> bool:
-        """Whether its state holds about as many values as there are weights, or more."""
+        """The state holds about as many values as there are weights, or more."""
         return True
 
     def with_schedule(self, schedule: str) -> str:
-        """What the banner says about the optimizer and its schedule."""
+        """Return the words of the banner about the optimizer and its schedule."""
         rate = "a rate of its own" if self.lr is None else f"rate {self.lr:g}"
         return f"{self.label}, {rate}, {schedule} schedule"
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Keyword arguments of its class: all keys but `kind` and what the window does, with `lr` spelled out."""
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        del values["kind"], values["rates"], values["clip_norm"], values["adaptive_clip"]
+        """Keyword arguments of its class: all keys but `kind` and those of the window, with `lr` spelled out."""
+        not_its_own = ("kind", "rates", "clip_norm", "adaptive_clip")
+        values = {key.name: getattr(self, key.name) for key in fields(self) if key.name not in not_its_own}
         return {"learning_rate": values.pop("lr"), **values}
 
     def check(self) -> None:
@@ -87,15 +87,13 @@ class OptimConfig(ComponentConfig):
         for pattern, factor in self.rates.items():
             if not isinstance(pattern, str):
                 raise ConfigError(
-                    f"optim.rates={format_value(self.rates)}: {format_value(pattern)} is no text, so it is "
-                    "the path of no variable; "
-                    "write patterns of paths, such as optim.rates={segments/0/*:0.1}"
+                    f"optim.rates={format_value(self.rates)}: {format_value(pattern)} is no text, so it is the path of "
+                    "no variable; write patterns of paths, such as optim.rates={segments/0/*:0.1}"
                 )
             if isinstance(factor, bool) or not isinstance(factor, int | float) or not factor > 0:
                 raise ConfigError(
-                    f"optim.rates.{pattern}={format_value(factor)}: must be a factor above 0; weights stay as "
-                    "they are with "
-                    f"model.freeze=[{pattern}] in its place"
+                    f"optim.rates.{pattern}={format_value(factor)}: must be a factor above 0; weights stay as they "
+                    f"are with model.freeze=[{pattern}] in its place"
                 )
             check_size(f"optim.rates.{pattern}", factor)
         if self.lr is None and not self.has_own_rate:
@@ -238,7 +236,7 @@ OPTIMIZERS.add(
     Entry(KerasOptimConfig, "accumtrain.optim.keras_optimizer:KerasOptimizer"),
 )
 
-# Arguments of the class, for what is not its default. conf/optim/adafactor_<name>.yaml says the same.
+# Arguments of the class that differ from its defaults. conf/optim/adafactor_<name>.yaml says the same.
 ADAFACTOR_PRESETS: dict[str, dict[str, Any]] = {
     # Shazeer & Stern 2018, arXiv:1804.04235
     "paper": {"learning_rate": None, "weight_decay": 0.0},
@@ -269,14 +267,14 @@ ADAFACTOR_PRESETS: dict[str, dict[str, Any]] = {
 
 
 def check_arguments(config: type[OptimConfig], arguments: Mapping[str, Any]) -> None:
-    """Raises ValueError for the first argument that the key of its name refuses; the key of learning_rate is lr.
+    """Raise ValueError for the first argument that the key of its name refuses. The key of learning_rate is lr.
 
     Numbers may be NumPy's.
     """
     hints, constraints = typing.get_type_hints(config), constraints_of(config)
     for name, value in arguments.items():
         key = "lr" if name == "learning_rate" else name
-        plain = _plain(hints[key], name, value)
+        plain = _to_plain_number(hints[key], name, value)
         try:
             for constraint in constraints[key]:
                 constraint.check(name, plain)
@@ -286,8 +284,8 @@ def check_arguments(config: type[OptimConfig], arguments: Mapping[str, Any]) -> 
             raise ValueError(str(error)) from None
 
 
-def _plain(hint: Any, name: str, value: Any) -> Any:
-    """The value, a number as Python's own. Raises ValueError if it is not of the type `hint`."""
+def _to_plain_number(hint: Any, name: str, value: Any) -> Any:
+    """Return the value, a number as Python's own. Raise ValueError if it is not of the type `hint`."""
     import numpy as np
 
     options = typing.get_args(hint) or (hint,)

@@ -12,9 +12,9 @@ import tensorflow as tf
 
 from accumtrain.errors import ConfigError
 from accumtrain.fields import suggest_names
-from accumtrain.optim.optimizer import Optimizer, Parameter, PerShapeFunction, in_sequence
+from accumtrain.optim.optimizer import Optimizer, Parameter, PerShapeFunction, apply_one_by_one
 
-# Arguments of Keras's optimizers that accumtrain replaces, and what to set instead.
+# Arguments of Keras's optimizers that accumtrain replaces, each with its remedy.
 _INSTEAD = {
     "learning_rate": "set optim.lr and the schedule group",
     "weight_decay": "set optim.weight_decay, which spares biases and normalisation",
@@ -47,14 +47,14 @@ class KerasOptimizer(Optimizer):
     def __init__(
         self, learning_rate: float, *, name: str, args: Mapping[str, Any] | None = None, weight_decay: float = 0.0
     ) -> None:
-        """Raises ConfigError for an unknown name, and for args that the class lacks or that accumtrain replaces."""
+        """Raise ConfigError for an unknown name, and for args that the class lacks or that accumtrain replaces."""
         super().__init__(learning_rate, weight_decay)
         self._keras_class = _find_class(name)
-        self._args = _checked_args(self._keras_class, args or {})
+        self._args = _check_args(self._keras_class, args or {})
         self._decay_one = PerShapeFunction(lambda variables, rate: self._decay(variables["weight"], rate))
 
     def build_slots(self) -> None:
-        """Raises ConfigError when Keras refuses a value in optim.args."""
+        """Raise ConfigError when Keras refuses a value in optim.args."""
         name = self._keras_class.__name__
         local_class = type(name, (self._keras_class, _ReplicaLocal), {})
         try:
@@ -70,7 +70,7 @@ class KerasOptimizer(Optimizer):
         self, gradients: Sequence[tf.Tensor], rate: tf.Tensor, step: tf.Tensor, scale: tf.Tensor | float = 1.0
     ) -> None:
         if self._weight_decay:
-            in_sequence(
+            apply_one_by_one(
                 partial(self._decay_one, {"weight": parameter.variable}, parameter.rate(rate))
                 for parameter in self.parameters
                 if parameter.decayed
@@ -116,7 +116,7 @@ class _ReplicaLocal(keras.optimizers.Optimizer):
     def _backend_update_step(
         self, grads: Sequence[tf.Tensor], trainable_variables: Sequence[tf.Variable], learning_rate: tf.Tensor
     ) -> None:
-        in_sequence(
+        apply_one_by_one(
             partial(self._update_one, gradient, variable, rate)
             for gradient, variable, rate in zip(grads, trainable_variables, self._rates(learning_rate), strict=True)
         )
@@ -144,7 +144,7 @@ class WeightView(keras.Variable):
 
 
 def update_rules() -> dict[str, type[keras.optimizers.Optimizer]]:
-    """The classes of keras.optimizers that update plain variables, by name."""
+    """Return the classes of keras.optimizers that update plain variables, by name."""
     return {
         name: value
         for name, value in vars(keras.optimizers).items()
@@ -162,7 +162,7 @@ def _find_class(name: str) -> type[keras.optimizers.Optimizer]:
     return choices[name]
 
 
-def _checked_args(keras_class: type[keras.optimizers.Optimizer], args: Mapping[str, Any]) -> dict[str, Any]:
+def _check_args(keras_class: type[keras.optimizers.Optimizer], args: Mapping[str, Any]) -> dict[str, Any]:
     known = [key for key in inspect.signature(keras_class).parameters if key not in ("kwargs", *_INSTEAD)]
     for key in args:
         if key in _INSTEAD:

@@ -1,4 +1,4 @@
-"""The base class of the optimizers: `build` makes the slots once, `apply` makes an update.
+"""The base class of the optimizers, one function per shape of variables, and adaptive clipping.
 
 A commit of a deep network updates hundreds of variables of a few dozen shapes. Its graph holds one function per shape
 and calls it for each variable. Written out for each variable, it would take longer to trace and to compile, and more
@@ -17,7 +17,7 @@ import tensorflow as tf
 from accumtrain.optim.config import OptimConfig, check_arguments
 
 Change = Callable[[], tf.Tensor]  # changes variables; returns a tensor that is available when this is done
-SMALLEST_WEIGHT = 1e-3  # the norm that counts for a unit whose weights are smaller, or it would never move
+SMALLEST_WEIGHT = 1e-3  # the norm that counts for a unit with smaller weights, or it would never move
 
 
 class VariableHandle:
@@ -47,7 +47,7 @@ class VariableHandle:
 
 
 class PerShapeFunction:
-    """Traces `function(variables, *arguments)` once for each combination of shapes, dtypes and Python values.
+    """Trace `function(variables, *arguments)` once for each combination of shapes, dtypes and Python values.
 
     Args:
         function: takes a mapping of `VariableHandle`s, then tensors, nests of tensors or hashable Python values. It
@@ -62,14 +62,14 @@ class PerShapeFunction:
         self._function = tf.function(body, autograph=False, experimental_attributes={"_noinline": True})
 
     def __call__(self, variables: Mapping[str, tf.Variable], *arguments: Any) -> tf.Tensor:
-        """Calls the function, in replica context. Returns a tensor that is available when it is done."""
-        signature = tuple((name, tuple(each.shape.as_list()), each.dtype.name) for name, each in variables.items())
-        return self._function(signature, {name: each.handle for name, each in variables.items()}, *arguments)
+        """Call the function, in replica context. Returns a tensor that is available when it is done."""
+        signature = tuple((name, tuple(var.shape.as_list()), var.dtype.name) for name, var in variables.items())
+        return self._function(signature, {name: var.handle for name, var in variables.items()}, *arguments)
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A trained variable, whether weight decay applies to it, and the factor on its rate.
+    """A trained variable, with the factor on its rate. Weight decay applies to it if it is `decayed`.
 
     It is not a `tf.Module`, so that the variable counts neither as state of the optimizer nor for its checkpoint.
     """
@@ -79,7 +79,7 @@ class Parameter:
     rate_factor: float = 1.0
 
     def rate(self, rate: tf.Tensor) -> tf.Tensor:
-        """`rate` in the variable's dtype, times its factor."""
+        """Return `rate` in the variable's dtype, times its factor."""
         rate = tf.cast(rate, self.variable.dtype)
         return rate if self.rate_factor == 1.0 else self.rate_factor * rate
 
@@ -105,7 +105,7 @@ class Optimizer(tf.Module):
     """
 
     decoupled_decay = False
-    skips_missing = False  # whether `apply` gets None for a variable on which the loss does not depend, instead of 0
+    skips_missing = False  # `apply` gets None, not 0, for a variable on which the loss does not depend
 
     def __init__(self, learning_rate: float | None, weight_decay: float) -> None:
         super().__init__()
@@ -121,11 +121,11 @@ class Optimizer(tf.Module):
         self._change_one = PerShapeFunction(self._change)
 
     def build(self, variables: Sequence[tf.Variable], decayed: Sequence[bool]) -> None:
-        """Creates the slots, in the dtype of their variable.
+        """Create the slots, in the dtype of their variable.
 
         Args:
             variables: float32 or float64, in the order of the gradients that `apply` gets.
-            decayed: for each variable, whether weight decay applies to it.
+            decayed: true for each variable to which weight decay applies.
 
         Raises:
             TypeError: a variable is neither float32 nor float64.
@@ -139,49 +139,49 @@ class Optimizer(tf.Module):
         self.build_slots()
 
     def scale_rates(self, factors: Sequence[float]) -> None:
-        """Gives a factor on the rate for each of the variables that `build` will get."""
+        """Give a factor on the rate for each of the variables that `build` will get."""
         self._rate_factors = list(factors)
 
     def learning_rate(self, step: tf.Tensor) -> tf.Tensor:
-        """The rate before the schedule, a float32 scalar, after `step` updates (an int64 scalar)."""
+        """Return the rate before the schedule, a float32 scalar, after `step` updates (an int64 scalar)."""
         return tf.constant(self._learning_rate, tf.float32)
 
     @tf.autograph.experimental.do_not_convert
     def apply(
         self, gradients: Sequence[tf.Tensor], rate: tf.Tensor, step: tf.Tensor, scale: tf.Tensor | float = 1.0
     ) -> None:
-        """Makes one update of all variables.
+        """Make one update of all variables.
 
         Args:
             gradients: one per variable, of its shape and dtype.
             rate: `learning_rate(step)` times the schedule, a float scalar.
             step: updates done so far, an int64 scalar; the rules count this update as t = step + 1.
-            scale: factor on the gradients, a float scalar. It multiplies one gradient at a time, so that there is
-                never a second set of gradients in memory.
+            scale: factor on the gradients, a float scalar. It multiplies one gradient at a time, so there is never a
+                second set of gradients in memory.
         """
-        in_sequence(self._changes(gradients, rate, step, scale))
+        apply_one_by_one(self._changes(gradients, rate, step, scale))
 
     @property
     def state(self) -> list[tf.Variable]:
-        """All slots: what a checkpoint holds and what counts as optimizer memory."""
+        """All slots. A checkpoint holds them, and they count as optimizer memory."""
         return list(self.variables)
 
     def build_slots(self) -> None:
-        """Creates the slots of `self.parameters`."""
+        """Create the slots of `self.parameters`."""
         raise NotImplementedError
 
     def slots_of(self, index: int) -> dict[str, tf.Variable]:
-        """The slots of variable number `index`, by name."""
+        """Return the slots of variable number `index`, by name."""
         raise NotImplementedError
 
     def step_scalars(self, rate: tf.Tensor, t: tf.Tensor) -> Any:
-        """Tensors that updates of the same dtype and rate share; `rate` and `t` are scalars of that dtype."""
+        """Return tensors that updates of the same dtype and rate share. `rate` and `t` are scalars of that dtype."""
         raise NotImplementedError
 
     def update_variable(
         self, weight: VariableHandle, slots: Mapping[str, VariableHandle], gradient: tf.Tensor, scalars: Any
     ) -> None:
-        """Updates a variable and its slots."""
+        """Update a variable and its slots."""
         raise NotImplementedError
 
     def _changes(
@@ -217,22 +217,22 @@ class Optimizer(tf.Module):
         gradient *= scale
         if decayed and self.decoupled_decay:
             self._decay(weight, rate)
-        elif decayed:  # the gradient of loss + weight_decay / 2 * |w|^2
+        elif decayed:  # gradient of loss + weight_decay / 2 * |w|^2
             gradient += self._weight_decay * weight.read()
         self.update_variable(weight, slots, gradient, scalars)
 
     def _decay(self, weight: VariableHandle, rate: tf.Tensor) -> None:
-        """Decoupled decay (Loshchilov & Hutter 2019, arXiv:1711.05101)."""
+        """Apply decoupled decay (Loshchilov & Hutter 2019, arXiv:1711.05101)."""
         weight.assign_sub(rate * self._weight_decay * weight.read())
 
 
 def _group(parameter: Parameter) -> tuple[tf.DType, float]:
-    """Parameters of a group share their scalars."""
+    """Return the group of a parameter. Parameters of a group share their scalars."""
     return parameter.variable.dtype, parameter.rate_factor
 
 
-def in_sequence(changes: Iterable[Change]) -> None:
-    """Makes the changes one after the other, so that temporaries take the memory of one variable, not of all."""
+def apply_one_by_one(changes: Iterable[Change]) -> None:
+    """Make the changes one after the other, so that temporaries take the memory of one variable, not of all."""
     previous: list[tf.Tensor] = []
     for change in changes:
         with tf.control_dependencies(previous):
@@ -240,7 +240,7 @@ def in_sequence(changes: Iterable[Change]) -> None:
 
 
 def zeros_slot(parameter: Parameter, name: str, shape: Sequence[int] | None = None) -> tf.Variable:
-    """A slot of zeros, of the parameter's dtype and, unless `shape` is given, its shape."""
+    """Return a slot of zeros, of the parameter's dtype and, unless `shape` is given, its shape."""
     variable = parameter.variable
     return tf.Variable(
         tf.zeros(variable.shape if shape is None else shape, variable.dtype),
@@ -251,14 +251,15 @@ def zeros_slot(parameter: Parameter, name: str, shape: Sequence[int] | None = No
 
 
 def clip_by_weight(gradient: tf.Tensor, weight: tf.Tensor | tf.Variable, share: float | tf.Tensor) -> tf.Tensor:
-    """Scales the gradient of each unit down to a norm of `share` times that of the unit's weights.
+    """Scale the gradient of each unit down to a norm of `share` times that of the unit's weights.
 
     This is adaptive gradient clipping (Brock et al. 2021, arXiv:2102.06171).
 
     A unit is all of a kernel that belongs to one index of its last axis, and the whole of a vector or scalar. In
-    kernels of dense layers and convolutions, [..., inputs, outputs], it is what computes one output, as in the paper.
-    Two kinds of Keras's kernels have coarser units: a depthwise one, [height, width, channels, multiplier], one of all
-    channels for each multiple; those of attention, [inputs, heads, size], one of all heads for each index of `size`.
+    kernels of dense layers and convolutions, [..., inputs, outputs], it computes one output, as in the paper. Two kinds
+    of Keras's kernels have coarser units. A depthwise one, [height, width, channels, multiplier], has one of all
+    channels for each multiple. Those of attention, [inputs, heads, size], have one of all heads for each index of
+    `size`.
 
     Args:
         gradient: a tensor.

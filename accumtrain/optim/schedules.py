@@ -64,14 +64,14 @@ class ScheduleConfig(ComponentConfig):
             )
 
     def unreached(self, total: int) -> list[str]:
-        """What a run of `total` updates does not reach of the schedule, as warnings with their remedies."""
+        """Return warnings, with their remedies, of the parts of the schedule that a run of `total` updates misses."""
         if self.warmup < total:
             return []
-        return [_too_long("warmup", self.warmup, self.warmup, total, "and the rate rises to its end")]
+        return [_warn_too_long("warmup", self.warmup, self.warmup, total, "and the rate rises to its end")]
 
 
-def _too_long(key: str, value: int | list[int], last: int, total: int, effect: str) -> str:
-    """Says that schedule.`key`=`value` lasts until update `last` of a run of `total` updates, and what that does."""
+def _warn_too_long(key: str, value: int | list[int], last: int, total: int, effect: str) -> str:
+    """Return the warning that schedule.`key`=`value` lasts until update `last` of a run of `total` updates."""
     updates = "1 update" if total == 1 else f"{total} updates"
     return (
         f"schedule.{key}={format_value(value)}: the run has {updates}, {effect}; set schedule.{key} below {total}, or "
@@ -131,9 +131,8 @@ class StepConfig(ScheduleConfig):
         super().check()
         if any(boundary < 1 for boundary in self.boundaries) or self.boundaries != sorted(set(self.boundaries)):
             raise ConfigError(
-                f"schedule.boundaries={format_value(self.boundaries)}: must be increasing numbers of updates, "
-                "each at least 1; "
-                "for example [40000,60000]"
+                f"schedule.boundaries={format_value(self.boundaries)}: must be increasing numbers of updates, each at "
+                "least 1; for example [40000,60000]"
             )
 
     def unreached(self, total: int) -> list[str]:
@@ -141,7 +140,7 @@ class StepConfig(ScheduleConfig):
         if not late:
             return super().unreached(total)
         effect = f"so the rate does not fall after {' and '.join(map(str, late))}"
-        return [*super().unreached(total), _too_long("boundaries", self.boundaries, late[-1], total, effect)]
+        return [*super().unreached(total), _warn_too_long("boundaries", self.boundaries, late[-1], total, effect)]
 
 
 @dataclass(kw_only=True)
@@ -163,7 +162,7 @@ class RsqrtConfig(ScheduleConfig):
         if self.timescale < total:
             return super().unreached(total)
         effect = "so the rate does not fall"
-        return [*super().unreached(total), _too_long("timescale", self.timescale, self.timescale, total, effect)]
+        return [*super().unreached(total), _warn_too_long("timescale", self.timescale, self.timescale, total, effect)]
 
 
 @dataclass(kw_only=True)
@@ -184,9 +183,10 @@ class InverseTimeConfig(ScheduleConfig):
         import tensorflow as tf
 
         n = tf.maximum(t - self.first_whole, 0)
-        periods = (
-            tf.cast(n // self.timescale, tf.float32) if self.staircase else tf.cast(n, tf.float32) / self.timescale
-        )
+        if self.staircase:
+            periods = tf.cast(n // self.timescale, tf.float32)
+        else:
+            periods = tf.cast(n, tf.float32) / self.timescale
         return 1.0 / (1.0 + self.decay * periods)
 
 
@@ -232,7 +232,7 @@ SCHEDULES: Registry[Entry[ScheduleConfig]] = Registry("schedule.kind")
 SCHEDULES.add(*(Entry(config, config) for config in KINDS))
 
 
-# --- for programs -------------------------------------------------------------------------------------------------
+# ---- for programs ----
 
 
 def constant_schedule(*, warmup: int = 0) -> Schedule:

@@ -49,14 +49,13 @@ class SGD(Optimizer):
     def update_variable(
         self, weight: VariableHandle, slots: Mapping[str, VariableHandle], gradient: tf.Tensor, scalars: tf.Tensor
     ) -> None:
-        rate = scalars
         if not self._momentum:
-            tf.raw_ops.ResourceApplyGradientDescent(var=weight.handle, alpha=rate, delta=gradient)
+            tf.raw_ops.ResourceApplyGradientDescent(var=weight.handle, alpha=scalars, delta=gradient)
             return
         tf.raw_ops.ResourceApplyMomentum(
             var=weight.handle,
             accum=slots["momentum"].handle,
-            lr=rate,
+            lr=scalars,
             grad=gradient,
             momentum=tf.constant(self._momentum, gradient.dtype),
             use_nesterov=self._nesterov,

@@ -19,7 +19,7 @@ from accumtrain.data.source import Dataset
 from accumtrain.engine.ema import MovingAverage
 from accumtrain.engine.losses import Batch, PerExample, SplitMetrics, cross_entropy, weighted_sums, weights
 from accumtrain.engine.step import CallLength, run_on_batches
-from accumtrain.engine.window import sum_buffer
+from accumtrain.engine.sums import sum_buffer
 from accumtrain.errors import DataError
 from accumtrain.report.confusion import Mistake
 

@@ -68,7 +68,7 @@ class Split(Layer):
 
 
 class Join(Layer):
-    """Takes whole numbers of the second stream, and of the first if there is no other."""
+    """Take whole numbers of the second stream, and of the first if there is no other."""
 
     def __init__(self, init, both):
         super().__init__(init)

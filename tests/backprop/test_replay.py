@@ -1,4 +1,4 @@
-"""What is kept of the streams for a replay: themselves, or for XLA one tensor as wide as a TPU pads to."""
+"""Streams kept for a replay: themselves, or for XLA one tensor as wide as a TPU pads to."""
 
 from __future__ import annotations
 

@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.backprop import tape
 from accumtrain.backprop.mode import Mode
 from accumtrain.models.build import build_model
 from accumtrain.models.layers import ModelSpec
 from accumtrain.process.environment import ONEDNN
-from tests.engine.small import CLASSES, bottleneck_revnet, examples, lenet, resnet20, revnet38
+from tests.engine.small import CLASSES, bottleneck_revnet, examples, gradients_of_micro_batch, lenet, resnet20, revnet38
 
 CASES = {
     "revnet38": (revnet38(), (16, 16, 3)),
@@ -26,35 +25,10 @@ CASES = {
 }
 
 
-def gradients(config, precision, shape, batch=8):
-    """Gradient and batch statistics of one micro-batch, as lists of arrays."""
-    model = build_model(config, ModelSpec(shape, CLASSES, precision, seed=1))
-    data = examples(batch, shape)
-    collected = {}
-
-    def emit(gradients):
-        collected.update({variable.ref(): gradient for variable, gradient in gradients})
-        return [gradient.op for _, gradient in gradients]
-
-    @tf.function(autograph=False)
-    def run():
-        mode = Mode(training=True, recording=True)
-
-        def loss(logits):
-            return tf.reduce_sum(tf.nn.sparse_softmax_cross_entropy_with_logits(data["label"], logits))
-
-        value, _ = tape.gradient(model, data["image"], loss, mode, emit)
-        statistics = [tensor for norm in model.norms for tensor in mode.statistics[norm]]
-        return value, [collected[variable.ref()] for variable in model.trainable_variables], statistics
-
-    value, grads, statistics = run()
-    return [value.numpy()], [g.numpy() for g in grads], [s.numpy() for s in statistics]
-
-
 @cache
 def stored_gradients(name, precision):
     config, shape = CASES[name]
-    return gradients(dataclasses.replace(config, memory="store"), precision, shape)
+    return gradients_of_micro_batch(dataclasses.replace(config, memory="store"), precision, shape)
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
@@ -73,7 +47,7 @@ def stored_gradients(name, precision):
 def test_gradient_is_bitwise_that_of_stored_activations(name, memory, precision):
     config, shape = CASES[name]
     stored = stored_gradients(name, precision)
-    other = gradients(dataclasses.replace(config, memory=memory), precision, shape)
+    other = gradients_of_micro_batch(dataclasses.replace(config, memory=memory), precision, shape)
     for kind, expected, actual in zip(("loss", "gradient", "statistics"), stored, other, strict=True):
         assert all(np.array_equal(a, b) for a, b in zip(expected, actual, strict=True)), kind
     assert all(np.any(gradient) for gradient in stored[1]), "every variable has a gradient to compare"
@@ -90,7 +64,7 @@ def test_gradient_is_bitwise_that_of_stored_activations(name, memory, precision)
     ids=["TensorFlow's own", "oneDNN's", "oneDNN's for AVX2"],
 )
 def test_the_bits_are_equal_with_each_kind_of_kernels(variables, said, convolutions):
-    """Which kernels a process computes with is settled when it imports TensorFlow."""
+    """A process settles its kernels when it imports TensorFlow."""
     name = test_gradient_is_bitwise_that_of_stored_activations.__name__
     cases = [f"{__file__}::{name}[bottleneck-{memory}-float32]" for memory in ("reverse", "recompute")]
     done = subprocess.run(
@@ -120,7 +94,7 @@ def test_convolutions_that_are_kept_change_no_bit(name, memory, precision):
     config, shape = CASES[name]
     stored = stored_gradients(name, precision)
     for count in (1, config.most_kept_convs // 2, config.most_kept_convs):
-        kept = gradients(dataclasses.replace(config, memory=memory, kept_convs=count), precision, shape)
+        kept = gradients_of_micro_batch(dataclasses.replace(config, memory=memory, kept_convs=count), precision, shape)
         for kind, expected, actual in zip(("loss", "gradient", "statistics"), stored, kept, strict=True):
             assert all(np.array_equal(a, b) for a, b in zip(expected, actual, strict=True)), (kind, count)
 
@@ -150,8 +124,8 @@ def test_reconstruction_error_is_zero(config, precision):
 def test_without_the_grid_reconstruction_loses_bits():
     """The test above can fail: it does when nothing is snapped."""
     config = dataclasses.replace(revnet38(units=(2, 1)), snap_bits=0)
-    stored = gradients(dataclasses.replace(config, memory="store"), "float32", (16, 16, 3))
-    reversed_ = gradients(config, "float32", (16, 16, 3))
+    stored = gradients_of_micro_batch(dataclasses.replace(config, memory="store"), "float32", (16, 16, 3))
+    reversed_ = gradients_of_micro_batch(config, "float32", (16, 16, 3))
     assert not all(np.array_equal(a, b) for a, b in zip(stored[1], reversed_[1], strict=True))
 
 

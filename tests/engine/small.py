@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
+from accumtrain.backprop import tape
+from accumtrain.backprop.mode import Draws, Mode
+from accumtrain.backprop.pullback import Gradients
 from accumtrain.engine.ema import MovingAverage
 from accumtrain.engine.losses import PerExample
 from accumtrain.engine.step import Step
@@ -106,6 +110,35 @@ def train(window: Window, batches: list[dict[str, tf.Tensor]], micro_steps: int)
     return updates
 
 
+def gradients_of_micro_batch(
+    config: ModelConfig,
+    precision: str,
+    shape: tuple[int, int, int],
+    draws: Draws | None = None,
+) -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]]:
+    """Return the loss, the gradients and the batch statistics of a micro-batch of 8 examples."""
+    model = build_model(config, ModelSpec(shape, CLASSES, precision, seed=1))
+    data = examples(8, shape)
+    collected: dict[Any, tf.Tensor] = {}
+
+    def emit(gradients: Gradients) -> list[tf.Operation]:
+        collected.update({variable.ref(): gradient for variable, gradient in gradients})
+        return [gradient.op for _, gradient in gradients if gradient is not None]
+
+    def loss(logits: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_sum(tf.nn.sparse_softmax_cross_entropy_with_logits(data["label"], logits))
+
+    @tf.function(autograph=False)
+    def run() -> tuple[list[tf.Tensor], list[tf.Tensor], list[tf.Tensor]]:
+        mode = Mode(training=True, recording=True, draws=draws)
+        value, _ = tape.gradient(model, data["image"], loss, mode, emit)
+        statistics = [tensor for norm in model.norms for tensor in mode.statistics[norm]]
+        return [value], [collected[variable.ref()] for variable in model.trainable_variables], statistics
+
+    value, gradients, statistics = ([tensor.numpy() for tensor in tensors] for tensors in run())
+    return value, gradients, statistics
+
+
 def all_variables(window: Window) -> list[tf.Variable]:
     """All that an update of the window reads or writes, each once."""
     averages = [] if window.ema is None else window.ema.averages
@@ -115,6 +148,6 @@ def all_variables(window: Window) -> list[tf.Variable]:
 
 
 def is_compiled_by_xla(step: Step, batches: Iterator[Any]) -> bool:
-    """Whether XLA compiles its micro-steps."""
+    """Return whether XLA compiles its micro-steps."""
     functions = step.prepare(batches).graph.as_graph_def().library.function
     return any(each.attr["_XlaMustCompile"].b for each in functions)

@@ -13,7 +13,7 @@ from accumtrain.engine.compiled_function import FUSION_ONLY, NO_GRAPH_OPTIMIZER,
 
 
 def settings():
-    """What the functions that this thread calls now are compiled under."""
+    """Return the settings under which this thread compiles functions now."""
     return ConfigProto.FromString(context().function_call_options.config_proto_serialized).graph_options.rewrite_options
 
 

@@ -177,7 +177,7 @@ def test_weights_of_other_classes_are_refused(weights, names, message):
 
 
 def test_the_remedy_for_a_list_gives_the_classes_its_weights(compose):
-    """As it stands in the message, with its quotes, it is a word of a shell."""
+    """The remedy is a word of a shell as it stands in the message, with its quotes."""
     with pytest.raises(ConfigError) as refused:
         CrossEntropyConfig(class_weights=[1.0, 2.0, 3.0, 4.0]).for_training(NAMES, lambda: [1, 2, 3, 4])
     (override,) = [each for each in shlex.split(str(refused.value)) if each.startswith("loss.class_weights={")]

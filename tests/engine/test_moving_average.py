@@ -12,7 +12,7 @@ from accumtrain.engine.ema import MovingAverage
 
 
 @pytest.mark.parametrize(("dtype", "rtol"), [(tf.float32, 1e-6), (tf.float64, 1e-14)])
-@pytest.mark.parametrize("decay", [0.0, 0.5, 0.999, 0.999999, 0.99999999])
+@pytest.mark.parametrize("decay", [0.0, 0.5, 0.999, 0.99999999])
 @pytest.mark.parametrize("step", [0, 4, 10**6, 10**12])
 def test_an_update_keeps_the_share_of_its_number(decay, step, dtype, rtol):
     weights = [tf.Variable([1.0, -2.0], dtype=dtype), tf.Variable([[3.0]], dtype=dtype)]

@@ -6,14 +6,14 @@ import numpy as np
 import tensorflow as tf
 
 from accumtrain.engine.norm_statistics import NormStatistics
-from accumtrain.engine.window import sum_buffer
+from accumtrain.engine.sums import sum_buffer
 
 CHANNELS, MOMENTA = (3, 2), (0.9, 0.5)
 WINDOWS = 3
 
 
 class KnownNorm:
-    """What the buffer needs of a batch normalisation."""
+    """The part of a batch normalisation that the buffer needs."""
 
     def __init__(self, channels, momentum, dtype=tf.float64):
         self.channels, self.momentum = channels, momentum

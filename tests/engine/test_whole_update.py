@@ -121,7 +121,7 @@ class Apart:
         self.rules = [make() for _ in start]
 
     def update(self, batch: dict[str, tf.Tensor], place: int) -> dict[str, float]:
-        """Makes update number `place` + 1. Returns what the commit should say of it."""
+        """Make update number `place` + 1. Returns what the commit should say of it."""
         total, right, gradients = self.differentiate(batch)
         count = float(np.sum(batch["weight"]))
         summed = MICRO_STEPS if self.case.reduction == "sum" else 1
@@ -163,7 +163,7 @@ class Apart:
 
 
 def lenet5(x: tf.Tensor, variables: list[tf.Tensor]) -> tf.Tensor:
-    """Of images of 8 x 8: two convolutions and three dense layers, each a bias and a kernel, in this order."""
+    """Compute logits of 8 x 8 images by two convolutions and three dense layers, each a bias, then a kernel."""
     layers = list(zip(variables[0::2], variables[1::2], strict=True))
     for bias, kernel in layers[:2]:
         x = tf.nn.max_pool2d(tf.nn.relu(tf.nn.convolution(x, kernel, padding="SAME") + bias), 2, 2, "SAME")

@@ -1,4 +1,4 @@
-"""What a window does without a run around it: updates against TensorFlow's own gradients, and what commits leave."""
+"""A window without a run around it: updates against TensorFlow's own gradients, and the state after commits."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_commit_moves_the_statistics_of_norms_by_the_tenth_that_their_momentum
 
 
 class Skipping(SGD):
-    """Notes for which variables it gets a gradient."""
+    """Note for which variables it gets a gradient."""
 
     skips_missing = True
 

@@ -1,4 +1,4 @@
-"""Stochastic depth: who is left out, how it is scaled, and that replays leave out the same."""
+"""Stochastic depth: examples are left out as a whole, the rest is scaled, and replays leave out the same."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.backprop import tape
 from accumtrain.backprop.mode import Mode, example_draws
 from accumtrain.models.blocks import DropPath, drop_paths
 from accumtrain.models.build import build_model
 from accumtrain.models.layers import ModelSpec
-from tests.engine.small import CLASSES, bottleneck_revnet, examples, resnet20, revnet38
+from tests.engine.small import CLASSES, bottleneck_revnet, gradients_of_micro_batch, resnet20, revnet38
 
 SEED = tf.constant([7, 1])
 
@@ -65,25 +64,6 @@ def test_a_pass_without_draws_is_refused() -> None:
         DropPath(0.25, 3)(tf.ones([2, 1, 1, 1]), Mode(training=True))
 
 
-def gradients(config, shape, precision):
-    model = build_model(config, ModelSpec(shape, CLASSES, precision, seed=1))
-    data, found = examples(8, shape), {}
-
-    def emit(gradients):
-        found.update({variable.ref(): gradient for variable, gradient in gradients})
-        return [gradient.op for _, gradient in gradients]
-
-    def loss(logits):
-        return tf.reduce_sum(tf.nn.sparse_softmax_cross_entropy_with_logits(data["label"], logits))
-
-    @tf.function(autograph=False)
-    def run():
-        value, _ = tape.gradient(model, data["image"], loss, Mode(training=True, recording=True, draws=draws()), emit)
-        return [value, *(found[variable.ref()] for variable in model.trainable_variables)]
-
-    return [tensor.numpy() for tensor in run()]
-
-
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize(
     ("config", "memory", "shape"),
@@ -97,11 +77,14 @@ def gradients(config, shape, precision):
 )
 def test_a_replay_leaves_out_the_same(config, memory, shape, precision) -> None:
     dropping = dataclasses.replace(config, drop_path=0.5)
-    stored = gradients(dataclasses.replace(dropping, memory="store"), shape, precision)
-    other = gradients(dataclasses.replace(dropping, memory=memory), shape, precision)
-    assert all(np.array_equal(a, b) for a, b in zip(stored, other, strict=True))
-    plain = gradients(dataclasses.replace(config, memory=memory), shape, precision)
-    assert not np.array_equal(plain[0], other[0]), "something was left out"
+    stored, other = (
+        gradients_of_micro_batch(dataclasses.replace(dropping, memory=policy), precision, shape, draws())
+        for policy in ("store", memory)
+    )
+    for expected, actual in zip(stored, other, strict=True):
+        assert all(np.array_equal(a, b) for a, b in zip(expected, actual, strict=True))
+    (plain,), *_ = gradients_of_micro_batch(dataclasses.replace(config, memory=memory), precision, shape, draws())
+    assert plain != other[0][0], "something was left out"
 
 
 def test_norm_momentum_is_that_of_every_norm() -> None:

@@ -1,4 +1,4 @@
-"""What is said before the first update of a precision that this CPU only emulates."""
+"""The notice, before the first update, of a precision that this CPU only emulates."""
 
 from __future__ import annotations
 

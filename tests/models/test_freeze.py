@@ -12,7 +12,7 @@ from accumtrain.backprop.mode import Mode
 from accumtrain.engine.ema import MovingAverage
 from accumtrain.engine.step import Step
 from accumtrain.errors import ConfigError
-from accumtrain.models.build import build_model, frozen_paths
+from accumtrain.models.build import build_model, find_frozen_paths
 from accumtrain.models.config import KerasModelConfig, ModelConfig
 from accumtrain.models.layers import Initializer, ModelSpec
 from accumtrain.models.norms import BatchNorm
@@ -51,7 +51,7 @@ def test_a_frozen_variable_and_its_statistics_stay(config, pattern, shape):
     count, before = len(window.model.trainable_variables), values(window)
     train(window, [examples(8, shape)], micro_steps=2)
     changed = {path for path, value in values(window).items() if (value != before[path]).any()}
-    kept = set(frozen_paths([pattern], [*before]))
+    kept = set(find_frozen_paths([pattern], [*before]))
     assert kept
     assert changed == set(before) - kept
     assert len(window.gradients) == len(window.optimizer.state) == len(window.ema.averages) == count
@@ -147,8 +147,8 @@ def test_the_paths_of_keras_do_not_depend_on_what_was_built_before():
 
 def test_the_last_pattern_decides():
     paths = ["a/kernel", "a/bias", "b/kernel"]
-    assert frozen_paths(["*", "-b/*"], paths) == ["a/kernel", "a/bias"]
-    assert frozen_paths(["*", "-a/*", "a/bias"], paths) == ["a/bias", "b/kernel"]
+    assert find_frozen_paths(["*", "-b/*"], paths) == ["a/kernel", "a/bias"]
+    assert find_frozen_paths(["*", "-a/*", "a/bias"], paths) == ["a/bias", "b/kernel"]
 
 
 @pytest.mark.parametrize(
@@ -165,5 +165,5 @@ def test_the_last_pattern_decides():
 )
 def test_patterns_that_choose_nothing_or_everything(patterns, said):
     with pytest.raises(ConfigError) as refused:
-        frozen_paths(patterns, ["a/kernel", "b/bias"])
+        find_frozen_paths(patterns, ["a/kernel", "b/bias"])
     assert said in str(refused.value)

@@ -1,4 +1,4 @@
-"""What ResNets and RevNets compute, against the same written apart in float64 NumPy, from the papers.
+"""The outputs of ResNets and RevNets, against the same written apart in float64 NumPy, from the papers.
 
 He et al. 2016, arXiv:1603.05027, for the residual functions; Gomez et al. 2017, arXiv:1707.04585, for the coupling.
 """
@@ -159,7 +159,7 @@ def test_the_head_averages_in_the_dtype_of_its_variables():
 
 
 def test_layers_begin_with_the_numbers_of_their_papers():
-    """Of one with the defaults of its arguments; a network draws its kernels in the order of its layers."""
+    """Layers have the defaults of their arguments. A network draws its kernels in the order of its layers."""
     init = Initializer(seed=7)
     conv, dense, bias = Conv(init, 3, 4, 16), Dense(init, 12, 5), Bias(init, 3)
     norm, group = BatchNorm(init, 3), GroupNorm(init, 24)
@@ -196,7 +196,7 @@ def test_the_variance_is_the_biased_one_also_of_an_unknown_number_of_examples(co
 
 
 def test_norms_of_other_sizes_in_a_pass_have_variances_of_their_own_number_of_values():
-    """What an unknown number of examples makes of the variance is computed once for each size."""
+    """The factor of an unknown number of examples on the variance is computed once for each size."""
     large = np.random.default_rng(0).normal(size=(3, 2, 2, 4)).astype(np.float32)
     inputs = [large, large[:, :1, :1], large[:, 1:, 1:], large]
     norms = [BatchNorm(Initializer(0), 4) for _ in inputs]
@@ -321,5 +321,5 @@ def convolution(x: np.ndarray, kernel: np.ndarray, stride: int) -> np.ndarray:
 
 
 def pool(x: np.ndarray, size: int, stride: int, function) -> np.ndarray:
-    """Of the pixels that there are."""
+    """Pool the pixels that there are."""
     return function(windows(x, size, stride), axis=(-2, -1))

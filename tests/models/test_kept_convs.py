@@ -1,4 +1,4 @@
-"""Which convolutions of residual functions are kept for the backward pass, and that this changes no bit."""
+"""The convolutions of residual functions that are kept for the backward pass, which changes no bit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from accumtrain.backprop.mode import Mode
 from accumtrain.models.blocks import Residual
 from accumtrain.models.build import build_model
 from accumtrain.models.config import ResNetConfig, RevNetConfig
-from accumtrain.models.kept_convs import by_worth, convs_kept, count_without_cost, kept_places
+from accumtrain.models.kept_convs import choose_kept_convs, count_without_cost, kept_convs_of, list_by_worth
 from accumtrain.models.layers import Initializer, ModelSpec
 
 REVNET104 = RevNetConfig(units=[2, 2, 11, 2], filters=[128, 128, 256, 512, 832], bottleneck=True, stem="imagenet")
@@ -30,15 +30,15 @@ SMALL_REVNET = RevNetConfig(units=[1, 2], filters=[8, 8, 16], norm="group")
     ids=["revnet104", "deeper", "revnet38", "one stage"],
 )
 def test_a_reversed_network_keeps_at_most_one_and_a_half_streams_of_the_first_stage(config, kept):
-    places, stream = by_worth(config), config.stream_widths[1]
-    assert count_without_cost(places, stream) == kept == len(kept_places(config))
+    places, stream = list_by_worth(config), config.stream_widths[1]
+    assert count_without_cost(places, stream) == kept == len(choose_kept_convs(config))
     assert sum(place.values for place in places[:kept]) <= 1.5 * stream
     assert all(place.stage > 0 for place in places[:kept])
 
 
 @pytest.mark.parametrize("config", [REVNET104, RESNET50, RevNetConfig(), ResNetConfig()])
 def test_each_convolution_has_one_place_and_those_that_spare_most_come_first(config):
-    places = by_worth(config)
+    places = list_by_worth(config)
     assert len(set(places)) == len(places) == config.most_kept_convs
     assert [place.spared for place in places] == sorted((place.spared for place in places), reverse=True)
     assert all(place.conv < config.convs_to_keep(place.stage, place.unit) for place in places)
@@ -48,12 +48,12 @@ def test_each_convolution_has_one_place_and_those_that_spare_most_come_first(con
     ("config", "most"), [(REVNET104, 94), (RESNET50, 32), (RevNetConfig(), 32), (ResNetConfig(), 9)]
 )
 def test_what_nothing_asks_for_is_no_place(config, most):
-    """What the last convolution gives, where it is only added, or where the unit's input is kept."""
+    """The output of the last convolution, where it is only added, or where the unit's input is kept."""
     assert config.most_kept_convs == most
 
 
 def test_of_equal_ones_the_last_units_come_first():
-    first = by_worth(REVNET104)[:26]
+    first = list_by_worth(REVNET104)[:26]
     assert {(place.stage, place.conv) for place in first} == {(3, 1), (2, 1)}  # 3x3 convolutions
     assert [(place.stage, place.unit, place.function) for place in first[:3]] == [(3, 1, 1), (3, 1, 0), (3, 0, 1)]
 
@@ -68,13 +68,13 @@ def test_multiplications_and_values_are_those_of_the_model(config):
     residuals = [each for each in model.submodules if isinstance(each, Residual)]
     kernels = [residual.convs[conv].kernel.shape for residual in residuals for conv in residual.kept_convs]
     built = sorted((int(height * width * inputs), int(outputs)) for height, width, inputs, outputs in kernels)
-    assert built == sorted((place.spared, round(place.values * 4**place.stage)) for place in by_worth(config))
+    assert built == sorted((place.spared, round(place.values * 4**place.stage)) for place in list_by_worth(config))
 
 
 def test_the_first_function_of_a_stage_reads_streams_of_the_stage_before():
     """Half as wide, so its first convolution spares half as much."""
     widths = REVNET104.stream_widths[1:]
-    first = [place for place in by_worth(REVNET104) if place.stage > 0 and place.conv == 0]
+    first = [place for place in list_by_worth(REVNET104) if place.stage > 0 and place.conv == 0]
     entries = [place for place in first if (place.unit, place.function) == (0, 0)]
     assert sorted((place.stage, place.spared) for place in entries) == [*enumerate(widths[:-1], 1)]
     assert all(place.spared == widths[place.stage] for place in first if place not in entries)
@@ -94,8 +94,8 @@ def test_what_is_kept_in_the_recorded_pass_is_used_in_the_replay(bottleneck, kep
 
 def test_a_unit_is_told_what_it_keeps():
     config = replace(SMALL_REVNET, kept_convs=1)
-    (place,) = kept_places(config)
-    assert convs_kept({place}, place.stage, place.unit, place.function) == {place.conv}
-    assert convs_kept({place}, 0, 0, 0) == set()
-    assert kept_places(replace(config, memory="store", kept_convs=None)) == set()
-    assert kept_places(replace(config, memory="recompute", kept_convs=None)) == set()
+    (place,) = choose_kept_convs(config)
+    assert kept_convs_of({place}, place.stage, place.unit, place.function) == {place.conv}
+    assert kept_convs_of({place}, 0, 0, 0) == set()
+    assert choose_kept_convs(replace(config, memory="store", kept_convs=None)) == set()
+    assert choose_kept_convs(replace(config, memory="recompute", kept_convs=None)) == set()

@@ -1,4 +1,4 @@
-"""What a recomputed RevNet keeps of the streams between its units."""
+"""The streams between units that a recomputed RevNet keeps."""
 
 from __future__ import annotations
 

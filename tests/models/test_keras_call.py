@@ -12,7 +12,7 @@ from accumtrain.models.keras_call import StatelessCall, call_stateless
 
 
 class Calls(layers.Layer):
-    """Calls a batch normalisation once for each of `trainings`, which decides over what the model is called with."""
+    """Call a batch normalisation once for each of `trainings`, which decides over what the model is called with."""
 
     def __init__(self, trainings):
         super().__init__()

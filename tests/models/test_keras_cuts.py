@@ -15,7 +15,7 @@ from accumtrain.engine.window import Window
 from accumtrain.errors import ConfigError
 from accumtrain.models.build import build_model
 from accumtrain.models.config import KerasModelConfig
-from accumtrain.models.keras_cuts import CutPiece, cheapest, pieces, worth_keeping
+from accumtrain.models.keras_cuts import CutPiece, choose_kept_segments, join_cheapest, list_pieces
 from accumtrain.models.keras_model import KerasModel
 from accumtrain.models.layers import ModelSpec
 from accumtrain.optim.config import AdamConfig
@@ -100,7 +100,7 @@ def distance(actual, expected):
 
 def test_cut_points_are_where_all_paths_meet():
     model = residual()
-    chain = pieces(model)
+    chain = list_pieces(model)
     meeting = [model.get_layer(name).output for name in ("images", "stem", "sum0", "sum1", "sum2", "pool", "logits")]
     assert [id(piece.output) for piece in chain] == [id(tensor) for tensor in meeting]
     image, features = 16 * 16 * 3 * 4, 16 * 16 * 8 * 4
@@ -112,7 +112,7 @@ def test_cheapest_is_the_best_of_all_partitions():
     draw = np.random.default_rng(0)
     for _ in range(30):
         chain = [CutPiece((), int(kept), int(kept + draw.integers(0, 40)), 0) for kept in draw.integers(1, 30, 7)]
-        ends, peak = cheapest(chain)
+        ends, peak = join_cheapest(chain)
         all_ends = [[*(end for end in range(6) if chosen[end]), 6] for chosen in itertools.product([0, 1], repeat=6)]
         assert peak == _peak(chain, ends) == min(_peak(chain, other) for other in all_ends)
 
@@ -255,17 +255,17 @@ def test_a_mask_on_the_outputs_is_left_out():
 
 def test_the_pieces_of_two_tensors_hold_each_operation_once():
     model = streams(2)
-    assert len(pieces(model)) == 3  # the images, all that can only be cut at two tensors, the logits
-    chain = pieces(model, 2)
+    assert len(list_pieces(model)) == 3  # the images, all that can only be cut at two tensors, the logits
+    chain = list_pieces(model, 2)
     assert max(len(piece.outputs) for piece in chain) == 2
-    assert sum(piece.inner for piece in chain) == sum(piece.inner for piece in pieces(model))
+    assert sum(piece.inner for piece in chain) == sum(piece.inner for piece in list_pieces(model))
     assert [piece.kept for piece in chain].count(2 * 8 * 8 * 4 * 4) == 8  # before and behind each layer between two
 
 
 def test_segments_are_worth_keeping_by_what_they_spare_for_each_byte():
     sizes = [(40, 4000), (10, 100), (10, 100), (20, 4000), (20, 0)]
     segments = [CutPiece((), 1, inner, spared) for inner, spared in sizes]
-    chosen = [worth_keeping(segments, share) for share in (0.0, 0.19, 0.2, 0.6, 0.7, 0.8, 1.0)]
+    chosen = [choose_kept_segments(segments, share) for share in (0.0, 0.19, 0.2, 0.6, 0.7, 0.8, 1.0)]
     assert chosen == [set(), set(), {3}, {3, 0}, {3, 0, 2}, {3, 0, 2, 1}, {0, 1, 2, 3, 4}]
 
 
@@ -274,7 +274,7 @@ def test_multiplications_are_those_of_the_kernels():
     x = layers.Conv2D(4, 3, padding="same")(images)
     x = layers.DepthwiseConv2D(5, padding="same")(x)
     x = layers.GlobalAveragePooling2D()(layers.ReLU()(x))
-    chain = pieces(keras.Model(images, layers.Dense(7)(x)))
+    chain = list_pieces(keras.Model(images, layers.Dense(7)(x)))
     assert sum(piece.multiplications for piece in chain) == 8 * 8 * 4 * 3 * 3 * 3 + 8 * 8 * 4 * 25 + 7 * 4
 
 
@@ -315,8 +315,8 @@ def test_all_of_keras_applications_have_cut_points():
             continue
         size = SMALL_INPUT.get(name, 32)
         model = builder(weights=None, input_shape=(size, size, 3), classes=10)
-        chain = pieces(model, 2 if name.startswith("NASNet") else 1)
-        _, peak = cheapest(chain)
+        chain = list_pieces(model, 2 if name.startswith("NASNet") else 1)
+        _, peak = join_cheapest(chain)
         share = peak / sum(piece.inner for piece in chain)
         assert share < 0.6, f"{name}: {share:.2f}"
         keras.backend.clear_session()

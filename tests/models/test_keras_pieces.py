@@ -1,4 +1,4 @@
-"""What a Keras model is cut into: pieces, segments and parts, each by itself."""
+"""The pieces, segments and parts of a Keras model, each by itself."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from accumtrain.backprop.mode import Mode
 from accumtrain.errors import ConfigError
 from accumtrain.models.config import KerasModelConfig
 from accumtrain.models.keras_applications import build_keras, read_keras_file
-from accumtrain.models.keras_cuts import CutPiece, cut_model, pieces, segments_of, worth_keeping
+from accumtrain.models.keras_cuts import CutPiece, choose_kept_segments, cut_model, join_pieces, list_pieces
 from accumtrain.models.keras_model import KerasModel, KerasSegment
 from accumtrain.models.layers import ModelSpec
 
@@ -33,7 +33,7 @@ def chain_of(*sizes):
 
 def test_segments_hold_the_sums_of_their_pieces():
     chain = chain_of((1, 10, 100), (2, 20, 200), (3, 30, 300), (4, 40, 400), (5, 50, 500))
-    assert segments_of(chain, [0, 2, 4]) == [
+    assert join_pieces(chain, [0, 2, 4]) == [
         CutPiece((0,), 1, 10, 100),
         CutPiece((2,), 3, 50, 500),
         CutPiece((4,), 5, 90, 900),
@@ -41,16 +41,16 @@ def test_segments_hold_the_sums_of_their_pieces():
 
 
 def test_one_byte_is_one_byte():
-    """What is spared counts for each byte, down to a single one."""
-    assert worth_keeping(chain_of((0, 1, 3), (0, 2, 4)), 1 / 3) == {0}
-    assert worth_keeping(chain_of((0, 0, 0), (0, 2, 4)), 1.0) == {0, 1}, "one without bytes divides nothing by 0"
+    """Spared multiplications count for each byte, down to a single one."""
+    assert choose_kept_segments(chain_of((0, 1, 3), (0, 2, 4)), 1 / 3) == {0}
+    assert choose_kept_segments(chain_of((0, 0, 0), (0, 2, 4)), 1.0) == {0, 1}, "one without bytes divides nothing by 0"
 
 
 def test_an_output_that_nothing_takes_is_no_hindrance():
     images = keras.Input((8, 8, 4))
     taken, _ = keras.ops.split(layers.Conv2D(8, 3)(images), 2, axis=-1)
     model = keras.Model(images, layers.Dense(3)(layers.Flatten()(taken)))
-    assert id(taken) in {id(piece.output) for piece in pieces(model)}
+    assert id(taken) in {id(piece.output) for piece in list_pieces(model)}
 
 
 @pytest.mark.parametrize("shape", [(None, 8, 3), (8, None, 3), (8, 8, None)])

@@ -12,7 +12,7 @@ from accumtrain.backprop.pullback import pullback
 from accumtrain.backprop.segments import Chain, Coupling
 from accumtrain.models import kernels as kernel_gradients
 from accumtrain.models.blocks import PoolAndPad, Projection, Residual
-from accumtrain.models.kernels import faster_as_products, kernel_dtype, kernel_gradient
+from accumtrain.models.kernels import is_faster_by_products, kernel_dtype, kernel_gradient
 from accumtrain.models.layers import Conv, Initializer
 from accumtrain.models.norm_relu_conv import Numerics
 from accumtrain.models.norms import BatchNorm, GroupNorm
@@ -47,8 +47,8 @@ def test_pullback_of_a_convolution_is_tensorflows(size, stride, padding):
 
 @pytest.mark.parametrize(("size", "dtype"), [(1, tf.float32), (1, tf.bfloat16), (3, tf.bfloat16)])
 def test_a_kernels_gradient_as_products_is_the_convolutions(size, dtype):
-    """Of small integers, whose sums are exact in any order."""
-    if not faster_as_products((size, size, 256, 8), kernel_dtype(dtype), width=4):
+    """Sums of small integers are exact in any order."""
+    if not is_faster_by_products((size, size, 256, 8), kernel_dtype(dtype), width=4):
         pytest.skip(f"this CPU computes {dtype.name} in another dtype, whose products of this size are not faster")
     x, d_y = (tf.random.stateless_uniform([2, 5, 4, channels], [1, channels], -2, 3, tf.int32) for channels in (256, 8))
     x, d_y, shape = tf.cast(x, dtype), tf.cast(d_y, dtype), (size, size, 256, 8)
@@ -78,9 +78,9 @@ def test_a_kernels_gradient_as_products_is_the_convolutions(size, dtype):
     ],
 )
 def test_where_products_are_faster(monkeypatch, matrices, size, channels, dtype, width, products):
-    """As measured (docs/kernels.md), with instructions for products of matrices and without."""
+    """The measured rule (docs/kernels.md), with instructions for products of matrices and without."""
     monkeypatch.setattr(kernel_gradients, "_multiplies_matrices", lambda: matrices)
-    assert faster_as_products((size, size, channels, 8), dtype, width) is products
+    assert is_faster_by_products((size, size, channels, 8), dtype, width) is products
 
 
 def test_instructions_for_matrices_are_those_of_the_processor(monkeypatch):
@@ -90,7 +90,7 @@ def test_instructions_for_matrices_are_those_of_the_processor(monkeypatch):
 
 
 def test_products_hold_nothing_from_the_forward_pass_on():
-    """What they copy of a convolution's input is copied once the gradient is there."""
+    """The input of a convolution is copied once the gradient is there."""
 
     @tf.function(autograph=False)
     def gradient(x, d_y):

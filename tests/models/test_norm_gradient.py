@@ -48,7 +48,7 @@ def test_it_is_the_gradient_of_the_definition(images, dynamic):
 @pytest.mark.parametrize("factor", [1.0, 2.0**7])
 @pytest.mark.parametrize(("dtype", "rtol"), [(tf.float32, 2e-5), (tf.float64, 1e-10)], ids=["float32", "float64"])
 def test_the_pullback_of_values_times_a_factor_is_that_of_the_values(dtype, rtol, factor, low_peak):
-    """Of values whose variance is about as large as the epsilon, which has to be multiplied too."""
+    """The variance is about as large as the epsilon, which has to be multiplied too."""
     norm, draw = BatchNorm(Initializer(1, dtype), 3), np.random.default_rng(0)
     gamma, beta = draw.normal(size=(2, 3))
     norm.gamma.assign(gamma)

@@ -20,7 +20,7 @@ SPEC = ModelSpec((32, 32, 3), 4)
 
 
 def change_by_an_update(config):
-    """How far one update moves the statistics of the first normalisation, [2, channels]."""
+    """Return the move of the first normalisation's statistics by one update, [2, channels]."""
     model = build_model(config, SPEC)
     mode = Mode(training=True, recording=True, seed=tf.zeros([2], tf.int32))
     model(tf.random.stateless_uniform([4, 32, 32, 3], [0, 1]), mode)

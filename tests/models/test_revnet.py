@@ -1,4 +1,4 @@
-"""What a RevNet tells of its streams: that they left the range of their numbers, and that a reversal was not exact."""
+"""A RevNet tells that its streams left the range of their numbers, and that a reversal was not exact."""
 
 from __future__ import annotations
 

@@ -28,18 +28,14 @@ def configs() -> dict[str, OptimConfig]:
         "adam": AdamConfig(lr=1e-2, weight_decay=0.1, epsilon=1e-8),
         "adamw": AdamWConfig(lr=1e-2, weight_decay=0.1, epsilon=1e-8),
         "sgd": SgdConfig(lr=1e-2, weight_decay=0.1, momentum=0.9, nesterov=True),
-        "adafactor": AdafactorConfig(
-            lr=None,
-            weight_decay=0.1,
-            momentum=0.9,
-        ),
+        "adafactor": AdafactorConfig(lr=None, weight_decay=0.1, momentum=0.9),
         "keras": KerasOptimConfig(lr=1e-2, weight_decay=0.1, name="Nadam"),
     }
 
 
 @pytest.fixture
 def weights() -> list[np.ndarray]:
-    """Of ranks 0 to 4; all are float32 numbers, so that float32 and float64 start from the same."""
+    """Draw weights of ranks 0 to 4, all float32 numbers, so that float32 and float64 start from the same."""
     rng = np.random.default_rng(0)
     return [rng.normal(size=shape).astype(np.float32).astype(np.float64) for shape in SHAPES]
 
@@ -64,7 +60,7 @@ Train = Callable[..., list[np.ndarray]]
 
 @pytest.fixture
 def train() -> Train:
-    """Runs one graph per update and returns the weights after the last."""
+    """Return a function that makes an update for each gradient and returns the weights after the last."""
 
     def run(
         optimizer: Optimizer,

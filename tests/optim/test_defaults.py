@@ -1,4 +1,4 @@
-"""What optimizers and schedules do for programs that give no more than they must, by the rules written apart."""
+"""Defaults of optimizers and schedules for programs that give no more than they must, by the rules written apart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every kind of optimizer promises the engine."""
+"""The promises of every kind of optimizer to the engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What optimizers are compared with is written apart from them."""
+"""The references of job=verify share no code with what they check."""
 
 import ast
 from pathlib import Path

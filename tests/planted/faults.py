@@ -140,6 +140,10 @@ def other_place(right):  # type: ignore[no-untyped-def]
     return other
 
 
+def without_replayed_value(right):  # type: ignore[no-untyped-def]
+    return lambda stream, value, in_place: stream if in_place else right(stream, value)
+
+
 def gradients_twice(right):  # type: ignore[no-untyped-def]
     return lambda pair, consume: right((pair[0], [(v, 2.0 * g) for v, g in pair[1]]), consume)
 
@@ -152,7 +156,7 @@ def reversed_list(found):  # type: ignore[no-untyped-def]
 
 FAULTS = [
     # pullbacks
-    Fault("1x1 kernel gradient x 1.1", kernels, "by_products", result(scaled(1.1)), BOTTLENECK),
+    Fault("1x1 kernel gradient x 1.1", kernels, "kernel_gradient_by_products", result(scaled(1.1)), BOTTLENECK),
     Fault("kernel gradient x 1.001", layers, "kernel_gradient", result(scaled(1.001)), RESNET),
     Fault("kernel gradient negated", layers, "kernel_gradient", result(scaled(-1.0)), REVNET),
     Fault("input gradient of a convolution x 1.01", Conv, "_input_gradient", result(scaled(1.01)), RESNET),
@@ -185,7 +189,7 @@ FAULTS = [
     # reversal and order
     Fault("a unit's two streams swapped in reverse", Coupling, "reverse",
           result(lambda pair: (pair[0], pair[1][::-1])), REVNET),
-    Fault("F's gradient left out in reverse", segments, "add_in_place", lambda right: lambda a, b: a, REVNET),
+    Fault("F's gradient left out in reverse", segments, "add", without_replayed_value, REVNET),
     Fault("subtraction off by the last bit of a stream", FixedPoint, "subtract",
           lambda right: lambda self, x, value: self.add(right(self, x, value), tf.ones_like(value)), REVNET),
     Fault("values rounded, not cut off, in the reversal", FixedPoint, "subtract",

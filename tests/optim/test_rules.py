@@ -1,8 +1,12 @@
-"""Adam and AdamW against float64 NumPy writings of the papers' algorithms."""
+"""SGD, Adam and AdamW against float64 NumPy writings of their definitions.
+
+SGD has momentum as TensorFlow 1 and PyTorch define it.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -11,18 +15,24 @@ import tensorflow as tf
 from accumtrain.train.build import build_optimizer
 from tests.optim.references import by_rule
 
+ADAM = [{}, {"weight_decay": 0.0}, {"beta1": 0.0, "epsilon": 1e-3}, {"beta1": 5e-4}]
+SGD = [
+    {"momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay}
+    for (momentum, nesterov), weight_decay in product([(0.0, False), (0.9, False), (0.9, True)], [0.0, 0.1])
+]
+
 
 @pytest.mark.parametrize(("dtype", "rtol"), [(tf.float32, 1e-5), (tf.float64, 1e-12)])
-@pytest.mark.parametrize("decoupled", [False, True])
-@pytest.mark.parametrize("changes", [{}, {"weight_decay": 0.0}, {"beta1": 0.0, "epsilon": 1e-3}, {"beta1": 5e-4}])
-def test_agrees_with_the_paper(
-    configs, weights, gradients, rates, train, assert_same_path, dtype, rtol, decoupled, changes
+@pytest.mark.parametrize(("kind", "changes"), [*product(["adam", "adamw"], ADAM), *product(["sgd"], SGD)])
+def test_agrees_with_the_definition(
+    configs, weights, gradients, rates, train, assert_same_path, dtype, rtol, kind, changes
 ):
-    config = replace(configs["adamw" if decoupled else "adam"], **changes)
-    optimizer = build_optimizer(config)
+    config = replace(configs[kind], **changes)
     series = list(zip(*gradients, strict=True))
     expected = [by_rule(config, w, list(g), rates) for w, g in zip(weights, series, strict=True)]
+    optimizer = build_optimizer(config)
     assert_same_path(train(optimizer, weights, gradients, dtype), expected, weights, rtol)
+    assert bool(optimizer.state) == (kind != "sgd" or config.momentum > 0), "SGD without momentum has no state"
 
 
 def test_a_constant_gradient_moves_by_the_rate_from_the_first_update_on(configs, train):

@@ -1,4 +1,4 @@
-"""Whether a reversal gave the bits that were computed: marks of tensors, from a stage to the update's scalars."""
+"""Fingerprints of streams, from a stage to the scalars of an update: a reversal gave the bits that were computed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a graph is traced for, by the devices that TensorFlow lists."""
+"""The target of a graph, by the devices that TensorFlow lists, and explicit order between operations."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import tensorflow as tf
 
-from accumtrain.backprop.tracing import is_for_xla, on_cpu
+from accumtrain.backprop.tracing import after, computed_after, is_for_xla, on_cpu
 
 
 @pytest.mark.parametrize(
@@ -40,3 +40,20 @@ def test_a_function_is_for_xla_if_it_is_compiled_by_it(compiled):
     outer(tf.constant(1.0))
     assert found == [compiled, compiled]
     assert not is_for_xla()
+
+
+def test_none_stays_none():
+    one, two = tf.constant(1.0), tf.constant(2.0)
+    first, second, third = after([one], (two, None, one))
+    assert (float(first), second, float(third)) == (2.0, None, 1.0)
+    assert after([one], [None]) == [None]
+
+
+def test_nothing_waits_for_none():
+    @tf.function(autograph=False)
+    def run(one, two):
+        with computed_after([None, one], two) as two:
+            three = after([(None, one)], two) + 1.0
+        return after([None], three)
+
+    assert float(run(tf.constant(1.0), tf.constant(2.0))) == 3.0
