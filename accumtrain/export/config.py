@@ -42,7 +42,7 @@ FORMATS.add(
 
 
 def check_export(config: Any) -> None:
-    """Raises ConfigError if the run's model can't be exported in this format, or a package for it is missing."""
+    """Raise ConfigError if the run's model can't be exported in this format, or a package for it is missing."""
     check_tells_classes(config.loss.kind, config.job)
     row, model, output = FORMATS[config.export.format], config.model, config.export.output
     if row.model_kinds and model.kind not in row.model_kinds:

@@ -97,7 +97,7 @@ FLOAT32 = "float32"  # what exports compute in
 
 
 def export_run(config: Config) -> dict[str, Any]:
-    """Writes the export, loads it in a process without accumtrain, and compares their probabilities.
+    """Write the export, loads it in a process without accumtrain, and compares their probabilities.
 
     Returns:
         status, step, checkpoint, format, file, bytes, class_names, input (shape and dtype), largest_difference.

@@ -87,7 +87,7 @@ def _weights(size: tf.Tensor, first: tf.Tensor, length: tf.Tensor, new: int, *, 
 
 
 def write_saved_model(exported: Exported, path: Path) -> None:
-    """Writes a folder for TensorFlow, TensorFlow Serving and Keras's TFSMLayer.
+    """Write a folder for TensorFlow, TensorFlow Serving and Keras's TFSMLayer.
 
     The names of the classes are in its assets/class_names.json.
     """
@@ -103,7 +103,7 @@ def write_saved_model(exported: Exported, path: Path) -> None:
 
 
 def write_keras(exported: Exported, path: Path) -> None:
-    """Writes a .keras file, whose layers are all Keras's own.
+    """Write a .keras file, whose layers are all Keras's own.
 
     The names of the classes are in the archive that such a file is.
     """
@@ -126,7 +126,7 @@ def write_keras(exported: Exported, path: Path) -> None:
 
 
 def write_tflite(exported: Exported, path: Path) -> None:
-    """Writes a file for LiteRT, which was TensorFlow Lite.
+    """Write a file for LiteRT, which was TensorFlow Lite.
 
     The names of the classes are in the zip archive at its end, where LiteRT has its metadata.
     """
@@ -137,7 +137,7 @@ def write_tflite(exported: Exported, path: Path) -> None:
 
 
 def write_onnx(exported: Exported, path: Path) -> None:
-    """Writes a file for onnxruntime and all that read ONNX.
+    """Write a file for onnxruntime and all that read ONNX.
 
     The names of the classes are its metadata `class_names`, as JSON.
     """
@@ -150,6 +150,6 @@ def write_onnx(exported: Exported, path: Path) -> None:
 
 
 def _append_names(path: Path, class_names: Sequence[str]) -> None:
-    """Adds class_names.json to the archive. `ZipFile(path).read("class_names.json")` reads it."""
+    """Add class_names.json to the archive. `ZipFile(path).read("class_names.json")` reads it."""
     with ZipFile(path, "a") as archive:
         archive.writestr(CLASS_NAMES, json.dumps(list(class_names)))

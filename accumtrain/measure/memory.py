@@ -1,4 +1,4 @@
-"""job=memory."""
+"""job=memory: the memory of each policy at the configured micro-batch, as a table and a picture."""
 
 from __future__ import annotations
 
@@ -10,16 +10,14 @@ from accumtrain.config.schema import Config
 from accumtrain.console import format_bytes, say, table
 from accumtrain.devices.config import DEVICES, DeviceEntry
 from accumtrain.errors import ConfigError
-from accumtrain.measure.auto_steps import speed
+from accumtrain.measure.auto_steps import format_speed
 from accumtrain.measure.plan import describe_plan, plan_result
 from accumtrain.measure.probe import ProbeResult, find_micro_batch, probe
 from accumtrain.report.pictures import new_figure, save_figure
 from accumtrain.runs.names import folder_of, result_file
 from accumtrain.train.remedies import with_each_policy
 
-# Bars of what the memory policies of a model take at the peak: state, activations, workspace.
-
-
+COLUMNS = ("memory", "peak", "state", "activations", "workspace", "images/s", "fits")
 KINDS = (
     ("state: weights, gradients, optimizer", "static_bytes", "0.55"),
     ("activations", "activation_bytes", "C0"),
@@ -28,14 +26,73 @@ KINDS = (
 MB = 2**20
 
 
+def check_memory(config: Config) -> None:
+    """Raise ConfigError if there is no micro-batch to compare at, or nothing to measure on."""
+    if config.accum.is_auto:
+        raise ConfigError(
+            "accum.steps=auto: job=memory compares at one micro-batch, so give a number; job=plan tries several"
+        )
+    if DEVICES[config.device.kind].plan != DeviceEntry.plan:
+        raise ConfigError(
+            f"device={config.device.kind}: job=memory measures, and this device is only compiled for; use job=plan"
+        )
+
+
+def compare_policies(config: Config) -> dict[str, Any]:
+    """Probe each policy in a process of its own, print a table, and draw memory.png. Nothing is trained.
+
+    Returns:
+        The content of memory.json: batch_size, memory_limit_mb, micro_batch, trials (fields of ProbeResult).
+
+    Raises:
+        AccumtrainError: the run would fail for another reason than memory.
+    """
+    variants = with_each_policy(config)
+    trials = [
+        probe(variant, find_micro_batch(variant), f" ({number} of {len(variants)})")
+        for number, variant in enumerate(variants, 1)
+    ]
+    micro_batch = next((trial for trial in trials if trial.replicas), trials[0]).micro_batch  # as counted, if one ran
+    what = f"{describe_plan(config)}, micro-batch {micro_batch}"
+    picture = folder_of(config) / "memory.png"
+    draw_memory(trials, what, picture)
+    table(what, COLUMNS, [_row(trial) for trial in trials])
+    _tell_shares(trials)
+    say(f"the same in {result_file(config)}, as a picture in {picture}")
+    within = {"memory_limit_mb": config.device.memory_limit_mb, "micro_batch": micro_batch}
+    return plan_result(config, within, trials)
+
+
+def _row(trial: ProbeResult) -> tuple[str, ...]:
+    sizes = (trial.peak_bytes, trial.static_bytes, trial.activation_bytes, trial.workspace_bytes)
+    return (
+        trial.memory,
+        *("-" if size is None else format_bytes(size) for size in sizes),
+        format_speed(trial),
+        "yes" if trial.fits else "no",
+    )
+
+
+def _tell_shares(trials: Sequence[ProbeResult]) -> None:
+    """Say how much of the stored activations the other policies take."""
+    activations = {trial.memory: trial.activation_bytes for trial in trials}
+    stored = activations.pop("store", None)
+    for memory, size in activations.items():
+        if stored and size is not None:
+            say(f"model.memory={memory} takes {size / stored:.0%} of the memory of stored activations")
+
+
+# ---- the picture ----
+
+
 def draw_memory(trials: Sequence[ProbeResult], title: str, path: Path) -> None:
-    """Draws a bar for each trial that fits, its kinds of memory one after the other.
+    """Draw a bar for each trial that fits: state, activations and workspace at the peak, one after the other.
 
     Args:
         path: the PNG file, which is replaced as a whole.
 
     Raises:
-        CheckpointError: the file can't be written; it is unchanged then.
+        CheckpointError: the file can't be written. It is unchanged then.
     """
     figure = new_figure(8, 1.6 + 0.55 * len(trials))
     axes = figure.subplots()
@@ -66,73 +123,3 @@ def _finish(axes: Any, names: Sequence[str], title: str, longest: float) -> None
     axes.set_title(title.replace("$", r"\$"), fontsize="medium")
     axes.grid(axis="x", alpha=0.3)
     axes.set_axisbelow(True)
-
-
-# job=memory: what each memory policy takes at the configured micro-batch, as a table and a picture.
-
-
-COLUMNS = ("memory", "peak", "state", "activations", "workspace", "images/s", "fits")
-
-
-def compare_policies(config: Config) -> dict[str, Any]:
-    """Probes each policy in a process of its own, prints a table and draws memory.png. Trains nothing.
-
-    Returns:
-        The content of memory.json: batch_size, memory_limit_mb, micro_batch, trials (fields of probe.Trial).
-
-    Raises:
-        AccumtrainError: the run would fail for another reason than memory.
-    """
-    variants = with_each_policy(config)
-    trials = [
-        probe(variant, find_micro_batch(variant), f" ({number} of {len(variants)})")
-        for number, variant in enumerate(variants, 1)
-    ]
-    micro_batch = next((trial for trial in trials if trial.replicas), trials[0]).micro_batch  # as counted, if one ran
-    what = f"{describe_plan(config)}, micro-batch {micro_batch}"
-    picture = folder_of(config) / "memory.png"
-    draw_memory(trials, what, picture)
-    table(what, COLUMNS, [_row(trial) for trial in trials])
-    for line in _in_words(trials):
-        say(line)
-    say(f"the same in {result_file(config)}, as a picture in {picture}")
-    within = {"memory_limit_mb": config.device.memory_limit_mb, "micro_batch": micro_batch}
-    return plan_result(config, within, trials)
-
-
-def _row(trial: ProbeResult) -> tuple[str, ...]:
-    sizes = (trial.peak_bytes, trial.static_bytes, trial.activation_bytes, trial.workspace_bytes)
-    return (
-        trial.memory,
-        *("-" if size is None else format_bytes(size) for size in sizes),
-        speed(trial),
-        "yes" if trial.fits else "no",
-    )
-
-
-def _in_words(trials: Sequence[ProbeResult]) -> list[str]:
-    """How much of the stored activations the other policies take."""
-    taken = {trial.memory: trial.activation_bytes for trial in trials}
-    stored = taken.pop("store", None)
-    if not stored:
-        return []
-    return [
-        f"model.memory={memory} takes {size / stored:.0%} of the memory of stored activations"
-        for memory, size in taken.items()
-        if size is not None
-    ]
-
-
-# What job=memory needs to compare policies: one micro-batch, and a device to measure on.
-
-
-def check_memory(config: Config) -> None:
-    """Raises ConfigError if there is no micro-batch to compare at, or nothing to measure on."""
-    if config.accum.is_auto:
-        raise ConfigError(
-            "accum.steps=auto: job=memory compares at one micro-batch, so give a number; job=plan tries several"
-        )
-    if DEVICES[config.device.kind].plan != DeviceEntry.plan:
-        raise ConfigError(
-            f"device={config.device.kind}: job=memory measures, and this device is only compiled for; use job=plan"
-        )

@@ -88,7 +88,7 @@ VISIBLE = 0.5  # exponent of the shares in the scale of colours, so that small o
 
 
 def draw_confusion(confusion: Confusion, title: str, path: Path) -> None:
-    """Draws the share of each class that is taken for each class: a row is a true class, and sums to 1.
+    """Draw the share of each class that is taken for each class: a row is a true class, and sums to 1.
 
     Args:
         path: the PNG file, which is replaced as a whole.
@@ -195,7 +195,7 @@ class Mistake:
 
 
 def draw_mistakes(images: Any, mistakes: Sequence[Mistake], class_names: Sequence[str], path: Path) -> None:
-    """Draws the images as a sheet, each with its true and its predicted class and the probability of both.
+    """Draw the images as a sheet, each with its true and its predicted class and the probability of both.
 
     Args:
         images: float [n, height, width, channels], 0..1; 1 or 3 channels. n is at least 1.

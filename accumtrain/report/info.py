@@ -39,7 +39,7 @@ VARIABLES = {  # of the environment, with what each decides
 
 
 def show_info(config: Config) -> dict[str, Any]:
-    """Prints the answer and returns the content of info.json.
+    """Print the answer and returns the content of info.json.
 
     Raises:
         CheckpointError: run.name names no run.

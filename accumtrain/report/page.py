@@ -44,7 +44,7 @@ CONFIGURED, RESULT = "configured", "result"  # what a column holds
 
 
 def write_page(runs: Sequence[ComparedRun], path: Path) -> None:
-    """Writes the page to `path`, beside the folders of the runs. All text of runs is shown as text, whatever it holds.
+    """Write the page to `path`, beside the folders of the runs. All text of runs is shown as text, whatever it holds.
 
     Args:
         runs: best first.

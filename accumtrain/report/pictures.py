@@ -19,7 +19,7 @@ MANY_POWERS = 3  # in a range of so many, powers alone get a number
 
 
 def scale_axis(axes: Any, letter: str, values: Sequence[float], base: int) -> None:
-    """Makes the axis `letter` (x or y) of matplotlib's `axes` logarithmic if `values` span a power of `base`.
+    """Make the axis `letter` (x or y) of matplotlib's `axes` logarithmic if `values` span a power of `base`.
 
     Otherwise, and with values of zero or less, it stays linear.
     """
@@ -71,7 +71,7 @@ Records = Sequence[Mapping[str, Any]]
 
 
 def draw_curves(runs: Mapping[str, Records], path: Path) -> None:
-    """Draws loss and metrics against updates, side by side: training thin, evaluations bold.
+    """Draw loss and metrics against updates, side by side: training thin, evaluations bold.
 
     The first NAMED runs have a colour and stand in a legend beside the axes, the others are grey. Of more than COLOURS
     runs that were evaluated only the evaluations are drawn.
@@ -118,7 +118,7 @@ def _few_curves(runs: Mapping[str, Records]) -> Mapping[str, Records]:
 
 
 def _draw(axes: Any, name: str, place: int, records: Records) -> list[float]:
-    """Draws the curves of a metric of the run at `place`. Returns their values."""
+    """Draw the curves of a metric of the run at `place`. Returns their values."""
     drawn = []
     for split in dict.fromkeys(str(record["split"]) for record in records):
         points = [(r["step"], r[name]) for r in records if str(r["split"]) == split and _is_point(r, name)]
@@ -167,7 +167,7 @@ def new_figure(width: float, height: float) -> Any:
 
 
 def save_figure(figure: Any, path: Path) -> None:
-    """Writes a PNG file, which is replaced as a whole. Raises CheckpointError if that fails; it is unchanged then."""
+    """Write a PNG file, which is replaced as a whole. Raises CheckpointError if that fails; it is unchanged then."""
     with replacing(path) as unfinished, unfinished.open("xb") as file:
         figure.savefig(file, format="png", dpi=120)
 

@@ -18,7 +18,7 @@ COLUMNS = ("run", "status", *TRAINED, "batch", *MEMORY)
 
 
 def report_runs(config: Config) -> dict[str, Any]:
-    """Compares report.runs, or all runs in run.dir: prints a table, best first, writes report.html, draws report.png.
+    """Compare report.runs, or all runs in run.dir: prints a table, best first, writes report.html, draws report.png.
 
     A run whose files are damaged is named and left out.
 

@@ -26,7 +26,7 @@ SHORT = ("job=bench", "model=lenet5", "bench.updates=3", "bench.seconds=0", "bat
 
 @pytest.fixture
 def measured(compose, tmp_path, monkeypatch):
-    """Runs job=bench with these overrides; returns what it wrote."""
+    """Run job=bench with these overrides; returns what it wrote."""
     monkeypatch.setattr(environment, "job_seconds", lambda: 2.0)
     monkeypatch.setattr(bench, "INPUT_SECONDS", 0.1)
     monkeypatch.setattr(bench, "matmul_flops_per_second", lambda dtype: 1e12)
@@ -116,7 +116,7 @@ def test_on_two_replicas_an_image_takes_the_same_operations(measured, tmp_path):
 
 @pytest.fixture
 def updates_that_take(monkeypatch):
-    """Makes a function whose calls, one for each pair of a count and seconds, move a clock on instead of waiting."""
+    """Make a function whose calls, one for each pair of a count and seconds, move a clock on instead of waiting."""
 
     def of(*calls):
         now, left = [100.0], iter(calls)
@@ -134,14 +134,14 @@ def updates_that_take(monkeypatch):
 
 def test_updates_are_timed_until_both_bounds_are_met(updates_that_take):
     calls = [(1, 9.0), (1, 8.0), (1, 0.03), (1, 0.01), (1, 0.02), (1, 0.04)]
-    updates = bench.timed_updates(updates_that_take(*calls), BenchConfig(updates=2, seconds=0.055))
+    updates = bench.time_updates(updates_that_take(*calls), BenchConfig(updates=2, seconds=0.055))
     assert updates.seconds == pytest.approx([0.03, 0.01, 0.02])
     assert updates.median == pytest.approx(0.02)
 
 
 def test_updates_are_timed_once_calls_have_their_length(updates_that_take):
     calls = [(1, 9.0), (2, 8.0), (4, 7.0), (4, 6.0), (4, 0.02), (4, 0.04), (4, 0.08)]
-    updates = bench.timed_updates(updates_that_take(*calls), BenchConfig(updates=8, seconds=0.0))
+    updates = bench.time_updates(updates_that_take(*calls), BenchConfig(updates=8, seconds=0.0))
     assert updates.seconds == pytest.approx([0.005] * 4 + [0.01] * 4)
     assert updates.median == pytest.approx(0.0075)
 

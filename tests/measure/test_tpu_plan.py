@@ -28,7 +28,7 @@ def config(compose, tmp_path):
 
 @pytest.fixture
 def compiler(monkeypatch, tmp_path):
-    """Puts a short program in the place of the compiler's, and one that answers at once in that of the lowering."""
+    """Put a short program in the place of the compiler's, and one that answers at once in that of the lowering."""
 
     def put(program):
         head = "import json, pathlib, sys\nfolder = pathlib.Path(sys.argv[1])\n"

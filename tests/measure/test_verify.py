@@ -36,7 +36,7 @@ REVERSAL = "largest reconstruction error of a stream"
 
 @pytest.fixture
 def verified(compose, tmp_path):
-    """Runs job=verify with these overrides; returns check -> passed, as verify.json has them."""
+    """Run job=verify with these overrides; returns check -> passed, as verify.json has them."""
 
     def verdicts(*overrides):
         config = compose(*WINDOW, f"run.dir={tmp_path}", "run.name=run", *overrides)

@@ -56,7 +56,7 @@ def each_scaled(factor: float):  # type: ignore[no-untyped-def]
 
 
 def only(kind: str, change):  # type: ignore[no-untyped-def]
-    """Changes the gradients of the variables of this name."""
+    """Change the gradients of the variables of this name."""
     return lambda found: [
         (variable, change(value) if variable.name.startswith(kind) else value) for variable, value in found
     ]

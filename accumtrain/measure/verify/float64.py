@@ -54,7 +54,7 @@ class InFloat64:
 def check_derivative(
     window: Window, examples: WindowOfExamples, loss: LossConfig
 ) -> tuple[list[CheckResult], InFloat64]:
-    """Checks a window in float64, and makes its update.
+    """Check a window in float64, and makes its update.
 
     Args:
         window: at update 0, on one device.
@@ -81,7 +81,7 @@ def check_derivative(
 def check_precision(
     found: InFloat64, exact: InFloat64, paths: Sequence[str], precision: str, random: bool
 ) -> list[CheckResult]:
-    """Compares what a window computes in the user's precision with the same in float64.
+    """Compare what a window computes in the user's precision with the same in float64.
 
     Args:
         random: whether the model draws random numbers, which may be others in another precision.
@@ -197,7 +197,7 @@ EVALUATION_BOUND = 1e-9
 
 
 def is_random(window: Window, examples: WindowOfExamples) -> bool:
-    """Whether the model draws random numbers in training."""
+    """Return whether the model draws random numbers in training."""
     batch = _batch(examples)
     one, other = (_logits(window, batch, _training(window, batch, seed)) for seed in (0, 1))
     return not np.array_equal(one, other, equal_nan=True)

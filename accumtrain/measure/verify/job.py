@@ -39,7 +39,7 @@ VERDICTS = {True: "pass", False: "FAIL", None: "no bound"}
 
 
 def verify_run(config: Config) -> dict[str, Any]:
-    """Runs all checks at the initial weights, or model.weights, and prints their table. Trains nothing.
+    """Run all checks at the initial weights, or model.weights, and prints their table. Trains nothing.
 
     Returns:
         The content of verify.json.
@@ -164,7 +164,7 @@ def _in_float64_if_possible(
 
 
 def _is_users(config: Config) -> bool:
-    """Whether the model is the user's own."""
+    """Return whether the model is the user's own."""
     build = MODELS[config.model.kind].build
     module = build.partition(":")[0] if isinstance(build, str) else build.__module__
     return not module.startswith("accumtrain.models.")
@@ -178,7 +178,7 @@ def _in_float64(
     accumulated: WindowResult,
     paths: Sequence[str],
 ) -> list[CheckResult]:
-    """Checks of the same window in float64, on one device, with the micro-batches of all replicas one by one."""
+    """Check of the same window in float64, on one device, with the micro-batches of all replicas one by one."""
     model = config.model.of_float_streams
     alone = WindowOfExamples(examples.arrays, examples.steps * devices.replicas, examples.batch // devices.replicas)
     smooth = replace(config.with_accum_steps(alone.steps), precision="float64", model=model)

@@ -42,7 +42,7 @@ def check_policies(
     precision: str,
     snap_bits: int | None,
 ) -> list[CheckResult]:
-    """Checks one policy after the other, so that only one model is in memory at a time.
+    """Check one policy after the other, so that only one model is in memory at a time.
 
     Args:
         window_for: policy -> a window at update 0, on one device.
@@ -99,7 +99,7 @@ def _of_floats(difference: float) -> str:
 
 
 def check_reversal(model: Model, batch: Batch, snap_bits: int) -> list[CheckResult]:
-    """Runs every stage forward, then inverts it: the reconstruction error, and the largest value of a stream."""
+    """Run every stage forward, then inverts it: the reconstruction error, and the largest value of a stream."""
     error, largest = (float(value) for value in _invert_stages(model, batch["image"]))
     results = [CheckResult("largest reconstruction error of a stream", error, 0.0)]
     if snap_bits:
@@ -152,7 +152,7 @@ def _invert_stage(stage: Stage, x: Streams, mode: Mode) -> tuple[Streams, tf.Ten
 def check_streams(
     found: Sequence[np.ndarray], window: Window, examples: WindowOfExamples, exact: InFloat64, bits: int
 ) -> CheckResult:
-    """Compares the gradient with streams in fixed point, and that with streams of floats, with the one in float64.
+    """Compare the gradient with streams in fixed point, and that with streams of floats, with the one in float64.
 
     Args:
         found: the mean gradient with streams in fixed point, one array for each trainable variable.

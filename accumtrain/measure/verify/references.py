@@ -238,7 +238,7 @@ RULES: dict[type[OptimConfig], Callable[[Any], Rule]] = {
 
 
 def rule_of(config: OptimConfig) -> Callable[[], Rule] | None:
-    """Makes rules of an optimizer, one for each weight; None if nothing is written here for it."""
+    """Make rules of an optimizer, one for each weight; None if nothing is written here for it."""
     rule = RULES.get(type(config))
     return None if rule is None else lambda: rule(config)
 

@@ -35,7 +35,7 @@ class CheckResult:
 
     @property
     def passed(self) -> bool | None:
-        """Whether the check passed; None without a bound. NaN does not pass."""
+        """Return whether the check passed; None without a bound. NaN does not pass."""
         return None if self.bound is None else bool(self.measured <= self.bound)
 
 

@@ -62,7 +62,7 @@ def _check_one(
     gradients: Sequence[np.ndarray],
     decay: bool,
 ) -> tuple[float, CheckResult]:
-    """Returns measured / bound, and the result, of one variable."""
+    """Return measured / bound, and the result, of one variable."""
 
     def exact(gradients: Sequence[np.ndarray]) -> np.ndarray:
         wide = start.astype(np.float64)
@@ -102,7 +102,7 @@ def _noisy(gradient: np.ndarray, seed: int) -> list[np.ndarray]:
 
 
 def _nudge(gradients: Sequence[np.ndarray]) -> Iterator[list[np.ndarray]]:
-    """Yields NUDGES variants of the gradients, each value changed by up to 8 units in float32's last place."""
+    """Yield NUDGES variants of the gradients, each value changed by up to 8 units in float32's last place."""
     generator = np.random.default_rng(0)
     for _ in range(NUDGES):
         yield [gradient * (1 + generator.uniform(-(2.0**-20), 2.0**-20, gradient.shape)) for gradient in gradients]
@@ -111,7 +111,7 @@ def _nudge(gradients: Sequence[np.ndarray]) -> Iterator[list[np.ndarray]]:
 def _update(
     optimizer: Optimizer, name: str, start: np.ndarray, gradients: Sequence[np.ndarray], decayed: bool
 ) -> np.ndarray:
-    """Makes one update per gradient. Returns the weight as float64."""
+    """Make one update per gradient. Returns the weight as float64."""
     variable = tf.Variable(start, name=name)
     optimizer.build([variable], [decayed])
     for done, gradient in enumerate(gradients):
@@ -147,7 +147,7 @@ def check_commit(
     decayed: Sequence[bool],
     rate_factors: Sequence[float],
 ) -> list[CheckResult]:
-    """Compares the weights after the first commit of a run with the rule of the optimizer, after clipping.
+    """Compare the weights after the first commit of a run with the rule of the optimizer, after clipping.
 
     Args:
         gradients: the gradient of the window, before clipping, one array for each weight.
@@ -213,7 +213,7 @@ def check_later_updates(
     total: int,
     decay: float,
 ) -> list[CheckResult]:
-    """Makes commits as at other updates of the run. Afterwards the window is of no more use.
+    """Make commits as at other updates of the run. Afterwards the window is of no more use.
 
     Args:
         window: whose buffers are clear.

@@ -54,7 +54,7 @@ class PlainGradient:
         self._run = CompiledFunction(self._differentiate_on_all, FUSION_ONLY)
 
     def __call__(self, batches: Any, count: int) -> Iterator[Pass]:
-        """Yields the passes of the next `count` global micro-batches of the iterator `batches`, replica by replica."""
+        """Yield the passes of the next `count` global micro-batches of the iterator `batches`, replica by replica."""
         for micro_step in range(count):
             results = self._run(batches, tf.constant(micro_step))
             for number in range(self._strategy.num_replicas_in_sync):
@@ -148,7 +148,7 @@ def check_window(
     precision: str,
     bitwise: bool,
 ) -> WindowResult:
-    """Compares a window with plain back-propagation and commits it; the window must be at update 0.
+    """Compare a window with plain back-propagation and commits it; the window must be at update 0.
 
     Args:
         step: of the window and the strategy.
@@ -257,7 +257,7 @@ class _Total:
 
 
 def _moving_statistics(window: Window, plain: _Total) -> list[CheckResult]:
-    """Checks the moving statistics. The error of a mean is relative to the larger of |mean| and standard deviation."""
+    """Check the moving statistics. The error of a mean is relative to the larger of |mean| and standard deviation."""
     if not window.model.norms:
         return []
     errors: dict[str, list[float]] = {"means": [], "variances": []}
