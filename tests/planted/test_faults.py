@@ -50,7 +50,7 @@ def test_every_fault_is_found_by_something():
 
 
 def judged_names():
-    """The longest fixed text in the name of each check of engine/checks that has a bound."""
+    """The longest fixed text in the name of each check that has a bound."""
     for file in sorted(Path(verify.__path__[0]).glob("*.py")):
         for function in ast.walk(ast.parse(file.read_text())):
             if not isinstance(function, ast.FunctionDef):
@@ -58,7 +58,7 @@ def judged_names():
             nodes = list(ast.walk(function))
             values = {ast.unparse(node.targets[0]): node.value for node in nodes if isinstance(node, ast.Assign)}
             for call in nodes:
-                if not (isinstance(call, ast.Call) and getattr(call.func, "id", "") == "Result"):
+                if not (isinstance(call, ast.Call) and getattr(call.func, "id", "") == "CheckResult"):
                     continue
                 name, _, bound, *_ = call.args
                 if not (isinstance(bound, ast.Constant) and bound.value is None):
