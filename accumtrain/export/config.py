@@ -1,4 +1,4 @@
-"""The formats that job=export writes: the code of each, the end of its name, and the packages that it takes."""
+"""The formats of job=export: the code of each, the end of its name, and the packages that it takes."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class ExportFormat:
 
     Attributes:
         write: a function (exported, path) that writes the file, or "module:function".
-        suffix: how the name of the file ends; "" is a folder.
+        suffix: the end of the file's name. "" is a folder.
         packages: modules that accumtrain does not bring along. The extra `accumtrain[name]` installs them.
-        model_kinds: the kinds of models that the format can hold; empty: all.
-        cuts: whether it has operations that cut a window out of images of any size.
+        model_kinds: the kinds of models that the format can hold. Empty for all.
+        cuts: it has operations that cut a window out of images of any size.
     """
 
     name: str
