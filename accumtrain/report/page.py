@@ -1,4 +1,4 @@
-"""Report.html."""
+"""report.html: runs side by side in one file that needs no network. Its parts are in the folder page/."""
 
 from __future__ import annotations
 
@@ -11,15 +11,107 @@ from typing import Any
 from accumtrain.config.jobs import JOBS, cell
 from accumtrain.console import format_bytes
 from accumtrain.fields import is_finite_number
-from accumtrain.report.compare import MEMORY, ComparedRun, differing_keys
+from accumtrain.report.compare import MEMORY, ComparedRun, find_differing_keys
 from accumtrain.report.pictures import list_metrics, shorten_run_names
 from accumtrain.runs.files import write_atomic
 
-# Which points of a long curve to draw: few enough for a page, and none of its peaks lost.
+PARTS = Path(__file__).with_suffix("")  # the folder beside this file
+AXES = ("step", "epoch", "seconds")  # of a record
+MOST_POINTS = 300  # of a run's curve of one metric
+CONFIGURED, RESULT = "configured", "result"  # the kinds of columns
+
+
+def write_page(runs: Sequence[ComparedRun], path: Path) -> None:
+    """Write the page to `path`, beside the folders of the runs. All text of runs is shown as text.
+
+    Args:
+        runs: best first.
+
+    Raises:
+        CheckpointError: the file can't be written. It is unchanged then.
+    """
+    texts = {file.name: file.read_text(encoding="utf-8") for file in PARTS.iterdir() if file.is_file()}
+    data = json.dumps(_content(runs, path.parent), allow_nan=False, separators=(",", ":"))
+    texts["data"] = data.replace("<", r"\u003c")  # which alone can end a script or begin a comment in it
+    page = re.sub(r"@@([\w.]+)@@", lambda part: texts[part[1]], texts["page.html"])
+    write_atomic(path, page)
+
+
+def _content(runs: Sequence[ComparedRun], directory: Path) -> dict[str, Any]:
+    train = JOBS["train"]
+    metrics = list_metrics(run.records for run in runs)
+    configured, results = find_differing_keys(runs), _results(runs)
+    beginning, short = shorten_run_names([run.name for run in runs])
+    curves = [_curves(run.records, metrics) for run in runs]
+    shown = sum(len(curve["step"]) for of_run in curves for curve in of_run.values())
+    return {
+        "title": f"{len(runs)} {'run' if len(runs) == 1 else 'runs'} in {directory}",
+        "beginning": beginning,
+        "metrics": metrics,
+        "axes": AXES,
+        "points": {"shown": shown, "of": sum(len(run.records) for run in runs)},
+        "kinds": list(dict.fromkeys(kind for run in runs for kind in _memory(run))),
+        "ranked_by": next(title for title, (key, _) in train.columns.items() if key == train.ranking[0][0]),
+        "columns": [
+            *({"title": differing.key, "along": differing.along, "of": CONFIGURED} for differing in configured),
+            *({"title": title, "along": (), "of": RESULT} for title in results),
+        ],
+        "runs": [
+            {
+                "name": run.name,
+                "label": short[place],
+                "cells": [
+                    *([differing.values[place]] * 2 for differing in configured),
+                    *(of_run[place] for of_run in results.values()),
+                ],
+                "curves": curves[place],
+                "memory": {kind: [size, format_bytes(size)] for kind, size in _memory(run).items()},
+                "speed": run.number("examples_per_second"),
+            }
+            for place, run in enumerate(runs)
+        ],
+    }
+
+
+def _results(runs: Sequence[ComparedRun]) -> dict[str, list[tuple[str, Any]]]:
+    """Return the columns of results: by title the text of each run, and the value to sort by."""
+    columns: dict[str, list[tuple[str, Any]]] = {"status": [(run.summary["status"],) * 2 for run in runs]}
+    for title, (key, form) in JOBS["train"].columns.items():
+        columns[title] = [(cell(run.number(key), form), run.number(key)) for run in runs]
+    columns["batch"] = [(run.batch, run.number("batch_size")) for run in runs]
+    for title in MEMORY:
+        columns[title] = [(cell(run.memory[title], format_bytes), run.memory[title]) for run in runs]
+    return columns
+
+
+def _memory(run: ComparedRun) -> dict[str, float]:
+    """Return the bytes of each kind that takes some."""
+    kinds = run.summary.get("memory_by_kind")
+    return {k: v for k, v in kinds.items() if is_finite_number(v) and v > 0} if isinstance(kinds, dict) else {}
+
+
+def _curves(records: Iterable[Mapping[str, Any]], metrics: Sequence[str]) -> dict[str, dict[str, list[float | None]]]:
+    """Return by split the values of AXES and `metrics` at the points to draw, in the order of the updates."""
+    splits: dict[str, list[Mapping[str, Any]]] = {}
+    for record in records:
+        if is_finite_number(record["step"]):
+            splits.setdefault(str(record["split"]), []).append(record)
+    return {split: _thin(of_split, metrics) for split, of_split in splits.items()}
+
+
+def _thin(records: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -> dict[str, list[float | None]]:
+    taken: set[int] = set()
+    for metric in metrics:
+        places = [place for place, record in enumerate(records) if is_finite_number(record.get(metric))]
+        taken.update(places[index] for index in thin_curve([records[place][metric] for place in places], MOST_POINTS))
+    drawn = [records[place] for place in sorted(taken)]
+    return {name: [_short(record.get(name)) for record in drawn] for name in (*AXES, *metrics)}
 
 
 def thin_curve(values: Sequence[float], most: int) -> list[int]:
-    """Indices, in order, of at most `most` values: first, last, and smallest and largest of each of equal stretches.
+    """Return the indices of at most `most` values: first, last, and smallest and largest of each of equal stretches.
+
+    So a long curve is drawn with few points and keeps its peaks.
 
     Args:
         most: at least 4. Of so many values or fewer, all are taken.
@@ -34,104 +126,6 @@ def thin_curve(values: Sequence[float], most: int) -> list[int]:
     return sorted(taken)
 
 
-# report.html: runs side by side in one file that needs no network. Its parts are in report_page/.
-
-
-PARTS = Path(__file__).with_suffix("")  # the folder beside this file
-AXES = ("step", "epoch", "seconds")  # of a record
-MOST_POINTS = 300  # of a run's curve of one metric
-CONFIGURED, RESULT = "configured", "result"  # what a column holds
-
-
-def write_page(runs: Sequence[ComparedRun], path: Path) -> None:
-    """Write the page to `path`, beside the folders of the runs. All text of runs is shown as text, whatever it holds.
-
-    Args:
-        runs: best first.
-
-    Raises:
-        CheckpointError: the file can't be written; it is unchanged then.
-    """
-    texts = {file.name: file.read_text(encoding="utf-8") for file in PARTS.iterdir() if file.is_file()}
-    # in a script of a page only "<" can end it or begin a comment
-    texts["data"] = json.dumps(_content(runs, path.parent), allow_nan=False, separators=(",", ":")).replace(
-        "<", r"\u003c"
-    )
-    page = re.sub(r"@@([\w.]+)@@", lambda part: texts[part[1]], texts["page.html"])
-    write_atomic(path, page)
-
-
-def _content(runs: Sequence[ComparedRun], directory: Path) -> dict[str, Any]:
-    train = JOBS["train"]
-    metrics = list_metrics(run.records for run in runs)
-    configured, results = differing_keys(runs), _results(runs)
-    beginning, short = shorten_run_names([run.name for run in runs])
-    curves = [_curves(run.records, metrics) for run in runs]
-    shown = sum(len(curve["step"]) for of_run in curves for curve in of_run.values())
-    return {
-        "title": f"{len(runs)} {'run' if len(runs) == 1 else 'runs'} in {directory}",
-        "beginning": beginning,
-        "metrics": metrics,
-        "axes": AXES,
-        "points": {"shown": shown, "of": sum(len(run.records) for run in runs)},
-        "kinds": list(dict.fromkeys(kind for run in runs for kind in _memory(run))),
-        "ranked_by": next(title for title, (key, _) in train.columns.items() if key == train.ranking[0][0]),
-        "columns": [
-            *({"title": each.key, "along": each.along, "of": CONFIGURED} for each in configured),
-            *({"title": title, "along": (), "of": RESULT} for title in results),
-        ],
-        "runs": [
-            {
-                "name": run.name,
-                "label": short[place],
-                "cells": [
-                    *([each.values[place]] * 2 for each in configured),
-                    *(of_run[place] for of_run in results.values()),
-                ],
-                "curves": curves[place],
-                "memory": {kind: [size, format_bytes(size)] for kind, size in _memory(run).items()},
-                "speed": run.number("examples_per_second"),
-            }
-            for place, run in enumerate(runs)
-        ],
-    }
-
-
-def _results(runs: Sequence[ComparedRun]) -> dict[str, list[tuple[str, Any]]]:
-    """The columns of what was measured: by title the text of each run, and the value to sort by."""
-    columns: dict[str, list[tuple[str, Any]]] = {"status": [(run.summary["status"],) * 2 for run in runs]}
-    for title, (key, form) in JOBS["train"].columns.items():
-        columns[title] = [(cell(run.number(key), form), run.number(key)) for run in runs]
-    columns["batch"] = [(run.batch, run.number("batch_size")) for run in runs]
-    for title in MEMORY:
-        columns[title] = [(cell(run.memory[title], format_bytes), run.memory[title]) for run in runs]
-    return columns
-
-
-def _memory(run: ComparedRun) -> dict[str, float]:
-    """Bytes by kind, those that take some."""
-    kinds = run.summary.get("memory_by_kind")
-    return {k: v for k, v in kinds.items() if is_finite_number(v) and v > 0} if isinstance(kinds, dict) else {}
-
-
-def _curves(records: Iterable[Mapping[str, Any]], metrics: Sequence[str]) -> dict[str, dict[str, list[float | None]]]:
-    """By split: the values of AXES and `metrics` at the points to draw, in the order of the updates."""
-    splits: dict[str, list[Mapping[str, Any]]] = {}
-    for record in records:
-        if is_finite_number(record["step"]):
-            splits.setdefault(str(record["split"]), []).append(record)
-    return {split: _thinned(of_split, metrics) for split, of_split in splits.items()}
-
-
-def _thinned(records: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -> dict[str, list[float | None]]:
-    taken: set[int] = set()
-    for metric in metrics:
-        places = [place for place, record in enumerate(records) if is_finite_number(record.get(metric))]
-        taken.update(places[index] for index in thin_curve([records[place][metric] for place in places], MOST_POINTS))
-    drawn = [records[place] for place in sorted(taken)]
-    return {name: [_short(record.get(name)) for record in drawn] for name in (*AXES, *metrics)}
-
-
 def _short(value: Any) -> float | None:
-    """Seven digits of a number, which no screen can tell from all of them; None for what is no number."""
+    """Return seven digits of a number, which no screen can tell from all of them. None for what is not a number."""
     return float(f"{value:.7g}") if is_finite_number(value) else None
