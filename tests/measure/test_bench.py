@@ -1,4 +1,4 @@
-"""job=bench on a small network: what it writes agrees with itself, and a slow input is found."""
+"""job=bench on a small network: its numbers agree with each other, and a slow input is found."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SHORT = ("job=bench", "model=lenet5", "bench.updates=3", "bench.seconds=0", "bat
 
 @pytest.fixture
 def measured(compose, tmp_path, monkeypatch):
-    """Run job=bench with these overrides; returns what it wrote."""
+    """Run job=bench with these overrides, and return the content of its file."""
     monkeypatch.setattr(environment, "job_seconds", lambda: 2.0)
     monkeypatch.setattr(bench, "INPUT_SECONDS", 0.1)
     monkeypatch.setattr(bench, "matmul_flops_per_second", lambda dtype: 1e12)

@@ -1,4 +1,4 @@
-"""job=lr: the rates that are tried, what it suggests and why, and what it leaves behind."""
+"""job=lr: the rates that are tried, the suggestion and its reason, and the files that stay."""
 
 from __future__ import annotations
 

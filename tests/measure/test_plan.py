@@ -1,4 +1,4 @@
-"""Plan and accum.steps=auto: the search against made-up memory, the probes against real one."""
+"""job=plan and accum.steps=auto against made-up memory, and one run against the real one."""
 
 from __future__ import annotations
 
@@ -38,6 +38,11 @@ def settle(config):
     return dispatch.settle_accum_steps(config, JOBS["train"])
 
 
+def begin(config):
+    with Run(config) as run:
+        run.save_config(config)
+
+
 @pytest.fixture
 def probing(monkeypatch):
     """Put a Memory in the place of all probes."""
@@ -74,7 +79,7 @@ class Memory:
         return replace(run, peak_bytes=peak, rss_bytes=peak)
 
     def smallest(self, config, note=""):
-        """Take the place of `probe_smallest`; what it tries is not in `asked`."""
+        """Take the place of `probe_smallest`. Its trials are not in `asked`."""
         examples = config.batch_size // self.replicas
         before = len(self.asked)
         sizes = doubled(micro_batches(examples, 2 if self.batch_norm else 1))[:2]
@@ -171,7 +176,7 @@ def test_a_search_in_little_memory_says_how_to_leave_it_out(config, monkeypatch,
 
 
 def test_without_a_limit_resident_memory_counts(config, monkeypatch, probing):
-    """Also that which is expected of the second small size."""
+    """The expected memory of the second small size counts too."""
 
     def attempt(config, size, note=""):
         resident = (920 + 2 * size) * MB
@@ -201,8 +206,7 @@ def test_a_number_is_left_alone_and_a_run_keeps_its_own(config, monkeypatch):
     monkeypatch.setattr(auto_steps, "probe", lambda config, micro_batch: pytest.fail("nothing to probe"))
     given = config("accum.steps=6")
     assert settle(given) is given
-    with Run(given) as run:
-        run.save_config(given)
+    begin(given)
     assert settle(config()).accum.count == 6
     assert dispatch.settle_accum_steps(config(), JOBS["evaluate"]).accum.count == 6
 
@@ -218,14 +222,13 @@ def test_a_number_under_a_limit_is_probed_once(config, monkeypatch):
         OutOfMemoryError, match=r"device\.memory_limit_mb=45 is not enough for this run.*accum\.steps=6"
     ):
         settle(config("accum.steps=3", "device.memory_limit_mb=45"))
-    with Run(fitting) as run:
-        run.save_config(fitting)
+    begin(fitting)
     settle(fitting)
     settle(replace(fitting, train=replace(fitting.train, epochs=9)))
     assert memory.asked == [12, 16], "a run that has begun fits"
-    other = [config("accum.steps=4", "device.memory_limit_mb=46"), config("accum.steps=6", "device.memory_limit_mb=45")]
-    for each in (*other, replace(fitting, model=replace(fitting.model, memory="recompute"))):
-        settle(each)
+    settle(config("accum.steps=4", "device.memory_limit_mb=46"))
+    settle(config("accum.steps=6", "device.memory_limit_mb=45"))
+    settle(replace(fitting, model=replace(fitting.model, memory="recompute")))
     assert memory.asked == [12, 16, 12, 8, 12], "but not under another limit, nor with other micro-batches"
 
 
@@ -239,15 +242,14 @@ def test_a_number_is_probed_under_a_limit_of_the_users_own(config, monkeypatch):
 
 
 @pytest.mark.parametrize("change", ["data.on_error=skip", "train.epochs=9", "schedule=cosine", "an older version"])
-def test_auto_goes_on_where_what_takes_memory_is_the_same(config, monkeypatch, change):
+def test_auto_goes_on_where_what_takes_memory_is_the_same(config, monkeypatch, tmp_path, change):
     monkeypatch.setattr(auto_steps, "probe", lambda config, micro_batch: pytest.fail("nothing to probe"))
-    begun = config("accum.steps=6")
-    with Run(begun) as run:
-        run.save_config(begun)
-        if change == "an older version":
-            values = yaml.safe_load((run.path / "config.yaml").read_text())
-            del values["optim"]["rates"], values["model"]["freeze"], values["device"]["virtual"]
-            (run.path / "config.yaml").write_text(yaml.safe_dump(values))
+    begin(config("accum.steps=6"))
+    if change == "an older version":
+        file = tmp_path / "mine/config.yaml"
+        values = yaml.safe_load(file.read_text())
+        del values["optim"]["rates"], values["model"]["freeze"], values["device"]["virtual"]
+        file.write_text(yaml.safe_dump(values))
     now = config(*([] if change == "an older version" else [change]))
     assert settle(now).accum.count == 6
 
@@ -255,9 +257,7 @@ def test_auto_goes_on_where_what_takes_memory_is_the_same(config, monkeypatch, c
 @pytest.mark.parametrize("other", ["batch_size=96", "device.memory_limit_mb=30", "model=resnet20"])
 def test_auto_looks_again_for_another_run_in_the_same_folder(config, probing, other):
     memory = probing(Memory(limit=45, each=2.0))
-    begun = config("accum.steps=6")
-    with Run(begun) as run:
-        run.save_config(begun)
+    begin(config("accum.steps=6"))
     assert settle(config()).accum.count == 6
     assert not memory.asked
     settle(config(other))
@@ -300,7 +300,7 @@ def test_help_that_fits_is_marked(config):
 
 
 def test_help_is_tried_under_the_limit(config):
-    """Peak of 50 MB with room, but no room for them in 55."""
+    """A peak of 50 MB with room does not fit into 55."""
 
     def attempt(config, micro_batch, note=""):
         limited = config.device.memory_limit_mb is not None
@@ -328,7 +328,7 @@ def test_policies_are_those_the_model_has(config):
     assert names("model=revnet38") == ["store", "recompute", "reverse"]
 
 
-# --- job=plan -------------------------------------------------------------------------------------------------------
+# ---- job=plan ----
 
 
 @pytest.mark.parametrize(
@@ -347,8 +347,7 @@ def test_one_probe_confirms_the_largest_that_should_fit(config, probing, tmp_pat
     trials = json.loads((tmp_path / "mine/plan.json").read_text())["trials"]
     assert result["trials"] == trials
     assert memory.asked == asked * 2
-    told = [f"{'measured' if t['measured'] else 'line'} {'yes' if t['fits'] else 'no'}" for t in trials]
-    assert told == rows * 2
+    assert [f"{'measured' if t['measured'] else 'line'} {'yes' if t['fits'] else 'no'}" for t in trials] == rows * 2
     sizes = (1, 2, 4, 8, 16, 48)[: len(rows)]
     assert [(t["memory"], t["micro_batch"]) for t in trials] == [
         (policy, size) for policy in ("store", "recompute") for size in sizes

@@ -1,4 +1,4 @@
-"""Probes: what a child process measures, the ways it ends, and that it never outlives its parent."""
+"""Probes: the measurements of a child process, the ways it ends, and that it never outlives its parent."""
 
 from __future__ import annotations
 

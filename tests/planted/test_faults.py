@@ -44,6 +44,13 @@ def test_healthy_code_passes(compose, overrides):
     assert not [name for name in judged if not any(part in name for part in parts)], "found by no fault"
 
 
+def test_every_fault_has_its_place(monkeypatch):
+    """A function that was renamed is no place any more. The tests that plant a fault take long."""
+    for fault in FAULTS:
+        with monkeypatch.context() as patch:
+            fault.plant(patch)
+
+
 def test_every_fault_is_found_by_something():
     assert FOUND_BY.keys() == {fault.name for fault in FAULTS}
     assert all(FOUND_BY.values())

@@ -1,4 +1,4 @@
-"""report.html: what it holds, and that text of runs stays text."""
+"""report.html: its content, and that text of runs stays text."""
 
 from __future__ import annotations
 
