@@ -60,7 +60,7 @@ def export_run(config: Config) -> dict[str, Any]:
     with _replacing_export(path) as unfinished:
         with held_back_stderr():
             load(row.write)(exported, unfinished)
-        size = _count_bytes(unfinished)
+        size = sum(file.stat().st_size for file in [unfinished, *unfinished.rglob("*")] if file.is_file())
         say(f"written, {format_bytes(size)}; now loaded in a process without accumtrain")
         difference = largest_difference(exported, unfinished)
         if not difference <= BOUND:
@@ -134,10 +134,6 @@ def _replacing_export(path: Path) -> Iterator[Path]:
         full = "No space left on device" in error.message
         reason = "no space left on the device" if full else first_line(error)
         raise CheckpointError(f"{path} can't be written: {reason}; mend that and run the same command again") from error
-
-
-def _count_bytes(path: Path) -> int:
-    return sum(file.stat().st_size for file in [path, *path.rglob("*")] if file.is_file())
 
 
 # ---- the comparison with the file, as a process without accumtrain loads it ----

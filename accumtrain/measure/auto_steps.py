@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+from accumtrain.config.jobs import cell
 from accumtrain.config.schema import Config
 from accumtrain.console import format_bytes, say, table
 from accumtrain.errors import OutOfMemoryError
@@ -112,17 +113,14 @@ def sizes_of(config: Config, trial: ProbeResult) -> list[int]:
 
 def format_probe_row(trial: ProbeResult) -> tuple[str, ...]:
     """Return the line of a trial in a table of COLUMNS."""
-    sizes = (trial.peak_bytes, trial.workspace_bytes, trial.resident_bytes)
-    peak, workspace, resident = ("-" if size is None else format_bytes(size) for size in sizes)
-    if trial.expected_bytes is not None:
-        resident = f"some {resident}"
+    resident = cell(trial.resident_bytes, format_bytes)
     return (
         trial.memory,
         str(trial.accum_steps or "-"),
         str(trial.micro_batch),
-        peak,
-        workspace,
-        resident,
+        cell(trial.peak_bytes, format_bytes),
+        cell(trial.workspace_bytes, format_bytes),
+        resident if trial.expected_bytes is None else f"some {resident}",
         format_speed(trial),
         "yes" if trial.fits else "no",
     )

@@ -15,9 +15,6 @@ import tensorflow as tf
 
 PEAK_SIZE, PEAK_REPEATS = 3072, 5  # of the matrix product that measures the device
 CONVOLUTIONS = ("Conv2D", "DepthwiseConv2dNative")
-CONVOLUTIONS_AND_GRADIENTS = tuple(
-    f"{name}{suffix}" for name in CONVOLUTIONS for suffix in ("", "BackpropInput", "BackpropFilter")
-)
 
 
 def count_flops(graph: tf.Graph, batch: int) -> int:
@@ -80,14 +77,6 @@ def called_graphs(graph: tf.Graph, operation: tf.Operation) -> Iterator[tf.Graph
         value = operation.get_attr(attribute.name) if attribute.type in ("func", "list(func)") else []
         for function in value if isinstance(value, list) else [value]:
             yield graph._get_function(function.name).graph  # private, but no public function gives the shapes
-
-
-def all_live_operations(graph: tf.Graph) -> Iterator[tf.Operation]:
-    """Yield the live operations of a graph and of the functions that it calls, at any depth."""
-    for operation in live_operations(graph):
-        yield operation
-        for called in called_graphs(graph, operation):
-            yield from all_live_operations(called)
 
 
 # ---- multiply-adds of an operation ----

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from accumtrain.config.jobs import cell
 from accumtrain.config.schema import Config
 from accumtrain.console import format_bytes, say, table
 from accumtrain.devices.config import DEVICES, DeviceEntry
@@ -13,7 +14,7 @@ from accumtrain.errors import ConfigError
 from accumtrain.measure.auto_steps import format_speed
 from accumtrain.measure.plan import describe_plan, plan_result
 from accumtrain.measure.probe import ProbeResult, find_micro_batch, probe
-from accumtrain.report.pictures import new_figure, save_figure
+from accumtrain.report.pictures import new_figure, save_figure, without_math
 from accumtrain.runs.names import folder_of, result_file
 from accumtrain.train.remedies import with_each_policy
 
@@ -67,7 +68,7 @@ def _row(trial: ProbeResult) -> tuple[str, ...]:
     sizes = (trial.peak_bytes, trial.static_bytes, trial.activation_bytes, trial.workspace_bytes)
     return (
         trial.memory,
-        *("-" if size is None else format_bytes(size) for size in sizes),
+        *(cell(size, format_bytes) for size in sizes),
         format_speed(trial),
         "yes" if trial.fits else "no",
     )
@@ -104,7 +105,13 @@ def draw_memory(trials: Sequence[ProbeResult], title: str, path: Path) -> None:
         left = [begin + size for begin, size in zip(left, sizes, strict=True)]
     for place, end, trial in zip(places, left, trials, strict=True):
         axes.annotate(_total(trial), (end, place), (4, 0), textcoords="offset points", va="center")
-    _finish(axes, [trial.memory for trial in trials], title, max(left))
+    axes.set_yticks(places, [trial.memory for trial in trials])
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1.18 * max(left) or 1)  # room for the number behind the longest bar
+    axes.set_xlabel("tensors at the peak, MB")
+    axes.set_title(without_math(title), fontsize="medium")
+    axes.grid(axis="x", alpha=0.3)
+    axes.set_axisbelow(True)
     figure.legend(loc="outside lower center", ncols=len(KINDS), frameon=False, fontsize="small")
     save_figure(figure, path)
 
@@ -113,13 +120,3 @@ def _total(trial: ProbeResult) -> str:
     if trial.peak_bytes is None:
         return "not counted on this device" if trial.fits else "does not fit"
     return format_bytes(trial.peak_bytes)
-
-
-def _finish(axes: Any, names: Sequence[str], title: str, longest: float) -> None:
-    axes.set_yticks(range(len(names)), names)
-    axes.invert_yaxis()
-    axes.set_xlim(0, 1.18 * longest or 1)  # room for the number behind the longest bar
-    axes.set_xlabel("tensors at the peak, MB")
-    axes.set_title(title.replace("$", r"\$"), fontsize="medium")
-    axes.grid(axis="x", alpha=0.3)
-    axes.set_axisbelow(True)

@@ -20,7 +20,7 @@ from accumtrain.engine.step import Step
 from accumtrain.errors import ConfigError
 from accumtrain.optim.schedules import exponential_schedule
 from accumtrain.progress import counting
-from accumtrain.report.pictures import new_figure, save_figure
+from accumtrain.report.pictures import new_figure, save_figure, without_math
 from accumtrain.runs.names import job_folder
 from accumtrain.train.build import check_micro_batch
 from accumtrain.train.remedies import explain_errors
@@ -184,7 +184,7 @@ def draw_range_test(test: RangeTest, suggested: Suggestion, title: str, path: Pa
         for point, name in ((suggested.steepest, "falls fastest"), (test.lowest, "lowest")):
             axis.plot(point.rate, point.smoothed, "o", label=f"{name}, {point.rate:.2g}")
         axis.axvline(suggested.rate, color="C3", ls="--", label=f"suggested, {suggested.rate:.2g}")
-    axis.set(xscale="log", xlabel="learning rate", ylabel="training loss", title=title.replace("$", r"\$"))
+    axis.set(xscale="log", xlabel="learning rate", ylabel="training loss", title=without_math(title))
     smoothed = [point.smoothed for point in test.points]
     if smoothed:
         axis.set_ylim(bottom=0, top=1.5 * max(smoothed[0], min(smoothed)))

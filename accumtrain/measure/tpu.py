@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from accumtrain.config.jobs import cell
 from accumtrain.config.read import from_mapping, to_mapping
 from accumtrain.config.rules import Epochs, divisors, micro_batch_size, total_steps
 from accumtrain.config.schema import Config
@@ -93,8 +94,8 @@ def format_compiled_row(trial: CompiledTrial) -> tuple[str, ...]:
         trial.memory,
         str(trial.accum_steps),
         str(trial.micro_batch),
-        "-" if trial.temporary_bytes is None else format_bytes(trial.temporary_bytes),
-        "-" if trial.argument_bytes is None else format_bytes(trial.argument_bytes),
+        cell(trial.temporary_bytes, format_bytes),
+        cell(trial.argument_bytes, format_bytes),
         f"{trial.flops / 1e12:.3g}",
         "yes" if trial.fits else f"no ({trial.reason})",
     )

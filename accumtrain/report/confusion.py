@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from accumtrain.report.pictures import fit_class_names, new_figure, save_figure
+from accumtrain.report.pictures import fit_class_names, new_figure, save_figure, without_math
 
 LABELLED = 30  # classes with names at the axes; of more, a list has the worst pairs
 LISTED = 30  # pairs in the list
@@ -97,7 +97,7 @@ def draw_confusion(confusion: Confusion, title: str, path: Path) -> None:
         CheckpointError: the file can't be written. It is unchanged then.
     """
     draw = _draw_named if len(confusion.names) <= LABELLED else _draw_with_list
-    save_figure(draw(confusion, title.replace("$", r"\$")), path)
+    save_figure(draw(confusion, without_math(title)), path)
 
 
 def _draw_named(confusion: Confusion, title: str) -> Any:

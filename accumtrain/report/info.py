@@ -9,6 +9,7 @@ from typing import Any
 
 import psutil
 
+from accumtrain.config.jobs import cell
 from accumtrain.config.schema import Config
 from accumtrain.console import banner, format_bytes, say, table, warn
 from accumtrain.errors import CheckpointError
@@ -152,8 +153,7 @@ def _provenance_rows(origin: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _checkpoint_row(folder: Path, saved: Mapping[str, Any]) -> tuple[str, ...]:
     place = Path(saved["path"]).relative_to(folder / CHECKPOINTS)
     written = "-" if saved["written"] is None else saved["written"][:19].replace("T", " ")
-    size = "-" if saved["bytes"] is None else format_bytes(saved["bytes"])
-    return str(place), size, written, saved["state"].partition(":")[0]
+    return str(place), cell(saved["bytes"], format_bytes), written, saved["state"].partition(":")[0]
 
 
 def _means(means: Mapping[str, Any]) -> str:

@@ -110,7 +110,7 @@ def _legend(runs: Mapping[str, Records]) -> list[tuple[dict[str, Any], str]]:
 
 
 def _text(name: str) -> str:
-    return broken(name, NAME_WIDTH).replace("$", r"\$")  # between two of them stands a formula
+    return without_math(broken(name, NAME_WIDTH))
 
 
 def _is_point(record: Mapping[str, Any], name: str) -> bool:
@@ -165,6 +165,11 @@ def shorten_run_names(names: Sequence[str]) -> tuple[str, list[str]]:
     return "".join(f"{word}-" for word in words[0][:common]), ["-".join(name[common:]) for name in words]
 
 
+def without_math(text: str) -> str:
+    """Escape dollars, between two of which matplotlib reads a formula."""
+    return text.replace("$", r"\$")
+
+
 def fit_class_names(names: Sequence[str], width: int) -> list[str]:
     """Return the names cut to `width` characters. A name that the font can't show becomes "class" and its number."""
     from matplotlib.font_manager import FontProperties, findfont, get_font
@@ -181,4 +186,4 @@ def _cut(name: str, width: int) -> str:
     """Cut the middle out of a name, as long names often begin or end alike."""
     half = (width - 3) // 2
     short = name if len(name) <= width else f"{name[:half]}...{name[-half:]}"
-    return short.replace("$", r"\$")  # between two of them stands a formula
+    return without_math(short)

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from accumtrain import dispatch
 from accumtrain.config.schema import BenchConfig
+from accumtrain.data import pipeline
 from accumtrain.errors import ConfigError
 from accumtrain.measure import bench
 from accumtrain.measure.dry_run import DryRun
@@ -73,7 +74,7 @@ def test_a_slow_input_is_found(measured, monkeypatch):
 
         return original(*arguments, **options).map(late)
 
-    monkeypatch.setattr("accumtrain.measure.dry_run.train_batches", slow)
+    monkeypatch.setattr(pipeline, "train_batches", slow)
     monkeypatch.setattr(bench, "train_batches", slow)
     result = measured()
     assert result["input_share"] > 0.5

@@ -49,7 +49,7 @@ def answering(found, code=0):
 
 def test_plan_is_what_the_compiler_says(config, compiler, capsys, tmp_path):
     compiler(
-        "assert request == {'topology': 'v6e:2x2'} and (folder / 'step.mlir').read_text() == 'module'\n"
+        "assert request['topology'] == 'v6e:2x2' and (folder / 'step.mlir').read_text() == 'module'\n"
         + answering(NEEDS)
     )
     dispatch.run(config("device.tpu_topology=v6e:2x2"))

@@ -92,9 +92,9 @@ def check_window(
             PlainGradient(window.model, window.loss_function, strategy, seed, window.micro_steps)
             for seed in (window.seed, window.seed + 1)
         )
-    (first, *_), (again, *_) = (_passes(reference, examples, strategy, count=1) for _ in range(2))
-    (otherwise, *_) = _passes(other_draws, examples, strategy, count=1)
-    plain = _Total(window, _passes(reference, examples, strategy, examples.steps))
+    (first, *_), (again, *_) = (reference(examples, 1) for _ in range(2))
+    (otherwise, *_) = other_draws(examples, 1)
+    plain = _Total(window, reference(examples, examples.steps))
 
     whole = _gradient(window, step, examples.micro_batches(strategy, steps=1), 1)
     step.drop()
@@ -141,12 +141,6 @@ def _gradient(window: Window, step: Step, batches: Any, count: int) -> list[np.n
     step.accumulate(batches, count)
     examples = float(window.examples.numpy())
     return [buffer.numpy() / examples for buffer in window.gradients]
-
-
-def _passes(
-    reference: PlainGradient, examples: WindowOfExamples, strategy: tf.distribute.Strategy, count: int
-) -> Iterator[Pass]:
-    return reference(examples.micro_batches(strategy), count)
 
 
 # ---- moving statistics ----
@@ -241,16 +235,17 @@ class PlainGradient:
         # With the options of Step, as others give other bits.
         self._run = CompiledFunction(self._differentiate_on_all, FUSION_ONLY)
 
-    def __call__(self, batches: Any, count: int) -> Iterator[Pass]:
-        """Yield the passes of the next `count` global micro-batches of the iterator `batches`, replica by replica."""
+    def __call__(self, examples: WindowOfExamples, count: int) -> Iterator[Pass]:
+        """Yield the passes of the first `count` global micro-batches, replica by replica."""
+        batches = examples.micro_batches(self._strategy)
         for micro_step in range(count):
             results = self._run(batches, tf.constant(micro_step))
             for number in range(self._strategy.num_replicas_in_sync):
-                loss, examples, gradients, statistics = tf.nest.map_structure(
+                loss, weight, gradients, statistics = tf.nest.map_structure(
                     lambda value, number=number: self._strategy.experimental_local_results(value)[number].numpy(),
                     results,
                 )
-                yield Pass(float(loss), float(examples), gradients, statistics)
+                yield Pass(float(loss), float(weight), gradients, statistics)
 
     def _differentiate_on_all(self, batches: Any, micro_step: tf.Tensor) -> Any:
         return self._strategy.run(self._differentiate, args=(batches.get_next(), micro_step))
