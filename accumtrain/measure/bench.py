@@ -30,7 +30,7 @@ from accumtrain.runs.names import result_file
 from accumtrain.train.memory import at_peak
 from accumtrain.train.remedies import explain_errors
 
-INPUT_SECONDS = 2.0  # how long the input alone is measured
+INPUT_SECONDS = 2.0  # of a measurement of the input alone
 EMPTY_CALLS = 31  # calls without work that measure the time of a call
 
 
@@ -93,7 +93,7 @@ def measure_run(config: Config, imported: float) -> dict[str, Any]:
         updates_without_input = time_updates(some_updates, config.bench)
         flops = count_flops(micro_step.graph, micro_batch) / batch
 
-        del dry_run, micro_step, some_updates  # frees their memory for what follows
+        del dry_run, micro_step, some_updates  # frees their memory
         input_alone = measure_input(config, data, batch)
     peak = measure_matmul_peak(config)
     speed = updates.examples_per_second(config.batch_size)

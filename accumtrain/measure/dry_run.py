@@ -23,8 +23,8 @@ from accumtrain.train.checkpoint import Checkpoints
 from accumtrain.train.evaluator import Evaluator
 from accumtrain.train.memory import Meter
 
-MICRO_STEPS = 2  # largest number in a window; the second adds to a buffer that is in use already
-SECONDS = 2.0  # how long updates are timed, at least one; not the first, which also traces and compiles
+MICRO_STEPS = 2  # largest number in a window, as the second one adds to a buffer in use
+SECONDS = 2.0  # of timed updates, at least one, after the first, which also traces and compiles
 
 
 def measure(
@@ -39,9 +39,7 @@ def measure(
         directory: an empty folder for checkpoints.
 
     Returns:
-        For each micro_batch, accum_steps, replicas, batch_norm (whether the model has a norm that takes statistics of a
-        micro-batch), static_bytes, peak_bytes, workspace_bytes, rss_bytes, examples_per_second (of whole updates of
-        accum_steps micro-steps), seconds_to_first_update (from the start of the process).
+        Fields of a ProbeResult for each of `micro_batches`.
 
     Raises:
         ConfigError: batch_size does not divide by a micro-batch, or accum.steps, and replicas.

@@ -97,7 +97,7 @@ def probe(config: Config, micro_batch: int | None, note: str = "") -> ProbeResul
     Raises:
         AccumtrainError: the run would fail for another reason than memory.
         KeyboardInterrupt: a signal stopped the child.
-        RuntimeError: the child ended by a bug; the end of its stderr is in the message.
+        RuntimeError: the child ended by a bug. The end of its stderr is in the message.
     """
     size = f"accum.steps={config.accum.count}" if micro_batch is None else f"micro-batch {micro_batch}"
     tried = micro_batch or micro_batch_size(config.batch_size, config.accum.count, config.device.known_replicas)
@@ -144,7 +144,7 @@ def measure_in_child(request: Mapping[str, Any], folder: Path) -> dict[str, Any]
     Raises:
         AccumtrainError: it failed for another reason.
         KeyboardInterrupt: a signal stopped the child.
-        RuntimeError: the child ended by a bug; the end of its stderr is in the message.
+        RuntimeError: the child ended by a bug. The end of its stderr is in the message.
     """
     ended = child.run_child(child_command(), folder, request, "importing TensorFlow")
     if ended.code == OutOfMemoryError.exit_code or ended.code in OUT_OF_MEMORY_EXITS:

@@ -1,4 +1,4 @@
-"""What probes decide about a run: model.memory=<MB>, and what a run that has begun keeps of it."""
+"""The run in the folder, which keeps what probes found for it, and model.memory=<MB>."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ LIMITING_KEYS = (  # keys that decide the peak of memory, and nothing that is le
     *("device.kind", "device.memory_limit_mb", "device.virtual", "device.xla"),
 )
 
-FILE = "memory_budget.json"  # in the run's folder: a continued run keeps what it began to keep
+FILE = "memory_budget.json"  # in the run's folder, as a continued run keeps the same
 DECIDING = ("model", "optim", "loss", "data", "ema", "accum", "batch_size", "precision", "device")  # for the peak
 FOUND = {"model": {}, "peak_bytes": is_finite_number, "digest": is_text}  # the form of that file
 FILLED = 0.97  # of the budget, as a long run packs memory less well than a probe
 
 
-# ---- what the run in the folder began with ----
+# ---- the beginning of the run in the folder ----
 
 
 def has_fitted(config: Config) -> bool:

@@ -193,7 +193,7 @@ def draw_mistakes(images: Any, mistakes: Sequence[Mistake], class_names: Sequenc
     """Draw the images as a sheet, each with its true and its predicted class and the probability of both.
 
     Args:
-        images: float [n, height, width, channels], 0..1; 1 or 3 channels. n is at least 1.
+        images: float [n, height, width, channels], 0..1. n is at least 1, and channels is 1 or 3.
         path: the PNG file, which is replaced as a whole.
 
     Raises:

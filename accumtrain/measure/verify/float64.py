@@ -184,7 +184,7 @@ def cross_entropy(config: CrossEntropyConfig, batch: Mapping[str, np.ndarray], l
     return float((values * batch.get("weight", np.ones(count))).sum())
 
 
-# ---- the statistics of batch normalisation, by what an evaluation makes of them ----
+# ---- the statistics of batch normalisation, in an evaluation ----
 
 
 def is_random(window: Window, examples: WindowOfExamples) -> bool:

@@ -28,7 +28,7 @@ ARITHMETIC_BOUND = 1e-5  # of the distance travelled
 HALF_ULP = 2.0**-24
 JUMP = 1e-3  # a nudge of the gradients that moves a value by more than this share of the largest change is a jump
 MOST_JUMPS = 1e-4  # largest share of the values that may jump
-NUDGES = 10  # of which any finds half of the jumps
+NUDGES = 10  # one of them finds half of the jumps
 
 
 def check_optimizer(
@@ -42,8 +42,8 @@ def check_optimizer(
     """Update each variable by itself, in both ways, from the same weights and gradients. Return the worst.
 
     The bound allows for the rounding of each new weight to float32, which no arithmetic avoids. A few values may be
-    left out where the rule is discontinuous. There a change of the gradients in their last bits changes the result much
-    more in float64 too, such as the sign of a sum near 0.
+    left out where the rule is discontinuous, as in the sign of a sum near 0. There a change of the gradients in their
+    last bits changes the result much more, in float64 too.
 
     Args:
         build: makes a new optimizer of the run's configuration.
@@ -215,7 +215,7 @@ def check_later_updates(
         window: its buffers are clear.
         step: of the window and the strategy.
         total: number of updates of the run.
-        decay: of the moving average; 0 for none.
+        decay: of the moving average, or 0 for none.
     """
     results = []
     if rate_of(optim, schedule, 1, total) is not None:
