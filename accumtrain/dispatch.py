@@ -1,18 +1,22 @@
-"""Runs the configured job: makes its folder, prepares TensorFlow, calls the job and writes its result."""
+"""Run the configured job. Read `_run_job` first.
+
+It settles all that is automatic, by probes where it must, then imports TensorFlow and calls the job.
+"""
 
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import Any
 
 from accumtrain.config.jobs import JOBS, Job
 from accumtrain.config.read import expand_homes
-from accumtrain.config.rules import check_config
+from accumtrain.config.rules import check_config, micro_batch_size
 from accumtrain.config.schema import Config
-from accumtrain.console import say_at_once, warn
+from accumtrain.console import say_at_once, silence, warn
+from accumtrain.devices.cluster import find_cluster
+from accumtrain.devices.config import AutoConfig
 from accumtrain.errors import AccumtrainError, CheckpointError, Preempted
-from accumtrain.measure.auto_steps import settle_accum_steps
-from accumtrain.measure.settle import with_least_memory, with_memory_settled
 from accumtrain.process import environment
 from accumtrain.process.signals import DeferredSignals, JobSignals, StoppedBySignal, nothing_saved
 from accumtrain.registry import load
@@ -24,16 +28,15 @@ from accumtrain.runs.run import Run
 
 
 def run(config: Config) -> dict[str, Any] | None:
-    """Runs `config.job`, as the command line does, and writes the result into the run's folder.
+    """Run `config.job` as the command line does, and write its result into the run's folder.
 
     Returns:
-        The result: the content of the job's file (summary.json, bench.json, ...), or None on a worker that is not the
-        chief.
+        The content of the job's file (summary.json, bench.json, ...). None on a worker that is not the chief.
 
     Raises:
         AccumtrainError: one of its subclasses, for anything that is not a bug. `exit_code` is that of the command
             line. If it has a `result`, this is written to the job's file.
-        Stopped: a signal stopped a job that can't be continued.
+        StoppedBySignal: a signal stopped a job that can't be continued.
     """
     config = expand_homes(config)
     check_config(config)
@@ -54,14 +57,14 @@ def run(config: Config) -> dict[str, Any] | None:
 
 
 def _run_job(config: Config, job: Job) -> dict[str, Any] | None:
-    """Runs the job and writes its result, or what its error has left of it."""
+    """Run the job and write its result, or the result in its error."""
     try:
         if job.scope == "train":  # refused before anything is measured
             if not config.device.has_workers:  # the chief of several holds the lock for all
                 check_free(folder_of(config))
             Run(config).check_continues()
         with chosen_kernels(config, job):
-            config = with_memory_settled(config) if job.probed else with_least_memory(config)
+            config = settle_kept_activations(config, job)
             if not job.in_children:
                 if "tensorflow" not in sys.modules:
                     say_at_once("loading TensorFlow ...")
@@ -73,6 +76,66 @@ def _run_job(config: Config, job: Job) -> dict[str, Any] | None:
         raise
     _write(config, result)
     return result
+
+
+def settle_kept_activations(config: Config, job: Job) -> Config:
+    """Return `config` with a memory policy in place of model.memory=<MB>: the one that keeps most, or least.
+
+    Raises:
+        OutOfMemoryError: even the policy that keeps least takes more.
+    """
+    if isinstance(config.model.memory, str):
+        return config
+    if not job.probed:
+        return replace(config, model=config.model.with_policy(config.model.policies[-1]))
+    from accumtrain.measure.settle import find_kept_activations  # here, as most runs measure nothing
+
+    return find_kept_activations(config)
+
+
+def settle_accum_steps(config: Config, job: Job) -> Config:
+    """Return `config` with accum.steps as a number, where the job needs one.
+
+    Raises:
+        AccumtrainError: the run does not fit, would fail for another reason, or is not there.
+    """
+    if job.scope == "trained" and config.accum.is_auto:
+        from accumtrain.measure.settle import read_trained_steps
+
+        return config.with_accum_steps(read_trained_steps(config))
+    if not job.probed:
+        return config
+    share = config_of_worker(config)
+    if config.accum.is_auto:
+        from accumtrain.measure.auto_steps import find_accum_steps
+
+        return config.with_accum_steps(find_accum_steps(config, share))
+    if environment.crashes_when_refused(share.device):
+        from accumtrain.measure.auto_steps import check_fits
+
+        check_fits(config, share)
+    return config
+
+
+def config_of_worker(config: Config) -> Config:
+    """Return the part of `config` that this process computes: all of it, but for device=multiworker.
+
+    The part of a worker is its share of every batch on its own devices. It can be probed without the other workers.
+    Of several workers only the chief prints from now on.
+
+    Raises:
+        ConfigError: batch_size does not divide by accum.steps x workers, or nothing says who they are.
+    """
+    if not config.device.has_workers:
+        return config
+    cluster = find_cluster(config.device)
+    if cluster.index > 0:
+        silence()
+    steps = 1 if config.accum.is_auto else config.accum.count
+    batch_size = steps * micro_batch_size(config.batch_size, steps, len(cluster.workers))
+    kept = ("virtual", "memory_limit_mb", "xla", "tensor_float_32")
+    device = AutoConfig(**{key: getattr(config.device, key) for key in kept})
+    return replace(config, batch_size=batch_size, device=device)
 
 
 def _write(config: Config, result: dict[str, Any] | None) -> None:

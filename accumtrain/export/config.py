@@ -1,4 +1,4 @@
-"""The formats that job=export writes: the code of each, the end of its name, and the packages that it takes."""
+"""The formats of job=export: the code of each, the end of its name, and the packages that it takes."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class ExportFormat:
 
     Attributes:
         write: a function (exported, path) that writes the file, or "module:function".
-        suffix: how the name of the file ends; "" is a folder.
+        suffix: the end of the file's name. "" is a folder.
         packages: modules that accumtrain does not bring along. The extra `accumtrain[name]` installs them.
-        model_kinds: the kinds of models that the format can hold; empty: all.
-        cuts: whether it has operations that cut a window out of images of any size.
+        model_kinds: the kinds of models that the format can hold. Empty for all.
+        cuts: it has operations that cut a window out of images of any size.
     """
 
     name: str
@@ -42,7 +42,7 @@ FORMATS.add(
 
 
 def check_export(config: Any) -> None:
-    """Raises ConfigError if the run's model can't be exported in this format, or a package for it is missing."""
+    """Raise ConfigError if the run's model can't be exported in this format, or a package for it is missing."""
     check_tells_classes(config.loss.kind, config.job)
     row, model, output = FORMATS[config.export.format], config.model, config.export.output
     if row.model_kinds and model.kind not in row.model_kinds:

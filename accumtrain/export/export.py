@@ -1,4 +1,4 @@
-"""job=export and its round trip."""
+"""job=export: the best state of a run as a file that computes without accumtrain."""
 
 from __future__ import annotations
 
@@ -33,71 +33,13 @@ from accumtrain.train.predict import probabilities
 from accumtrain.train.remedies import explain_errors
 from accumtrain.train.weights import trained_images, trained_model
 
-# Whether a written export computes what the run does: it is loaded by a process without accumtrain, and compared.
-
-
-PROGRAM = Path(__file__).with_name("reload.py")
-NUMBER = 4  # images of each size
-SIZES = ((1.0, 1.0), (1.7, 2.3), (0.5, 0.6))  # in shares of what the model takes
-COARSE, NOISE = 4, 30  # the images are patches in a grid of this many, under noise
-
-
-def largest_difference(exported: Exported, path: Path) -> float:
-    """The largest difference of a probability, over images of several sizes, between the file and job=predict.
-
-    Raises:
-        VerificationError: another process can't load the file, or not as it was written.
-    """
-    images = {f"size_{place}": _images(exported.shape, size) for place, size in enumerate(SIZES)}
-    with temporary_folder("export") as folder:
-        inputs, outputs = folder / "inputs.npz", folder / "outputs.npz"
-        np.savez(inputs, allow_pickle=False, **images)
-        command = [sys.executable, str(PROGRAM), str(path.absolute()), str(inputs), str(outputs)]
-        environment = {
-            **os.environ,
-            "CUDA_VISIBLE_DEVICES": "-1",  # this process holds the memory of GPUs
-            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-        }
-        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            sys.stderr.write(visible_lines(done.stderr[-2000:]))
-            raise VerificationError("a clean process could not use what was written; the lines above are what it said")
-        with np.load(outputs) as answers:
-            if answers["class_names"].tolist() != exported.class_names:
-                raise VerificationError("the class names in what was written are not those of the run")
-            differences = [np.abs(answers[name] - _own(exported, each)).max() for name, each in images.items()]
-            return float(np.max(differences))  # which is NaN if one is, as Python's max may not be
-
-
-def _own(exported: Exported, images: np.ndarray) -> np.ndarray:
-    """The probabilities, float32 [N, classes], of uint8 images [N, H, W, C], prepared as those of an evaluation."""
-    key = tf.zeros([], tf.uint64)
-    prepare = exported.preprocess
-    examples = [prepare.example(tf.constant(each), key, channels=each.shape[-1], training=False) for each in images]
-    batch = prepare.batch(tf.stack(examples), tf.fill([len(images)], key), training=False)
-    return probabilities(exported.model, batch).numpy()
-
-
-def _images(shape: tuple[int, ...], size: tuple[float, float]) -> np.ndarray:
-    """Images, uint8 [N, height, width, channels], that are the same in every call."""
-    random = np.random.default_rng(0)
-    height, width = (max(1, round(side * share)) for side, share in zip(shape, size, strict=False))
-    patches = random.integers(0, 256, [NUMBER, COARSE, COARSE, shape[-1]])
-    rows, columns = (np.arange(side) * COARSE // side for side in (height, width))
-    noise = random.integers(-NOISE, NOISE + 1, [NUMBER, height, width, shape[-1]])
-    return np.clip(patches[:, rows][:, :, columns] + noise, 0, 255).astype(np.uint8)
-
-
-# job=export: the best state of a run as a file that computes without accumtrain.
-
-
 BOUND = 1e-3  # of the difference between probabilities
-SHOWN = 10  # class names that are printed
-FLOAT32 = "float32"  # what exports compute in
+SHOWN_NAMES = 10  # of classes, in the summary
+FLOAT32 = "float32"  # the precision of all formats
 
 
 def export_run(config: Config) -> dict[str, Any]:
-    """Writes the export, loads it in a process without accumtrain, and compares their probabilities.
+    """Write the export, load it in a process without accumtrain, and compare their probabilities.
 
     Returns:
         status, step, checkpoint, format, file, bytes, class_names, input (shape and dtype), largest_difference.
@@ -105,7 +47,7 @@ def export_run(config: Config) -> dict[str, Any]:
     Raises:
         ConfigError: the format can't hold this model, or the place for the file is taken.
         CheckpointError: there is no trained run, or the file can't be written.
-        VerificationError: the file does not compute what the run does; it is removed.
+        VerificationError: the file gives other probabilities than the run. It is removed.
     """
     images, fingerprint = trained_images(config)
     config = replace(config, model=replace(config.model, memory="store"))  # an inference keeps nothing
@@ -114,11 +56,11 @@ def export_run(config: Config) -> dict[str, Any]:
         model = _in_float32(config, images, model)
     preprocess = preprocess_any_size(config.data, images)
     exported = Exported(config.model.label, model, preprocess, images.shape, images.class_names)
-    path, row = _path(config), FORMATS[config.export.format]
+    path, row = _find_path(config), FORMATS[config.export.format]
     with _replacing_export(path) as unfinished:
         with held_back_stderr():
             load(row.write)(exported, unfinished)
-        size = _bytes(unfinished)
+        size = sum(file.stat().st_size for file in [unfinished, *unfinished.rglob("*")] if file.is_file())
         say(f"written, {format_bytes(size)}; now loaded in a process without accumtrain")
         difference = largest_difference(exported, unfinished)
         if not difference <= BOUND:
@@ -144,7 +86,9 @@ def export_run(config: Config) -> dict[str, Any]:
 def _show(config: Config, result: dict[str, Any]) -> None:
     names, (*_, channels) = result["class_names"], result["input"]["shape"]
     height, width = result["input"]["resized_to"]
-    shown = ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+    shown = ", ".join(names[:SHOWN_NAMES]) + (
+        f" and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""
+    )
     rows = [
         ("model", f"{config.model.label}, {result['checkpoint'].rpartition('/')[0]}"),
         ("input", f"uint8 [images, height, width, {channels}], pixels 0..255, any size; resized to {height} x {width}"),
@@ -156,7 +100,7 @@ def _show(config: Config, result: dict[str, Any]) -> None:
 
 
 def _in_float32(config: Config, images: Images, model: Model) -> Model:
-    """The model with its weights in float32, which all formats compute in."""
+    """Return the model with its weights in float32."""
     if config.precision == FLOAT32:
         return model
     say(f"precision={config.precision}: the export computes in {FLOAT32}")
@@ -167,8 +111,8 @@ def _in_float32(config: Config, images: Images, model: Model) -> Model:
     return copy
 
 
-def _path(config: Config) -> Path:
-    """Where the export goes. Raises ConfigError if something else is there."""
+def _find_path(config: Config) -> Path:
+    """Return the path of the export. Raise ConfigError if something else is there."""
     folder, suffix = folder_of(config), FORMATS[config.export.format].suffix
     own = folder / (f"{folder.name}{suffix}" if suffix else "savedmodel")
     path = own if config.export.output is None else Path(config.export.output)
@@ -181,7 +125,7 @@ def _path(config: Config) -> Path:
 
 @contextmanager
 def _replacing_export(path: Path) -> Iterator[Path]:
-    """As `replacing`, for what TensorFlow writes."""
+    """Replace the file or folder as a whole. Errors of TensorFlow become a CheckpointError."""
     make_folder(path.parent)
     try:
         with replacing(path) as unfinished:
@@ -192,5 +136,57 @@ def _replacing_export(path: Path) -> Iterator[Path]:
         raise CheckpointError(f"{path} can't be written: {reason}; mend that and run the same command again") from error
 
 
-def _bytes(path: Path) -> int:
-    return sum(each.stat().st_size for each in [path, *path.rglob("*")] if each.is_file())
+# ---- the comparison with the file, as a process without accumtrain loads it ----
+
+
+PROGRAM = Path(__file__).with_name("reload.py")
+NUMBER = 4  # images of each size
+SIZES = ((1.0, 1.0), (1.7, 2.3), (0.5, 0.6))  # in shares of the model's
+COARSE, NOISE = 4, 30  # the images are a grid of so many patches a side, under noise
+
+
+def largest_difference(exported: Exported, path: Path) -> float:
+    """Return the largest difference of a probability between the file and the run, over images of several sizes.
+
+    Raises:
+        VerificationError: another process can't load the file, or not as it was written.
+    """
+    images = {f"size_{place}": make_images(exported.shape, size) for place, size in enumerate(SIZES)}
+    with temporary_folder("export") as folder:
+        inputs, outputs = folder / "inputs.npz", folder / "outputs.npz"
+        np.savez(inputs, allow_pickle=False, **images)
+        command = [sys.executable, str(PROGRAM), str(path.absolute()), str(inputs), str(outputs)]
+        environment = {
+            **os.environ,
+            "CUDA_VISIBLE_DEVICES": "-1",  # this process holds the memory of GPUs
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        }
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            sys.stderr.write(visible_lines(done.stderr[-2000:]))
+            raise VerificationError("a clean process could not use what was written; the lines above are what it said")
+        with np.load(outputs) as answers:
+            if answers["class_names"].tolist() != exported.class_names:
+                raise VerificationError("the class names in what was written are not those of the run")
+            differences = [np.abs(answers[name] - _predict(exported, batch)).max() for name, batch in images.items()]
+            return float(np.max(differences))  # NaN if one is: Python's max may drop it
+
+
+def _predict(exported: Exported, images: np.ndarray) -> np.ndarray:
+    """Return the run's probabilities, float32 [N, classes], of uint8 images [N, H, W, C], as in an evaluation."""
+    key = tf.zeros([], tf.uint64)
+    prepare = exported.preprocess
+    channels = images.shape[-1]
+    examples = [prepare.example(tf.constant(image), key, channels=channels, training=False) for image in images]
+    batch = prepare.batch(tf.stack(examples), tf.fill([len(images)], key), training=False)
+    return probabilities(exported.model, batch).numpy()
+
+
+def make_images(shape: tuple[int, ...], size: tuple[float, float]) -> np.ndarray:
+    """Return images, uint8 [N, height, width, channels], that are the same in every call."""
+    random = np.random.default_rng(0)
+    height, width = (max(1, round(side * share)) for side, share in zip(shape, size, strict=False))
+    patches = random.integers(0, 256, [NUMBER, COARSE, COARSE, shape[-1]])
+    rows, columns = (np.arange(side) * COARSE // side for side in (height, width))
+    noise = random.integers(-NOISE, NOISE + 1, [NUMBER, height, width, shape[-1]])
+    return np.clip(patches[:, rows][:, :, columns] + noise, 0, 255).astype(np.uint8)

@@ -1,4 +1,4 @@
-"""What an export holds, and a function for each format that writes it."""
+"""The content of an export, and a function for each format that writes it."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ class Exported:
         return tf.TensorSpec([None, None, None, self.shape[-1]], tf.uint8, IMAGES)
 
     def function(self) -> tf.types.experimental.PolymorphicFunction:
-        """The inference, of operations that all formats have: uint8 images to a float32 output [N, classes]."""
+        """Return the inference: uint8 images to a float32 output [N, classes]. All formats have its operations."""
 
         @tf.function(input_signature=[self.signature], autograph=False)
         def infer(images: tf.Tensor) -> dict[str, tf.Tensor]:
-            return {PROBABILITIES: probabilities(self.model, self._prepared(images))}
+            return {PROBABILITIES: probabilities(self.model, self.prepare(images))}
 
         return infer
 
-    def _prepared(self, images: tf.Tensor) -> tf.Tensor:
-        """As `Preprocess.example` and `batch` prepare test images, without an operation of tf.image."""
+    def prepare(self, images: tf.Tensor) -> tf.Tensor:
+        """Prepare images as `Preprocess` does for an evaluation, without an operation of tf.image."""
         height, width, _ = self.shape
         pixels = resize(tf.cast(images, tf.float32), height, width, central=self.preprocess.by_example(training=False))
         mean, std = (tf.constant(values, tf.float32) for values in (self.preprocess.mean, self.preprocess.std))
@@ -60,10 +60,10 @@ class Exported:
 
 
 def resize(images: tf.Tensor, height: int, width: int, *, central: bool) -> tf.Tensor:
-    """Bilinear resizing of float32 images [N, any height, any width, C] to [N, height, width, C].
+    """Resize float32 images [N, any height, any width, C] to [N, height, width, C], bilinearly.
 
     Args:
-        central: only the central window is taken, without antialiasing; else the whole image, with antialiasing.
+        central: take the central window only, without antialiasing. Else take the whole image, with antialiasing.
     """
     shape = tf.shape(images)
     number, rows, columns, channels = shape[0], shape[1], shape[2], images.shape[-1]
@@ -76,7 +76,7 @@ def resize(images: tf.Tensor, height: int, width: int, *, central: bool) -> tf.T
 
 
 def _weights(size: tf.Tensor, first: tf.Tensor, length: tf.Tensor, new: int, *, antialias: bool) -> tf.Tensor:
-    """The share of each of `size` old pixels in each of `new` ones, which cover `length` old ones from `first` on."""
+    """Return the share of each of `size` old pixels in each of `new` ones. These cover `length` from `first` on."""
     scale = tf.cast(length, tf.float32) / new
     reach = tf.maximum(scale, 1.0) if antialias else 1.0
     centre = (tf.range(new, dtype=tf.float32) + 0.5) * scale - 0.5 + tf.cast(first, tf.float32)
@@ -87,7 +87,7 @@ def _weights(size: tf.Tensor, first: tf.Tensor, length: tf.Tensor, new: int, *, 
 
 
 def write_saved_model(exported: Exported, path: Path) -> None:
-    """Writes a folder for TensorFlow, TensorFlow Serving and Keras's TFSMLayer.
+    """Write a folder for TensorFlow, TensorFlow Serving and Keras's TFSMLayer.
 
     The names of the classes are in its assets/class_names.json.
     """
@@ -97,17 +97,17 @@ def write_saved_model(exported: Exported, path: Path) -> None:
         names = folder / CLASS_NAMES
         names.write_text(json.dumps(exported.class_names), encoding="utf-8")
         module.class_names = tf.saved_model.Asset(str(names))
-        # gradients are no part of an inference, and those of reversible models would be large
+        # without gradients, as those of reversible models would be large
         options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
         tf.saved_model.save(module, str(path), signatures=module.serve, options=options)
 
 
 def write_keras(exported: Exported, path: Path) -> None:
-    """Writes a .keras file, whose layers are all Keras's own.
+    """Write a .keras file, whose layers are all Keras's own.
 
     The names of the classes are in the archive that such a file is.
     """
-    import keras  # takes a second, which other formats have no use for
+    import keras  # it takes a second, and other formats do not need it
 
     from accumtrain.models.keras_model import KerasSegment
 
@@ -126,7 +126,7 @@ def write_keras(exported: Exported, path: Path) -> None:
 
 
 def write_tflite(exported: Exported, path: Path) -> None:
-    """Writes a file for LiteRT, which was TensorFlow Lite.
+    """Write a file for LiteRT, which was TensorFlow Lite.
 
     The names of the classes are in the zip archive at its end, where LiteRT has its metadata.
     """
@@ -137,7 +137,7 @@ def write_tflite(exported: Exported, path: Path) -> None:
 
 
 def write_onnx(exported: Exported, path: Path) -> None:
-    """Writes a file for onnxruntime and all that read ONNX.
+    """Write a file for onnxruntime and all that read ONNX.
 
     The names of the classes are its metadata `class_names`, as JSON.
     """
@@ -150,6 +150,6 @@ def write_onnx(exported: Exported, path: Path) -> None:
 
 
 def _append_names(path: Path, class_names: Sequence[str]) -> None:
-    """Adds class_names.json to the archive. `ZipFile(path).read("class_names.json")` reads it."""
+    """Add class_names.json to the archive. `ZipFile(path).read("class_names.json")` reads it."""
     with ZipFile(path, "a") as archive:
         archive.writestr(CLASS_NAMES, json.dumps(list(class_names)))

@@ -1,7 +1,7 @@
-"""Loads an export and computes with it, in a process without accumtrain: python reload.py <file> <inputs> <outputs>.
+"""Load an export and compute with it, in a process without accumtrain: python reload.py <file> <inputs> <outputs>.
 
-`inputs` is an .npz file of arrays of images, uint8 [N, height, width, channels]; `outputs` will be one of their
-probabilities, float32 [N, classes], and of `class_names`. How an export is used is here to read, too.
+`inputs` is an .npz file of arrays of images, uint8 [N, height, width, channels]. `outputs` will hold their
+probabilities, float32 [N, classes], and `class_names`. This file also shows a reader how to use an export.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from zipfile import ZipFile
 
 
-def of_saved_model(path):  # type: ignore[no-untyped-def]
+def load_saved_model(path):  # type: ignore[no-untyped-def]
     import tensorflow as tf
 
     loaded = tf.saved_model.load(path)
@@ -21,21 +21,21 @@ def of_saved_model(path):  # type: ignore[no-untyped-def]
     return names, lambda images: serve(images=tf.constant(images))["probabilities"].numpy()
 
 
-def of_keras(path):  # type: ignore[no-untyped-def]
+def load_keras(path):  # type: ignore[no-untyped-def]
     import keras
 
     model = keras.models.load_model(path)
     return json.loads(ZipFile(path).read("class_names.json")), lambda images: model.predict(images, verbose=0)
 
 
-def of_tflite(path):  # type: ignore[no-untyped-def]
+def load_tflite(path):  # type: ignore[no-untyped-def]
     import tensorflow as tf
 
     serve = tf.lite.Interpreter(path).get_signature_runner()
     return json.loads(ZipFile(path).read("class_names.json")), lambda images: serve(images=images)["probabilities"]
 
 
-def of_onnx(path):  # type: ignore[no-untyped-def]
+def load_onnx(path):  # type: ignore[no-untyped-def]
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
@@ -46,10 +46,10 @@ def of_onnx(path):  # type: ignore[no-untyped-def]
 def main(path, inputs, outputs):  # type: ignore[no-untyped-def]
     import numpy as np
 
-    kinds = {"": of_saved_model, ".keras": of_keras, ".tflite": of_tflite, ".onnx": of_onnx}
+    kinds = {"": load_saved_model, ".keras": load_keras, ".tflite": load_tflite, ".onnx": load_onnx}
     names, predict = kinds["" if Path(path).is_dir() else Path(path).suffix](path)
-    answers = {name: predict(images) for name, images in np.load(inputs).items()}
-    np.savez(outputs, class_names=names, **answers)
+    probabilities = {name: predict(images) for name, images in np.load(inputs).items()}
+    np.savez(outputs, class_names=names, **probabilities)
 
 
 if __name__ == "__main__":

@@ -30,12 +30,12 @@ from accumtrain.runs.names import result_file
 from accumtrain.train.memory import at_peak
 from accumtrain.train.remedies import explain_errors
 
-INPUT_SECONDS = 2.0  # how long the input alone is measured
+INPUT_SECONDS = 2.0  # of a measurement of the input alone
 EMPTY_CALLS = 31  # calls without work that measure the time of a call
 
 
 def bench_run(config: Config) -> dict[str, Any]:
-    """Measures and prints a table. Trains nothing.
+    """Measure the configured run and print a table. Nothing is trained.
 
     Returns:
         The content of bench.json, as docs/bench.md describes it.
@@ -49,15 +49,15 @@ def bench_run(config: Config) -> dict[str, Any]:
         "memory_policy": config.model.memory,
         "optimizer": config.optim.kind,
         "precision": config.precision,
-        **measure(config, environment.prepared_seconds()),
+        **measure_run(config, environment.prepared_seconds()),
     }
     _show(result)
     say(f"the same in {result_file(config)}")
     return result
 
 
-def measure(config: Config, imported: float) -> dict[str, Any]:
-    """The measurements that docs/bench.md describes.
+def measure_run(config: Config, imported: float) -> dict[str, Any]:
+    """Return the measurements that docs/bench.md describes.
 
     Args:
         imported: seconds from the start of the job to the end of its imports.
@@ -84,18 +84,18 @@ def measure(config: Config, imported: float) -> dict[str, Any]:
         start["first_run"] = clock.lap()
 
         some_updates = partial(dry_run.updates, config.log.every)  # as training makes them between two log records
-        updates = timed_updates(some_updates, config.bench)
+        updates = time_updates(some_updates, config.bench)
         calls = dry_run.calls
         dry_run.measure_workspace()
         memory = dry_run.meter.read()
-        call = call_seconds(dry_run)
+        call = time_empty_call(dry_run)
         repeat_one_batch(dry_run, config, data, devices, batch)
-        updates_without_input = timed_updates(some_updates, config.bench)
+        updates_without_input = time_updates(some_updates, config.bench)
         flops = count_flops(micro_step.graph, micro_batch) / batch
 
-        del dry_run, micro_step, some_updates  # frees their memory for what follows
-        input_alone = input_images_per_second(config, data, batch)
-    peak = matmul_peak(config)
+        del dry_run, micro_step, some_updates  # frees their memory
+        input_alone = measure_input(config, data, batch)
+    peak = measure_matmul_peak(config)
     speed = updates.examples_per_second(config.batch_size)
     return {
         "device": devices.description,
@@ -126,7 +126,7 @@ class Stopwatch:
         self._last = time.perf_counter()
 
     def lap(self) -> float:
-        """Seconds since the last lap."""
+        """Return the seconds since the last lap."""
         last, self._last = self._last, time.perf_counter()
         return self._last - last
 
@@ -142,20 +142,20 @@ class Updates:
         return statistics.median(self.seconds)
 
     def spread(self) -> dict[str, float]:
-        """median, p10 and p90 of the seconds; four of five updates are between p10 and p90."""
+        """Return median, p10 and p90 of the seconds. Four of five updates are between p10 and p90."""
         p10, p90 = np.percentile(self.seconds, [10, 90])
         return {"median": self.median, "p10": float(p10), "p90": float(p90)}
 
     def examples_per_second(self, batch_size: int) -> dict[str, float]:
-        """median, p10 and p90 of the examples per second; p10 is the slow end."""
+        """Return median, p10 and p90 of the examples per second. p10 is the slow end."""
         spread = self.spread()
         return {
             name: batch_size / spread[other] for name, other in (("median", "median"), ("p10", "p90"), ("p90", "p10"))
         }
 
 
-def timed_updates(updates: Callable[[], int], bench: BenchConfig) -> Updates:
-    """Times whole updates after a warm-up. `updates` makes some updates in one call and returns how many."""
+def time_updates(updates: Callable[[], int], bench: BenchConfig) -> Updates:
+    """Time whole updates after a warm-up. `updates` makes some in one call and returns their number."""
     length = 0
     while (count := updates()) > length:
         length = count  # once calls stop growing, the buffers have their place in memory, too
@@ -167,8 +167,8 @@ def timed_updates(updates: Callable[[], int], bench: BenchConfig) -> Updates:
     return Updates(seconds)
 
 
-def call_seconds(dry_run: DryRun) -> float:
-    """Seconds of a compiled call without its work: the median of EMPTY_CALLS calls."""
+def time_empty_call(dry_run: DryRun) -> float:
+    """Return the seconds of a compiled call without its work: the median of EMPTY_CALLS calls."""
     clock, seconds = Stopwatch(), []
     for _ in range(EMPTY_CALLS):
         dry_run.step.accumulate(dry_run.batches, 0)
@@ -178,19 +178,19 @@ def call_seconds(dry_run: DryRun) -> float:
 
 
 def repeat_one_batch(dry_run: DryRun, config: Config, data: Dataset, devices: Devices, batch: int) -> None:
-    """Makes all further updates of the dry run use the same batch, which is in memory."""
+    """Make all further updates of the dry run use the same batch, which is in memory."""
 
-    def one(share: HostShard) -> tf.data.Dataset:
+    def same_batch(share: HostShard) -> tf.data.Dataset:
         dataset = train_batches(data, batch=batch, first=0, seed=config.run.seed, share=share)
         return dataset.take(share.replicas).cache().repeat()
 
-    dry_run.batches = iter(distribute_batches(devices.strategy, one))
+    dry_run.batches = iter(distribute_batches(devices.strategy, same_batch))
 
 
-def input_images_per_second(config: Config, data: Dataset, batch: int) -> float:
-    """Images per second that the input delivers if nothing else runs."""
+def measure_input(config: Config, data: Dataset, batch: int) -> float:
+    """Return the images per second that the input delivers if nothing else runs."""
     batches = iter(train_batches(data, batch=batch, first=0, seed=config.run.seed))
-    for _ in range(4):  # skips batches that were prefetched
+    for _ in range(4):  # some batches were prefetched
         next(batches)
     started, taken = time.perf_counter(), 0
     while (passed := time.perf_counter() - started) < INPUT_SECONDS:
@@ -199,8 +199,8 @@ def input_images_per_second(config: Config, data: Dataset, batch: int) -> float:
     return taken / passed
 
 
-def matmul_peak(config: Config) -> float | None:
-    """Operations per second of a large matrix product on all chips; None if it does not fit into the memory limit."""
+def measure_matmul_peak(config: Config) -> float | None:
+    """Return the operations per second of a large matrix product on all chips, or None if it does not fit."""
     chips = max(1, len(tf.config.list_logical_devices("GPU")))
     try:
         return chips * matmul_flops_per_second(tf.as_dtype(config.precision))

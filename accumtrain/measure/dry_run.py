@@ -1,4 +1,4 @@
-"""A dry run: a few updates with the run's real window, optimizer, data, evaluation and checkpoint, to measure them."""
+"""A dry run: a few updates with the real window, optimizer, data, evaluation and checkpoint, to measure them."""
 
 from __future__ import annotations
 
@@ -23,25 +23,23 @@ from accumtrain.train.checkpoint import Checkpoints
 from accumtrain.train.evaluator import Evaluator
 from accumtrain.train.memory import Meter
 
-MICRO_STEPS = 2  # largest number in a window; the second adds to a buffer that is in use already
-SECONDS = 2.0  # how long updates are timed, at least one; the first is not, as it also traces and compiles
+MICRO_STEPS = 2  # largest number in a window, as the second one adds to a buffer in use
+SECONDS = 2.0  # of timed updates, at least one, after the first, which also traces and compiles
 
 
 def measure(
     config: Config, data: Dataset, devices: Devices, micro_batches: Sequence[int | None], directory: Path
 ) -> list[dict[str, Any]]:
-    """Builds the run of `config`, and measures some updates with each of `micro_batches`, one after the other.
+    """Build the run of `config`, and measure some updates with each of `micro_batches`, one after the other.
 
     Args:
         config: accum.steps is ignored, unless a micro-batch is None and follows from it.
-        micro_batches: examples per micro-step and replica, increasing: the peak of resident memory is that of the
-            process.
+        micro_batches: examples per micro-step and replica. They increase, as the peak of resident memory is that of
+            the process.
         directory: an empty folder for checkpoints.
 
     Returns:
-        For each micro_batch, accum_steps, replicas, batch_norm (whether the model has a norm that takes statistics of a
-        micro-batch), static_bytes, peak_bytes, workspace_bytes, rss_bytes, examples_per_second (of whole updates of
-        accum_steps micro-steps), seconds_to_first_update (from the start of the process).
+        Fields of a ProbeResult for each of `micro_batches`.
 
     Raises:
         ConfigError: batch_size does not divide by a micro-batch, or accum.steps, and replicas.
@@ -51,21 +49,21 @@ def measure(
     steps, micro_batch = windows[0]
     made = min(steps, MICRO_STEPS)
     dry_run = DryRun(config.with_accum_steps(steps), data, devices, micro_batch, directory, made)
-    found = [_measured(dry_run, config.batch_size, steps, micro_batch)]
+    found = [_measure_updates(dry_run, config.batch_size, steps, micro_batch)]
     for steps, micro_batch in windows[1:]:
         dry_run.begin(micro_batch, min(steps, MICRO_STEPS))
-        found.append(_measured(dry_run, config.batch_size, steps, micro_batch))
+        found.append(_measure_updates(dry_run, config.batch_size, steps, micro_batch))
     return found
 
 
 def _window_of(config: Config, micro_batch: int | None, replicas: int) -> tuple[int, int]:
-    """accum.steps and the micro-batch, one of which follows from the other."""
+    """Return accum.steps and the micro-batch, one of which follows from the other."""
     given = config.accum.count if micro_batch is None else micro_batch
     other = micro_batch_size(config.batch_size, given, replicas)  # the same division gives the steps
     return (given, other) if micro_batch is None else (other, micro_batch)
 
 
-def _measured(dry_run: DryRun, batch_size: int, steps: int, micro_batch: int) -> dict[str, Any]:
+def _measure_updates(dry_run: DryRun, batch_size: int, steps: int, micro_batch: int) -> dict[str, Any]:
     dry_run.update()
     first_update = environment.job_seconds()
     timings, started = [dry_run.update()], time.perf_counter()
@@ -106,11 +104,11 @@ class DryRun:
         with devices.strategy.scope():
             self.step = Step(self.window, devices.strategy, xla=devices.xla)
         self._updates_pace = CallLength(WORTH_TOGETHER)
-        self._together = False  # whether several updates in one call are compiled
+        self._together = False  # several updates in one call are compiled
         self.begin(micro_batch, micro_steps)
 
     def begin(self, micro_batch: int, micro_steps: int) -> None:
-        """Gets ready for updates of this size, with the same window; what an earlier size has needed is freed first."""
+        """Get ready for updates of this size, with the same window. Free the memory of an earlier size first."""
         config, data, strategy = self._config, self._data, self._devices.strategy
         batch = micro_batch * self.replicas
         self.batches: Any = None
@@ -130,12 +128,12 @@ class DryRun:
         self._checkpoints = Checkpoints(self._directory, self.window, config.checkpoint.keep)
         self.batches = train_stream(strategy, data, batch=batch, seed=config.run.seed)
         self._micro_steps, self._pace = micro_steps, CallLength()
-        self.calls = 0.0  # number of compiled calls per update, for the last ones
+        self.calls = 0.0  # compiled calls per update, of the last updates
         self.meter = Meter(xla=self._devices.xla)
         self.meter.start()
 
     def update(self) -> tuple[float, float]:
-        """Makes an update. Returns the seconds of a micro-step and of the commit."""
+        """Make an update. Return the seconds of a micro-step and of the commit."""
         started, taken, self.calls = time.perf_counter(), 0, 1.0  # one call for the commit
         while taken < self._micro_steps:
             count = self._pace.next(self._micro_steps - taken)
@@ -148,7 +146,7 @@ class DryRun:
         return (accumulated - started) / self._micro_steps, time.perf_counter() - accumulated
 
     def updates(self, most: int) -> int:
-        """Makes up to `most` updates, in one call if they are short, as in training. Returns how many."""
+        """Make up to `most` updates, in one call if they are short, as in training. Return their number."""
         count = self._updates_pace.next(most)
         if count > 1 and not self._together:
             self._together = True
@@ -162,7 +160,7 @@ class DryRun:
         return count
 
     def measure_workspace(self) -> None:
-        """Makes an update of one micro-step, whose workspaces the meter measures."""
+        """Make an update of one micro-step. The meter measures its workspaces."""
 
         def shortest_update() -> None:
             self.step.accumulate(self.batches, 1)
@@ -171,7 +169,7 @@ class DryRun:
         self.meter.measure_workspace(shortest_update)
 
     def evaluate(self) -> None:
-        """Evaluates the first batch."""
+        """Evaluate the first batch."""
         calls = []
 
         def stop() -> bool:
@@ -181,7 +179,7 @@ class DryRun:
         self._evaluator(stop=stop, report=lambda done, batches: None)
 
     def finish(self) -> dict[str, int | None]:
-        """Writes the last and the best checkpoint, and reads the meter."""
+        """Write the last and the best checkpoint, and read the meter."""
         with self._checkpoints:
             self._checkpoints.save()
             self._checkpoints.save_if_best({"loss": 0.0})

@@ -1,4 +1,8 @@
-"""Operations in a traced step."""
+"""The operations of a traced step, and the floating-point operations among them.
+
+Only convolutions and matrix products count, two operations for each multiply-add. All other operations of a training
+step are below a hundredth of these, and bound by memory instead of arithmetic.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +13,50 @@ from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 
-# The operations of a traced function that run, and the functions that they call.
-
-
+PEAK_SIZE, PEAK_REPEATS = 3072, 5  # of the matrix product that measures the device
 CONVOLUTIONS = ("Conv2D", "DepthwiseConv2dNative")
-CONVOLUTIONS_AND_GRADIENTS = tuple(
-    f"{name}{suffix}" for name in CONVOLUTIONS for suffix in ("", "BackpropInput", "BackpropFilter")
-)
+
+
+def count_flops(graph: tf.Graph, batch: int) -> int:
+    """Return the floating-point operations of one run of a function's graph, replays included.
+
+    Operations that the runtime prunes are left out. The body of a loop counts once, and of the branches of a
+    conditional only the largest one.
+
+    Args:
+        graph: the graph of a tf.function's concrete function.
+        batch: the size of a first dimension that is not static.
+
+    Raises:
+        ValueError: another dimension of an operation is not static.
+    """
+    total = 0
+    for operation in live_operations(graph):
+        if operation.type in _COUNTS:
+            total += 2 * _COUNTS[operation.type](operation, batch)
+        else:
+            inner = [count_flops(called, batch) for called in called_graphs(graph, operation)]
+            total += max(inner) if operation.type in _CONDITIONALS and inner else sum(inner)
+    return total
+
+
+def matmul_flops_per_second(dtype: tf.DType) -> float:
+    """Return the operations per second of a product of two square matrices of PEAK_SIZE: the median of PEAK_REPEATS."""
+    a, b = (tf.cast(tf.random.stateless_uniform([PEAK_SIZE] * 2, [0, seed]), dtype) for seed in (1, 2))
+    seconds = []
+    for _ in range(1 + PEAK_REPEATS):
+        started = time.perf_counter()
+        tf.matmul(a, b)
+        tf.test.experimental.sync_devices()
+        seconds.append(time.perf_counter() - started)
+    return 2 * PEAK_SIZE**3 / statistics.median(seconds[1:])  # without the first, which also prepares the kernel
+
+
+# ---- operations that run, and the functions that they call ----
 
 
 def live_operations(graph: tf.Graph) -> list[tf.Operation]:
-    """The operations that results or side effects of a function's graph depend on; the runtime prunes all others.
+    """Return the operations on which results or side effects of a graph depend. The runtime prunes all others.
 
     Args:
         graph: the graph of a tf.function's concrete function.
@@ -35,66 +72,14 @@ def live_operations(graph: tf.Graph) -> list[tf.Operation]:
 
 
 def called_graphs(graph: tf.Graph, operation: tf.Operation) -> Iterator[tf.Graph]:
-    """The graphs of the functions that an operation calls."""
+    """Yield the graphs of the functions that an operation calls."""
     for attribute in operation.op_def.attr:
         value = operation.get_attr(attribute.name) if attribute.type in ("func", "list(func)") else []
         for function in value if isinstance(value, list) else [value]:
             yield graph._get_function(function.name).graph  # private, but no public function gives the shapes
 
 
-def all_live_operations(graph: tf.Graph) -> Iterator[tf.Operation]:
-    """As `live_operations`, with those of the functions that are called, at any depth."""
-    for operation in live_operations(graph):
-        yield operation
-        for called in called_graphs(graph, operation):
-            yield from all_live_operations(called)
-
-
-# Floating-point operations: how many a compiled step contains, and how many per second the device can do.
-#
-# Only convolutions and matrix products count, two operations for each multiply-add. All other operations of a
-# training step are below a hundredth of these, and bound by memory instead of arithmetic.
-
-
-PEAK_SIZE, PEAK_REPEATS = 3072, 5  # of the matrix product that measures the device
-
-
-def count_flops(graph: tf.Graph, batch: int) -> int:
-    """Floating-point operations of one run of a function's graph, replays included. The body of a loop counts once.
-
-    Operations that neither results nor side effects depend on are left out, as the runtime prunes them. Of the branches
-    of a conditional only the largest counts.
-
-    Args:
-        graph: the graph of a tf.function's concrete function.
-        batch: size to take for a first dimension that is not static.
-
-    Raises:
-        ValueError: another dimension of an operation is not static.
-    """
-    total = 0
-    for operation in live_operations(graph):
-        if operation.type in _COUNTS:
-            total += 2 * _COUNTS[operation.type](operation, batch)
-        else:
-            inner = [count_flops(each, batch) for each in called_graphs(graph, operation)]
-            total += max(inner) if operation.type in _CONDITIONALS and inner else sum(inner)
-    return total
-
-
-def matmul_flops_per_second(dtype: tf.DType) -> float:
-    """Operations per second of a product of two square matrices of PEAK_SIZE: the median of PEAK_REPEATS."""
-    a, b = (tf.cast(tf.random.stateless_uniform([PEAK_SIZE] * 2, [0, seed]), dtype) for seed in (1, 2))
-    seconds = []
-    for _ in range(1 + PEAK_REPEATS):
-        started = time.perf_counter()
-        tf.matmul(a, b)
-        tf.test.experimental.sync_devices()
-        seconds.append(time.perf_counter() - started)
-    return 2 * PEAK_SIZE**3 / statistics.median(seconds[1:])  # without the first, which also prepares the kernel
-
-
-# --- multiply-adds of an operation ------------------------------------------------------------------------------
+# ---- multiply-adds of an operation ----
 
 
 def _size(tensor: tf.Tensor, batch: int) -> int:
@@ -107,7 +92,7 @@ def _size(tensor: tf.Tensor, batch: int) -> int:
 
 
 def _convolution(image: int, kernel: int) -> Callable[[tf.Operation, int], int]:
-    """Counts a multiply-add for each value of the kernel at each pixel of the convolution's output.
+    """Count a multiply-add for each value of the kernel at each pixel of the convolution's output.
 
     Args:
         image: index of the convolution's output, or of its gradient, in [output, *inputs] of the operation.
@@ -123,7 +108,7 @@ def _convolution(image: int, kernel: int) -> Callable[[tf.Operation, int], int]:
 
 
 def _matrix_product(transposed: str) -> Callable[[tf.Operation, int], int]:
-    """`transposed`: the operation's attribute that says whether the first matrix is transposed."""
+    """Count the multiply-adds of a product. The attribute `transposed` is true if the first matrix is transposed."""
 
     def count(operation: tf.Operation, batch: int) -> int:
         a = operation.inputs[0]

@@ -13,21 +13,21 @@ from accumtrain.measure.flops import count_flops
 
 
 def lower(window: Window, image_shape: tuple[int, ...], micro_batch: int) -> tuple[str, int]:
-    """Lowers the update of one replica: the window's micro-steps in a loop, then its commit.
+    """Lower the update of one replica: the window's micro-steps in a loop, then its commit.
 
-    The program takes one micro-batch, as a device holds one at a time, and every micro-step computes with it: images
+    The program takes one micro-batch, as a device holds one at a time. Every micro-step computes with it: images
     float32 [micro_batch, *image_shape], labels int32 [micro_batch] and weights float32 [micro_batch].
 
     Returns:
-        The program as StableHLO text, whose arguments are the micro-batch and all variables of the window; and the
-        number of floating-point operations of an update (see count_flops).
+        The program as StableHLO text, and the floating-point operations of an update (see count_flops). The arguments
+        of the program are the micro-batch and all variables of the window.
     """
 
     def update(image: tf.Tensor, label: tf.Tensor, weight: tf.Tensor) -> dict[str, tf.Tensor]:
         batch: Batch = {"image": image, "label": label, "weight": weight}
 
         def micro_step(done: tf.Tensor) -> tuple[tf.Tensor]:
-            # else XLA computes what depends only on images or weights once, and keeps it through the window
+            # Without this XLA computes what depends only on images or weights once, and keeps it through the window.
             weights = window.model.learnable
             values = after([done], [tf.identity(weight) for weight in weights])
             for weight, value in zip(weights, values, strict=True):

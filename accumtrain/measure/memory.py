@@ -1,4 +1,4 @@
-"""job=memory."""
+"""job=memory: the memory of each policy at the configured micro-batch, as a table and a picture."""
 
 from __future__ import annotations
 
@@ -6,20 +6,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from accumtrain.config.jobs import cell
 from accumtrain.config.schema import Config
 from accumtrain.console import format_bytes, say, table
 from accumtrain.devices.config import DEVICES, DeviceEntry
 from accumtrain.errors import ConfigError
-from accumtrain.measure.auto_steps import speed
+from accumtrain.measure.auto_steps import format_speed
 from accumtrain.measure.plan import describe_plan, plan_result
 from accumtrain.measure.probe import ProbeResult, find_micro_batch, probe
-from accumtrain.report.pictures import new_figure, save_figure
+from accumtrain.report.pictures import new_figure, save_figure, without_math
 from accumtrain.runs.names import folder_of, result_file
 from accumtrain.train.remedies import with_each_policy
 
-# Bars of what the memory policies of a model take at the peak: state, activations, workspace.
-
-
+COLUMNS = ("memory", "peak", "state", "activations", "workspace", "images/s", "fits")
 KINDS = (
     ("state: weights, gradients, optimizer", "static_bytes", "0.55"),
     ("activations", "activation_bytes", "C0"),
@@ -28,57 +27,23 @@ KINDS = (
 MB = 2**20
 
 
-def draw_memory(trials: Sequence[ProbeResult], title: str, path: Path) -> None:
-    """Draws a bar for each trial that fits, its kinds of memory one after the other.
-
-    Args:
-        path: the PNG file, which is replaced as a whole.
-
-    Raises:
-        CheckpointError: the file can't be written; it is unchanged then.
-    """
-    figure = new_figure(8, 1.6 + 0.55 * len(trials))
-    axes = figure.subplots()
-    places = range(len(trials))
-    left = [0.0] * len(trials)
-    for label, kind, colour in KINDS:
-        sizes = [(getattr(trial, kind) or 0) / MB for trial in trials]
-        axes.barh(places, sizes, left=left, height=0.6, color=colour, label=label)
-        left = [begin + size for begin, size in zip(left, sizes, strict=True)]
-    for place, end, trial in zip(places, left, trials, strict=True):
-        axes.annotate(_total(trial), (end, place), (4, 0), textcoords="offset points", va="center")
-    _finish(axes, [trial.memory for trial in trials], title, max(left))
-    figure.legend(loc="outside lower center", ncols=len(KINDS), frameon=False, fontsize="small")
-    save_figure(figure, path)
-
-
-def _total(trial: ProbeResult) -> str:
-    if trial.peak_bytes is None:
-        return "not counted on this device" if trial.fits else "does not fit"
-    return format_bytes(trial.peak_bytes)
-
-
-def _finish(axes: Any, names: Sequence[str], title: str, longest: float) -> None:
-    axes.set_yticks(range(len(names)), names)
-    axes.invert_yaxis()
-    axes.set_xlim(0, 1.18 * longest or 1)  # room for the number behind the longest bar
-    axes.set_xlabel("tensors at the peak, MB")
-    axes.set_title(title.replace("$", r"\$"), fontsize="medium")
-    axes.grid(axis="x", alpha=0.3)
-    axes.set_axisbelow(True)
-
-
-# job=memory: what each memory policy takes at the configured micro-batch, as a table and a picture.
-
-
-COLUMNS = ("memory", "peak", "state", "activations", "workspace", "images/s", "fits")
+def check_memory(config: Config) -> None:
+    """Raise ConfigError if there is no micro-batch to compare at, or nothing to measure on."""
+    if config.accum.is_auto:
+        raise ConfigError(
+            "accum.steps=auto: job=memory compares at one micro-batch, so give a number; job=plan tries several"
+        )
+    if DEVICES[config.device.kind].plan != DeviceEntry.plan:
+        raise ConfigError(
+            f"device={config.device.kind}: job=memory measures, and this device is only compiled for; use job=plan"
+        )
 
 
 def compare_policies(config: Config) -> dict[str, Any]:
-    """Probes each policy in a process of its own, prints a table and draws memory.png. Trains nothing.
+    """Probe each policy in a process of its own, print a table, and draw memory.png. Nothing is trained.
 
     Returns:
-        The content of memory.json: batch_size, memory_limit_mb, micro_batch, trials (fields of probe.Trial).
+        The content of memory.json: batch_size, memory_limit_mb, micro_batch, trials (fields of ProbeResult).
 
     Raises:
         AccumtrainError: the run would fail for another reason than memory.
@@ -93,8 +58,7 @@ def compare_policies(config: Config) -> dict[str, Any]:
     picture = folder_of(config) / "memory.png"
     draw_memory(trials, what, picture)
     table(what, COLUMNS, [_row(trial) for trial in trials])
-    for line in _in_words(trials):
-        say(line)
+    _tell_shares(trials)
     say(f"the same in {result_file(config)}, as a picture in {picture}")
     within = {"memory_limit_mb": config.device.memory_limit_mb, "micro_batch": micro_batch}
     return plan_result(config, within, trials)
@@ -104,35 +68,55 @@ def _row(trial: ProbeResult) -> tuple[str, ...]:
     sizes = (trial.peak_bytes, trial.static_bytes, trial.activation_bytes, trial.workspace_bytes)
     return (
         trial.memory,
-        *("-" if size is None else format_bytes(size) for size in sizes),
-        speed(trial),
+        *(cell(size, format_bytes) for size in sizes),
+        format_speed(trial),
         "yes" if trial.fits else "no",
     )
 
 
-def _in_words(trials: Sequence[ProbeResult]) -> list[str]:
-    """How much of the stored activations the other policies take."""
-    taken = {trial.memory: trial.activation_bytes for trial in trials}
-    stored = taken.pop("store", None)
-    if not stored:
-        return []
-    return [
-        f"model.memory={memory} takes {size / stored:.0%} of the memory of stored activations"
-        for memory, size in taken.items()
-        if size is not None
-    ]
+def _tell_shares(trials: Sequence[ProbeResult]) -> None:
+    """Say how much of the stored activations the other policies take."""
+    activations = {trial.memory: trial.activation_bytes for trial in trials}
+    stored = activations.pop("store", None)
+    for memory, size in activations.items():
+        if stored and size is not None:
+            say(f"model.memory={memory} takes {size / stored:.0%} of the memory of stored activations")
 
 
-# What job=memory needs to compare policies: one micro-batch, and a device to measure on.
+# ---- the picture ----
 
 
-def check_memory(config: Config) -> None:
-    """Raises ConfigError if there is no micro-batch to compare at, or nothing to measure on."""
-    if config.accum.is_auto:
-        raise ConfigError(
-            "accum.steps=auto: job=memory compares at one micro-batch, so give a number; job=plan tries several"
-        )
-    if DEVICES[config.device.kind].plan != DeviceEntry.plan:
-        raise ConfigError(
-            f"device={config.device.kind}: job=memory measures, and this device is only compiled for; use job=plan"
-        )
+def draw_memory(trials: Sequence[ProbeResult], title: str, path: Path) -> None:
+    """Draw a bar for each trial that fits: state, activations and workspace at the peak, one after the other.
+
+    Args:
+        path: the PNG file, which is replaced as a whole.
+
+    Raises:
+        CheckpointError: the file can't be written. It is unchanged then.
+    """
+    figure = new_figure(8, 1.6 + 0.55 * len(trials))
+    axes = figure.subplots()
+    places = range(len(trials))
+    left = [0.0] * len(trials)
+    for label, kind, colour in KINDS:
+        sizes = [(getattr(trial, kind) or 0) / MB for trial in trials]
+        axes.barh(places, sizes, left=left, height=0.6, color=colour, label=label)
+        left = [begin + size for begin, size in zip(left, sizes, strict=True)]
+    for place, end, trial in zip(places, left, trials, strict=True):
+        axes.annotate(_total(trial), (end, place), (4, 0), textcoords="offset points", va="center")
+    axes.set_yticks(places, [trial.memory for trial in trials])
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1.18 * max(left) or 1)  # room for the number behind the longest bar
+    axes.set_xlabel("tensors at the peak, MB")
+    axes.set_title(without_math(title), fontsize="medium")
+    axes.grid(axis="x", alpha=0.3)
+    axes.set_axisbelow(True)
+    figure.legend(loc="outside lower center", ncols=len(KINDS), frameon=False, fontsize="small")
+    save_figure(figure, path)
+
+
+def _total(trial: ProbeResult) -> str:
+    if trial.peak_bytes is None:
+        return "not counted on this device" if trial.fits else "does not fit"
+    return format_bytes(trial.peak_bytes)

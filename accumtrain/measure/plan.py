@@ -1,4 +1,8 @@
-"""job=plan: probes and straight lines."""
+"""job=plan: the memory of each micro-batch size under each memory policy, on the configured device.
+
+By probes, two small sizes of a policy are measured in one process. A straight line through them tells the largest size
+that should fit. This one is measured too, and the sizes between and beyond lie on lines.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from typing import Any
 from accumtrain.config.schema import Config
 from accumtrain.console import say, table
 from accumtrain.devices.config import DEVICES
-from accumtrain.measure.auto_steps import COLUMNS, SmallestFunction, format_probe_row, limit_text, search, sizes_of
+from accumtrain.measure.auto_steps import COLUMNS, SmallestFunction, describe_limit, format_probe_row, search, sizes_of
 from accumtrain.measure.probe import ProbeFunction, ProbeResult, probe, probe_smallest
 from accumtrain.measure.search import doubled, on_lines
 from accumtrain.registry import load
@@ -19,11 +23,11 @@ from accumtrain.report.pictures import new_figure, save_figure, scale_axis
 from accumtrain.runs.names import folder_of, result_file
 from accumtrain.train.remedies import with_each_policy
 
-# job=plan: the memory of each micro-batch size, under each memory policy, on the configured device.
+ROWS = 6  # largest number for each policy
 
 
 def plan_run(config: Config) -> dict[str, Any]:
-    """Prints a table and returns the content of plan.json. Trains nothing.
+    """Print a table of what fits, and return the content of plan.json. Nothing is trained.
 
     Raises:
         AccumtrainError: the run would fail for another reason than memory.
@@ -32,11 +36,84 @@ def plan_run(config: Config) -> dict[str, Any]:
     return plan
 
 
-# The content of plan.json, for plans by probes and by a TPU's compiler.
+# ---- by probes ----
+
+
+def plan_by_probes(config: Config) -> dict[str, Any]:
+    """Probe, print a table, and draw plan.png into the run's folder.
+
+    Returns:
+        The content of plan.json: batch_size, memory_limit_mb, trials (fields of ProbeResult).
+
+    Raises:
+        AccumtrainError: the run would fail for another reason than memory.
+    """
+    variants = with_each_policy(config)
+    trials: list[ProbeResult] = []
+    for place, variant in enumerate(variants, start=1):
+        note = f" (policy {place} of {len(variants)})"
+        trials += plan_policy(variant, partial(probe_smallest, note=note), partial(probe, note=note))
+    limit = config.device.memory_limit_mb
+    folder = folder_of(config)
+    draw_plan(trials, limit, folder / "plan.png")
+    lines = [(*format_probe_row(trial), "measured" if trial.measured else "line") for trial in trials]
+    table(f"{describe_plan(config)} in {describe_limit(config)}", (*COLUMNS, "from"), lines)
+    _tell_unseen_sizes(trials)
+    say(f"the same in {result_file(config)}, as a picture in {folder / 'plan.png'}")
+    return plan_result(config, {"memory_limit_mb": limit}, trials)
+
+
+def plan_policy(config: Config, smallest: SmallestFunction, attempt: ProbeFunction) -> list[ProbeResult]:
+    """Return results of micro-batches, each about twice the one before: measured, or on lines through these."""
+    measured = search(config, smallest, attempt, table_sizes)
+    fitting = [trial for trial in measured if trial.fits]
+    if len(fitting) < 2:
+        return measured
+    trials = {trial.micro_batch: trial for trial in measured}
+    sizes = table_sizes(sizes_of(config, fitting[0]))
+    return [trials.get(size) or _on_lines(config, fitting, size) for size in sizes]
+
+
+def table_sizes(sizes: list[int]) -> list[int]:
+    """Return the sizes that the table shows."""
+    return doubled(sizes)[:ROWS]
+
+
+def _on_lines(config: Config, fitting: Sequence[ProbeResult], size: int) -> ProbeResult:
+    """Return the result of a size that was not tried, on lines through those that fit.
+
+    The size after the largest of these does not fit.
+    """
+    peaks = {trial.micro_batch: trial.peak_bytes for trial in fitting if trial.peak_bytes is not None}
+    resident = {trial.micro_batch: trial.resident_bytes for trial in fitting if trial.resident_bytes is not None}
+    first, largest = fitting[0], fitting[-1]
+    assert first.replicas is not None
+    return ProbeResult(
+        first.memory,
+        size,
+        fits=size < largest.micro_batch,
+        accum_steps=config.batch_size // (size * first.replicas),
+        replicas=first.replicas,
+        batch_norm=first.batch_norm,
+        static_bytes=first.static_bytes,
+        peak_bytes=int(on_lines(peaks, size)),
+        expected_bytes=int(on_lines(resident, size)),
+        measured=False,
+    )
+
+
+def _tell_unseen_sizes(trials: Sequence[ProbeResult]) -> None:
+    """Say which micro-batches are not in the table and may fit, too."""
+    largest = max(trial.micro_batch for trial in trials)
+    if any(trial.fits and trial.micro_batch == largest and trial.accum_steps != 1 for trial in trials):
+        say(f"micro-batches above {largest} may fit, too, and were not looked at: accum.steps=auto does")
+
+
+# ---- the content of plan.json, by probes or by a TPU's compiler ----
 
 
 def plan_result(config: Config, within: dict[str, Any], trials: Sequence[Any]) -> dict[str, Any]:
-    """The content of plan.json.
+    """Return the content of plan.json.
 
     Args:
         within: the limits that trials must fit into, by name.
@@ -54,17 +131,17 @@ def plan_result(config: Config, within: dict[str, Any], trials: Sequence[Any]) -
 
 
 def describe_plan(config: Config) -> str:
-    """Model, optimizer, precision and batch size in one line."""
+    """Return model, optimizer, precision and batch size in one line."""
     return f"{config.model.label}, {config.optim.kind}, {config.precision}, batch_size={config.batch_size}"
 
 
-# The picture of job=plan: memory against micro-batch, a line for each memory policy.
+# ---- the picture ----
 
 
 def draw_plan(trials: Sequence[ProbeResult], limit_mb: int | None, path: Path) -> None:
-    """Draws tensors at the peak against the micro-batch, the limit dashed.
+    """Draw tensors at the peak against the micro-batch, the limit dashed.
 
-    A measured peak is a filled point, one on a line a ring.
+    A measured peak is a filled point. One on a line is a ring.
 
     Raises:
         CheckpointError: the file can't be written.
@@ -96,81 +173,5 @@ def draw_plan(trials: Sequence[ProbeResult], limit_mb: int | None, path: Path) -
 
 
 def _points(trials: Sequence[tuple[ProbeResult, float]]) -> tuple[list[int], list[float]]:
-    """Micro-batches, and MB at the peak."""
+    """Return micro-batches, and MB at the peak."""
     return [trial.micro_batch for trial, _ in trials], [peak for _, peak in trials]
-
-
-# job=plan by probes: memory and speed of micro-batch sizes under each memory policy.
-#
-# Two small sizes of a policy are measured in one process. A straight line through them says which is the largest that
-# should fit; that one is measured, too, and what is between and beyond lies on lines.
-
-
-ROWS = 6  # largest number for each policy
-
-
-def plan_by_probes(config: Config) -> dict[str, Any]:
-    """Probes, prints a table, and draws plan.png into the run's folder. Trains nothing.
-
-    Returns:
-        The content of plan.json: batch_size, memory_limit_mb, trials (fields of probe.Trial).
-
-    Raises:
-        AccumtrainError: the run would fail for another reason than memory.
-    """
-    variants = with_each_policy(config)
-    trials: list[ProbeResult] = []
-    for place, variant in enumerate(variants, start=1):
-        note = f" (policy {place} of {len(variants)})"
-        trials += plan_policy(variant, partial(probe_smallest, note=note), partial(probe, note=note))
-    limit = config.device.memory_limit_mb
-    folder = folder_of(config)
-    draw_plan(trials, limit, folder / "plan.png")
-    lines = [(*format_probe_row(trial), "measured" if trial.measured else "line") for trial in trials]
-    table(f"{describe_plan(config)} in {limit_text(config)}", (*COLUMNS, "from"), lines)
-    say_where_it_ends(trials)
-    say(f"the same in {result_file(config)}, as a picture in {folder / 'plan.png'}")
-    return plan_result(config, {"memory_limit_mb": limit}, trials)
-
-
-def plan_policy(config: Config, smallest: SmallestFunction, attempt: ProbeFunction) -> list[ProbeResult]:
-    """Trials of micro-batches, each about twice the one before: measured, or on lines through those that are."""
-    measured = search(config, smallest, attempt, table_sizes)
-    fitting = [trial for trial in measured if trial.fits]
-    if len(fitting) < 2:
-        return measured
-    trials = {trial.micro_batch: trial for trial in measured}
-    sizes = table_sizes(sizes_of(config, fitting[0]))
-    return [trials.get(size) or _on_lines(config, fitting, size) for size in sizes]
-
-
-def table_sizes(sizes: list[int]) -> list[int]:
-    """Those that the table shows."""
-    return doubled(sizes)[:ROWS]
-
-
-def _on_lines(config: Config, fitting: Sequence[ProbeResult], size: int) -> ProbeResult:
-    """A trial that was not made, by those that fit, the largest of which the next larger one exceeds."""
-    peaks = {trial.micro_batch: trial.peak_bytes for trial in fitting if trial.peak_bytes is not None}
-    resident = {trial.micro_batch: trial.resident_bytes for trial in fitting if trial.resident_bytes is not None}
-    first, largest = fitting[0], fitting[-1]
-    assert first.replicas is not None
-    return ProbeResult(
-        first.memory,
-        size,
-        fits=size < largest.micro_batch,
-        accum_steps=config.batch_size // (size * first.replicas),
-        replicas=first.replicas,
-        batch_norm=first.batch_norm,
-        static_bytes=first.static_bytes,
-        peak_bytes=int(on_lines(peaks, size)),
-        expected_bytes=int(on_lines(resident, size)),
-        measured=False,
-    )
-
-
-def say_where_it_ends(trials: Sequence[ProbeResult]) -> None:
-    """Says which micro-batches are not in the table and may fit, too."""
-    largest = max(trial.micro_batch for trial in trials)
-    if any(trial.fits and trial.micro_batch == largest and trial.accum_steps != 1 for trial in trials):
-        say(f"micro-batches above {largest} may fit, too, and were not looked at: accum.steps=auto does")

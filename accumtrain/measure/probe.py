@@ -1,4 +1,7 @@
-"""One probe in a child process."""
+"""A probe: a few updates in a child process.
+
+The child may run out of memory without harm, and its memory can be measured. It runs `run_probe_request`.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,7 @@ from typing import Any, Protocol
 from accumtrain.config.read import from_mapping, to_mapping
 from accumtrain.config.rules import micro_batch_size
 from accumtrain.config.schema import Config
-from accumtrain.console import say, silence
-from accumtrain.devices.cluster import find_cluster
-from accumtrain.devices.config import AutoConfig
+from accumtrain.console import say
 from accumtrain.errors import OutOfMemoryError, Preempted
 from accumtrain.measure.search import doubled, micro_batches
 from accumtrain.process import child, environment
@@ -22,23 +23,18 @@ from accumtrain.process.program import child_command
 from accumtrain.process.temporary_folder import temporary_folder
 from accumtrain.runs.names import CHECKPOINTS
 
-# A probe in a child process, which may run out of memory without harm, and whose memory can be measured.
-#
-# The child runs `answer`.
-
-
 # Share of a limit that a probe may use, as the allocator packs memory less well over many updates than over two.
 SHARE = 0.95
 TASK = "accumtrain.measure.probe:run_probe_request"
 # Exit codes of a process that gets no memory: from the system, from C++, and from TensorFlow kernels that do not check.
-OF_MEMORY = (-signal.SIGKILL, -signal.SIGABRT, -signal.SIGSEGV)
-# exit codes after a signal to the whole process group
-STOPPED = (-signal.SIGINT, -signal.SIGTERM, Preempted.exit_code)
+OUT_OF_MEMORY_EXITS = (-signal.SIGKILL, -signal.SIGABRT, -signal.SIGSEGV)
+# Exit codes after a signal to the whole process group.
+STOPPED_EXITS = (-signal.SIGINT, -signal.SIGTERM, Preempted.exit_code)
 
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """The result of one probe, or what a straight line through others says. What neither tells is None.
+    """The result of one probe, or values on a straight line through others. A value that neither gives is None.
 
     Attributes:
         memory: the memory policy.
@@ -52,7 +48,7 @@ class ProbeResult:
         examples_per_second: over whole updates of accum_steps micro-steps.
         seconds_to_first_update: from the start of the process.
         expected_bytes: an estimate of rss_bytes, where that is None.
-        measured: it was run. If not, peak_bytes and expected_bytes lie on a line through what was.
+        measured: it was run. If not, peak_bytes and expected_bytes lie on a line through probes that were.
     """
 
     memory: str
@@ -72,19 +68,19 @@ class ProbeResult:
 
     @property
     def resident_bytes(self) -> int | None:
-        """Peak resident memory of the process, as measured, else as expected."""
+        """The peak of resident memory of the process, as measured, else as expected."""
         return self.expected_bytes if self.rss_bytes is None else self.rss_bytes
 
     @property
     def activation_bytes(self) -> int | None:
-        """What the peak has beyond static tensors and, where it was measured, workspace."""
+        """The peak without static tensors and, where it was measured, without workspace."""
         if self.peak_bytes is None or self.static_bytes is None:
             return None
         return self.peak_bytes - self.static_bytes - (self.workspace_bytes or 0)
 
 
 def find_micro_batch(config: Config) -> int | None:
-    """Examples of a micro-step on one replica, by accum.steps; None on GPUs, which only a job can count."""
+    """Return the examples of a micro-step on one replica, by accum.steps. None on GPUs, which only a job can count."""
     device = config.device
     if device.may_compute_on_gpu and device.virtual is None and environment.shows_gpu():
         return None
@@ -92,39 +88,39 @@ def find_micro_batch(config: Config) -> int | None:
 
 
 def probe(config: Config, micro_batch: int | None, note: str = "") -> ProbeResult:
-    """Tries `config` with a micro-batch, in a child process, within device.memory_limit_mb and the free memory.
+    """Try `config` with a micro-batch, in a child process, within device.memory_limit_mb and the free memory.
 
     Args:
-        micro_batch: None is that of accum.steps on the replicas that there are.
+        micro_batch: None for that of accum.steps on the replicas that there are.
         note: text to print after the choices that are probed.
 
     Raises:
         AccumtrainError: the run would fail for another reason than memory.
         KeyboardInterrupt: a signal stopped the child.
-        RuntimeError: the child ended by a bug; the end of its stderr is in the message.
+        RuntimeError: the child ended by a bug. The end of its stderr is in the message.
     """
     size = f"accum.steps={config.accum.count}" if micro_batch is None else f"micro-batch {micro_batch}"
     tried = micro_batch or micro_batch_size(config.batch_size, config.accum.count, config.device.known_replicas)
     if micro_batch is not None:
-        config = config.with_accum_steps(1)  # micro_batch decides, and not auto
+        config = config.with_accum_steps(1)  # micro_batch decides, not auto
     found = _ask(config, [micro_batch], f"{size}{note}")
     return ProbeResult(config.model.policy, tried, fits=False) if found is None else found[0]
 
 
 def probe_smallest(config: Config, note: str = "") -> list[ProbeResult]:
-    """Tries the two smallest micro-batches, or the only one, in one child process. Arguments and errors as of `probe`.
+    """Try the two smallest micro-batches, or the only one, in one child process. Arguments and errors are `probe`'s.
 
     Returns:
-        Trials by increasing micro-batch; none if they ran out of memory.
+        Results by increasing micro-batch. None of them if they ran out of memory.
     """
     return _ask(config.with_accum_steps(1), None, f"two small micro-batches{note}") or []
 
 
 def _ask(config: Config, micro_batches: Sequence[int | None] | None, what: str) -> list[ProbeResult] | None:
-    """Trials of a child, one after the other; None if it ran out of memory.
+    """Return the results of a child, one after the other, or None if it ran out of memory.
 
     Args:
-        micro_batches: None are the two smallest, which the child knows: it counts the replicas.
+        micro_batches: None for the two smallest. The child knows them, as it counts the replicas.
     """
     say(f"probing {config.model.kept_in_words}, {config.optim.kind}, {config.precision}, {what}")
     free = int(SHARE * free_bytes())
@@ -138,37 +134,43 @@ def _ask(config: Config, micro_batches: Sequence[int | None] | None, what: str) 
         answer = measure_in_child(request, folder)
     if answer is None:
         return None
-    trials = [ProbeResult(config.model.policy, fits=False, **each) for each in answer["measured"]]
+    trials = [ProbeResult(config.model.policy, fits=False, **fields) for fields in answer["measured"]]
     return [replace(trial, fits=trial.resident_bytes is not None and trial.resident_bytes <= free) for trial in trials]
 
 
 def measure_in_child(request: Mapping[str, Any], folder: Path) -> dict[str, Any] | None:
-    """The answer of a child that may run out of memory; None if it did.
+    """Return the answer of a child, or None if it ran out of memory.
 
     Raises:
         AccumtrainError: it failed for another reason.
         KeyboardInterrupt: a signal stopped the child.
-        RuntimeError: the child ended by a bug; the end of its stderr is in the message.
+        RuntimeError: the child ended by a bug. The end of its stderr is in the message.
     """
     ended = child.run_child(child_command(), folder, request, "importing TensorFlow")
-    if ended.code == OutOfMemoryError.exit_code or ended.code in OF_MEMORY:
+    if ended.code == OutOfMemoryError.exit_code or ended.code in OUT_OF_MEMORY_EXITS:
         return None
-    if ended.code in STOPPED:
+    if ended.code in STOPPED_EXITS:
         raise KeyboardInterrupt
     child.raise_child_error(ended, "a probe")
     return ended.answer
 
 
-# --- in the child -----------------------------------------------------------------------------------------------
+class ProbeFunction(Protocol):
+    """`probe`, or a replacement for it in tests."""
+
+    def __call__(self, config: Config, micro_batch: int | None, note: str = "") -> ProbeResult: ...
+
+
+# ---- in the child ----
 
 
 def run_probe_request(request: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Makes the requested probe. Returns fields of its Trials."""
+    """Make the requested probe. Return the fields of its results."""
     config = from_mapping(request["config"])
     limit = config.device.memory_limit_mb
     if limit is not None:
         config = replace(config, device=replace(config.device, memory_limit_mb=max(1, int(limit * SHARE))))
-    else:  # the free memory is the limit, so that the probe fails before the machine does
+    else:  # the free memory is the limit: the probe fails before the machine does
         environment.limit_without_job(request["free_mb"])
     environment.prepare(config.device, probed=True)  # the probe itself may crash
     return {"measured": _measure(config, request["micro_batches"], folder)}
@@ -199,45 +201,14 @@ def _measure(config: Config, micro_batches: Sequence[int | None] | None, folder:
 
 
 def _correct(later: dict[str, Any], first: dict[str, Any], *, on_cpu: bool) -> None:
-    """Takes out of a measurement what is of an earlier one in the same process: its graphs, its time."""
+    """Take the graphs and the time of an earlier measurement in the same process out of a later one."""
     left = later["static_bytes"] - first["static_bytes"]
     peak = later["peak_bytes"] - left
     later |= {"static_bytes": first["static_bytes"], "peak_bytes": peak, "seconds_to_first_update": None}
-    if on_cpu:  # beside its tensors as much is resident as with the first
+    if on_cpu:  # as much is resident beside its tensors as with the first
         later |= {"rss_bytes": None, "expected_bytes": first["rss_bytes"] - first["peak_bytes"] + peak}
 
 
 def _smallest(config: Config, replicas: int) -> list[int]:
-    """The two smallest micro-batches of a table, as far as the keys tell what can be trained."""
+    """Return the two smallest micro-batches of a table. The keys alone say which can be trained."""
     return doubled(micro_batches(config.batch_size // replicas, config.model.least_micro_batch))[:2]
-
-
-class ProbeFunction(Protocol):
-    """`planning.probe.probe`, or a replacement for it in tests."""
-
-    def __call__(self, config: Config, micro_batch: int | None, note: str = "") -> ProbeResult: ...
-
-
-# What one of several workers computes, alone: its part of every batch, on its own devices.
-
-
-def config_of_worker(config: Config) -> Config:
-    """`config` itself, or for device=multiworker what this worker does of it; probes need no other worker for that.
-
-    Of several workers only the chief prints from now on.
-
-    Raises:
-        ConfigError: batch_size does not divide by accum.steps x workers, or nothing says who they are.
-    """
-    if not config.device.has_workers:
-        return config
-    cluster = find_cluster(config.device)
-    if cluster.index > 0:
-        silence()
-    workers = len(cluster.workers)
-    steps = 1 if config.accum.is_auto else config.accum.count
-    share = steps * micro_batch_size(config.batch_size, steps, workers)
-    device = config.device
-    kept = {key: getattr(device, key) for key in ("virtual", "memory_limit_mb", "xla", "tensor_float_32")}
-    alone = AutoConfig(**kept)
-    return replace(config, batch_size=share, device=alone)

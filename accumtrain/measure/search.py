@@ -13,15 +13,15 @@ Point = tuple[int, float]  # micro-batch, bytes that it takes
 def largest_that_fits(
     sizes: Sequence[int], attempt: Callable[[int], float | None], budget: Callable[[], float]
 ) -> int | None:
-    """The largest size that fits while the next larger one does not, or does not exist; None if the first does not.
+    """Return the largest size that fits while the next larger one does not. Return None if the first does not fit.
 
-    The search starts with the first size and about twice as much. Then it tries where a straight line through the last
-    two fitting trials meets the budget, or bisects if a trial at or below that size has failed.
+    The search starts with the first size and about twice as much. It goes on where a straight line through the last
+    two fitting trials meets the budget. If a trial at or below that size has failed, it bisects.
 
     Args:
         sizes: micro-batches to choose from, increasing.
         attempt: tries a micro-batch. Returns the bytes that it takes, or None if it does not fit.
-        budget: bytes that a micro-batch may take; the guesses are made with it, `attempt` decides.
+        budget: bytes that a micro-batch may take. It makes the guesses, and `attempt` decides.
     """
     low, high = -1, len(sizes)  # indices of the largest size that fits and of the smallest that does not
     fitting: list[Point] = []
@@ -43,13 +43,13 @@ def largest_that_fits(
 
 
 def micro_batches(examples: int, least: int) -> list[int]:
-    """The sizes that divide `examples`, from `least` on; all of them if none is as large."""
+    """Return the divisors of `examples` from `least` on, or all of them if none is as large."""
     sizes = divisors(examples)
     return [size for size in sizes if size >= least] or sizes
 
 
 def doubled(sizes: Sequence[int]) -> list[int]:
-    """The first of `sizes`, then again and again the next that is at least twice the one before."""
+    """Return the first of `sizes`, then again and again the next that is at least twice the one before."""
     found = [sizes[0]]
     for size in sizes:
         if size >= 2 * found[-1]:
@@ -58,24 +58,24 @@ def doubled(sizes: Sequence[int]) -> list[int]:
 
 
 def line_through(before: Point, last: Point) -> tuple[float, float]:
-    """A line through two trials: bytes at a micro-batch of 0, and per example."""
+    """Return a line through two trials: bytes at a micro-batch of 0, and bytes per example."""
     slope = (last[1] - before[1]) / (last[0] - before[0])
     return last[1] - slope * last[0], slope
 
 
 def on_lines(known: Mapping[int, float], place: int) -> float:
-    """The value at a place, on straight lines through at least two known ones."""
+    """Return the value at a place, on straight lines through at least two known ones."""
     places = sorted(known)
     upper = min(max(bisect_left(places, place), 1), len(places) - 1)
-    base, slope = line_through(*((each, known[each]) for each in (places[upper - 1], places[upper])))
+    base, slope = line_through(*((x, known[x]) for x in places[upper - 1 : upper + 1]))
     return base + slope * place
 
 
 def _target(fitting: Sequence[Point], budget: Callable[[], float]) -> int:
-    """The micro-batch to try next, given the trials that fit."""
+    """Return the micro-batch to try next, given the trials that fit."""
     last = fitting[-1][0]
     if len(fitting) < 2:
         return 2 * last
     base, slope = line_through(*fitting[-2:])
-    # no rise: what the examples take is still hidden by what the allocator takes in advance
+    # Without a rise the memory of the examples is still hidden by what the allocator takes in advance.
     return 8 * last if slope <= 0 else int((budget() - base) / slope)

@@ -1,4 +1,4 @@
-"""model.memory=<MB>; what a continued run keeps."""
+"""The run in the folder, which keeps what probes found for it, and model.memory=<MB>."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ from accumtrain.runs.names import differences, folder_of, learned_values
 from accumtrain.runs.provenance import versions
 from accumtrain.train.remedies import remedies
 
-# What the run in a folder began with, as far as it decides how much memory it takes.
-
-
-NOT_LEARNED = (  # but of the peak
+LIMITING_KEYS = (  # keys that decide the peak of memory, and nothing that is learned
     *("model.memory", "model.kept_convs", "model.kept_share", "accum.steps", "accum.dtype"),
     *("device.kind", "device.memory_limit_mb", "device.virtual", "device.xla"),
 )
 
+FILE = "memory_budget.json"  # in the run's folder, as a continued run keeps the same
+DECIDING = ("model", "optim", "loss", "data", "ema", "accum", "batch_size", "precision", "device")  # for the peak
+FOUND = {"model": {}, "peak_bytes": is_finite_number, "digest": is_text}  # the form of that file
+FILLED = 0.97  # of the budget, as a long run packs memory less well than a probe
 
-def _config_file(config: Config) -> Path:
-    """It is there when the run has begun."""
-    return folder_of(config) / "config.yaml"
+
+# ---- the beginning of the run in the folder ----
 
 
 def has_fitted(config: Config) -> bool:
-    """Whether the run in the folder began with what decides the peak: then it has been found to fit."""
+    """Return whether the run in the folder began with the same peak. It has been found to fit then."""
     try:
         return began_with_same_peak(config)
     except CheckpointError:
-        return False  # the warning comes where the run is opened
+        return False  # the run warns where it is opened
 
 
 def began_with_same_peak(config: Config) -> bool:
-    """Whether the run in the folder began with the same peak as that of `config`; if not, says what differs.
+    """Return whether the run in the folder began with the peak of `config`. If not, say what differs.
 
     Raises:
         CheckpointError: its config.yaml is damaged.
@@ -58,7 +58,7 @@ def began_with_same_peak(config: Config) -> bool:
     path = _config_file(config)
     if not path.exists():
         return False
-    began, now = _of_peak(read_config(path)), _of_peak(to_mapping(config))
+    began, now = _peak_values(read_config(path)), _peak_values(to_mapping(config))
     if config.accum.is_auto:
         del now["accum.steps"]
     changed = differences(began, now)
@@ -67,28 +67,35 @@ def began_with_same_peak(config: Config) -> bool:
     return not changed
 
 
-def _of_peak(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What decides the peak of a configuration, by dotted key. Workers may have other addresses."""
+def _peak_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that decide the peak, by dotted key. Workers may have other addresses."""
     learned = {key: value for key, value in learned_values(values).items() if not key.startswith(("schedule.", "run."))}
-    others = {key: _value(values, *key.split(".")) for key in NOT_LEARNED}
+    others = {key: _value(values, *key.split(".")) for key in LIMITING_KEYS}
     return learned | others | {"workers": len(_value(values, "device", "workers") or [])}
 
 
 def read_started_steps(config: Config) -> int | None:
-    """accum.steps of the run in the folder; None if there is none, or it is not what `config` goes on with."""
+    """Return accum.steps of the run that `config` goes on with, or None."""
     try:
-        return saved_steps(config) if began_with_same_peak(config) else None
+        return _read_steps(config) if began_with_same_peak(config) else None
     except CheckpointError as error:
         warn(f"{error}; accum.steps is looked for again")
         return None
 
 
-def saved_steps(config: Config) -> int | None:
-    """accum.steps of the run in the folder; None if there is no run.
+def read_trained_steps(config: Config) -> int:
+    """Return accum.steps of the run in the folder.
 
     Raises:
-        CheckpointError: its config.yaml is damaged.
+        CheckpointError: there is no run, or its config.yaml is damaged.
     """
+    steps = _read_steps(config)
+    if steps is None:
+        raise CheckpointError(f"no run in {folder_of(config)}: train first, with the same run.name")
+    return steps
+
+
+def _read_steps(config: Config) -> int | None:
     path = _config_file(config)
     if not path.exists():
         return None
@@ -98,46 +105,36 @@ def saved_steps(config: Config) -> int | None:
     return steps
 
 
+def _config_file(config: Config) -> Path:
+    return folder_of(config) / "config.yaml"  # there is one when the run has begun
+
+
 def _value(values: Mapping[str, Any], group: str, name: str) -> Any:
-    """A value of a config.yaml; None if it has none."""
+    """Return a value of a config.yaml, or None."""
     found = values.get(group)
     return found.get(name) if isinstance(found, Mapping) else None
 
 
-# model.memory=<MB>: as much is kept for the backward pass as fits into a number of MB, found by probes.
+# ---- model.memory=<MB> ----
 #
-# A model's dial goes from what keeps least to what keeps all. No place on it changes a bit of what is learned.
+# A model's memory steps go from the one that keeps least to the one that keeps all. None changes a bit of what is
+# learned.
 
 
-FILE = "memory_budget.json"  # in the run's folder: a continued run keeps what it began to keep
-DECIDING = ("model", "optim", "loss", "data", "ema", "accum", "batch_size", "precision", "device")  # for the peak
-FOUND = {"model": {}, "peak_bytes": is_finite_number, "digest": is_text}  # the form of that file
-FILLED = 0.97  # of the budget, as a long run packs memory less well than a probe
-
-
-def with_least_memory(config: Config) -> Config:
-    """`config` with the policy that keeps least, in place of model.memory=<MB>."""
-    if isinstance(config.model.memory, str):
-        return config
-    return replace(config, model=config.model.with_policy(config.model.policies[-1]))
-
-
-def with_memory_settled(config: Config) -> Config:
-    """`config` with what is to be kept in place of model.memory=<MB>: as its run began, or looked for.
+def find_kept_activations(config: Config) -> Config:
+    """Return `config` with the policy that keeps most within model.memory=<MB>, as its run began or by probes.
 
     Raises:
-        OutOfMemoryError: even what keeps least takes more.
+        OutOfMemoryError: even the policy that keeps least takes more.
     """
     budget = config.model.memory
-    if isinstance(budget, str):
-        return config
     file, digest = folder_of(config) / FILE, _digest(config)
     found = _read(file, digest)
     if found is None:
         say(f"model.memory={budget}: looking for what can be kept in {budget} MB, once for this run")
         settled, peak = choose_kept_activations(config, probe)
         found = {"model": to_mapping(settled)["model"], "peak_bytes": peak, "digest": digest}
-        with suppress(CheckpointError):  # a full disk is told by what can't do without it
+        with suppress(CheckpointError):  # on a full disk the run itself fails
             write_json(file, found)
     settled = from_mapping({**to_mapping(config), "model": found["model"]})
     took = format_bytes(found["peak_bytes"])
@@ -146,10 +143,10 @@ def with_memory_settled(config: Config) -> Config:
 
 
 def choose_kept_activations(config: Config, attempt: ProbeFunction) -> tuple[Config, int]:
-    """The configuration that keeps most within the budget, and the peak of its probe in bytes.
+    """Return the configuration that keeps most within the budget, and the peak of its probe in bytes.
 
     Raises:
-        OutOfMemoryError: even what keeps least takes more.
+        OutOfMemoryError: even the policy that keeps least takes more.
     """
     budget = config.model.memory
     assert isinstance(budget, int)
@@ -171,10 +168,12 @@ def choose_kept_activations(config: Config, attempt: ProbeFunction) -> tuple[Con
 
 
 def _too_little(least: Config, trial: ProbeResult) -> str:
-    """The message if even the policy that keeps least takes too much."""
+    """Return the message if even the policy that keeps least takes too much."""
     known = find_micro_batch(least)
     needs = f"micro-batches of {f'accum.steps={least.accum.count}' if known is None else known} need"
-    others = "; ".join(f"{each.override} ({each.effect})" for each in remedies(least, least.device.known_replicas))
+    others = "; ".join(
+        f"{remedy.override} ({remedy.effect})" for remedy in remedies(least, least.device.known_replicas)
+    )
     peak = trial.peak_bytes
     if peak is None:
         return f"{needs} more than is free. Less would take: {others}"
@@ -186,18 +185,18 @@ def _too_little(least: Config, trial: ProbeResult) -> str:
 
 
 def _digest(config: Config) -> str:
-    """Of all that the peak of a run depends on."""
+    """Return a hash of all that the peak of a run depends on."""
     values = to_mapping(config)
     facts = [{key: values[key] for key in DECIDING}, cpu(), os.cpu_count(), kernel_settings(), versions()]
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 def _read(file: Path, digest: str) -> dict[str, Any] | None:
-    """What was found for the same run on the same machine; None if there is nothing."""
+    """Return the record for the same run on the same machine, or None."""
     if not file.exists():
         return None
     try:
         found = read_json(file, FOUND)
     except CheckpointError:
-        return None  # damaged: it is looked for again
+        return None  # damaged: probes look again
     return found if found.get("digest") == digest and found.keys() == FOUND.keys() else None

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from accumtrain.config.jobs import cell
 from accumtrain.config.read import from_mapping, to_mapping
 from accumtrain.config.rules import Epochs, divisors, micro_batch_size, total_steps
 from accumtrain.config.schema import Config
@@ -35,7 +36,7 @@ COLUMNS = ("memory", "accum.steps", "micro-batch", "temporary", "state and batch
 
 @dataclass(frozen=True)
 class CompiledTrial:
-    """What the compiler reports of one update on one device. The sizes are None if it refused the program.
+    """The compiler's report of one update on one device. The sizes are None if it refused the program.
 
     Attributes:
         memory: the memory policy.
@@ -44,7 +45,7 @@ class CompiledTrial:
         argument_bytes: weights, buffers, optimizer state and one micro-batch.
         output_bytes: results that do not reuse the memory of an argument.
         flops: floating-point operations of an update, replays included (see count_flops).
-        reason: why the program does not fit, if so.
+        reason: a text of why the program does not fit, if so.
     """
 
     memory: str
@@ -59,7 +60,7 @@ class CompiledTrial:
 
 
 def plan_by_compiler(config: Config) -> dict[str, Any]:
-    """Compiles one update of one replica under each memory policy, and prints a table.
+    """Compile one update of one replica under each memory policy, and print a table.
 
     Returns:
         The content of plan.json: batch_size, tpu_topology, hbm_bytes (of a device), trials (fields of CompiledTrial).
@@ -68,7 +69,7 @@ def plan_by_compiler(config: Config) -> dict[str, Any]:
         ConfigError: there is no compiler, or it does not know the topology.
         AccumtrainError: the update can't be lowered or compiled, for another reason than memory.
     """
-    python, topology = _compiler(), config.device.tpu_topology
+    python, topology = _find_compiler(), config.device.tpu_topology
     hbm = hbm_bytes(topology)
     trials = [trial for variant in with_each_policy(config) for trial in _descend(variant, python)]
     where = f"{describe_plan(config)} on one device of {topology}, {format_bytes(hbm)}"
@@ -78,29 +79,29 @@ def plan_by_compiler(config: Config) -> dict[str, Any]:
 
 
 def _descend(config: Config, python: str) -> Iterator[CompiledTrial]:
-    """Compiles with the given accum.steps, or with increasing numbers until the program fits if that is `auto`."""
+    """Compile with the given accum.steps. For `auto`, compile with increasing numbers until the program fits."""
     given = [] if config.accum.is_auto else [config.accum.count]
     for steps in given or doubled(divisors(config.batch_size)):
-        trial = _trial(config.with_accum_steps(steps), python)
+        trial = _compile(config.with_accum_steps(steps), python)
         yield trial
         if trial.fits:
             return
 
 
 def format_compiled_row(trial: CompiledTrial) -> tuple[str, ...]:
-    """A trial's line in a table of COLUMNS."""
+    """Return the line of a trial in a table of COLUMNS."""
     return (
         trial.memory,
         str(trial.accum_steps),
         str(trial.micro_batch),
-        "-" if trial.temporary_bytes is None else format_bytes(trial.temporary_bytes),
-        "-" if trial.argument_bytes is None else format_bytes(trial.argument_bytes),
+        cell(trial.temporary_bytes, format_bytes),
+        cell(trial.argument_bytes, format_bytes),
         f"{trial.flops / 1e12:.3g}",
         "yes" if trial.fits else f"no ({trial.reason})",
     )
 
 
-def _compiler() -> str:
+def _find_compiler() -> str:
     python = os.environ.get(COMPILER)
     if not python:
         raise ConfigError(
@@ -112,7 +113,7 @@ def _compiler() -> str:
     return python
 
 
-def _trial(config: Config, python: str) -> CompiledTrial:
+def _compile(config: Config, python: str) -> CompiledTrial:
     micro_batch, topology = micro_batch_size(config.batch_size, config.accum.count, 1), config.device.tpu_topology
     say(f"model.memory={config.model.memory}, micro-batch {micro_batch}: lowering, then compiling for {topology}")
     with temporary_folder("tpu") as folder:
@@ -140,11 +141,11 @@ def _trial(config: Config, python: str) -> CompiledTrial:
     )
 
 
-# --- in the child -----------------------------------------------------------------------------------------------
+# ---- in the child ----
 
 
 def lower_request(request: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Lowers the requested update and writes the program into the folder."""
+    """Lower the requested update and write the program into the folder."""
     config = from_mapping(request["config"])
     keys = {**asdict(config.device), "kind": CpuConfig.kind, "tpu": None}
     here = CpuConfig(**keys)  # for lowering only: nothing is computed

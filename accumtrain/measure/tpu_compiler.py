@@ -1,4 +1,4 @@
-"""Compiles a program for a TPU that this machine does not have. It is run as a script with jax and libtpu installed:
+"""Compile a program for a TPU that this machine does not have. A Python with jax and libtpu runs this script:
 
     python tpu_compiler.py FOLDER
 
@@ -6,7 +6,7 @@ FOLDER holds `request.json` ({"topology": "v5e:2x2"}) and `step.mlir` (StableHLO
 bytes that one device would need, or a `message`. Exit codes: 0 compiled, 2 the topology is unknown to the compiler,
 6 the program does not fit into the device's memory.
 
-This file imports nothing of the package. The compile-only client is no public interface of JAX: its version is pinned.
+This file imports nothing of the package. The compile-only client is not public in JAX, so its version is pinned.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ EXCEEDED = re.compile(r"Used \S+ of \S+ hbm")
 
 
 def main(name: str) -> int:
-    """Answers the request in the folder `name`. Returns the exit code of the process."""
+    """Answer the request in the folder `name`. Return the exit code of the process."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.environ.update(ENVIRONMENT)
     directory = Path(name)
@@ -81,7 +81,7 @@ def _compiled(program: str, device: Any) -> dict[str, Any]:
 
 
 def _end_with_parent() -> None:
-    """Ends this process when its parent, which holds the other end of stdin, writes to it or ends."""
+    """End this process when its parent ends, which holds the other end of stdin."""
     os.read(sys.stdin.fileno(), 1)
     os._exit(1)
 

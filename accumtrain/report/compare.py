@@ -1,4 +1,4 @@
-"""job=report: read and rank runs."""
+"""Runs side by side, as their files show them: read, ranked, and the keys in which their configurations differ."""
 
 from __future__ import annotations
 
@@ -16,11 +16,8 @@ from accumtrain.fields import format_value, is_finite_number
 from accumtrain.runs.contents import measured, read_config, read_records, read_summary
 from accumtrain.runs.names import NOT_IN_NAMES
 
-# Runs side by side, as their files show them: read, ranked, and the keys in which their configurations differ.
-
-
 MEMORY = ("activations", "workspace", "resident")  # of a run, see ComparedRun.memory
-NAMING = ("title", "name", "kind")  # last parts of the keys that say the most about their group, first one best
+NAMING = ("title", "name", "kind")  # last parts of the keys that say the most about their group, best first
 
 
 @dataclass(frozen=True)
@@ -28,8 +25,8 @@ class ComparedRun:
     """A run as its files show it.
 
     Attributes:
-        records: those of metrics.jsonl.
-        config: its values by dotted key; empty if there is no config.yaml that can be read.
+        records: the records of metrics.jsonl.
+        config: its values by dotted key. Empty if there is no config.yaml that can be read.
     """
 
     name: str
@@ -38,7 +35,7 @@ class ComparedRun:
     config: dict[str, Any] = field(repr=False)
 
     def number(self, key: str) -> float | None:
-        """The number at a dotted key of the summary; None if there is none, or one that is not finite."""
+        """Return the finite number at a dotted key of the summary, or None."""
         value: Any = self.summary
         for name in key.split("."):
             value = value.get(name) if isinstance(value, dict) else None
@@ -46,9 +43,9 @@ class ComparedRun:
 
     @property
     def memory(self) -> dict[str, float | None]:
-        """Bytes of what differs most between runs: tensors at the peak beyond those that are always there, by kind.
+        """The bytes that differ most between runs, by kind: tensors at the peak beyond those that are always there.
 
-        Where workspace was not measured, activations hold it too.
+        Activations hold the workspace too, where it was not measured.
         """
         peak, static = (self.number(f"memory.tensor_{kind}_bytes") for kind in ("peak", "static"))
         workspace = self.number("memory.workspace_bytes")
@@ -57,7 +54,7 @@ class ComparedRun:
 
     @property
     def batch(self) -> str:
-        """batch_size = micro-batch x accum.steps x replicas."""
+        """The text batch_size = micro-batch x accum.steps x replicas."""
         sizes = map(self.number, ("batch_size", "micro_batch_size", "accum_steps", "replicas"))
         return "{} = {} x {} x {}".format(*("-" if size is None else f"{size:.0f}" for size in sizes))
 
@@ -67,7 +64,7 @@ class DifferingKey:
     """A key whose values differ between runs.
 
     Attributes:
-        values: as a user writes them, one of each run; "-" where the run has no such key.
+        values: as a user writes them, one of each run. "-" where the run has no such key.
         along: keys of the same group that differ between the same runs.
     """
 
@@ -77,7 +74,7 @@ class DifferingKey:
 
 
 def read_ranked(paths: Sequence[Path]) -> list[ComparedRun]:
-    """The runs in the folders `paths`, best first. A run whose files are damaged is named and left out.
+    """Return the runs in the folders `paths`, best first. A run whose files are damaged is named and left out.
 
     Raises:
         ConfigError: a folder holds no run.
@@ -85,26 +82,27 @@ def read_ranked(paths: Sequence[Path]) -> list[ComparedRun]:
     runs = []
     for path in paths:
         try:
-            runs.append(ComparedRun(path.name, _summary(path), measured(read_records(path)), _config(path)))
+            records = measured(read_records(path))
+            runs.append(ComparedRun(path.name, _read_summary(path), records, _read_values(path)))
         except CheckpointError as error:
             warn(f"{path.name} is left out: {error}")
     return sorted(runs, key=_rank)
 
 
-def differing_keys(runs: Sequence[ComparedRun]) -> list[DifferingKey]:
-    """The keys in which the configurations of `runs` differ. Of those that differ alike within a group, the first.
+def find_differing_keys(runs: Sequence[ComparedRun]) -> list[DifferingKey]:
+    """Return the keys in which the configurations differ. Of keys of a group that differ alike, the first leads.
 
     A run without config.yaml is left out of the comparison.
     """
     known = [run.config for run in runs if run.config]
     groups: dict[tuple[str, tuple[int, ...]], list[str]] = {}
     for key in dict.fromkeys(key for config in known for key in config):
-        shown = [_shown(config, key) for config in known]
+        shown = [_format_cell(config, key) for config in known]
         if key not in NOT_IN_NAMES and len(set(shown)) > 1:
             alike = tuple(map(shown.index, shown))  # 0, 1, 0: the first and the third run have the same value
             groups.setdefault((key.partition(".")[0], alike), []).append(key)
     return [
-        DifferingKey(first, tuple(_shown(run.config, first) for run in runs), tuple(along))
+        DifferingKey(first, tuple(_format_cell(run.config, first) for run in runs), tuple(along))
         for first, *along in (sorted(keys, key=_says_more) for keys in groups.values())
     ]
 
@@ -114,17 +112,17 @@ def _says_more(key: str) -> int:
     return NAMING.index(last) if last in NAMING else len(NAMING)
 
 
-def _shown(config: Mapping[str, Any], key: str) -> str:
+def _format_cell(config: Mapping[str, Any], key: str) -> str:
     return format_value(config[key]) if key in config else "-"
 
 
 def _rank(run: ComparedRun) -> tuple[float, ...]:
-    """Smaller is better, as in a sweep of trainings. A run without a value comes after the others."""
+    """Return values of which smaller is better, as in a sweep. A run without a value comes after the others."""
     values = [(run.number(key), sign) for key, sign in JOBS["train"].ranking_of(run.summary)]
     return tuple(math.inf if value is None else sign * value for value, sign in values)
 
 
-def _summary(path: Path) -> dict[str, Any]:
+def _read_summary(path: Path) -> dict[str, Any]:
     summary = read_summary(path)
     if summary is None:
         raise ConfigError(f"report.runs: {path} holds no run with a summary.json; train it first")
@@ -133,7 +131,7 @@ def _summary(path: Path) -> dict[str, Any]:
     return summary
 
 
-def _config(path: Path) -> dict[str, Any]:
+def _read_values(path: Path) -> dict[str, Any]:
     file = path / "config.yaml"
     try:
         return dict(flatten_keys(read_config(file))) if file.exists() else {}
@@ -142,11 +140,8 @@ def _config(path: Path) -> dict[str, Any]:
         return {}
 
 
-# What a summary says was measured, in the words of its last table.
-
-
 def collect_results(summary: Mapping[str, Any]) -> dict[str, dict[str, float | None]]:
-    """Loss and metrics of a summary, by what they were measured on, in words."""
+    """Return loss and metrics of a summary by the title of their split, as the last table of a run has them."""
     best_on = summary["best_on"]
     titles = {"train": "train, last update", best_on: best_on, "best": f"best on {best_on}"}
     if best_on != "test":

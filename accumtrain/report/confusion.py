@@ -1,4 +1,4 @@
-"""Confusion matrix, its picture, the sheet of mistakes."""
+"""The mistakes of an evaluation: confusion matrix, classes and pairs, and their pictures."""
 
 from __future__ import annotations
 
@@ -10,17 +10,25 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from accumtrain.report.pictures import fit_class_names, new_figure, save_figure
+from accumtrain.report.pictures import fit_class_names, new_figure, save_figure, without_math
 
-# How often the examples of a class are taken for which: by class, and the pairs that are confused most.
+LABELLED = 30  # classes with names at the axes; of more, a list has the worst pairs
+LISTED = 30  # pairs in the list
+CELL = 0.38  # inches
+NAME_WIDTH = 24  # characters
+MOST_CELLS = 250  # along a side; of more classes, the largest share of several cells is drawn
+VISIBLE = 0.5  # exponent of the shares in the scale of colours, so that small ones can be seen
+ACROSS = 6  # images in a row of the sheet
+SHEET_NAME_WIDTH = 20  # characters
+SMALL = 96  # pixels of a side, up to which every pixel is drawn as a square
 
 
 @dataclass(frozen=True)
 class ClassResult:
-    """Of one class.
+    """The results of one class.
 
-    `accuracy`: share of its examples that are taken for it (recall); None without examples. `precision`: share of the
-    examples taken for it that are of it; None if there are none.
+    `accuracy`: the share of its examples that are taken for it (recall), None without examples. `precision`: the share
+    of the examples taken for it that are of it, None if there are none.
     """
 
     name: str
@@ -31,7 +39,7 @@ class ClassResult:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two classes, by number: `count` examples of one, a `share` of all it has, are taken for the other."""
+    """Two classes, by number. `count` examples of one, a `share` of all that it has, are taken for the other."""
 
     true: int
     predicted: int
@@ -53,16 +61,16 @@ class Confusion:
 
     @property
     def classes(self) -> list[ClassResult]:
-        """The classes, that of the lowest accuracy first; those without examples come last."""
+        """The classes, lowest accuracy first. Classes without examples come last."""
         taken = [sum(column) for column in zip(*self.counts, strict=True)]
         results = [
             ClassResult(name, examples, _share(row[place], examples), _share(row[place], taken[place]))
             for place, (name, row, examples) in enumerate(zip(self.names, self.counts, self.examples, strict=True))
         ]
-        return sorted(results, key=lambda each: (math.inf if each.accuracy is None else each.accuracy, -each.examples))
+        return sorted(results, key=lambda it: (math.inf if it.accuracy is None else it.accuracy, -it.examples))
 
     def confused(self, most: int) -> list[Pair]:
-        """The `most` pairs of different classes with the highest counts, highest first; of equal ones by the share."""
+        """Return the `most` pairs of different classes with the highest counts, and of equal ones with the shares."""
         wrong = (
             (count, count / self.examples[true], -true, -predicted)
             for true, row in enumerate(self.counts)
@@ -76,28 +84,20 @@ def _share(part: int, whole: int) -> float | None:
     return part / whole if whole else None
 
 
-# A confusion matrix as a picture: of few classes with names and counts, of many with a list of the worst pairs.
-
-
-LABELLED = 30  # classes with names at the axes
-LISTED = 30  # pairs in the list
-CELL = 0.38  # inches
-NAME_WIDTH = 24  # characters
-MOST_CELLS = 250  # along a side; of more classes, the largest share of several cells is drawn
-VISIBLE = 0.5  # exponent of the shares in the scale of colours, so that small ones can be seen
+# ---- the picture of the matrix ----
 
 
 def draw_confusion(confusion: Confusion, title: str, path: Path) -> None:
-    """Draws the share of each class that is taken for each class: a row is a true class, and sums to 1.
+    """Draw the share of each class that is taken for each class. A row is a true class, and sums to 1.
 
     Args:
         path: the PNG file, which is replaced as a whole.
 
     Raises:
-        CheckpointError: the file can't be written; it is unchanged then.
+        CheckpointError: the file can't be written. It is unchanged then.
     """
     draw = _draw_named if len(confusion.names) <= LABELLED else _draw_with_list
-    save_figure(draw(confusion, title.replace("$", r"\$")), path)
+    save_figure(draw(confusion, without_math(title)), path)
 
 
 def _draw_named(confusion: Confusion, title: str) -> Any:
@@ -128,8 +128,8 @@ def _draw_with_list(confusion: Confusion, title: str) -> Any:
     names = fit_class_names(confusion.names, NAME_WIDTH)
     head = ("count (share)", "true class", "predicted class")
     pairs = [
-        (f"{each.count} ({each.share:.0%})", names[each.true], names[each.predicted])
-        for each in confusion.confused(LISTED)
+        (f"{pair.count} ({pair.share:.0%})", names[pair.true], names[pair.predicted])
+        for pair in confusion.confused(LISTED)
     ]
     text.axis("off")
     text.set(xlim=(0, 1), ylim=(LISTED + 1, 0))
@@ -151,7 +151,7 @@ def _image(figure: Any, axes: Any, shares: Any, title: str, extent: tuple[float,
 
 
 def _shares(confusion: Confusion) -> Any:
-    """float64 [classes, classes]; 0 in the row of a class without examples."""
+    """Return shares, float64 [classes, classes]. They are 0 in the row of a class without examples."""
     import numpy as np
 
     counts = np.array(confusion.counts, np.float64)
@@ -159,7 +159,7 @@ def _shares(confusion: Confusion) -> Any:
 
 
 def _largest_of_blocks(shares: Any) -> Any:
-    """At most MOST_CELLS along a side: each the largest share of a block of classes."""
+    """Return at most MOST_CELLS along a side: the largest share of each block of classes."""
     import numpy as np
 
     width = -(-len(shares) // MOST_CELLS)
@@ -167,12 +167,7 @@ def _largest_of_blocks(shares: Any) -> Any:
     return np.maximum.reduceat(np.maximum.reduceat(shares, starts, axis=0), starts, axis=1)
 
 
-# The worst mistakes of an evaluation, and the sheet of their images.
-
-
-ACROSS = 6  # images in a row
-SHEET_NAME_WIDTH = 20  # characters
-SMALL = 96  # pixels of a side up to which each is drawn as a square
+# ---- the sheet of the worst mistakes ----
 
 
 @dataclass(frozen=True)
@@ -180,7 +175,7 @@ class Mistake:
     """An example that is taken for another class.
 
     `position`: its place in the split. `label`, `predicted`: numbers of classes. `loss`: its cross-entropy.
-    `probability`: that of the predicted class.
+    `probability`: the probability of the predicted class.
     """
 
     position: int
@@ -195,14 +190,14 @@ class Mistake:
 
 
 def draw_mistakes(images: Any, mistakes: Sequence[Mistake], class_names: Sequence[str], path: Path) -> None:
-    """Draws the images as a sheet, each with its true and its predicted class and the probability of both.
+    """Draw the images as a sheet, each with its true and its predicted class and the probability of both.
 
     Args:
-        images: float [n, height, width, channels], 0..1; 1 or 3 channels. n is at least 1.
+        images: float [n, height, width, channels], 0..1. n is at least 1, and channels is 1 or 3.
         path: the PNG file, which is replaced as a whole.
 
     Raises:
-        CheckpointError: the file can't be written; it is unchanged then.
+        CheckpointError: the file can't be written. It is unchanged then.
     """
     names = fit_class_names(class_names, SHEET_NAME_WIDTH)
     down = -(-len(mistakes) // ACROSS)

@@ -1,4 +1,4 @@
-"""job=info: what this machine has to train with, or with run.name=... where a run came from. No TensorFlow here."""
+"""job=info: this machine, or with run.name=... the origin of a run. No TensorFlow here."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import psutil
 
+from accumtrain.config.jobs import cell
 from accumtrain.config.schema import Config
 from accumtrain.console import banner, format_bytes, say, table, warn
 from accumtrain.errors import CheckpointError
@@ -20,7 +21,7 @@ from accumtrain.report.compare import collect_results
 from accumtrain.runs.names import CHECKPOINTS, folder_of
 from accumtrain.runs.provenance import WHOLE, inspect_run, platform_name, versions
 
-VARIABLES = {  # of the environment, with what each decides
+VARIABLES = {  # of the environment, and their meaning
     "ACCUMTRAIN_16BIT_KERNELS": "0: convolutions and products of 16 bits in float32",
     "CUDA_VISIBLE_DEVICES": "the GPUs that TensorFlow sees",
     "LD_LIBRARY_PATH": "where CUDA's libraries may come from",
@@ -39,18 +40,18 @@ VARIABLES = {  # of the environment, with what each decides
 
 
 def show_info(config: Config) -> dict[str, Any]:
-    """Prints the answer and returns the content of info.json.
+    """Print the answer and return the content of info.json.
 
     Raises:
         CheckpointError: run.name names no run.
     """
-    return _this_machine() if config.run.name is None else _a_run(config)
+    return _tell_machine() if config.run.name is None else _tell_run(config)
 
 
-# --- this machine -------------------------------------------------------------------------------------------------
+# ---- this machine ----
 
 
-def _this_machine() -> dict[str, Any]:
+def _tell_machine() -> dict[str, Any]:
     build, gpus = cuda_build(), find_gpus()
     found = {
         "status": "completed",
@@ -92,10 +93,10 @@ def _gpu_text(gpu: Mapping[str, Any]) -> str:
     return f"{gpu['name']}, {format_bytes(gpu['memory'])}, compute capability {capability}, driver {gpu['driver']}"
 
 
-# --- a run --------------------------------------------------------------------------------------------------------
+# ---- a run ----
 
 
-def _a_run(config: Config) -> dict[str, Any]:
+def _tell_run(config: Config) -> dict[str, Any]:
     folder = folder_of(config)
     if not (folder / "config.yaml").exists() and not (folder / CHECKPOINTS).exists():
         others = sorted(path.parent.name for path in Path(config.run.dir).glob("*/config.yaml"))
@@ -121,28 +122,28 @@ def _show_run(folder: Path, found: Mapping[str, Any]) -> None:
     if changed:
         table("values that are not the defaults", ("key", "default", "here"), changed)
     if found["checkpoints"]:
-        checkpoints = [_checkpoint_row(folder, each) for each in found["checkpoints"]]
+        checkpoints = [_checkpoint_row(folder, checkpoint) for checkpoint in found["checkpoints"]]
         table("checkpoints", ("checkpoint", "size", "written (UTC)", "state"), checkpoints)
     else:
         say("no checkpoint")
-    for each in found["checkpoints"]:
-        if each["state"] != WHOLE:
-            warn(f"{each['path']}: {each['state']}")
-    for each in found["quarantine"]:
-        warn(f"{each['path']} was moved away: {(each['reason'] or 'the reason is lost').strip()}")
+    for checkpoint in found["checkpoints"]:
+        if checkpoint["state"] != WHOLE:
+            warn(f"{checkpoint['path']}: {checkpoint['state']}")
+    for checkpoint in found["quarantine"]:
+        warn(f"{checkpoint['path']} was moved away: {(checkpoint['reason'] or 'the reason is lost').strip()}")
     for message in found["unreadable"]:
         warn(message)
 
 
-def _provenance_rows(born: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What summary.json tells of where the run came from; some of it may be missing."""
-    git = born.get("git") or {}
-    versions_then = [f"{name} {number}" for name, number in born.get("versions", {}).items()]
+def _provenance_rows(origin: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the rows of a run's origin. Some of it may be missing in summary.json."""
+    git = origin.get("git") or {}
+    versions_then = [f"{name} {number}" for name, number in origin.get("versions", {}).items()]
     rows = {
-        "command": " ".join(born.get("command", [])),
-        "started": " on ".join(born[key] for key in ("started", "host") if key in born),
-        "device": born.get("device", ""),
-        "machine": "; ".join(filter(None, [born.get("cpu", {}).get("model"), born.get("platform")])),
+        "command": " ".join(origin.get("command", [])),
+        "started": " on ".join(origin[key] for key in ("started", "host") if key in origin),
+        "device": origin.get("device", ""),
+        "machine": "; ".join(filter(None, [origin.get("cpu", {}).get("model"), origin.get("platform")])),
         "versions": ", ".join(versions_then),
         "git": git.get("commit", "")[:12] + (", with changes" if git.get("dirty") else ""),
     }
@@ -152,8 +153,7 @@ def _provenance_rows(born: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _checkpoint_row(folder: Path, saved: Mapping[str, Any]) -> tuple[str, ...]:
     place = Path(saved["path"]).relative_to(folder / CHECKPOINTS)
     written = "-" if saved["written"] is None else saved["written"][:19].replace("T", " ")
-    size = "-" if saved["bytes"] is None else format_bytes(saved["bytes"])
-    return str(place), size, written, saved["state"].partition(":")[0]
+    return str(place), cell(saved["bytes"], format_bytes), written, saved["state"].partition(":")[0]
 
 
 def _means(means: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Report.html."""
+"""report.html: runs side by side in one file that needs no network. Its parts are in the folder page/."""
 
 from __future__ import annotations
 
@@ -11,59 +11,35 @@ from typing import Any
 from accumtrain.config.jobs import JOBS, cell
 from accumtrain.console import format_bytes
 from accumtrain.fields import is_finite_number
-from accumtrain.report.compare import MEMORY, ComparedRun, differing_keys
+from accumtrain.report.compare import MEMORY, ComparedRun, find_differing_keys
 from accumtrain.report.pictures import list_metrics, shorten_run_names
 from accumtrain.runs.files import write_atomic
-
-# Which points of a long curve to draw: few enough for a page, and none of its peaks lost.
-
-
-def thin_curve(values: Sequence[float], most: int) -> list[int]:
-    """Indices, in order, of at most `most` values: first, last, and smallest and largest of each of equal stretches.
-
-    Args:
-        most: at least 4. Of so many values or fewer, all are taken.
-    """
-    if len(values) <= most:
-        return list(range(len(values)))
-    stretches = (most - 2) // 2
-    taken = {0, len(values) - 1}
-    for number in range(stretches):
-        stretch = range(len(values) * number // stretches, len(values) * (number + 1) // stretches)
-        taken |= {min(stretch, key=values.__getitem__), max(stretch, key=values.__getitem__)}
-    return sorted(taken)
-
-
-# report.html: runs side by side in one file that needs no network. Its parts are in report_page/.
-
 
 PARTS = Path(__file__).with_suffix("")  # the folder beside this file
 AXES = ("step", "epoch", "seconds")  # of a record
 MOST_POINTS = 300  # of a run's curve of one metric
-CONFIGURED, RESULT = "configured", "result"  # what a column holds
+CONFIGURED, RESULT = "configured", "result"  # the kinds of columns
 
 
 def write_page(runs: Sequence[ComparedRun], path: Path) -> None:
-    """Writes the page to `path`, beside the folders of the runs. All text of runs is shown as text, whatever it holds.
+    """Write the page to `path`, beside the folders of the runs. All text of runs is shown as text.
 
     Args:
         runs: best first.
 
     Raises:
-        CheckpointError: the file can't be written; it is unchanged then.
+        CheckpointError: the file can't be written. It is unchanged then.
     """
     texts = {file.name: file.read_text(encoding="utf-8") for file in PARTS.iterdir() if file.is_file()}
-    # in a script of a page only "<" can end it or begin a comment
-    texts["data"] = json.dumps(_content(runs, path.parent), allow_nan=False, separators=(",", ":")).replace(
-        "<", r"\u003c"
-    )
+    data = json.dumps(_content(runs, path.parent), allow_nan=False, separators=(",", ":"))
+    texts["data"] = data.replace("<", r"\u003c")  # which alone can end a script or begin a comment in it
     page = re.sub(r"@@([\w.]+)@@", lambda part: texts[part[1]], texts["page.html"])
     write_atomic(path, page)
 
 
 def _content(runs: Sequence[ComparedRun], directory: Path) -> dict[str, Any]:
     metrics = list_metrics(run.records for run in runs)
-    configured, results = differing_keys(runs), _results(runs)
+    configured, results = find_differing_keys(runs), _results(runs)
     beginning, short = shorten_run_names([run.name for run in runs])
     curves = [_curves(run.records, metrics) for run in runs]
     shown = sum(len(curve["step"]) for of_run in curves for curve in of_run.values())
@@ -76,7 +52,7 @@ def _content(runs: Sequence[ComparedRun], directory: Path) -> dict[str, Any]:
         "kinds": list(dict.fromkeys(kind for run in runs for kind in _memory(run))),
         "ranked_by": _ranked_by(runs),
         "columns": [
-            *({"title": each.key, "along": each.along, "of": CONFIGURED} for each in configured),
+            *({"title": differing.key, "along": differing.along, "of": CONFIGURED} for differing in configured),
             *({"title": title, "along": (), "of": RESULT} for title in results),
         ],
         "runs": [
@@ -84,7 +60,7 @@ def _content(runs: Sequence[ComparedRun], directory: Path) -> dict[str, Any]:
                 "name": run.name,
                 "label": short[place],
                 "cells": [
-                    *([each.values[place]] * 2 for each in configured),
+                    *([differing.values[place]] * 2 for differing in configured),
                     *(of_run[place] for of_run in results.values()),
                 ],
                 "curves": curves[place],
@@ -104,7 +80,7 @@ def _ranked_by(runs: Sequence[ComparedRun]) -> str:
 
 
 def _results(runs: Sequence[ComparedRun]) -> dict[str, list[tuple[str, Any]]]:
-    """The columns of what was measured: by title the text of each run, and the value to sort by."""
+    """Return the columns of results: by title the text of each run, and the value to sort by."""
     columns: dict[str, list[tuple[str, Any]]] = {"status": [(run.summary["status"],) * 2 for run in runs]}
     for title, (key, form) in JOBS["train"].columns_of(run.summary for run in runs).items():
         columns[title] = [(cell(run.number(key), form), run.number(key)) for run in runs]
@@ -115,21 +91,21 @@ def _results(runs: Sequence[ComparedRun]) -> dict[str, list[tuple[str, Any]]]:
 
 
 def _memory(run: ComparedRun) -> dict[str, float]:
-    """Bytes by kind, those that take some."""
+    """Return the bytes of each kind that takes some."""
     kinds = run.summary.get("memory_by_kind")
     return {k: v for k, v in kinds.items() if is_finite_number(v) and v > 0} if isinstance(kinds, dict) else {}
 
 
 def _curves(records: Iterable[Mapping[str, Any]], metrics: Sequence[str]) -> dict[str, dict[str, list[float | None]]]:
-    """By split: the values of AXES and `metrics` at the points to draw, in the order of the updates."""
+    """Return by split the values of AXES and `metrics` at the points to draw, in the order of the updates."""
     splits: dict[str, list[Mapping[str, Any]]] = {}
     for record in records:
         if is_finite_number(record["step"]):
             splits.setdefault(str(record["split"]), []).append(record)
-    return {split: _thinned(of_split, metrics) for split, of_split in splits.items()}
+    return {split: _thin(of_split, metrics) for split, of_split in splits.items()}
 
 
-def _thinned(records: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -> dict[str, list[float | None]]:
+def _thin(records: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -> dict[str, list[float | None]]:
     taken: set[int] = set()
     for metric in metrics:
         places = [place for place, record in enumerate(records) if is_finite_number(record.get(metric))]
@@ -138,6 +114,24 @@ def _thinned(records: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -> di
     return {name: [_short(record.get(name)) for record in drawn] for name in (*AXES, *metrics)}
 
 
+def thin_curve(values: Sequence[float], most: int) -> list[int]:
+    """Return the indices of at most `most` values: first, last, and smallest and largest of each of equal stretches.
+
+    So a long curve is drawn with few points and keeps its peaks.
+
+    Args:
+        most: at least 4. Of so many values or fewer, all are taken.
+    """
+    if len(values) <= most:
+        return list(range(len(values)))
+    stretches = (most - 2) // 2
+    taken = {0, len(values) - 1}
+    for number in range(stretches):
+        stretch = range(len(values) * number // stretches, len(values) * (number + 1) // stretches)
+        taken |= {min(stretch, key=values.__getitem__), max(stretch, key=values.__getitem__)}
+    return sorted(taken)
+
+
 def _short(value: Any) -> float | None:
-    """Seven digits of a number, which no screen can tell from all of them; None for what is no number."""
+    """Return seven digits of a number, which no screen can tell from all of them. None for what is not a number."""
     return float(f"{value:.7g}") if is_finite_number(value) else None

@@ -1,4 +1,4 @@
-"""`new_figure`, `save_figure`, learning curves, axes, names."""
+"""Learning curves, and the parts that all pictures share: figures, axes, names of runs and classes."""
 
 from __future__ import annotations
 
@@ -11,55 +11,11 @@ from accumtrain.console import broken
 from accumtrain.fields import is_finite_number
 from accumtrain.runs.files import replacing
 
-# The scale of a picture's axis, chosen so that there are always numbers at it.
-
-
 STEPS = {2: (1,), 10: (1, 2, 5)}  # multiples of the powers of a base that get a number
-MANY_POWERS = 3  # in a range of so many, powers alone get a number
-
-
-def scale_axis(axes: Any, letter: str, values: Sequence[float], base: int) -> None:
-    """Makes the axis `letter` (x or y) of matplotlib's `axes` logarithmic if `values` span a power of `base`.
-
-    Otherwise, and with values of zero or less, it stays linear.
-    """
-    if not values or min(values) <= 0 or max(values) / min(values) < base:
-        return
-    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
-
-    getattr(axes, f"set_{letter}scale")("log", base=base)
-    axis = getattr(axes, f"{letter}axis")
-    powers = math.log(max(values), base) - math.log(min(values), base)
-    axis.set_major_locator(LogLocator(base=base, subs=STEPS[base] if powers < MANY_POWERS else (1,)))
-    axis.set_major_formatter(StrMethodFormatter("{x:g}"))
-    axis.set_minor_formatter(NullFormatter())
-
-
-# Short names of runs that stand side by side: without the words with which all begin.
-
-
-KEY_MARKS = (".", "_")  # a word of a derived name that has one is a key, which its value needs to be understood
-
-
-def shorten_run_names(names: Sequence[str]) -> tuple[str, list[str]]:
-    """The common beginning of `names`, and what follows it in each: at least a word. Keys keep their values.
-
-    `("lenet5-digits-", ["batch_size-32", "batch_size-64"])`; the beginning of a single name is empty.
-    """
-    words = [name.split("-") for name in names]
-    common = 0
-    while len(names) > 1 and all(len(each) > common + 1 and each[common] == words[0][common] for each in words):
-        if any(mark in words[0][common] for mark in KEY_MARKS):
-            break
-        common += 1
-    return "".join(f"{word}-" for word in words[0][:common]), ["-".join(each[common:]) for each in words]
-
-
-# Learning curves as a picture: of one run (results.png), or of several runs in the same axes.
-
-
+MANY_POWERS = 3  # in a range of so many, only powers get a number
+KEY_MARKS = (".", "_")  # a word of a derived name with one of them is a key, which its value can't do without
 TRAIN = "train"  # the split of the updates themselves; others are evaluated
-NO_METRICS = ("step", "epoch", "split", "loss", "examples", "examples_per_second", "seconds")  # of an evaluation
+NOT_METRICS = ("step", "epoch", "split", "loss", "examples", "examples_per_second", "seconds")  # of an evaluation
 MOST_METRICS = 3
 COLOURS = 10
 NAMED = 2 * COLOURS  # runs with a colour and a name: solid, then dashed
@@ -70,18 +26,21 @@ LEGEND_INCHES = 0.08  # of a character
 Records = Sequence[Mapping[str, Any]]
 
 
-def draw_curves(runs: Mapping[str, Records], path: Path) -> None:
-    """Draws loss and metrics against updates, side by side: training thin, evaluations bold.
+# ---- learning curves, of one run (results.png) or of several in the same axes ----
 
-    The first NAMED runs have a colour and stand in a legend beside the axes, the others are grey. Of more than COLOURS
+
+def draw_curves(runs: Mapping[str, Records], path: Path) -> None:
+    """Draw loss and metrics against updates, side by side: training thin, evaluations bold.
+
+    The first NAMED runs have a colour and stand in a legend beside the axes. The others are grey. Of more than COLOURS
     runs that were evaluated only the evaluations are drawn.
 
     Args:
-        runs: name -> metric records, as metrics.jsonl holds them, best first. Values that are no numbers are left out.
-        path: the PNG file, which is replaced as a whole; a link of this name is replaced, not followed.
+        runs: name -> records of metrics.jsonl, best first. Values that are not numbers are left out.
+        path: the PNG file, which is replaced as a whole. A link of this name is replaced, not followed.
 
     Raises:
-        CheckpointError: the file can't be written; it is unchanged then.
+        CheckpointError: the file can't be written. It is unchanged then.
     """
     from matplotlib.lines import Line2D
 
@@ -105,20 +64,20 @@ def draw_curves(runs: Mapping[str, Records], path: Path) -> None:
 
 
 def list_metrics(runs: Iterable[Records]) -> list[str]:
-    """Loss and the metrics that evaluations have measured, of all runs."""
+    """Return the loss and the metrics that evaluations of any run have measured."""
     evaluated = (record for records in runs for record in records if record["split"] != TRAIN)
-    found = dict.fromkeys(name for record in evaluated for name in record if name not in NO_METRICS)
+    found = dict.fromkeys(name for record in evaluated for name in record if name not in NOT_METRICS)
     return ["loss", *found]
 
 
 def _few_curves(runs: Mapping[str, Records]) -> Mapping[str, Records]:
-    """The records to draw: of many runs those of evaluations, if there are any."""
+    """Return the records to draw: of many runs those of evaluations, if there are any."""
     evaluated = {name: [record for record in records if record["split"] != TRAIN] for name, records in runs.items()}
     return evaluated if len(runs) > COLOURS and any(evaluated.values()) else runs
 
 
 def _draw(axes: Any, name: str, place: int, records: Records) -> list[float]:
-    """Draws the curves of a metric of the run at `place`. Returns their values."""
+    """Draw the curves of a metric of the run at `place`. Return their values."""
     drawn = []
     for split in dict.fromkeys(str(record["split"]) for record in records):
         points = [(r["step"], r[name]) for r in records if str(r["split"]) == split and _is_point(r, name)]
@@ -139,7 +98,7 @@ def _weight(split: str) -> dict[str, Any]:
 
 
 def _legend(runs: Mapping[str, Records]) -> list[tuple[dict[str, Any], str]]:
-    """Style and text of each entry: the splits of one run, or the names of several."""
+    """Return style and text of each entry: the splits of one run, or the names of several."""
     if len(runs) == 1:
         (records,) = runs.values()
         return [(_style(0) | _weight(split), split) for split in dict.fromkeys(str(r["split"]) for r in records)]
@@ -151,12 +110,15 @@ def _legend(runs: Mapping[str, Records]) -> list[tuple[dict[str, Any], str]]:
 
 
 def _text(name: str) -> str:
-    return broken(name, NAME_WIDTH).replace("$", r"\$")  # between two of them stands a formula
+    return without_math(broken(name, NAME_WIDTH))
 
 
 def _is_point(record: Mapping[str, Any], name: str) -> bool:
     values = (record.get("step"), record.get(name))
     return all(map(is_finite_number, values))
+
+
+# ---- figures, axes and names, for all pictures ----
 
 
 def new_figure(width: float, height: float) -> Any:
@@ -167,28 +129,61 @@ def new_figure(width: float, height: float) -> Any:
 
 
 def save_figure(figure: Any, path: Path) -> None:
-    """Writes a PNG file, which is replaced as a whole. Raises CheckpointError if that fails; it is unchanged then."""
+    """Write a PNG file, which is replaced as a whole. Raise CheckpointError if that fails. It is unchanged then."""
     with replacing(path) as unfinished, unfinished.open("xb") as file:
         figure.savefig(file, format="png", dpi=120)
 
 
-# Names of classes as a picture can show them.
+def scale_axis(axes: Any, letter: str, values: Sequence[float], base: int) -> None:
+    """Make the axis `letter` (x or y) of matplotlib's `axes` logarithmic if `values` span a power of `base`.
+
+    Otherwise, and with values of zero or less, it stays linear.
+    """
+    if not values or min(values) <= 0 or max(values) / min(values) < base:
+        return
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
+    getattr(axes, f"set_{letter}scale")("log", base=base)
+    axis = getattr(axes, f"{letter}axis")
+    powers = math.log(max(values), base) - math.log(min(values), base)
+    axis.set_major_locator(LogLocator(base=base, subs=STEPS[base] if powers < MANY_POWERS else (1,)))
+    axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def shorten_run_names(names: Sequence[str]) -> tuple[str, list[str]]:
+    """Return the common beginning of `names`, and the rest of each: at least a word. Keys keep their values.
+
+    An example is `("lenet5-digits-", ["batch_size-32", "batch_size-64"])`. The beginning of a single name is empty.
+    """
+    words = [name.split("-") for name in names]
+    common = 0
+    while len(names) > 1 and all(len(name) > common + 1 and name[common] == words[0][common] for name in words):
+        if any(mark in words[0][common] for mark in KEY_MARKS):
+            break
+        common += 1
+    return "".join(f"{word}-" for word in words[0][:common]), ["-".join(name[common:]) for name in words]
+
+
+def without_math(text: str) -> str:
+    """Escape dollars, between two of which matplotlib reads a formula."""
+    return text.replace("$", r"\$")
 
 
 def fit_class_names(names: Sequence[str], width: int) -> list[str]:
-    """The names, cut to `width` characters. One with characters that the font lacks becomes "class" and its number."""
+    """Return the names cut to `width` characters. A name that the font can't show becomes "class" and its number."""
     from matplotlib.font_manager import FontProperties, findfont, get_font
 
     font = get_font(findfont(FontProperties()))
 
-    def told(name: str) -> bool:
+    def can_show(name: str) -> bool:
         return bool(name.strip()) and all(font.get_char_index(ord(character)) for character in name)
 
-    return [_cut(name, width) if told(name) else f"class {number}" for number, name in enumerate(names)]
+    return [_cut(name, width) if can_show(name) else f"class {number}" for number, name in enumerate(names)]
 
 
 def _cut(name: str, width: int) -> str:
-    """Without its middle, as long names often begin or end alike."""
+    """Cut the middle out of a name, as long names often begin or end alike."""
     half = (width - 3) // 2
     short = name if len(name) <= width else f"{name[:half]}...{name[-half:]}"
-    return short.replace("$", r"\$")  # between two of them stands a formula
+    return without_math(short)

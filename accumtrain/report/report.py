@@ -18,7 +18,7 @@ COLUMNS = ("run", "status", *TRAINED, "batch", *MEMORY)
 
 
 def report_runs(config: Config) -> dict[str, Any]:
-    """Compares report.runs, or all runs in run.dir: prints a table, best first, writes report.html, draws report.png.
+    """Compare report.runs, or all runs in run.dir. Print a table, best first, write report.html and draw report.png.
 
     A run whose files are damaged is named and left out.
 
@@ -36,12 +36,12 @@ def report_runs(config: Config) -> dict[str, Any]:
     ranked = read_ranked([directory / name for name in names])
     if not ranked:
         raise CheckpointError(f"none of the {len(names)} runs can be read; put back copies of their files")
-    table(f"runs in {directory}, best first", COLUMNS, [_row(each) for each in ranked])
+    table(f"runs in {directory}, best first", COLUMNS, [_row(run) for run in ranked])
     page, picture = directory / "report.html", directory / "report.png"
     write_page(ranked, page)
-    draw_curves({each.name: each.records for each in ranked}, picture)
+    draw_curves({run.name: run.records for run in ranked}, picture)
     say(f"{page} compares them for a browser, {picture} has the learning curves")
-    return {"status": "completed", "runs": {each.name: each.summary for each in ranked}}
+    return {"status": "completed", "runs": {run.name: run.summary for run in ranked}}
 
 
 def _row(run: ComparedRun) -> tuple[str, ...]:

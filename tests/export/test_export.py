@@ -1,4 +1,4 @@
-"""job=export: where the file goes, what is refused, and that a file which computes something else is not kept."""
+"""job=export: the place of the file, refusals, and a file that computes something else, which is not kept."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from accumtrain.dispatch import run
 from accumtrain.errors import CheckpointError, ConfigError, OutOfMemoryError, VerificationError
 from accumtrain.export import config as exports
 from accumtrain.export import export, formats, reload
-from accumtrain.export import export as round_trip
 from accumtrain.registry import named
 from accumtrain.train.config import LOSSES, LossConfig, LossEntry
 
@@ -39,12 +38,12 @@ def here(trained, tmp_path, monkeypatch):
 
 @pytest.fixture
 def without_a_process(monkeypatch):
-    """The comparison, but for the process."""
+    """Leave out the process that compares."""
     monkeypatch.setattr(export, "largest_difference", lambda exported, path: 1e-7)
 
 
 def test_savedmodel(here, command):
-    """The whole way, with the process that loads it."""
+    """Go the whole way, with the process that loads the file."""
     answer = command("job=export", "run.name=one")
     assert answer.code == 0, answer.err
     assert "uint8 [images, height, width, 1], pixels 0..255, any size; resized to 8 x 8" in answer.out
@@ -57,15 +56,15 @@ def test_savedmodel(here, command):
 
 @old_interpreter
 def test_the_averages_are_exported(here, command, without_a_process):
-    """With ema.decay, as job=evaluate measures them."""
+    """The averages of ema.decay, as job=evaluate measures them."""
     assert command("job=export", "run.name=one", "export.format=tflite").code == 0
     assert command("job=predict", "run.name=one", f"predict.input={picture(here)}", "predict.top=10").code == 0
     (line,) = (here / "runs/one/predictions.jsonl").read_text().splitlines()
-    told = {each["class"]: each["probability"] for each in json.loads(line)["top"]}
+    predicted = {place["class"]: place["probability"] for place in json.loads(line)["top"]}
     serve = tf.lite.Interpreter(str(here / "runs/one/one.tflite")).get_signature_runner()
     images = tf.io.decode_png(picture(here).read_bytes(), channels=1)[None].numpy()
     (found,) = serve(images=images)["probabilities"].tolist()
-    assert found == pytest.approx([told[name] for name in "0123456789"], abs=1e-6)
+    assert found == pytest.approx([predicted[name] for name in "0123456789"], abs=1e-6)
 
 
 def picture(folder: Path) -> Path:
@@ -156,7 +155,7 @@ def test_an_export_that_computes_something_else_is_not_kept(here, command, monke
         reload.main(*command[2:])
         return type("Done", (), {"returncode": 0})
 
-    monkeypatch.setattr(round_trip.subprocess, "run", in_this_process)
+    monkeypatch.setattr(export.subprocess, "run", in_this_process)
     monkeypatch.setattr(export, "BOUND", 1e-5)
     arguments = ("job=export", "run.name=one", "export.format=tflite")
     assert command(*arguments).code == 0
@@ -170,7 +169,7 @@ def test_an_export_that_computes_something_else_is_not_kept(here, command, monke
 
 
 def test_a_process_that_fails_shows_why(here, command, monkeypatch):
-    monkeypatch.setattr(round_trip, "PROGRAM", here / "nowhere.py")
+    monkeypatch.setattr(export, "PROGRAM", here / "nowhere.py")
     answer = command("job=export", "run.name=one", "export.format=tflite")
     assert answer.code == VerificationError.exit_code
     assert "nowhere.py" in answer.err

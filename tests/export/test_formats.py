@@ -1,4 +1,4 @@
-"""What is written, loaded without accumtrain, computes what the model does: every format and family of models."""
+"""An export, loaded without accumtrain, computes what the model does: every format and family of models."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import tensorflow as tf
 from accumtrain.backprop.mode import Mode
 from accumtrain.data.preprocess import Preprocess
 from accumtrain.export.config import FORMATS
-from accumtrain.export.export import _images, largest_difference
+from accumtrain.export.export import largest_difference, make_images
 from accumtrain.export.formats import Exported
 from accumtrain.models.build import build_model
 from accumtrain.models.config import KerasModelConfig, LeNetConfig, ResNetConfig, RevNetConfig
@@ -33,7 +33,7 @@ CASES = [
         id=f"{row.name}-{name}",
         marks=[
             *([] if (row.name, name) in FAST else [pytest.mark.slow]),
-            *[pytest.mark.skipif(find_spec(each) is None, reason=f"needs {each}") for each in row.packages],
+            *[pytest.mark.skipif(find_spec(package) is None, reason=f"needs {package}") for package in row.packages],
         ],
     )
     for row in FORMATS
@@ -43,10 +43,10 @@ CASES = [
 
 
 def exported(name: str, augment: str = "none") -> Exported:
-    """A model whose moving statistics are those of images, and whose answers differ from image to image."""
+    """Return a model with moving statistics of images. Its answers differ from image to image."""
     model = build_model(MODELS[name], ModelSpec((64, 65, 3), len(NAMES)))
     what = Exported(name, model, Preprocess(augment, (64, 65), [0.4, 0.5, 0.6], [0.25], 255), (64, 65, 3), NAMES)
-    images = what._prepared(tf.constant(_images(what.shape, (1.0, 1.0))))
+    images = what.prepare(tf.constant(make_images(what.shape, (1.0, 1.0))))
     mode = Mode(training=True, recording=True, seed=tf.zeros([2], tf.int32))
     model(images, mode)
     for norm, (mean, variance) in mode.statistics.items():
@@ -83,6 +83,6 @@ def test_the_middle_of_images(tmp_path):
 def test_answers_differ_from_image_to_image(name):
     """Else the round trips would show nothing."""
     what = exported(name)
-    answers = what.function()(tf.constant(_images(what.shape, (1.7, 2.3))))["probabilities"].numpy()
+    answers = what.function()(tf.constant(make_images(what.shape, (1.7, 2.3))))["probabilities"].numpy()
     assert np.ptp(answers, axis=0).max() > 0.1
     assert answers.max() < 0.999

@@ -1,4 +1,4 @@
-"""job=bench on a small network: what it writes agrees with itself, and a slow input is found."""
+"""job=bench on a small network: its numbers agree with each other, and a slow input is found."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from accumtrain import dispatch
 from accumtrain.config.schema import BenchConfig
+from accumtrain.data import pipeline
 from accumtrain.errors import ConfigError
 from accumtrain.measure import bench
 from accumtrain.measure.dry_run import DryRun
@@ -26,7 +27,7 @@ SHORT = ("job=bench", "model=lenet5", "bench.updates=3", "bench.seconds=0", "bat
 
 @pytest.fixture
 def measured(compose, tmp_path, monkeypatch):
-    """Runs job=bench with these overrides; returns what it wrote."""
+    """Run job=bench with these overrides, and return the content of its file."""
     monkeypatch.setattr(environment, "job_seconds", lambda: 2.0)
     monkeypatch.setattr(bench, "INPUT_SECONDS", 0.1)
     monkeypatch.setattr(bench, "matmul_flops_per_second", lambda dtype: 1e12)
@@ -73,7 +74,7 @@ def test_a_slow_input_is_found(measured, monkeypatch):
 
         return original(*arguments, **options).map(late)
 
-    monkeypatch.setattr("accumtrain.measure.dry_run.train_batches", slow)
+    monkeypatch.setattr(pipeline, "train_batches", slow)
     monkeypatch.setattr(bench, "train_batches", slow)
     result = measured()
     assert result["input_share"] > 0.5
@@ -116,7 +117,7 @@ def test_on_two_replicas_an_image_takes_the_same_operations(measured, tmp_path):
 
 @pytest.fixture
 def updates_that_take(monkeypatch):
-    """Makes a function whose calls, one for each pair of a count and seconds, move a clock on instead of waiting."""
+    """Make a function whose calls, one for each pair of a count and seconds, move a clock on instead of waiting."""
 
     def of(*calls):
         now, left = [100.0], iter(calls)
@@ -134,14 +135,14 @@ def updates_that_take(monkeypatch):
 
 def test_updates_are_timed_until_both_bounds_are_met(updates_that_take):
     calls = [(1, 9.0), (1, 8.0), (1, 0.03), (1, 0.01), (1, 0.02), (1, 0.04)]
-    updates = bench.timed_updates(updates_that_take(*calls), BenchConfig(updates=2, seconds=0.055))
+    updates = bench.time_updates(updates_that_take(*calls), BenchConfig(updates=2, seconds=0.055))
     assert updates.seconds == pytest.approx([0.03, 0.01, 0.02])
     assert updates.median == pytest.approx(0.02)
 
 
 def test_updates_are_timed_once_calls_have_their_length(updates_that_take):
     calls = [(1, 9.0), (2, 8.0), (4, 7.0), (4, 6.0), (4, 0.02), (4, 0.04), (4, 0.08)]
-    updates = bench.timed_updates(updates_that_take(*calls), BenchConfig(updates=8, seconds=0.0))
+    updates = bench.time_updates(updates_that_take(*calls), BenchConfig(updates=8, seconds=0.0))
     assert updates.seconds == pytest.approx([0.005] * 4 + [0.01] * 4)
     assert updates.median == pytest.approx(0.0075)
 

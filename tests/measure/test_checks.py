@@ -1,4 +1,4 @@
-"""The checks of job=verify alone: NaN does not pass, wherever it stands among what is compared."""
+"""The checks of job=verify alone: NaN does not pass, wherever it stands among the compared values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A dry run makes what training makes, and a probe's numbers follow from what it measured."""
+"""A dry run makes the updates of training, and a probe's numbers follow from its measurements."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def run(config, data, tmp_path):
     return DryRun(config, data, resolve_devices(config.device), MICRO, tmp_path / "checkpoints", 2)
 
 
-# --- what a probe says ------------------------------------------------------------------------------------------
+# ---- the numbers of a probe ----
 
 
 class Timed:
-    """In the place of a dry run: updates of given seconds, and what the meter reads."""
+    """Takes the place of a dry run: updates of given seconds, and a meter."""
 
     window = SimpleNamespace(model=SimpleNamespace(norms=[]))
     replicas = 1
@@ -129,7 +129,7 @@ def test_a_micro_batch_that_does_not_divide_is_refused(config, data, tmp_path):
 
 @pytest.mark.parametrize("model", ["lenet5", "revnet38"])
 def test_each_of_two_sizes_has_its_own_peak(compose, tmp_path, model):
-    """By one window: no state of the first is counted again, which two windows of a RevNet would."""
+    """One window serves both sizes. Two windows of a RevNet would count the state of the first again."""
     config = compose(f"model={model}", "data=digits", "batch_size=64", "accum.steps=1")
     gc.collect()
     found = measure(config, open_data(config.data, 0), resolve_devices(config.device), [4, 64], tmp_path)
@@ -138,11 +138,11 @@ def test_each_of_two_sizes_has_its_own_peak(compose, tmp_path, model):
     assert peak - static < later_peak - later_static < 20 * (peak - static)
 
 
-# --- what it makes ----------------------------------------------------------------------------------------------
+# ---- the updates ----
 
 
 def test_its_updates_are_those_of_training(run, config, data):
-    """Of two micro-batches each, the same ones that a run of this configuration begins with."""
+    """Each update has two micro-batches, those with which a run of this configuration begins."""
     micro_step, commit = run.update()
     assert micro_step > 0
     assert commit > 0

@@ -1,4 +1,4 @@
-"""Counted operations against a count by hand."""
+"""Counted operations against a count by hand, and the operations of a traced function that run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from accumtrain.engine.step import Step
 from accumtrain.measure import flops
-from accumtrain.measure.flops import PEAK_REPEATS, count_flops, matmul_flops_per_second
+from accumtrain.measure.flops import PEAK_REPEATS, count_flops, live_operations, matmul_flops_per_second
 from accumtrain.optim.config import SgdConfig
 from tests.engine.small import CLASSES, examples, resnet20, revnet38, window_for
 
@@ -26,15 +26,15 @@ def micro_step_flops(config, batch=BATCH):
 
 def test_a_residual_network():
     stem, conv = 8 * 8 * 9 * 3 * 16, 8 * 8 * 9 * 16 * 16  # multiply-adds of an image, forward
-    # backward takes each product twice, for kernel and input; the image itself needs no gradient
+    # Backward takes each product twice, for kernel and input. The image itself needs no gradient.
     by_hand = (2 * stem) + 3 * (2 * conv + DENSE)
     assert micro_step_flops(resnet20(units=(1,))) == 2 * BATCH * by_hand
 
 
 def test_a_replay_counts():
     stem, conv = 8 * 8 * 9 * 3 * 16, 8 * 8 * 9 * 16 * 16
-    # once more the stem and the unit's first convolution; what comes out of the second one no gradient asks for, and
-    # the head is stored
+    # Once more the stem and the unit's first convolution. No gradient asks for the output of the second one, and the
+    # head is stored.
     by_hand = (3 * stem) + 3 * (2 * conv) + conv + 3 * DENSE
     assert micro_step_flops(resnet20(units=(1,), memory="recompute")) == 2 * BATCH * by_hand
 
@@ -51,8 +51,8 @@ def test_reversal_replays_a_forward_pass():
 def test_a_spared_replay_takes_over_what_was_kept():
     stored, reversed_ = (micro_step_flops(revnet38(memory=memory, units=(1, 1))) for memory in ("store", "reverse"))
     stem, conv = 8 * 8 * 9 * 3 * 32, 8 * 8 * 9 * 16 * 16
-    # the whole first stage; of the second nothing: the first convolutions are spared, and what comes out of the second
-    # ones is not asked for, as the stage's input is kept
+    # The whole first stage, and nothing of the second one. There the first convolutions are spared, and nobody asks for
+    # the outputs of the second ones, as the stage's input is kept.
     assert reversed_ - stored == 2 * BATCH * (stem + 4 * conv)
 
 
@@ -139,3 +139,14 @@ def test_the_speed_of_products_is_the_median_of_all_but_the_first(monkeypatch):
     monkeypatch.setattr(tf, "matmul", lambda a, b: dtypes.append(matmul(a, b).dtype))
     assert matmul_flops_per_second(tf.bfloat16) == 2 * 4**3 / 2.0
     assert dtypes == [tf.bfloat16] * 4
+
+
+def test_operations_that_a_control_dependency_waits_for_run():
+    def function(x):
+        tf.sin(x)
+        with tf.control_dependencies([tf.exp(x)]):
+            return x + x
+
+    found = {operation.type for operation in live_operations(graph_of(function, [[2, 2]]))}
+    assert "Exp" in found
+    assert "Sin" not in found

@@ -60,7 +60,7 @@ def test_replays_are_held_back_by_barriers():
 
 
 def test_a_stream_is_kept_as_floats_only():
-    """What reads a stream takes it from behind a barrier. Else the program would hold its integers, too."""
+    """Readers of a stream take it from behind a barrier. Else the program would hold its integers, too."""
     text = lowered(revnet38(memory="reverse", units=(2, 1)))[1]
     stream_made = re.compile(r"(%\w+) = stablehlo\.bitcast_convert %\w+ : \(tensor<\w+xi32>\) -> tensor<\w+xf32>")
     readers = [
@@ -97,8 +97,8 @@ def test_the_program_makes_the_update_of_a_window(monkeypatch):
         patch.setattr(tf, "function", lambda *args, **options: made.append(function(*args, **options)) or made[-1])
         lower(window, SHAPE, MICRO_BATCH)
     batch = examples(MICRO_BATCH, SHAPE)
-    told = made[0](batch["image"], batch["label"], batch["weight"])
-    assert (float(told["examples"]), int(told["step"])) == (2 * MICRO_BATCH, 1)
+    scalars = made[0](batch["image"], batch["label"], batch["weight"])
+    assert (float(scalars["examples"]), int(scalars["step"])) == (2 * MICRO_BATCH, 1)
     for _ in range(2):
         expected.accumulate(batch)
     expected.commit()

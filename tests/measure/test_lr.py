@@ -1,4 +1,4 @@
-"""job=lr: the rates that are tried, what it suggests and why, and what it leaves behind."""
+"""job=lr: the rates that are tried, the suggestion and its reason, and the files that stay."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from accumtrain.dispatch import run
 from accumtrain.errors import CheckpointError, ConfigError
-from accumtrain.measure.range_test import RangeTest, draw_range_test, suggestion
+from accumtrain.measure.range_test import RangeTest, draw_range_test, suggest_rate
 
 SMALL = ("job=lr", "model=lenet5", "optim=sgd", "batch_size=32", "accum.steps=2", "run.name=one")
 
@@ -62,17 +62,17 @@ def test_it_ends_where_the_loss_diverges():
 
 
 def test_the_smaller_of_the_two_rates_is_suggested():
-    fast = suggestion(raised([2.0] * 10 + [1.0] * 1 + [0.8] * 30 + [0.79] * 20))
+    fast = suggest_rate(raised([2.0] * 10 + [1.0] * 1 + [0.8] * 30 + [0.79] * 20))
     assert fast.rate == pytest.approx(fast.steepest.rate, rel=0.05)
     assert "the first is the smaller" in fast.reason
     late = raised([2.0] * 30 + [1.0] * 3 + [30.0] * 5)
-    assert suggestion(late).rate == pytest.approx(late.lowest.rate / 10, rel=0.05)
+    assert suggest_rate(late).rate == pytest.approx(late.lowest.rate / 10, rel=0.05)
 
 
 @pytest.mark.parametrize("losses", [[], [2.0], [2.0, 2.1, 2.2, 9.0, 30.0], [math.nan]])
 def test_a_loss_that_does_not_fall_suggests_nothing(losses, tmp_path):
     test = raised(losses)
-    found = suggestion(test)
+    found = suggest_rate(test)
     assert found.rate is None
     assert "range_test.low" in found.reason
     draw_range_test(test, found, "a $title$", tmp_path / "lr.png")
@@ -82,4 +82,4 @@ def test_a_loss_that_does_not_fall_suggests_nothing(losses, tmp_path):
 def test_a_picture_that_cannot_be_written_says_so(tmp_path):
     test = raised(np.linspace(2.3, 0.5, 30))
     with pytest.raises(CheckpointError, match=r"lr\.png"):
-        draw_range_test(test, suggestion(test), "title", tmp_path / "nothing" / "lr.png")
+        draw_range_test(test, suggest_rate(test), "title", tmp_path / "nothing" / "lr.png")

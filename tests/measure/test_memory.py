@@ -1,4 +1,4 @@
-"""job=memory: a row and a bar for each policy, with made-up probes, and what it refuses."""
+"""job=memory: a row and a bar for each policy, with made-up probes, and refusals."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ACTIVATIONS = {"store": 100, "recompute": 30, "reverse": 16}
 
 @pytest.fixture
 def probed(monkeypatch):
-    """Puts made-up trials in the place of probes: 4 MB of state, 20 of workspace. Returns what was asked for."""
+    """Put made-up trials in the place of probes: 4 MB of state, 20 of workspace. Return the list of requests."""
     asked = []
 
     def probe(config, micro_batch, note=""):

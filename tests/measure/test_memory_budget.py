@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from accumtrain.config.jobs import JOBS
+from accumtrain.dispatch import settle_kept_activations
 from accumtrain.errors import CheckpointError, ConfigError, OutOfMemoryError
-from accumtrain.measure import settle as memory_budget
+from accumtrain.measure import settle
 from accumtrain.measure.probe import ProbeResult
-from accumtrain.measure.settle import FILE, FILLED, choose_kept_activations, with_least_memory, with_memory_settled
+from accumtrain.measure.settle import FILE, FILLED, choose_kept_activations, find_kept_activations
 from accumtrain.process.environment import KERNELS_16BIT, ONEDNN
 
 MB = 2**20
@@ -23,7 +24,7 @@ SIZE = ("data=synthetic", "batch_size=8", "accum.steps=2")
 
 
 class Memory:
-    """Takes the place of `probe`: what is kept costs nothing up to a place."""
+    """Takes the place of `probe`. The memory steps up to one of them cost nothing."""
 
     def __init__(self, config, seed):
         draw = random.Random(seed)
@@ -41,7 +42,7 @@ class Memory:
         return ProbeResult(config.model.policy, micro_batch, fits=True, peak_bytes=int(peak * MB))
 
     def largest_within(self, budget):
-        """The last place of the dial that takes at most `budget` MB."""
+        """Return the last memory step that takes at most `budget` MB."""
         return [name for name, peak in self.peaks.items() if int(peak * MB) <= FILLED * budget * MB][-1]
 
 
@@ -88,11 +89,8 @@ def test_a_place_that_crashes_does_not_fit(config):
 
     def attempt(config, micro_batch, note=""):
         trial = memory.probe(config, micro_batch)
-        return (
-            trial
-            if (config.model.kept_convs or 0) < 5 and config.model.memory != "store"
-            else replace(trial, fits=False, peak_bytes=None)
-        )
+        fits = (config.model.kept_convs or 0) < 5 and config.model.memory != "store"
+        return trial if fits else replace(trial, fits=False, peak_bytes=None)
 
     assert choose_kept_activations(run, attempt)[0].model.kept_convs == 4
 
@@ -110,22 +108,22 @@ def test_what_was_found_is_used_again_for_the_same_run_only(config, monkeypatch,
     (tmp_path / "mine").mkdir()
     run = config("model=revnet38", "model.memory=60")
     memory = Memory(run, 5)
-    monkeypatch.setattr(memory_budget, "probe", memory.probe)
-    first = with_memory_settled(run)
+    monkeypatch.setattr(settle, "probe", memory.probe)
+    first = find_kept_activations(run)
     probes = len(memory.probed)
-    assert with_memory_settled(run) == first
+    assert find_kept_activations(run) == first
     assert len(memory.probed) == probes > 0
     (tmp_path / "mine" / FILE).write_text("{")  # damaged
-    assert with_memory_settled(run) == first
+    assert find_kept_activations(run) == first
     assert len(memory.probed) > probes
     probes = len(memory.probed)
-    with_memory_settled(replace(run, optim=replace(run.optim, clip_norm=1.0)))
+    find_kept_activations(replace(run, optim=replace(run.optim, clip_norm=1.0)))
     assert len(memory.probed) > probes
-    with_memory_settled(run)
+    find_kept_activations(run)
     for variable in (ONEDNN, KERNELS_16BIT):
         probes = len(memory.probed)
         monkeypatch.setenv(variable, "another")
-        with_memory_settled(run)
+        find_kept_activations(run)
         assert len(memory.probed) > probes
 
 
@@ -135,25 +133,22 @@ def test_what_was_found_on_a_full_disk_is_used_and_not_kept(config, monkeypatch,
 
     run = config("model=revnet38", "model.memory=60")
     memory = Memory(run, 5)
-    monkeypatch.setattr(memory_budget, "probe", memory.probe)
-    monkeypatch.setattr(memory_budget, "write_json", full)
-    assert with_memory_settled(run).model.kept_in_words == memory.largest_within(60)
+    monkeypatch.setattr(settle, "probe", memory.probe)
+    monkeypatch.setattr(settle, "write_json", full)
+    assert find_kept_activations(run).model.kept_in_words == memory.largest_within(60)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_run_without_a_budget_stays_as_it_is(config):
     run = config("model=revnet38")
-    assert with_memory_settled(run) is run
-    assert with_least_memory(run) is run
+    assert settle_kept_activations(run, JOBS["train"]) is settle_kept_activations(run, JOBS["verify"]) is run
 
 
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
         (("model.memory=0",), "model.memory=0: must be at least 1"),
-        (("model.memory=-5",), "model.memory=-5: must be at least 1"),
         (("model.memory=true",), "model.memory=true: must be a whole number or text"),
-        (("model.memory=1.5",), "model.memory=1.5: must be a whole number or text"),
         (("model.memory=revers",), "did you mean reverse"),
         (("model.memory=900MB",), "or a number of MB"),
         (("model.memory=60", "accum.steps=auto"), "give a number of micro-batches"),
@@ -173,13 +168,13 @@ def test_what_contradicts_a_budget_is_refused(config, overrides, message):
 def test_jobs_that_train_nothing_take_what_keeps_least(config):
     run = config("model=revnet38", "model.memory=60", "job=verify")
     assert not JOBS["verify"].probed
-    assert with_least_memory(run) == config("model=revnet38", "job=verify")
+    assert settle_kept_activations(run, JOBS["verify"]) == config("model=revnet38", "job=verify")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("model", "budget"), [("revnet38", 45), ("revnet38", 80), ("resnet32", 70), ("lenet5", 13)])
 def test_a_run_stays_within_its_budget_and_learns_the_same(tmp_path, model, budget):
-    """Each run in a process of its own, whose tensors are all that is counted."""
+    """Each run has a process of its own, so that only its tensors count."""
 
     def train(name, *overrides):
         size = ("data.image_size=32", "data.train_examples=512", "data.test_examples=64", "batch_size=128")
@@ -199,7 +194,7 @@ def test_a_job_goes_on_with_a_run_that_had_a_budget(command, monkeypatch, tmp_pa
     def found(config, attempt):
         return replace(config, model=replace(config.model, memory="reverse", kept_convs=2)), 10 * MB
 
-    monkeypatch.setattr(memory_budget, "choose_kept_activations", found)
+    monkeypatch.setattr(settle, "choose_kept_activations", found)
     here = ("run.name=mine", "model=revnet38", *SIZE, "data.image_size=8", "data.train_examples=32")
     small = (*here, "data.test_examples=8", "log.images=0")
     assert command(*small, "train.steps=1", "model.memory=60").code == 0

@@ -1,4 +1,4 @@
-"""Plan and accum.steps=auto: the search against made-up memory, the probes against real one."""
+"""job=plan and accum.steps=auto against made-up memory, and one run against the real one."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from accumtrain import dispatch
+from accumtrain.config.jobs import JOBS
 from accumtrain.config.rules import divisors
 from accumtrain.errors import CheckpointError, OutOfMemoryError
 from accumtrain.measure import auto_steps, plan
@@ -33,9 +34,18 @@ def config(compose, tmp_path):
     return of
 
 
+def settle(config):
+    return dispatch.settle_accum_steps(config, JOBS["train"])
+
+
+def begin(config):
+    with Run(config) as run:
+        run.save_config(config)
+
+
 @pytest.fixture
 def probing(monkeypatch):
-    """Puts a Memory in the place of all probes."""
+    """Put a Memory in the place of all probes."""
 
     def put(memory):
         for module in (auto_steps, plan):
@@ -69,7 +79,7 @@ class Memory:
         return replace(run, peak_bytes=peak, rss_bytes=peak)
 
     def smallest(self, config, note=""):
-        """Takes the place of `probe_smallest`; what it tries is not in `asked`."""
+        """Take the place of `probe_smallest`. Its trials are not in `asked`."""
         examples = config.batch_size // self.replicas
         before = len(self.asked)
         sizes = doubled(micro_batches(examples, 2 if self.batch_norm else 1))[:2]
@@ -159,14 +169,14 @@ def test_search_halves_where_the_process_does_not_show_what_is_used(config):
 def test_a_search_in_little_memory_says_how_to_leave_it_out(config, monkeypatch, probing, capsys, free, warned):
     probing(Memory(limit=1000, each=2.0))
     monkeypatch.setattr(auto_steps, "free_bytes", lambda: int(free * 2**30))
-    assert auto_steps.with_accum_steps_resolved(config()).accum.count == 1
+    assert settle(config()).accum.count == 1
     shown = " ".join(capsys.readouterr().out.split())
     for text in (f"only {free} GB of memory is free", "give accum.steps as a number"):
         assert (text in shown) == warned
 
 
 def test_without_a_limit_resident_memory_counts(config, monkeypatch, probing):
-    """Also that which is expected of the second small size."""
+    """The expected memory of the second small size counts too."""
 
     def attempt(config, size, note=""):
         resident = (920 + 2 * size) * MB
@@ -179,13 +189,13 @@ def test_without_a_limit_resident_memory_counts(config, monkeypatch, probing):
     probing(attempt)
     monkeypatch.setattr(auto_steps, "probe_smallest", smallest)
     monkeypatch.setattr(auto_steps, "free_bytes", lambda: 1000 * MB)  # 950 may be used: 30 for tensors
-    assert auto_steps.with_accum_steps_resolved(config()).accum.count == 4
+    assert settle(config()).accum.count == 4
 
 
 def test_auto_becomes_a_number(config, probing, capsys):
     probing(Memory(limit=45, each=2.0))
     before = config("device.memory_limit_mb=45")
-    after = auto_steps.with_accum_steps_resolved(before)
+    after = settle(before)
     assert after == replace(before, accum=replace(before.accum, steps=4))  # micro-batch 12; 16 would take 52 MB
     shown = capsys.readouterr().out
     assert "accum.steps for batch_size=48 in device.memory_limit_mb=45" in shown
@@ -195,11 +205,10 @@ def test_auto_becomes_a_number(config, probing, capsys):
 def test_a_number_is_left_alone_and_a_run_keeps_its_own(config, monkeypatch):
     monkeypatch.setattr(auto_steps, "probe", lambda config, micro_batch: pytest.fail("nothing to probe"))
     given = config("accum.steps=6")
-    assert auto_steps.with_accum_steps_resolved(given) is given
-    with Run(given) as run:
-        run.save_config(given)
-    assert auto_steps.with_accum_steps_resolved(config()).accum.count == 6
-    assert auto_steps.with_trained_accum_steps(config()).accum.count == 6
+    assert settle(given) is given
+    begin(given)
+    assert settle(config()).accum.count == 6
+    assert dispatch.settle_accum_steps(config(), JOBS["evaluate"]).accum.count == 6
 
 
 def test_a_number_under_a_limit_is_probed_once(config, monkeypatch):
@@ -207,20 +216,19 @@ def test_a_number_under_a_limit_is_probed_once(config, monkeypatch):
     memory = Memory(limit=45, each=2.0)
     monkeypatch.setattr(auto_steps, "probe", memory)
     fitting = config("accum.steps=4", "device.memory_limit_mb=45")
-    assert auto_steps.with_accum_steps_resolved(fitting) is fitting
+    assert settle(fitting) is fitting
     assert memory.asked == [12]
     with pytest.raises(
         OutOfMemoryError, match=r"device\.memory_limit_mb=45 is not enough for this run.*accum\.steps=6"
     ):
-        auto_steps.with_accum_steps_resolved(config("accum.steps=3", "device.memory_limit_mb=45"))
-    with Run(fitting) as run:
-        run.save_config(fitting)
-    auto_steps.with_accum_steps_resolved(fitting)
-    auto_steps.with_accum_steps_resolved(replace(fitting, train=replace(fitting.train, epochs=9)))
+        settle(config("accum.steps=3", "device.memory_limit_mb=45"))
+    begin(fitting)
+    settle(fitting)
+    settle(replace(fitting, train=replace(fitting.train, epochs=9)))
     assert memory.asked == [12, 16], "a run that has begun fits"
-    other = [config("accum.steps=4", "device.memory_limit_mb=46"), config("accum.steps=6", "device.memory_limit_mb=45")]
-    for each in (*other, replace(fitting, model=replace(fitting.model, memory="recompute"))):
-        auto_steps.with_accum_steps_resolved(each)
+    settle(config("accum.steps=4", "device.memory_limit_mb=46"))
+    settle(config("accum.steps=6", "device.memory_limit_mb=45"))
+    settle(replace(fitting, model=replace(fitting.model, memory="recompute")))
     assert memory.asked == [12, 16, 12, 8, 12], "but not under another limit, nor with other micro-batches"
 
 
@@ -229,39 +237,36 @@ def test_a_number_is_probed_under_a_limit_of_the_users_own(config, monkeypatch):
     monkeypatch.setenv("TF_CPU_BFC_MEM_LIMIT_IN_MB", "45")
     memory = Memory(limit=45, each=2.0)
     monkeypatch.setattr(auto_steps, "probe", memory)
-    auto_steps.with_accum_steps_resolved(config("accum.steps=4"))
+    settle(config("accum.steps=4"))
     assert memory.asked == [12]
 
 
 @pytest.mark.parametrize("change", ["data.on_error=skip", "train.epochs=9", "schedule=cosine", "an older version"])
-def test_auto_goes_on_where_what_takes_memory_is_the_same(config, monkeypatch, change):
+def test_auto_goes_on_where_what_takes_memory_is_the_same(config, monkeypatch, tmp_path, change):
     monkeypatch.setattr(auto_steps, "probe", lambda config, micro_batch: pytest.fail("nothing to probe"))
-    begun = config("accum.steps=6")
-    with Run(begun) as run:
-        run.save_config(begun)
-        if change == "an older version":
-            values = yaml.safe_load((run.path / "config.yaml").read_text())
-            del values["optim"]["rates"], values["model"]["freeze"], values["device"]["virtual"]
-            (run.path / "config.yaml").write_text(yaml.safe_dump(values))
+    begin(config("accum.steps=6"))
+    if change == "an older version":
+        file = tmp_path / "mine/config.yaml"
+        values = yaml.safe_load(file.read_text())
+        del values["optim"]["rates"], values["model"]["freeze"], values["device"]["virtual"]
+        file.write_text(yaml.safe_dump(values))
     now = config(*([] if change == "an older version" else [change]))
-    assert auto_steps.with_accum_steps_resolved(now).accum.count == 6
+    assert settle(now).accum.count == 6
 
 
 @pytest.mark.parametrize("other", ["batch_size=96", "device.memory_limit_mb=30", "model=resnet20"])
 def test_auto_looks_again_for_another_run_in_the_same_folder(config, probing, other):
     memory = probing(Memory(limit=45, each=2.0))
-    begun = config("accum.steps=6")
-    with Run(begun) as run:
-        run.save_config(begun)
-    assert auto_steps.with_accum_steps_resolved(config()).accum.count == 6
+    begin(config("accum.steps=6"))
+    assert settle(config()).accum.count == 6
     assert not memory.asked
-    auto_steps.with_accum_steps_resolved(config(other))
+    settle(config(other))
     assert memory.asked
 
 
 def test_evaluating_what_was_never_trained(config):
     with pytest.raises(CheckpointError, match="train first"):
-        auto_steps.with_trained_accum_steps(config())
+        dispatch.settle_accum_steps(config(), JOBS["evaluate"])
 
 
 def test_nothing_fits_says_what_would(config, probing):
@@ -271,7 +276,7 @@ def test_nothing_fits_says_what_would(config, probing):
 
     probing(memory)
     with pytest.raises(OutOfMemoryError) as error:
-        auto_steps.with_accum_steps_resolved(config("optim=adam", "device.memory_limit_mb=40"))
+        settle(config("optim=adam", "device.memory_limit_mb=40"))
     message = str(error.value)
     assert "not even a micro-batch of 1 fits in device.memory_limit_mb=40" in message
     assert "as it is: 80.0 MB" in message
@@ -287,7 +292,7 @@ def test_help_that_fits_is_marked(config):
     def memory(config, micro_batch, note=""):
         return Memory(limit=55, each=20.0, fixed={"adam": 60.0, "adafactor": 30.0}[config.optim.kind])(config, 1)
 
-    message = auto_steps.what_would_help(config("optim=adam", "device.memory_limit_mb=55"), memory, 1)
+    message = auto_steps.describe_remedies(config("optim=adam", "device.memory_limit_mb=55"), memory, 1)
     assert "optim=adafactor: 50.0 MB (fits)" in message
     assert "all of these: 50.0 MB (fits)" in message
     assert message.count("(fits)") == 2
@@ -295,19 +300,19 @@ def test_help_that_fits_is_marked(config):
 
 
 def test_help_is_tried_under_the_limit(config):
-    """Peaks of 50 MB with room, but no room for them in 55."""
+    """A peak of 50 MB with room does not fit into 55."""
 
     def attempt(config, micro_batch, note=""):
         limited = config.device.memory_limit_mb is not None
         return ProbeResult("store", 1, fits=not limited, peak_bytes=None if limited else 50 * MB)
 
-    message = auto_steps.what_would_help(config("optim=adam", "device.memory_limit_mb=55"), attempt, 1)
+    message = auto_steps.describe_remedies(config("optim=adam", "device.memory_limit_mb=55"), attempt, 1)
     assert "optim=adafactor: 50.0 MB" in message
     assert "(fits)" not in message
 
 
 def test_help_without_a_limit(config):
-    message = auto_steps.what_would_help(
+    message = auto_steps.describe_remedies(
         config(), lambda config, micro_batch, note="": ProbeResult("store", 1, fits=False), 1
     )
     assert "as it is: more than is free here" in message
@@ -323,7 +328,7 @@ def test_policies_are_those_the_model_has(config):
     assert names("model=revnet38") == ["store", "recompute", "reverse"]
 
 
-# --- job=plan -------------------------------------------------------------------------------------------------------
+# ---- job=plan ----
 
 
 @pytest.mark.parametrize(
@@ -342,8 +347,7 @@ def test_one_probe_confirms_the_largest_that_should_fit(config, probing, tmp_pat
     trials = json.loads((tmp_path / "mine/plan.json").read_text())["trials"]
     assert result["trials"] == trials
     assert memory.asked == asked * 2
-    told = [f"{'measured' if t['measured'] else 'line'} {'yes' if t['fits'] else 'no'}" for t in trials]
-    assert told == rows * 2
+    assert [f"{'measured' if t['measured'] else 'line'} {'yes' if t['fits'] else 'no'}" for t in trials] == rows * 2
     sizes = (1, 2, 4, 8, 16, 48)[: len(rows)]
     assert [(t["memory"], t["micro_batch"]) for t in trials] == [
         (policy, size) for policy in ("store", "recompute") for size in sizes
@@ -431,7 +435,7 @@ def test_an_interrupt_while_probing_leaves_nothing(config, probing, tmp_path):
 def test_the_picture_tells_measured_from_what_lies_on_a_line(saved_figures, tmp_path):
     trials = [ProbeResult("store", size, True, peak_bytes=size * MB, measured=size == 4) for size in (1, 2, 4)]
     draw_plan(trials, 8, tmp_path / "plan.png")
-    lines = saved_figures[0].axes[0].get_lines()
+    lines = saved_figures[-1].axes[0].get_lines()
     rings = {
         tuple(line.get_xdata()): line.get_markerfacecolor() == "white" for line in lines if line.get_ls() == "None"
     }

@@ -1,4 +1,4 @@
-"""Probes: what a child process measures, the ways it ends, and that it never outlives its parent."""
+"""Probes: the measurements of a child process, the ways it ends, and that it never outlives its parent."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_a_limit_of_the_users_own_holds_in_a_probe(config, monkeypatch, tmp_path
 
 @pytest.fixture
 def child(monkeypatch):
-    """Puts a short program in the place of the probe's."""
+    """Put a short program in the place of the probe's."""
 
     def put(program):
         head = "import json, os, pathlib, sys, time\nfolder = pathlib.Path(sys.argv[1])\n"

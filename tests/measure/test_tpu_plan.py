@@ -28,7 +28,7 @@ def config(compose, tmp_path):
 
 @pytest.fixture
 def compiler(monkeypatch, tmp_path):
-    """Puts a short program in the place of the compiler's, and one that answers at once in that of the lowering."""
+    """Put a short program in the place of the compiler's, and one that answers at once in that of the lowering."""
 
     def put(program):
         head = "import json, pathlib, sys\nfolder = pathlib.Path(sys.argv[1])\n"
@@ -105,7 +105,7 @@ def test_without_a_compiler_the_remedy_is_named(tmp_path, compiler):
     assert "Traceback" not in done.stderr
 
 
-def test_the_parent_does_without_tensorflow(config, compiler):
+def test_the_parent_does_without_tensorflow():
     program = (
         "import sys; from accumtrain import dispatch; from accumtrain.measure import plan, tpu;"
         "assert 'tensorflow' not in sys.modules"

@@ -36,7 +36,7 @@ REVERSAL = "largest reconstruction error of a stream"
 
 @pytest.fixture
 def verified(compose, tmp_path):
-    """Runs job=verify with these overrides; returns check -> passed, as verify.json has them."""
+    """Run job=verify with these overrides. Return check -> passed, as in verify.json."""
 
     def verdicts(*overrides):
         config = compose(*WINDOW, f"run.dir={tmp_path}", "run.name=run", *overrides)
@@ -131,7 +131,7 @@ def test_a_doubled_moving_statistic_fails(verified, monkeypatch):
     assert failed(verified(*RESNET, SGD)) == {"moving variances against float64, worst channel", EVALUATION}
 
 
-# --- the checks alone -------------------------------------------------------------------------------------------
+# ---- the checks alone ----
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from accumtrain.optim.adafactor import AdafactorRule
 from accumtrain.optim.adam import Adam, AdamW
 from accumtrain.optim.keras_optimizer import KerasOptimizer
 from accumtrain.optim.optimizer import Optimizer, Parameter
+from accumtrain.train import build
 from tests.planted.plant import Fault, argument, gradients, input_gradient, result
 
 SGD = ("optim=sgd", "optim.weight_decay=0.01")
@@ -56,7 +57,7 @@ def each_scaled(factor: float):  # type: ignore[no-untyped-def]
 
 
 def only(kind: str, change):  # type: ignore[no-untyped-def]
-    """Changes the gradients of the variables of this name."""
+    """Change the gradients of the variables of this name."""
     return lambda found: [
         (variable, change(value) if variable.name.startswith(kind) else value) for variable, value in found
     ]
@@ -87,7 +88,7 @@ def assigned(right):  # type: ignore[no-untyped-def]
 
 
 def without_offset(right):  # type: ignore[no-untyped-def]
-    """As if the mean of each micro-batch were the moving mean."""
+    """Add the moving mean in place of the mean of each micro-batch."""
 
     def add(self, found, examples):  # type: ignore[no-untyped-def]
         return right(self, {n: (n.moving_mean + 0.0 * mean, v) for n, (mean, v) in found.items()}, examples)
@@ -209,12 +210,12 @@ FAULTS = [
     Fault("a replay's gradients twice, of a Keras model", replay, "_consume_first", gradients_twice, MOBILENET),
     # the loss
     Fault("labels + 1", losses, "_class_index", result(lambda labels: (labels + 1) % 10), LENET),
-    Fault("label smoothing twice as strong", losses, "build_cross_entropy",
+    Fault("label smoothing twice as strong", build, "build_cross_entropy",
           argument(0, lambda config: type(config)(label_smoothing=2 * config.label_smoothing)),
           (*LENET, "loss.label_smoothing=0.1")),
-    Fault("class weights ignored", losses, "build_cross_entropy", argument(0, lambda config: type(config)()),
+    Fault("class weights ignored", build, "build_cross_entropy", argument(0, lambda config: type(config)()),
           (*LENET, "loss.class_weights=[1,2,1,1,1,1,1,1,1,3]")),
-    Fault("loss x 1.001", losses, "cross_entropy", result(scaled(1.001)), LENET),
+    Fault("loss x 1.001", build, "cross_entropy", result(scaled(1.001)), LENET),
     Fault("loss of the mixed label left out", losses, "_value",
           lambda right: lambda function, logits, batch: function(batch["label"], logits), (*LENET, "data.mixup=0.4")),
     # sums and scales of a window

@@ -1,4 +1,4 @@
-"""How a fault is planted: a function or method is replaced for the time of a test."""
+"""Plant a fault: replace a function or method for the time of a test."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Fault:
     """A fault, and the configuration that it shows in.
 
     Attributes:
-        name: what is wrong.
+        name: the fault in words.
         place: the object that has the attribute, a class or a module.
         attribute: the name of the function in `place`.
         wrong: makes the faulty function from the right one.

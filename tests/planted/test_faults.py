@@ -44,13 +44,20 @@ def test_healthy_code_passes(compose, overrides):
     assert not [name for name in judged if not any(part in name for part in parts)], "found by no fault"
 
 
+def test_every_fault_has_its_place(monkeypatch):
+    """A function that was renamed is no place any more. The tests that plant a fault take long."""
+    for fault in FAULTS:
+        with monkeypatch.context() as patch:
+            fault.plant(patch)
+
+
 def test_every_fault_is_found_by_something():
     assert FOUND_BY.keys() == {fault.name for fault in FAULTS}
     assert all(FOUND_BY.values())
 
 
 def judged_names():
-    """The longest fixed text in the name of each check of measure/verify that has a bound."""
+    """The longest fixed text in the name of each check that has a bound."""
     for file in sorted(Path(verify.__path__[0]).glob("*.py")):
         for function in ast.walk(ast.parse(file.read_text())):
             if not isinstance(function, ast.FunctionDef):

@@ -37,7 +37,7 @@ def test_pairs_highest_count_first():
 
 @pytest.fixture
 def drawn(saved_figures, tmp_path):
-    """Draws into a file and returns the figure."""
+    """Draw into a file and return the figure."""
 
     def draw(function, *arguments):
         function(*arguments, tmp_path / "picture.png")

@@ -9,7 +9,7 @@ from accumtrain.report.pictures import COLOURS, NAMED, draw_curves, scale_axis
 
 @pytest.fixture
 def drawn(saved_figures, tmp_path):
-    """Draws runs and returns the figure."""
+    """Draw runs and return the figure."""
 
     def draw(runs):
         draw_curves(runs, tmp_path / "curves.png")

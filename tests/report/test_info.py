@@ -1,4 +1,4 @@
-"""job=info: what a machine has and lacks, and where a run came from. TensorFlow is never imported for it."""
+"""job=info: a machine and its lacks, and the origin of a run. TensorFlow is never imported for it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SMALL = (
 )
 
 
-# --- a machine ----------------------------------------------------------------------------------------------------
+# ---- a machine ----
 
 
 def test_the_answer_needs_no_tensorflow(tmp_path):
@@ -72,7 +72,7 @@ def test_what_it_says_of_this_machine(command, monkeypatch, tmp_path):
 
 @pytest.fixture
 def machine(monkeypatch):
-    """What missing_for_gpu says of a machine."""
+    """Make a machine, and return the answer of missing_for_gpu."""
 
     def with_(gpus, *, node=True, build=BUILD, absent=(), loads=False, cusolver=()):
         monkeypatch.setattr(cuda, "has_gpu_node", lambda: node)
@@ -131,12 +131,12 @@ def test_what_nvidia_smi_answers(tmp_path, monkeypatch):
     assert answers("Tesla K80, 11441, [N/A], 390.1") == []
 
 
-# --- a run --------------------------------------------------------------------------------------------------------
+# ---- a run ----
 
 
 @pytest.fixture(scope="module")
 def trained(compose, tmp_path_factory):
-    """The folder of the runs; a run `one` of 2 updates is in it."""
+    """The folder of the runs. A run `one` of 2 updates is in it."""
     folder = tmp_path_factory.mktemp("runs")
     run(compose(*SMALL, "run.name=one", f"run.dir={folder}"))
     return folder

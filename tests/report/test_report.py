@@ -117,9 +117,9 @@ DAMAGED = [
 def test_a_damaged_run_is_named_and_left_out(file, content, message, compose, runs, capsys):
     (runs / "good" / file).write_text(content)
     assert list(run(compose("job=report", f"run.dir={runs}"))["runs"]) == ["poor"]
-    told = capsys.readouterr().err
-    assert told.startswith("warning: good is left out: ")
-    assert message in told
+    warned = capsys.readouterr().err
+    assert warned.startswith("warning: good is left out: ")
+    assert message in warned
 
 
 def test_nothing_that_can_be_read(compose, runs):

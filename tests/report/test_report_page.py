@@ -1,4 +1,4 @@
-"""report.html: what it holds, and that text of runs stays text."""
+"""report.html: its content, and that text of runs stays text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 import pytest
 
 from accumtrain.errors import CheckpointError
-from accumtrain.report.compare import ComparedRun, differing_keys
+from accumtrain.report.compare import ComparedRun, find_differing_keys
 from accumtrain.report.page import MOST_POINTS, thin_curve, write_page
 from accumtrain.report.pictures import shorten_run_names
 
@@ -88,7 +88,7 @@ def test_only_keys_that_differ_are_shown_and_of_those_alike_one():
         compared("without a configuration"),
         compared("c", **{"optim.lr": 0.3, "optim.kind": "adam", "run.name": "c", "batch_size": 8}),
     ]
-    found = {each.key: (each.values, each.along) for each in differing_keys(runs)}
+    found = {each.key: (each.values, each.along) for each in find_differing_keys(runs)}
     assert found == {
         "optim.lr": (("0.1", "0.2", "-", "0.3"), ()),
         "optim.kind": (("sgd", "adam", "-", "adam"), ("optim.nesterov",)),

@@ -1,4 +1,9 @@
-"""Derivative, evaluation, precision."""
+"""Check a window in float64: the derivative of its loss, its precision, and the statistics of batch normalisation.
+
+The other checks share layers, their pullbacks and the loss with what they check. The check of the derivative takes only
+values: the logits of the model, and a loss that is written here once more. It compares the gradient with the change of
+the loss along random directions of the weights. Its finding is independent of how gradients are made.
+"""
 
 from __future__ import annotations
 
@@ -17,30 +22,24 @@ from accumtrain.measure.verify.result import CheckResult, max_or_nan, ratio, rel
 from accumtrain.measure.verify.window import WindowOfExamples, moving_statistics
 from accumtrain.train.config import CrossEntropyConfig, LossConfig
 
-# Checks the gradient of a window against the change of its loss along random directions of the weights, in float64.
-#
-# The other checks share layers, their pullbacks and the loss with what they check. This one takes only values: the
-# logits of the model, and a loss that is written here once more. What it finds is thus independent of how gradients
-# are made.
-
-
 DIRECTIONS = 3
-# of a direction as long as the weights; the best counts, as kinks of ReLUs lie within a long one, and roundings blur a
-# short one
+# Of a direction as long as the weights. The best counts, as kinks of ReLUs lie within a long one, and roundings blur a
+# short one.
 STEPS = 1e-8, 1e-9, 1e-10
 DERIVATIVE_BOUND = 1e-5  # of the standard deviation of the derivative over directions
 LOSS_BOUND = 1e-10
-# how far the gradient of a variable may be from that in float64, along it; a value moved across the kink of a ReLU by
-# its rounding has another gradient
+# The distance of a variable's gradient from that in float64, along it. A value that its rounding moves across the kink
+# of a ReLU has another gradient.
 ALONG_BOUND = {"float32": 0.25, "bfloat16": 0.8, "float64": 1e-9}
 STATISTICS_BOUND = {"float32": 1e-3, "bfloat16": 0.1, "float64": 1e-9}
+EVALUATION_BOUND = 1e-9
 RANDOM = "no bound can hold: the model draws random numbers, others in float64"
 NEGLIGIBLE = 1e-6  # of the gradient, in a variable
 
 
 @dataclass(frozen=True)
 class InFloat64:
-    """What a window computes in float64.
+    """A window's results in float64.
 
     Attributes:
         gradient: the mean over its examples, one array for each trainable variable.
@@ -54,7 +53,7 @@ class InFloat64:
 def check_derivative(
     window: Window, examples: WindowOfExamples, loss: LossConfig
 ) -> tuple[list[CheckResult], InFloat64]:
-    """Checks a window in float64, and makes its update.
+    """Check the loss and the gradient of a window in float64, and make its update.
 
     Args:
         window: at update 0, on one device.
@@ -63,17 +62,17 @@ def check_derivative(
     step = Step(window, strategy)
     step.accumulate(examples.micro_batches(strategy), examples.steps)
     gradient = [buffer.numpy() for buffer in window.gradients]
-    values = _Values(window, examples, loss)
-    expected = values.total()
+    window_loss = _WindowLoss(window, examples, loss)
+    expected = window_loss.total()
     results = [
         CheckResult(
             "loss against one written apart, in float64",
             ratio(abs(float(window.loss.numpy()) - expected), abs(expected)),
             LOSS_BOUND,
         ),
-        _along_directions(window, gradient, values),
+        _along_directions(window, gradient, window_loss),
     ]
-    mean = [each / float(window.examples.numpy()) for each in gradient]
+    mean = [total / float(window.examples.numpy()) for total in gradient]
     step.commit()
     return results, InFloat64(mean, moving_statistics(window))
 
@@ -81,16 +80,16 @@ def check_derivative(
 def check_precision(
     found: InFloat64, exact: InFloat64, paths: Sequence[str], precision: str, random: bool
 ) -> list[CheckResult]:
-    """Compares what a window computes in the user's precision with the same in float64.
+    """Compare the results of a window in the user's precision with those in float64.
 
     Args:
-        random: whether the model draws random numbers, which may be others in another precision.
+        random: the model draws random numbers, which may be others in another precision.
     """
-    least = NEGLIGIBLE * np.sqrt(sum(np.vdot(each, each) for each in exact.gradient))
+    least = NEGLIGIBLE * np.sqrt(sum(np.vdot(expected, expected) for expected in exact.gradient))
     along = {
-        path: abs(float(np.vdot(actual, each) / np.vdot(each, each)) - 1.0)
-        for path, actual, each in zip(paths, found.gradient, exact.gradient, strict=True)
-        if not np.linalg.norm(each) <= least  # so that NaN counts
+        path: abs(float(np.vdot(actual, expected) / np.vdot(expected, expected)) - 1.0)
+        for path, actual, expected in zip(paths, found.gradient, exact.gradient, strict=True)
+        if not np.linalg.norm(expected) <= least  # so that NaN counts
     }
     error = relative_difference(found.gradient, exact.gradient)
     path = max_or_nan(along, along.__getitem__) if along else "the gradient in float64 is 0"
@@ -104,8 +103,8 @@ def check_precision(
     ]
     if exact.statistics:
         moved = max_or_nan(
-            ratio(float(np.max(np.abs(actual - each))), float(np.max(np.abs(each))))
-            for actual, each in zip(found.statistics, exact.statistics, strict=True)
+            ratio(float(np.max(np.abs(actual - expected))), float(np.max(np.abs(expected))))
+            for actual, expected in zip(found.statistics, exact.statistics, strict=True)
         )
         name = f"moving statistics in {precision} against those in float64"
         results.append(
@@ -114,26 +113,21 @@ def check_precision(
     return results
 
 
-def _along_directions(window: Window, gradient: Sequence[np.ndarray], values: _Values) -> CheckResult:
+def _along_directions(window: Window, gradient: Sequence[np.ndarray], loss: _WindowLoss) -> CheckResult:
     generator = np.random.default_rng(0)
     start = [variable.numpy() for variable in window.variables_]
-    sizes = [_size(value) for value in start]
-    deviation = np.sqrt(sum(np.sum(np.square(each * size)) for each, size in zip(gradient, sizes, strict=True)))
+    sizes = [float(np.sqrt(np.mean(np.square(value)))) or 1.0 for value in start]  # 1 for a variable that is 0
+    deviation = np.sqrt(sum(np.sum(np.square(value * size)) for value, size in zip(gradient, sizes, strict=True)))
     errors = []
     for _ in range(DIRECTIONS):
         direction = [size * generator.standard_normal(value.shape) for value, size in zip(start, sizes, strict=True)]
         expected = sum(float(np.vdot(*pair)) for pair in zip(gradient, direction, strict=True))
-        measured = [values.derivative(start, direction, step) for step in STEPS]
-        errors.append(float(np.min([ratio(abs(each - expected), deviation) for each in measured])))  # NaN if one is
+        measured = [loss.derivative(start, direction, step) for step in STEPS]
+        errors.append(float(np.min([ratio(abs(change - expected), deviation) for change in measured])))  # NaN if one is
     return CheckResult("gradient against differences of the loss, in float64", max_or_nan(errors), DERIVATIVE_BOUND)
 
 
-def _size(value: np.ndarray) -> float:
-    """Root mean square; 1 for a variable that is 0."""
-    return float(np.sqrt(np.mean(np.square(value)))) or 1.0
-
-
-class _Values:
+class _WindowLoss:
     """The loss of all examples of a window, as a function of the weights."""
 
     def __init__(self, window: Window, examples: WindowOfExamples, loss: LossConfig):
@@ -141,7 +135,7 @@ class _Values:
         self._logits = tf.function(self._compute, autograph=False, reduce_retracing=True)
 
     def derivative(self, start: Sequence[np.ndarray], direction: Sequence[np.ndarray], step: float) -> float:
-        """The change of the loss from `step` before to `step` behind the weights, per step."""
+        """Return the change of the loss from `step` before to `step` behind the weights, per step."""
         ends = []
         for sign in (1, -1):
             for variable, value, towards in zip(self._window.variables_, start, direction, strict=True):
@@ -152,7 +146,7 @@ class _Values:
         return (ends[0] - ends[1]) / (2 * step)
 
     def total(self) -> float:
-        """The sum of the loss over the examples, each with its weight."""
+        """Return the sum of the loss over the examples, each with its weight."""
         batches = self._examples.micro_batches(tf.distribute.get_strategy())
         total = 0.0
         for place in range(self._examples.steps):
@@ -172,7 +166,7 @@ class _Values:
 
 
 def cross_entropy(config: CrossEntropyConfig, batch: Mapping[str, np.ndarray], logits: np.ndarray) -> float:
-    """The weighted sum over a batch of the cross-entropy, by its definition: - sum over classes of target * log p."""
+    """Return the weighted sum over a batch of the cross-entropy: - sum over classes of target * log p."""
     count, classes = logits.shape
     shifted = logits - logits.max(axis=1, keepdims=True)
     log_p = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
@@ -190,25 +184,22 @@ def cross_entropy(config: CrossEntropyConfig, batch: Mapping[str, np.ndarray], l
     return float((values * batch.get("weight", np.ones(count))).sum())
 
 
-# Checks the statistics of batch normalisation by what an evaluation makes of them, in float64.
-
-
-EVALUATION_BOUND = 1e-9
+# ---- the statistics of batch normalisation, in an evaluation ----
 
 
 def is_random(window: Window, examples: WindowOfExamples) -> bool:
-    """Whether the model draws random numbers in training."""
+    """Return whether the model draws random numbers in training."""
     batch = _batch(examples)
     one, other = (_logits(window, batch, _training(window, batch, seed)) for seed in (0, 1))
     return not np.array_equal(one, other, equal_nan=True)
 
 
 def check_evaluation(window: Window, examples: WindowOfExamples, random: bool) -> list[CheckResult]:
-    """Normalised by the statistics of one batch, an evaluation of this batch gives what training computes.
+    """Check that an evaluation of a batch, normalised by the statistics of this batch, gives the logits of training.
 
     Args:
         window: in float64, on one device. Its weights stay as they are, its moving statistics do not.
-        random: whether the model draws random numbers in training.
+        random: the model draws random numbers in training.
     """
     norms = [norm for norm in window.model.norms if norm.momentum < 1.0]
     if not norms:
@@ -235,7 +226,7 @@ def check_evaluation(window: Window, examples: WindowOfExamples, random: bool) -
 
 
 def _batch(examples: WindowOfExamples) -> Mapping[str, Any]:
-    """All examples as one batch."""
+    """Return all examples as one batch."""
     batch: Mapping[str, Any] = next(examples.micro_batches(tf.distribute.get_strategy(), steps=1))
     return batch
 

@@ -1,4 +1,4 @@
-"""job=verify: checks with the user's own model, data, precision and device that saving memory keeps the gradient."""
+"""job=verify: prove with the user's own model, data, precision and device that saving memory keeps the gradient."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ VERDICTS = {True: "pass", False: "FAIL", None: "no bound"}
 
 
 def verify_run(config: Config) -> dict[str, Any]:
-    """Runs all checks at the initial weights, or model.weights, and prints their table. Trains nothing.
+    """Run all checks at the initial weights, or model.weights, and print their table. Nothing is trained.
 
     Returns:
         The content of verify.json.
@@ -47,21 +47,7 @@ def verify_run(config: Config) -> dict[str, Any]:
     Raises:
         VerificationError: a check missed its bound.
     """
-    if config.precision == "float16":
-        raise ConfigError(
-            "precision=float16: job=verify compares gradients that no loss scale has multiplied; "
-            "verify with precision=float32 or bfloat16"
-        )
-    if config.device.xla is True:
-        raise ConfigError(
-            "device.xla=true: job=verify compares bits, and nothing is compared under XLA, which sums in an order that "
-            "depends on what it fuses; leave device.xla out"
-        )
-    if config.device.tensor_float_32:
-        raise ConfigError(
-            "device.tensor_float_32=true: job=verify compares with float64 by bounds for float32, and rounded products "
-            "miss them; leave device.tensor_float_32 out"
-        )
+    _check_comparable(config)
     devices = resolve_devices(config.device)
     data = open_data(config.data, config.run.seed)
     with explain_errors(config, data, devices.replicas):
@@ -70,7 +56,7 @@ def verify_run(config: Config) -> dict[str, Any]:
             f"{config.model.label}, {config.precision}, {devices.description}: a window of {examples.steps} x "
             f"{examples.batch} examples of {config.data.label}: {data.facts}"
         )
-        results = _checks(config, data, devices, examples)
+        results = _run_checks(config, data, devices, examples)
     summary = {
         "passed": all(result.passed is not False for result in results),
         "model": config.model.label,
@@ -87,15 +73,34 @@ def verify_run(config: Config) -> dict[str, Any]:
     if failed:
         raise VerificationError(
             f"{len(failed)} of {len(results)} checks failed: {'; '.join(failed)}. "
-            f"The table above and {path} say by how "
-            "much: don't rely on this configuration here; if no note above names a cause and its remedy, report it",
+            f"The table above and {path} say by how much: "
+            "don't rely on this configuration here; if no note above names a cause and its remedy, report it",
             summary,
         )
     say(f"all bounds hold; details in {path}")
     return summary
 
 
-def _checks(config: Config, data: Dataset, devices: Devices, examples: WindowOfExamples) -> list[CheckResult]:
+def _check_comparable(config: Config) -> None:
+    """Raise ConfigError for a configuration whose gradients can't be compared."""
+    if config.precision == "float16":
+        raise ConfigError(
+            "precision=float16: job=verify compares gradients that no loss scale has multiplied; "
+            "verify with precision=float32 or bfloat16"
+        )
+    if config.device.xla is True:
+        raise ConfigError(
+            "device.xla=true: job=verify compares bits, and nothing is compared under XLA, which sums in an order that "
+            "depends on what it fuses; leave device.xla out"
+        )
+    if config.device.tensor_float_32:
+        raise ConfigError(
+            "device.tensor_float_32=true: job=verify compares with float64 by bounds for float32, and rounded products "
+            "miss them; leave device.tensor_float_32 out"
+        )
+
+
+def _run_checks(config: Config, data: Dataset, devices: Devices, examples: WindowOfExamples) -> list[CheckResult]:
     bitwise = config.model.same_bits_in_every_graph
     own = config.with_accum_steps(examples.steps)
     total = total_steps(config, Epochs(config, data.train.size))
@@ -123,7 +128,7 @@ def _checks(config: Config, data: Dataset, devices: Devices, examples: WindowOfE
             factors,
         ),
         *later,
-        *_in_float64_if_possible(own, data, devices, examples, accumulated, paths),
+        *_check_in_float64_if_possible(own, data, devices, examples, accumulated, paths),
         *check_policies(
             partial(_window_with, own, data),
             config.model.policies,
@@ -145,7 +150,7 @@ def _checks(config: Config, data: Dataset, devices: Devices, examples: WindowOfE
     ]
 
 
-def _in_float64_if_possible(
+def _check_in_float64_if_possible(
     config: Config,
     data: Dataset,
     devices: Devices,
@@ -153,24 +158,23 @@ def _in_float64_if_possible(
     accumulated: WindowResult,
     paths: Sequence[str],
 ) -> list[CheckResult]:
-    """As `_in_float64`; a model of the user's own may have layers of another dtype, and is then left out."""
+    """Run the checks in float64. A model of the user's own that does not compute in it is left out."""
     try:
-        return _in_float64(config, data, devices, examples, accumulated, paths)
+        return _check_in_float64(config, data, devices, examples, accumulated, paths)
     except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
-        if not _is_users(config):
+        if not _is_of_user(config):
             raise
         reason = str(error).strip().splitlines()[-1]
         return [CheckResult("checks in float64", 0.0, None, f"left out, as the model does not compute in it: {reason}")]
 
 
-def _is_users(config: Config) -> bool:
-    """Whether the model is the user's own."""
+def _is_of_user(config: Config) -> bool:
     build = MODELS[config.model.kind].build
     module = build.partition(":")[0] if isinstance(build, str) else build.__module__
     return not module.startswith("accumtrain.models.")
 
 
-def _in_float64(
+def _check_in_float64(
     config: Config,
     data: Dataset,
     devices: Devices,
@@ -178,7 +182,7 @@ def _in_float64(
     accumulated: WindowResult,
     paths: Sequence[str],
 ) -> list[CheckResult]:
-    """Checks of the same window in float64, on one device, with the micro-batches of all replicas one by one."""
+    """Check the same window in float64, on one device, with the micro-batches of all replicas one by one."""
     model = config.model.of_float_streams
     alone = WindowOfExamples(examples.arrays, examples.steps * devices.replicas, examples.batch // devices.replicas)
     smooth = replace(config.with_accum_steps(alone.steps), precision="float64", model=model)
@@ -207,7 +211,7 @@ def _assign(window: Window, weights: list[np.ndarray]) -> None:
 
 
 def _window_with(config: Config, data: Dataset, policy: str) -> Window:
-    """A window on one device, with another memory policy and an optimizer without state."""
+    """Return a window on one device, with another memory policy and an optimizer without state."""
     model = config.model.with_policy(policy)
     optim = SgdConfig(lr=1.0, weight_decay=0.0, momentum=0.0)
     config = replace(config, model=model, optim=optim)
@@ -216,7 +220,7 @@ def _window_with(config: Config, data: Dataset, policy: str) -> Window:
 
 
 def _examples(config: Config, data: Dataset, devices: Devices) -> WindowOfExamples:
-    """The first examples of the training stream. The window has accum.steps micro-steps, but 2 to MOST_STEPS."""
+    """Return the first examples of the training stream, as accum.steps micro-steps, but 2 to MOST_STEPS."""
     configured = 1 if config.accum.is_auto else config.accum.count
     micro_batch = micro_batch_size(config.batch_size, configured, devices.replicas)
     steps = min(max(configured, 2), MOST_STEPS)

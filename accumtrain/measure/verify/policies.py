@@ -1,4 +1,9 @@
-"""Memory policies, reversal, streams."""
+"""Check the memory policies, the reversal, and the fixed-point streams.
+
+Each policy gives the gradient of plain back-propagation, bit for bit. Keras's operations are the exception, because
+TensorFlow's graph optimizer rewrites them in each graph differently. A Keras model in two graphs agrees to a rounding
+only, with any policy.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +24,7 @@ from accumtrain.measure.verify.result import ROUNDING, CheckResult, relative_dif
 from accumtrain.measure.verify.window import WindowOfExamples
 from accumtrain.models.config import REVERSE, RevNetConfig
 
-# Checks the memory policies: each one gives the gradient of plain back-propagation, bit for bit.
-#
-# Keras's operations are the exception. TensorFlow's graph optimizer rewrites them in each graph differently, so a
-# Keras model in two graphs agrees to a rounding only, with any policy.
-
-
 Batch = Mapping[str, tf.Tensor]
-
 
 KERAS_NOTE = "a Keras model agrees to a rounding: the graph optimizer rewrites its operations in each graph differently"
 
@@ -42,13 +40,13 @@ def check_policies(
     precision: str,
     snap_bits: int | None,
 ) -> list[CheckResult]:
-    """Checks one policy after the other, so that only one model is in memory at a time.
+    """Check one policy after the other, so that only one model is in memory at a time.
 
     Args:
         window_for: policy -> a window at update 0, on one device.
         expected: the gradient of the batch by plain back-propagation, one array per trainable variable.
-        repeatable: whether plain back-propagation gives the same bits each time.
-        bitwise: whether the model's operations give the same bits in every graph.
+        repeatable: plain back-propagation gives the same bits each time.
+        bitwise: the model's operations give the same bits in every graph.
         snap_bits: of the streams of a reversible model, else None.
     """
     results = []
@@ -56,7 +54,7 @@ def check_policies(
         window = window_for(policy)
         gradient = _gradient(window, batch)
         if bitwise:
-            results.append(_same_bits(policy, gradient, expected, repeatable, snap_bits))
+            results.append(_compare_bits(policy, gradient, expected, repeatable, snap_bits))
         else:
             difference = relative_difference(gradient, expected)
             name = f"gradient against plain back-propagation, memory={policy}"
@@ -72,7 +70,7 @@ def _gradient(window: Window, batch: Batch) -> list[np.ndarray]:
     return [buffer.numpy() for buffer in window.gradients]
 
 
-def _same_bits(
+def _compare_bits(
     policy: str, actual: list[np.ndarray], expected: list[np.ndarray], repeatable: bool, snap_bits: int | None
 ) -> CheckResult:
     values = sum(gradient.size for gradient in expected)
@@ -84,22 +82,19 @@ def _same_bits(
             "in no fixed order; TF_DETERMINISTIC_OPS=1 in the environment chooses others"
         )
     elif differing and policy == REVERSE and snap_bits == 0:
-        note = _of_floats(relative_difference(actual, expected))
+        note = (
+            "model.snap_bits=0 makes streams of floats: reversal holds to a rounding per unit only, and the gradient "
+            f"is off by {relative_difference(actual, expected):.1e} of itself; "
+            f"model.snap_bits={RevNetConfig.snap_bits} makes it exact"
+        )
     elif differing:
         note = f"{relative_difference(actual, expected):.1e} of the gradient"
     name = f"values of {values:,} that differ from plain back-propagation, memory={policy}"
     return CheckResult(name, float(differing), 0.0 if repeatable else None, note)
 
 
-def _of_floats(difference: float) -> str:
-    return (
-        f"model.snap_bits=0 makes streams of floats: reversal holds to a rounding per unit only, and the gradient is "
-        f"off by {difference:.1e} of itself; model.snap_bits={RevNetConfig.snap_bits} makes it exact"
-    )
-
-
 def check_reversal(model: Model, batch: Batch, snap_bits: int) -> list[CheckResult]:
-    """Runs every stage forward, then inverts it: the reconstruction error, and the largest value of a stream."""
+    """Run every stage forward, then invert it. Check the reconstruction error and the largest value of a stream."""
     error, largest = (float(value) for value in _invert_stages(model, batch["image"]))
     results = [CheckResult("largest reconstruction error of a stream", error, 0.0)]
     if snap_bits:
@@ -112,7 +107,7 @@ def check_reversal(model: Model, batch: Batch, snap_bits: int) -> list[CheckResu
 
 @tf.function(autograph=False, reduce_retracing=True)
 def _invert_stages(model: Model, images: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """The largest reconstruction error and the largest stream of all stages, scalars."""
+    """Return the largest reconstruction error and the largest stream of all stages, as scalars."""
     draws = example_draws(tf.constant([0, 0]), tf.constant(0), 1, tf.shape(images)[0])
     mode = Mode(training=True, draws=draws)
     errors, sizes = [], []
@@ -128,7 +123,7 @@ def _invert_stages(model: Model, images: tf.Tensor) -> tuple[tf.Tensor, tf.Tenso
 
 
 def _invert_stage(stage: Stage, x: Streams, mode: Mode) -> tuple[Streams, tf.Tensor, tf.Tensor]:
-    """The output of a stage, the largest error of the unit inputs computed from it, and the largest stream."""
+    """Return the output of a stage, the largest error of the unit inputs computed from it, and the largest stream."""
     inputs = [x]
     for unit in stage.units:
         inputs.append(unit(inputs[-1], mode))
@@ -146,18 +141,15 @@ def _invert_stage(stage: Stage, x: Streams, mode: Mode) -> tuple[Streams, tf.Ten
     return inputs[-1], tf.reduce_max(tf.stack(errors)), tf.reduce_max(tf.stack(sizes))
 
 
-# Reports what the fixed-point streams of a reversible network make of its gradient, beside streams of floats.
-
-
 def check_streams(
     found: Sequence[np.ndarray], window: Window, examples: WindowOfExamples, exact: InFloat64, bits: int
 ) -> CheckResult:
-    """Compares the gradient with streams in fixed point, and that with streams of floats, with the one in float64.
+    """Report how far the gradient with fixed-point streams is from that in float64. The note has that with floats.
 
     Args:
         found: the mean gradient with streams in fixed point, one array for each trainable variable.
         window: of the same model with streams of floats, in the same precision, at update 0, on one device.
-        bits: behind the point.
+        bits: number of bits behind the point.
     """
     strategy = tf.distribute.get_strategy()
     Step(window, strategy).accumulate(examples.micro_batches(strategy), examples.steps)

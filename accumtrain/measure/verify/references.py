@@ -1,4 +1,7 @@
-"""Rules of optimizers and schedules in NumPy."""
+"""The rules of schedules and optimizers in float64 NumPy, as their papers write them.
+
+job=verify compares rates and updates with them. They share no code with what is checked.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ from accumtrain.optim.schedules import (
     StepConfig,
 )
 
-# The learning rate of an update by its definition, in float64 NumPy: what job=verify compares a commit's rate with.
+# ---- the learning rate of an update ----
 
 
 def cosine(config: CosineConfig, t: int, total: int) -> float:
@@ -66,9 +69,9 @@ FACTORS: dict[type[ScheduleConfig], Callable[[Any, int, int], float]] = {
 
 
 def rate_of(optim: OptimConfig, schedule: ScheduleConfig, t: int, total: int) -> float | None:
-    """The rate of update t, counted from 1, in a run of `total` updates; None for a schedule that is not written here.
+    """Return the rate of update t, counted from 1, of `total` updates. None for a schedule that is not written here.
 
-    An optimizer without a rate in its configuration must be Adafactor, whose own is that of Shazeer & Stern 2018,
+    An optimizer without a rate in its configuration must be Adafactor. Its own rate is that of Shazeer & Stern 2018,
     Section 9: min(1e-2, 1 / sqrt(t)).
     """
     factor = FACTORS.get(type(schedule))
@@ -78,7 +81,7 @@ def rate_of(optim: OptimConfig, schedule: ScheduleConfig, t: int, total: int) ->
 
 
 def base_rate(optim: OptimConfig, t: int) -> float:
-    """The rate before the factor of the schedule."""
+    """Return the rate before the factor of the schedule."""
     if optim.lr is not None:
         return optim.lr
     assert isinstance(optim, AdafactorConfig)
@@ -87,7 +90,7 @@ def base_rate(optim: OptimConfig, t: int) -> float:
 
 
 def telling_updates(schedule: ScheduleConfig, total: int) -> list[int]:
-    """Updates of a run, counted from 1, in which a schedule that is read at a wrong update shows."""
+    """Return updates of a run, counted from 1, that show a schedule which is read at a wrong update."""
     ends = [1, schedule.warmup, total // 3, 2 * total // 3, total - 1]
     if isinstance(schedule, StepConfig):
         ends += schedule.boundaries
@@ -97,19 +100,19 @@ def telling_updates(schedule: ScheduleConfig, total: int) -> list[int]:
 
 
 def _half_cosine(start: float, end: float, passed: float, length: float) -> float:
-    """From `start` to `end`, constant outside."""
+    """Fall or rise from `start` to `end`. The value is constant outside."""
     share = min(max(passed / length, 0.0), 1.0) if length > 0 else float(passed > 0)
     return end + (start - end) * (1.0 + math.cos(math.pi * share)) / 2.0
 
 
-# The rules of the optimizers in float64 NumPy, as their papers write them: what job=verify compares updates with.
+# ---- optimizers ----
 
 
 class Rule(Protocol):
     """The rule for one weight, with its state."""
 
     def __call__(self, weight: np.ndarray, gradient: np.ndarray, rate: float, decay: float) -> np.ndarray:
-        """The weight after its next update.
+        """Return the weight after its next update.
 
         Args:
             gradient: of the shape of the weight.
@@ -146,7 +149,7 @@ class AdamWReference(AdamReference):
 
 
 class SgdReference:
-    """With momentum as TensorFlow 1 and PyTorch define it."""
+    """SGD with momentum as TensorFlow 1 and PyTorch define it."""
 
     def __init__(self, config: SgdConfig):
         self.config = config
@@ -238,7 +241,7 @@ RULES: dict[type[OptimConfig], Callable[[Any], Rule]] = {
 
 
 def rule_of(config: OptimConfig) -> Callable[[], Rule] | None:
-    """Makes rules of an optimizer, one for each weight; None if nothing is written here for it."""
+    """Return what makes the rule of an optimizer for one weight. None for an optimizer that is not written here."""
     rule = RULES.get(type(config))
     return None if rule is None else lambda: rule(config)
 

@@ -24,7 +24,7 @@ class CheckResult:
     Attributes:
         name: what is compared with what.
         measured: the difference, in the unit that the name gives.
-        bound: the largest difference that passes; None where no bound can hold, and `note` says why.
+        bound: the largest difference that passes. None where no bound can hold, and `note` says why.
         note: one sentence for the reader, or empty.
     """
 
@@ -35,12 +35,12 @@ class CheckResult:
 
     @property
     def passed(self) -> bool | None:
-        """Whether the check passed; None without a bound. NaN does not pass."""
+        """Return whether the check passed, or None without a bound. NaN does not pass."""
         return None if self.bound is None else bool(self.measured <= self.bound)
 
 
 def max_or_nan(values: Iterable[T], measured: Callable[[Any], Any] = float) -> T:
-    """The value of which most is `measured`. NaN is more than any number, where `max` may drop it.
+    """Return the value with the largest `measured`. NaN is larger than any number here, where `max` may drop it.
 
     Raises:
         ValueError: there is no value.
@@ -54,7 +54,7 @@ def max_or_nan(values: Iterable[T], measured: Callable[[Any], Any] = float) -> T
 
 
 def relative_difference(actual: Iterable[np.ndarray], expected: Iterable[np.ndarray]) -> float:
-    """|actual - expected| / |expected|, Euclidean norms over all values, in float64."""
+    """Return |actual - expected| / |expected|: Euclidean norms over all values, in float64."""
     difference = size = 0.0
     for a, e in zip(actual, expected, strict=True):
         difference += float(np.sum(np.square(np.asarray(a, np.float64) - e)))
@@ -63,5 +63,5 @@ def relative_difference(actual: Iterable[np.ndarray], expected: Iterable[np.ndar
 
 
 def ratio(difference: float, size: float) -> float:
-    """difference / size; 0 if both are 0, infinity if only `size` is 0. NaN stays NaN."""
+    """Return difference / size: 0 if both are 0, infinity if only `size` is 0. NaN stays NaN."""
     return difference / size if size else (0.0 if difference == 0 else difference * math.inf)

@@ -1,4 +1,8 @@
-"""Commit, optimizer, later updates."""
+"""Check updates: the optimizer, the first commit, and the rate and average of later updates.
+
+They are compared with rules that are written apart in float64 NumPy (references.py). An optimizer without such a rule,
+one of the user's own, is compared with itself in float64.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +20,7 @@ from accumtrain.optim.config import OptimConfig
 from accumtrain.optim.optimizer import Optimizer
 from accumtrain.optim.schedules import ScheduleConfig
 
-# Checks the optimizer: its updates in float32 against its rule in float64 NumPy, written apart (update_rules.py).
-#
-# An optimizer without such a rule, one of the user's own, is compared with itself in float64.
+# ---- the optimizer ----
 
 
 UPDATES = 5
@@ -26,7 +28,7 @@ ARITHMETIC_BOUND = 1e-5  # of the distance travelled
 HALF_ULP = 2.0**-24
 JUMP = 1e-3  # a nudge of the gradients that moves a value by more than this share of the largest change is a jump
 MOST_JUMPS = 1e-4  # largest share of the values that may jump
-NUDGES = 10  # each finds half of the jumps
+NUDGES = 10  # one of them finds half of the jumps
 
 
 def check_optimizer(
@@ -37,15 +39,15 @@ def check_optimizer(
     decayed: Sequence[bool],
     config: OptimConfig,
 ) -> CheckResult:
-    """Updates each variable by itself, in both ways, from the same weights and gradients. Returns the worst.
+    """Update each variable by itself, in both ways, from the same weights and gradients. Return the worst.
 
     The bound allows for the rounding of each new weight to float32, which no arithmetic avoids. A few values may be
-    left out, where the rule is discontinuous: where, in float64 too, a change of the gradients in their last bits
-    changes the result much more, such as the sign of a sum near 0.
+    left out where the rule is discontinuous, as in the sign of a sum near 0. There a change of the gradients in their
+    last bits changes the result much more, in float64 too.
 
     Args:
         build: makes a new optimizer of the run's configuration.
-        gradients: the mean gradient of a window; each update adds noise of the same size to it.
+        gradients: the mean gradient of a window. Each update adds noise of the same size to it.
     """
     results = [
         _check_one(build, config, name, start.astype(np.float32), _noisy(gradient.astype(np.float32), place), decay)
@@ -62,7 +64,7 @@ def _check_one(
     gradients: Sequence[np.ndarray],
     decay: bool,
 ) -> tuple[float, CheckResult]:
-    """Returns measured / bound, and the result, of one variable."""
+    """Return measured / bound, and the result, of one variable."""
 
     def exact(gradients: Sequence[np.ndarray]) -> np.ndarray:
         wide = start.astype(np.float64)
@@ -87,7 +89,7 @@ def _check_one(
 
 
 def compare(single: np.ndarray, double: np.ndarray, start: np.ndarray) -> tuple[float, float]:
-    """The difference of the precisions and its bound, both divided by the distance travelled."""
+    """Return the difference of the precisions and its bound, both divided by the distance travelled."""
     distance = float(np.linalg.norm(double - start))
     rounding = UPDATES * HALF_ULP * float(np.linalg.norm(double))
     bound = ARITHMETIC_BOUND + (rounding / distance if distance else 0.0)
@@ -95,14 +97,14 @@ def compare(single: np.ndarray, double: np.ndarray, start: np.ndarray) -> tuple[
 
 
 def _noisy(gradient: np.ndarray, seed: int) -> list[np.ndarray]:
-    """UPDATES gradients: `gradient` with normal noise of its root mean square."""
+    """Return UPDATES gradients: `gradient` with normal noise of its root mean square."""
     generator = np.random.default_rng(seed)
     size = np.float32(np.sqrt(np.mean(np.square(gradient, dtype=np.float64))))
     return [gradient + size * generator.standard_normal(gradient.shape, np.float32) for _ in range(UPDATES)]
 
 
 def _nudge(gradients: Sequence[np.ndarray]) -> Iterator[list[np.ndarray]]:
-    """Yields NUDGES variants of the gradients, each value changed by up to 8 units in float32's last place."""
+    """Yield NUDGES variants of the gradients, each value changed by up to 8 units in float32's last place."""
     generator = np.random.default_rng(0)
     for _ in range(NUDGES):
         yield [gradient * (1 + generator.uniform(-(2.0**-20), 2.0**-20, gradient.shape)) for gradient in gradients]
@@ -111,7 +113,7 @@ def _nudge(gradients: Sequence[np.ndarray]) -> Iterator[list[np.ndarray]]:
 def _update(
     optimizer: Optimizer, name: str, start: np.ndarray, gradients: Sequence[np.ndarray], decayed: bool
 ) -> np.ndarray:
-    """Makes one update per gradient. Returns the weight as float64."""
+    """Make one update per gradient. Return the weight as float64."""
     variable = tf.Variable(start, name=name)
     optimizer.build([variable], [decayed])
     for done, gradient in enumerate(gradients):
@@ -123,7 +125,7 @@ def _update(
 def _by_rule(
     rule: Rule, optimizer: Optimizer, start: np.ndarray, gradients: Sequence[np.ndarray], decay: float
 ) -> np.ndarray:
-    """As `_update`, by the rule; the rates are those of the optimizer, which may compute them."""
+    """Make the same updates by the rule. The rates are those of the optimizer, which may compute them."""
     weight = start
     for done, gradient in enumerate(gradients):
         rate = float(optimizer.learning_rate(tf.constant(done, tf.int64)))
@@ -131,7 +133,7 @@ def _by_rule(
     return weight
 
 
-# Checks the update that a commit makes of the gradient in the buffers, written once more in float64 NumPy.
+# ---- the first commit ----
 
 
 NORM_BOUND = 1e-5
@@ -147,11 +149,11 @@ def check_commit(
     decayed: Sequence[bool],
     rate_factors: Sequence[float],
 ) -> list[CheckResult]:
-    """Compares the weights after the first commit of a run with the rule of the optimizer, after clipping.
+    """Compare the weights after the first commit of a run with the rule of the optimizer, after clipping.
 
     Args:
         gradients: the gradient of the window, before clipping, one array for each weight.
-        scalars: what the commit returned.
+        scalars: the scalars of the commit.
         rate_factors: factor on the rate of each weight.
     """
     gradients = [gradient.astype(np.float64) for gradient in gradients]
@@ -160,7 +162,8 @@ def check_commit(
     results = [
         CheckResult("norm of the gradient against float64", error, NORM_BOUND, "" if norm else "the gradient is 0")
     ]
-    if rule_of(config) is None:
+    rule = rule_of(config)
+    if rule is None:
         return results
     if 0.0 < config.clip_norm < norm:
         gradients = [gradient * (config.clip_norm / norm) for gradient in gradients]
@@ -169,21 +172,14 @@ def check_commit(
     shares = []
     for old, new, gradient, decay, factor in zip(before, after, gradients, decayed, rate_factors, strict=True):
         wide = old.astype(np.float64)
-        rule = _new(config)
-        expected = rule(wide, gradient, scalars["learning_rate"] * factor, config.weight_decay if decay else 0.0)
+        expected = rule()(wide, gradient, scalars["learning_rate"] * factor, config.weight_decay if decay else 0.0)
         shares.append(compare(new.astype(np.float64), expected, wide))
     measured, bound = max_or_nan(shares, lambda share: share[0] / share[1])
     return [*results, CheckResult("weights after the commit against its rule written apart", measured, bound)]
 
 
-def _new(config: OptimConfig) -> Rule:
-    make = rule_of(config)
-    assert make is not None
-    return make()
-
-
 def _clipped(gradient: np.ndarray, weight: np.ndarray, share: float) -> np.ndarray:
-    """The gradient, of each unit at most `share` of the norm of its weights. A unit is an index of the last axis."""
+    """Clip the gradient of each unit to `share` of the norm of its weights. A unit is an index of the last axis."""
     axes = tuple(range(gradient.ndim - 1)) if gradient.ndim > 1 else None
 
     def norm(x: np.ndarray) -> np.ndarray:
@@ -194,13 +190,13 @@ def _clipped(gradient: np.ndarray, weight: np.ndarray, share: float) -> np.ndarr
     return np.where(size > most, gradient * most / np.maximum(size, most), gradient)
 
 
-# Checks what an update makes of its number: the rate, and the moving average of the weights.
+# ---- later updates: the rate, and the moving average of the weights ----
 
 
 RATE_BOUND = 1e-6  # of the rate before its factor, both of which are float32
 AVERAGE_BOUND = 1e-6  # of the change that the update makes of the average, beside the rounding of both
-MOST_UPDATES = 20  # that are asked for their rate
-LATE = 10**6  # updates, after which the average's own decay holds
+MOST_UPDATES = 20  # whose rate is looked at
+LATE = 10**6  # updates after which the average's own decay holds
 
 
 def check_later_updates(
@@ -213,23 +209,23 @@ def check_later_updates(
     total: int,
     decay: float,
 ) -> list[CheckResult]:
-    """Makes commits as at other updates of the run. Afterwards the window is of no more use.
+    """Make commits as at other updates of the run. Afterwards the window is of no more use.
 
     Args:
-        window: whose buffers are clear.
+        window: its buffers are clear.
         step: of the window and the strategy.
         total: number of updates of the run.
-        decay: of the moving average; 0 for none.
+        decay: of the moving average, or 0 for none.
     """
     results = []
     if rate_of(optim, schedule, 1, total) is not None:
-        results.append(_rates(window, step, optim, schedule, total))
+        results.append(_check_rates(window, step, optim, schedule, total))
     if decay:
-        results.append(_average(window, step, strategy, examples, decay))
+        results.append(_check_average(window, step, strategy, examples, decay))
     return results
 
 
-def _rates(window: Window, step: Step, optim: OptimConfig, schedule: ScheduleConfig, total: int) -> CheckResult:
+def _check_rates(window: Window, step: Step, optim: OptimConfig, schedule: ScheduleConfig, total: int) -> CheckResult:
     updates = telling_updates(schedule, total)
     errors = {}
     for t in updates[:: -(-len(updates) // MOST_UPDATES)]:
@@ -241,10 +237,10 @@ def _rates(window: Window, step: Step, optim: OptimConfig, schedule: ScheduleCon
     return CheckResult(name, errors[farthest], RATE_BOUND, f"farthest away: update {farthest}")
 
 
-def _average(
+def _check_average(
     window: Window, step: Step, strategy: tf.distribute.Strategy, examples: WindowOfExamples, decay: float
 ) -> CheckResult:
-    """The averages are first moved away from the weights, or what the decay keeps of them would not show."""
+    """Check the averages, first moved away from the weights. The share that the decay keeps would not show else."""
     assert window.ema is not None
     distances: list[float] = []
     for done in (0, LATE):
@@ -266,7 +262,7 @@ def _values(variables: list[tf.Variable]) -> list[np.ndarray]:
 
 
 def _distance(before: np.ndarray, after: np.ndarray, expected: np.ndarray) -> float:
-    """|after - expected| / |expected - before|, without what the rounding to float32 makes of it."""
+    """Return |after - expected| / |expected - before|, without the rounding to float32."""
     rounding = 2.0**-22 * float(np.linalg.norm(expected)) + 2.0**-22 * float(np.linalg.norm(before))
     change = float(np.linalg.norm(expected - before))
     return ratio(max_or_nan([float(np.linalg.norm(after - expected)) - rounding, 0.0]), change)

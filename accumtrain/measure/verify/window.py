@@ -1,4 +1,4 @@
-"""A window against plain back-propagation."""
+"""Check a window on the user's own devices: its gradient, and the moving statistics that its commit writes."""
 
 from __future__ import annotations
 
@@ -17,74 +17,7 @@ from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
 from accumtrain.measure.verify.result import ROUNDING, CheckResult, max_or_nan, ratio, relative_difference
 
-# The reference gradient of job=verify: one tf.GradientTape around the whole model, without our tape and buffers.
-#
-# It keeps every activation, so it takes the memory of model.memory=store for one micro-batch.
-
-
-@dataclass(frozen=True)
-class Pass:
-    """Plain back-propagation of one micro-batch on one replica.
-
-    Attributes:
-        loss, examples: sums over the micro-batch.
-        gradients: of the summed loss, one per trainable variable.
-        statistics: (mean [C], biased variance [C]) of each batch normalisation, in the order of `Model.norms`.
-    """
-
-    loss: float
-    examples: float
-    gradients: list[np.ndarray]
-    statistics: list[tuple[np.ndarray, np.ndarray]]
-
-
-class PlainGradient:
-    """Runs the reference on every replica. Create it inside the strategy's scope.
-
-    Args:
-        loss: (labels [N], logits [N, classes]) -> losses [N].
-        seed: the run's seed; random layers draw the same numbers as in the same micro-step of update 0.
-        micro_steps: number of micro-steps in a window.
-    """
-
-    def __init__(self, model: Model, loss: PerExample, strategy: tf.distribute.Strategy, seed: int, micro_steps: int):
-        self._model, self._loss, self._strategy = model, loss, strategy
-        self._seed, self._micro_steps = seed, micro_steps
-        # with the options of Step, as others give other bits
-        self._run = CompiledFunction(self._differentiate_on_all, FUSION_ONLY)
-
-    def __call__(self, batches: Any, count: int) -> Iterator[Pass]:
-        """Yields the passes of the next `count` global micro-batches of the iterator `batches`, replica by replica."""
-        for micro_step in range(count):
-            results = self._run(batches, tf.constant(micro_step))
-            for number in range(self._strategy.num_replicas_in_sync):
-                loss, examples, gradients, statistics = tf.nest.map_structure(
-                    lambda value, number=number: self._strategy.experimental_local_results(value)[number].numpy(),
-                    results,
-                )
-                yield Pass(float(loss), float(examples), gradients, statistics)
-
-    def _differentiate_on_all(self, batches: Any, micro_step: tf.Tensor) -> Any:
-        return self._strategy.run(self._differentiate, args=(batches.get_next(), micro_step))
-
-    def _differentiate(self, batch: Batch, micro_step: tf.Tensor) -> Any:
-        replicas = self._strategy.num_replicas_in_sync
-        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-        place = micro_step * replicas + tf.cast(replica, tf.int32)
-        mode = micro_mode(self._seed, tf.constant(0), place, self._micro_steps * replicas, batch)
-        variables = list(self._model.trainable_variables)
-        with tf.GradientTape() as tape:
-            (loss,) = weighted_sums([self._loss], self._model(batch["image"], mode), batch)
-        found = tape.gradient(loss, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        gradients = [tf.convert_to_tensor(each) for each in found]  # those of embeddings are tf.IndexedSlices
-        statistics = [mode.statistics[norm] for norm in self._model.norms]
-        return loss, tf.reduce_sum(weights(batch)), gradients, statistics
-
-
-# Checks a window on the user's own devices: its gradient, and the moving statistics that its commit writes.
-
-
-# allows only for the rounding of the buffer's own sums of K gradients
+# It allows only for the rounding of the buffer's own sums of K gradients.
 SUM_BOUND = {"float32": 1e-6, "bfloat16": 1e-6, "float64": 1e-13}
 STATISTICS_BOUND = 1e-6
 
@@ -94,7 +27,7 @@ class WindowOfExamples:
     """The examples of one window, as `steps` micro-batches or as one (`micro_batches(steps=1)`).
 
     Attributes:
-        arrays: image, label and weight, of `steps` * `batch` rows each; arrays or structures of arrays.
+        arrays: image, label and weight, of `steps` * `batch` rows each. They are arrays or structures of arrays.
         steps: number of micro-steps.
         batch: examples per micro-step over all replicas.
     """
@@ -104,7 +37,7 @@ class WindowOfExamples:
     batch: int
 
     def micro_batches(self, strategy: tf.distribute.Strategy, steps: int | None = None) -> Any:
-        """An iterator over `steps` equal global micro-batches, in order."""
+        """Return an iterator over `steps` equal global micro-batches, in order."""
         rows = self.steps * self.batch // (steps or self.steps)
         dataset = tf.data.Dataset.from_tensor_slices(dict(self.arrays)).batch(rows, drop_remainder=True)
         options = tf.data.Options()
@@ -112,22 +45,22 @@ class WindowOfExamples:
         return iter(strategy.experimental_distribute_dataset(dataset.with_options(options)))
 
     def first(self, rows: int) -> dict[str, Any]:
-        """The first `rows` examples, as one batch."""
+        """Return the first `rows` examples as one batch."""
         first: dict[str, Any] = tf.nest.map_structure(lambda array: tf.constant(array[:rows]), dict(self.arrays))
         return first
 
 
 @dataclass(frozen=True)
 class WindowResult:
-    """The results of the checks of a window, and what later checks need.
+    """The results of the checks of a window, and values that later checks need.
 
     Attributes:
         weights, after: the weights before and after the commit.
-        scalars: what the commit returned.
+        scalars: the scalars of the commit.
         gradients: the window's mean gradient.
         statistics: moving mean and variance of each batch normalisation after the commit.
         first: plain back-propagation of the first micro-batch of the first replica.
-        repeatable: whether the same pass gave the same bits twice.
+        repeatable: the same pass gave the same bits twice.
     """
 
     results: list[CheckResult]
@@ -148,20 +81,20 @@ def check_window(
     precision: str,
     bitwise: bool,
 ) -> WindowResult:
-    """Compares a window with plain back-propagation and commits it; the window must be at update 0.
+    """Compare a window at update 0 with plain back-propagation, and commit it.
 
     Args:
         step: of the window and the strategy.
-        bitwise: whether the model's operations give the same bits in every graph.
+        bitwise: the model's operations give the same bits in every graph.
     """
     with strategy.scope():
         reference, other_draws = (
             PlainGradient(window.model, window.loss_function, strategy, seed, window.micro_steps)
             for seed in (window.seed, window.seed + 1)
         )
-    (first, *_), (again, *_) = (_passes(reference, examples, strategy, count=1) for _ in range(2))
-    (otherwise, *_) = _passes(other_draws, examples, strategy, count=1)
-    plain = _Total(window, _passes(reference, examples, strategy, examples.steps))
+    (first, *_), (again, *_) = (reference(examples, 1) for _ in range(2))
+    (otherwise, *_) = other_draws(examples, 1)
+    plain = _Total(window, reference(examples, examples.steps))
 
     whole = _gradient(window, step, examples.micro_batches(strategy, steps=1), 1)
     step.drop()
@@ -184,9 +117,6 @@ def check_window(
     return WindowResult(results, weights, after, scalars, split, moving_statistics(window), first, repeatable)
 
 
-# --- the gradient -----------------------------------------------------------------------------------------------
-
-
 def _split_against_whole(
     split: list[np.ndarray], whole: list[np.ndarray], precision: str, window: Window, random: bool
 ) -> CheckResult:
@@ -207,24 +137,18 @@ def _split_against_whole(
 
 
 def _gradient(window: Window, step: Step, batches: Any, count: int) -> list[np.ndarray]:
-    """The mean gradient that the buffers hold after `count` micro-steps."""
+    """Return the mean gradient that the buffers hold after `count` micro-steps."""
     step.accumulate(batches, count)
     examples = float(window.examples.numpy())
     return [buffer.numpy() / examples for buffer in window.gradients]
 
 
-def _passes(
-    reference: PlainGradient, examples: WindowOfExamples, strategy: tf.distribute.Strategy, count: int
-) -> Iterator[Pass]:
-    return reference(examples.micro_batches(strategy), count)
-
-
-# --- moving statistics ------------------------------------------------------------------------------------------
+# ---- moving statistics ----
 
 
 def moving_statistics(window: Window) -> list[np.ndarray]:
-    """Moving mean and variance of each batch normalisation."""
-    return [each.numpy() for norm in window.model.norms for each in (norm.moving_mean, norm.moving_variance)]
+    """Return moving mean and variance of each batch normalisation."""
+    return [moving.numpy() for norm in window.model.norms for moving in (norm.moving_mean, norm.moving_variance)]
 
 
 class _Total:
@@ -257,7 +181,7 @@ class _Total:
 
 
 def _moving_statistics(window: Window, plain: _Total) -> list[CheckResult]:
-    """Checks the moving statistics. The error of a mean is relative to the larger of |mean| and standard deviation."""
+    """Check the moving statistics. The error of a mean is relative to the larger of |mean| and standard deviation."""
     if not window.model.norms:
         return []
     errors: dict[str, list[float]] = {"means": [], "variances": []}
@@ -271,5 +195,70 @@ def _moving_statistics(window: Window, plain: _Total) -> list[CheckResult]:
 
 
 def _relative(moving: tf.Variable, expected: np.ndarray, scale: np.ndarray) -> list[float]:
-    """The error of each channel."""
+    """Return the error of each channel."""
     return [ratio(float(error), float(size)) for error, size in zip(abs(moving.numpy() - expected), scale, strict=True)]
+
+
+# ---- the reference: one tf.GradientTape around the whole model, without our tape and buffers ----
+#
+# It keeps every activation, so it takes the memory of model.memory=store for one micro-batch.
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Plain back-propagation of one micro-batch on one replica.
+
+    Attributes:
+        loss, examples: sums over the micro-batch.
+        gradients: of the summed loss, one per trainable variable.
+        statistics: (mean [C], biased variance [C]) of each batch normalisation, in the order of `Model.norms`.
+    """
+
+    loss: float
+    examples: float
+    gradients: list[np.ndarray]
+    statistics: list[tuple[np.ndarray, np.ndarray]]
+
+
+class PlainGradient:
+    """Runs the reference on every replica. Create it inside the strategy's scope.
+
+    Args:
+        loss: (labels [N], logits [N, classes]) -> losses [N].
+        seed: the run's seed. Random layers draw the same numbers as in the same micro-step of update 0.
+        micro_steps: number of micro-steps in a window.
+    """
+
+    def __init__(self, model: Model, loss: PerExample, strategy: tf.distribute.Strategy, seed: int, micro_steps: int):
+        self._model, self._loss, self._strategy = model, loss, strategy
+        self._seed, self._micro_steps = seed, micro_steps
+        # With the options of Step, as others give other bits.
+        self._run = CompiledFunction(self._differentiate_on_all, FUSION_ONLY)
+
+    def __call__(self, examples: WindowOfExamples, count: int) -> Iterator[Pass]:
+        """Yield the passes of the first `count` global micro-batches, replica by replica."""
+        batches = examples.micro_batches(self._strategy)
+        for micro_step in range(count):
+            results = self._run(batches, tf.constant(micro_step))
+            for number in range(self._strategy.num_replicas_in_sync):
+                loss, weight, gradients, statistics = tf.nest.map_structure(
+                    lambda value, number=number: self._strategy.experimental_local_results(value)[number].numpy(),
+                    results,
+                )
+                yield Pass(float(loss), float(weight), gradients, statistics)
+
+    def _differentiate_on_all(self, batches: Any, micro_step: tf.Tensor) -> Any:
+        return self._strategy.run(self._differentiate, args=(batches.get_next(), micro_step))
+
+    def _differentiate(self, batch: Batch, micro_step: tf.Tensor) -> Any:
+        replicas = self._strategy.num_replicas_in_sync
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        place = micro_step * replicas + tf.cast(replica, tf.int32)
+        mode = micro_mode(self._seed, tf.constant(0), place, self._micro_steps * replicas, batch)
+        variables = list(self._model.trainable_variables)
+        with tf.GradientTape() as tape:
+            (loss,) = weighted_sums([self._loss], self._model(batch["image"], mode), batch)
+        found = tape.gradient(loss, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        gradients = [tf.convert_to_tensor(gradient) for gradient in found]  # those of embeddings are tf.IndexedSlices
+        statistics = [mode.statistics[norm] for norm in self._model.norms]
+        return loss, tf.reduce_sum(weights(batch)), gradients, statistics

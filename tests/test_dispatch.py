@@ -1,13 +1,39 @@
-"""What one of several workers probes: its part of the batch, on its own devices."""
+"""The dispatch: the part of a worker that is probed, and the modules that a run enters."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
 
 import pytest
 
+from accumtrain import dispatch
+from accumtrain.config.jobs import JOBS
+from accumtrain.dispatch import config_of_worker, settle_accum_steps
 from accumtrain.errors import ConfigError
-from accumtrain.measure import auto_steps, probe
-from accumtrain.measure.probe import ProbeResult, config_of_worker
+from accumtrain.measure import auto_steps
+from accumtrain.measure.probe import ProbeResult
 from accumtrain.runs.run import Run
 
 WORKERS = ("device=multiworker", "device.workers=[a:1,b:1,c:1]", "device.index=0")
+ENTERED = """
+import atexit, sys, accumtrain
+
+atexit.register(lambda: print(*(name for name in sys.modules if name.startswith("accumtrain."))))
+accumtrain.main()
+"""
+MOST_MODULES = 130  # packages included
+
+
+@pytest.mark.run
+def test_a_run_of_given_steps_enters_no_measuring(tmp_path):
+    keys = ("model=lenet5", "data=digits", "batch_size=32", "accum.steps=2", "train.steps=2", f"run.dir={tmp_path}")
+    done = subprocess.run([sys.executable, "-c", ENTERED, *keys], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    entered = done.stdout.splitlines()[-1].split()
+    assert "accumtrain.train.train" in entered
+    assert not [name for name in entered if name.startswith("accumtrain.measure")]
+    assert len(entered) <= MOST_MODULES
 
 
 def test_the_share_of_a_worker_needs_no_other(compose):
@@ -27,19 +53,19 @@ def test_a_worker_goes_on_as_its_run_began_and_probes_its_share_alone(compose, t
             "store", micro_batch, fits=True, accum_steps=config.batch_size // micro_batch, replicas=1, rss_bytes=1
         )
 
-    monkeypatch.setattr(probe, "silence", lambda: None)
+    monkeypatch.setattr(dispatch, "silence", lambda: None)
     monkeypatch.setattr(auto_steps, "probe", attempt)
     monkeypatch.setattr(auto_steps, "probe_smallest", lambda config: [attempt(config, 1)])
     own = (f"run.dir={tmp_path}", "run.name=mine", "batch_size=96")
     config = compose(*WORKERS, *own, "accum.steps=auto")
-    found = auto_steps.with_accum_steps_resolved(config, config_of_worker(config))
+    found = settle_accum_steps(config, JOBS["train"])
     assert (found.batch_size, found.accum.count, found.device) == (96, 1, config.device)
     assert {size for size, _ in asked} == {32}
     with Run(found) as run:
         run.save_config(found)
     asked.clear()
     other = compose(*WORKERS[:-1], "device.index=2", *own, "accum.steps=auto")
-    assert auto_steps.with_accum_steps_resolved(other, config_of_worker(other)).accum.count == 1
+    assert settle_accum_steps(other, JOBS["train"]).accum.count == 1
     assert not asked
 
 
