@@ -25,10 +25,10 @@ class Constraint(Protocol):
     """A rule about one value."""
 
     def check(self, key: str, value: Any) -> None:
-        """Raises ConfigError if `value`, set at the dotted `key`, breaks the rule."""
+        """Raise ConfigError if `value`, set at the dotted `key`, breaks the rule."""
 
     def __str__(self) -> str:
-        """The rule in a few words; empty if they are the value's type in the reference of the keys."""
+        """Return the rule in a few words. It is empty if the reference of the keys shows it as the type."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Range:
 class OneOf:
     """Text from a list. null passes, as the type decides whether it is allowed.
 
-    `number` says what a whole number in its place is; None if it may be none.
+    `number` names the meaning of a whole number in its place; None if there is none.
     """
 
     choices: tuple[str, ...]
@@ -71,7 +71,7 @@ class OneOf:
         raise ConfigError(f"{key}={format_value(value)}: no such choice; {self.remedy(str(value))}")
 
     def remedy(self, wrong: str = "") -> str:
-        """What to choose in place of a text, or of a value that is none."""
+        """Return the advice for a text that is no choice, or for another value."""
         return suggest_names(wrong, self.choices) + (f", or {self.number}" if self.number else "")
 
     def __str__(self) -> str:
@@ -172,7 +172,7 @@ def is_finite_number(value: Any) -> bool:
 
 
 def check_size(key: str, number: int | float) -> None:
-    """Raises ConfigError for a whole number beyond 64 bits, or another that float32 can't hold."""
+    """Raise ConfigError for a whole number beyond 64 bits, or another that float32 can't hold."""
     if isinstance(number, int):
         if not -(2**63) <= number < 2**63:
             raise ConfigError(f"{key}={format_value(number)}: must be a number of at most 64 bits, so below 2**63")

@@ -19,7 +19,7 @@ from accumtrain.registry import ComponentConfig, Entry
 
 
 def offer_rows() -> None:
-    """Lets Hydra compose the rows without a YAML file, from the defaults of their dataclass."""
+    """Let Hydra compose the rows without a YAML file, from the defaults of their dataclass."""
     store = ConfigStore.instance()
     for group in REGISTRIES:
         for row in _rows_without_file(group):

@@ -28,7 +28,7 @@ from accumtrain.version import __version__
 
 
 def load_extensions() -> None:
-    """Imports every module, or calls every function, that an installed package names in the entry point group.
+    """Import every module, or calls every function, that an installed package names in the entry point group.
 
     Raises:
         ConfigError: an extension can't be imported, or fails.
@@ -51,7 +51,7 @@ def load_extensions() -> None:
 
 
 def command() -> int:
-    """Runs the command in sys.argv. Returns its exit code: that of errors.py, or 130.
+    """Run the command in sys.argv. Return its exit code: that of errors.py, or 130.
 
     ACCUMTRAIN_TRACEBACK=1 or HYDRA_FULL_ERROR=1 in the environment shows tracebacks with the messages.
     """
@@ -88,7 +88,7 @@ def _run_single(options: Namespace) -> int:
 
 
 def _run_composed(composed: DictConfig) -> int:
-    """Runs the job that Hydra composed. Returns the exit code."""
+    """Run the job that Hydra composed. Return the exit code."""
     keep_streams(quiet=False)
 
     def run_job() -> None:

@@ -1,4 +1,4 @@
-"""Composes checked configurations from the command in sys.argv, by Hydra."""
+"""Compose checked configurations from the command in sys.argv, by Hydra."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def read_options() -> Namespace:
 
 @contextmanager
 def open_hydra(options: Namespace) -> Iterator[Hydra]:
-    """Yields a Hydra that composes from conf/ and --config-dir, within the limits of hydra_limits.py.
+    """Yield a Hydra that composes from conf/ and --config-dir, within the limits of hydra_limits.py.
 
     Raises:
         ConfigError: --config-dir is no folder.
@@ -90,7 +90,7 @@ def open_hydra(options: Namespace) -> Iterator[Hydra]:
 
 
 def _check_size(folder: Path) -> None:
-    """Raises ConfigError if a YAML file of a folder would take for ever to read. What else is wrong, Hydra says."""
+    """Raise ConfigError if a YAML file of a folder would take for ever to read. What else is wrong, Hydra says."""
     for file in sorted(folder.rglob("*.yaml")):
         try:
             with suppress(YAMLError, OSError, UnicodeDecodeError):
@@ -110,7 +110,7 @@ def choice_values(options: Namespace, group: str, choice: str) -> dict[str, Any]
 
 
 def call_hydra(options: Namespace, task: Callable[[DictConfig], Any], *, multirun: bool = False) -> None:
-    """Answers --cfg and the like; else calls `task` with the composed configuration, or that of each job of a sweep."""
+    """Answer --cfg and the like; else calls `task` with the composed configuration, or that of each job of a sweep."""
     name, overrides = config_name(options), options.overrides
     with open_hydra(options) as hydra:
         try:

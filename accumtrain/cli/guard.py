@@ -1,4 +1,4 @@
-"""Prints errors for the user and turns them into exit codes."""
+"""Print errors for the user and turns them into exit codes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 
 
 def run_guarded(action: Callable[[], Result]) -> tuple[int, Result | None]:
-    """Calls `action`. Returns 0 and its result; or prints what went wrong and returns the exit code and None."""
+    """Call `action`. Return 0 and its result; or prints what went wrong and returns the exit code and None."""
     try:
         return 0, action()
     except AccumtrainError as error:

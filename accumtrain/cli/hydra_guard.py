@@ -175,7 +175,7 @@ REMEDY = "only hydra/launcher, hydra/sweeper and their keys can be chosen, and f
 
 
 def check_overrides(overrides: Iterable[str]) -> None:
-    """Raises ConfigError for an override of a key of Hydra that is not open."""
+    """Raise ConfigError for an override of a key of Hydra that is not open."""
     for override in overrides:
         for part in override.partition("=")[0].lstrip("+~").split("@"):
             if re.match(r"hydra\b", part) and not OPEN_KEYS.fullmatch(part):
@@ -186,7 +186,7 @@ class Loader(ConfigLoaderImpl):
     """Hydra's composer of configurations, which refuses one that would have Hydra do more than compose."""
 
     def load_configuration(self, *args: Any, **options: Any) -> DictConfig:
-        """Raises ConfigError if Hydra's part is not as packaged, or if any part names code."""
+        """Raise ConfigError if Hydra's part is not as packaged, or if any part names code."""
         with composing():
             composed = super().load_configuration(*args, **options)
         _check_fixed(composed)
@@ -275,7 +275,7 @@ class CompletionLoader(Loader):
     def load_configuration(
         self, config_name: str | None, overrides: list[str], *args: Any, **options: Any
     ) -> DictConfig:
-        """Raises ConfigCompositionException, which Hydra's completion expects, for any mistake."""
+        """Raise ConfigCompositionException, which Hydra's completion expects, for any mistake."""
         try:
             return super().load_configuration(config_name, for_hydra(overrides), *args, **options)
         except (ConfigError, *USAGE_ERRORS) as error:

@@ -41,12 +41,12 @@ def key_of(override: str) -> str:
 
 
 def sets_any_key(override: str) -> bool:
-    """Whether an override chooses a file of accumtrain's that may give keys of any group."""
+    """Return whether an override chooses a file of accumtrain's that may give keys of any group."""
     return key_of(override) in OF_ANY_KEY and override.partition("=")[2] not in ("", "null")
 
 
 def for_hydra(overrides: Sequence[str]) -> list[str]:
-    """Adapts the overrides of a command for Hydra.
+    """Adapt the overrides of a command for Hydra.
 
     `optim.args.beta_2=0.95` and `optim.args={beta_2:0.95}` may add keys to optim.args, which Hydra allows only with ++.
     The name of a job alone, as in `accumtrain train`, is `job=train`. A text that Hydra would read as a number, as in

@@ -75,7 +75,7 @@ def with_values_of_run(values: Mapping[str, Any], overrides: Sequence[str]) -> M
 
 
 def with_data_chosen(overrides: list[str]) -> list[str]:
-    """Adds the choice of data of the run that a job goes on with, if a command gives keys of its data without one.
+    """Add the choice of data of the run that a job goes on with, if a command gives keys of its data without one.
 
     Hydra knows a key such as data.path only where a kind that has it is chosen.
 
@@ -152,7 +152,7 @@ def _check_given(before: Mapping[str, Any], now: Mapping[str, Any], given: Mappi
 
 
 def check_files(values: Mapping[str, Any], overrides: Sequence[str]) -> None:
-    """Checks what the files that a command names give beside what its overrides write.
+    """Check what the files that a command names give beside what its overrides write.
 
     Args:
         values: the composed configuration.

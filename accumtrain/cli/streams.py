@@ -58,7 +58,7 @@ class KeptStream:
 
 
 def keep_streams(*, quiet: bool) -> None:
-    """Makes stdout and stderr of this process streams that do not fail; more than one call does no harm.
+    """Make stdout and stderr of this process streams that do not fail; more than one call does no harm.
 
     Args:
         quiet: nothing runs yet that goes on, so a reader that has left is not told of.
@@ -72,7 +72,7 @@ def keep_streams(*, quiet: bool) -> None:
 
 
 def _fill(descriptor: int) -> None:
-    """Keeps a closed descriptor from becoming that of a file of the run, into which libraries would then print."""
+    """Keep a closed descriptor from becoming that of a file of the run, into which libraries would then print."""
     try:
         os.fstat(descriptor)
     except OSError:

@@ -52,7 +52,7 @@ LOOK = 0.5  # seconds between two looks for the launcher
 
 
 def run_in_child(folder: Path, number: int, values: Mapping[str, Any], overrides: Sequence[str]) -> JobOutcome:
-    """Runs a job in a child. If the sweep ends, the job stops with its state saved.
+    """Run a job in a child. If the sweep ends, the job stops with its state saved.
 
     Args:
         folder: the folder of the sweep.
@@ -75,13 +75,13 @@ def run_in_child(folder: Path, number: int, values: Mapping[str, Any], overrides
 
 
 def _environment() -> dict[str, str]:
-    """Shares the cores among jobs of joblib on this machine, as more threads than cores make all of them slower."""
+    """Share the cores among jobs of joblib on this machine, as more threads than cores make all of them slower."""
     beside_others = _is_of_joblib() and CORES in os.environ
     return {THREADS: os.environ.get(THREADS, os.environ[CORES])} if beside_others else {}
 
 
 def _is_of_joblib() -> bool:
-    """Whether this is one of the processes that joblib keeps for the jobs of a sweep."""
+    """Return whether this is one of the processes that joblib keeps for the jobs of a sweep."""
     return current_process().name.startswith("LokyProcess")
 
 
@@ -118,7 +118,7 @@ def _exit_code(returned: int, label: str) -> int:
 
 
 def do_job(request: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Runs the job and ends the process with its exit code."""
+    """Run the job and ends the process with its exit code."""
     sys.argv[1:] = request["overrides"]  # the command that its summary names
 
     def job() -> None:
@@ -138,7 +138,7 @@ IN_PROCESS = "basic"  # Hydra's own launcher: one job after the other, in this p
 
 
 def run_sweep(options: Namespace) -> int:
-    """Runs the jobs of the sweep in sys.argv. Returns the exit code: that of the first job that failed."""
+    """Run the jobs of the sweep in sys.argv. Return the exit code: that of the first job that failed."""
     keep_streams(quiet=False)
     raise_on_signals()
     configs = _check_jobs(options)
@@ -169,7 +169,7 @@ def _launch(options: Namespace, run_job: Callable[[DictConfig], float], stops: A
 
 
 def _run_job(folder: Path, composed: DictConfig) -> float:
-    """Runs one job of a sweep and writes its outcome. An error does not stop other jobs. Returns its objective."""
+    """Run one job of a sweep and writes its outcome. An error does not stop other jobs. Return its objective."""
     keep_streams(quiet=False)  # those of a launcher's process
     hydra_config = HydraConfig.get()
     number, overrides = hydra_config.job.num, own_overrides()
@@ -198,9 +198,9 @@ def _run_here(composed: DictConfig, overrides: list[str]) -> JobOutcome:
 
 
 def _check_jobs(options: Namespace) -> list[Config]:
-    """Checks every job of a sweep before the first one starts, if Hydra's own sweeper makes them.
+    """Check every job of a sweep before the first one starts, if Hydra's own sweeper makes them.
 
-    Returns the valid configurations; none if the jobs are made in another way. A job that will be refused only causes a
+    Return the valid configurations; none if the jobs are made in another way. A job that will be refused only causes a
     warning, as not every corner of a grid has to be possible.
     """
     if "hydra/sweeper" in str(options.overrides):
@@ -231,7 +231,7 @@ def _check_jobs(options: Namespace) -> list[Config]:
 
 
 def _check_number(overrides: Sequence[Override]) -> None:
-    """Raises ConfigError for a sweep of so many jobs that a list of them would take the memory."""
+    """Raise ConfigError for a sweep of so many jobs that a list of them would take the memory."""
     jobs = 1
     for value in (override.value() for override in overrides if override.is_discrete_sweep()):
         values = value.range() if isinstance(value, RangeSweep) else getattr(value, "list", ())

@@ -36,7 +36,7 @@ OWNER = "owner"  # host and process of the command that started the sweep
 
 @contextmanager
 def open_sweep_folder(run_dir: Path) -> Iterator[Path]:
-    """Makes a new folder in `run_dir` and yields it. It is removed afterwards, except for the logs of a launcher.
+    """Make a new folder in `run_dir` and yields it. It is removed afterwards, except for the logs of a launcher.
 
     Those of sweeps that were killed are removed first.
 
@@ -57,7 +57,7 @@ def open_sweep_folder(run_dir: Path) -> Iterator[Path]:
 
 
 def _remove_left(run_dir: Path) -> None:
-    """Removes the folders of sweeps that were killed. Those of other users, and half-written ones, stay."""
+    """Remove the folders of sweeps that were killed. Those of other users, and half-written ones, stay."""
     for left in run_dir.glob(f"{PREFIX}*"):
         with suppress(OSError, ValueError):
             if (left / OWNER).exists() and not goes_on(left):
@@ -65,7 +65,7 @@ def _remove_left(run_dir: Path) -> None:
 
 
 def _new_folder(run_dir: Path) -> Path:
-    """Raises OSError and leaves nothing if the disk is full."""
+    """Raise OSError and leaves nothing if the disk is full."""
     folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=run_dir))
     try:
         (folder / OWNER).write_text(f"{socket.gethostname()} {os.getpid()}", encoding="utf-8")
@@ -76,7 +76,7 @@ def _new_folder(run_dir: Path) -> Path:
 
 
 def goes_on(folder: Path) -> bool:
-    """Whether jobs may start and continue: not after `end`, nor after the command that started them has ended."""
+    """Return whether jobs may start and continue: not after `end`, nor after the command that started them has ended."""
     try:
         host, process = (folder / OWNER).read_text(encoding="utf-8").split()
     except FileNotFoundError:
@@ -87,12 +87,12 @@ def goes_on(folder: Path) -> bool:
 
 
 def end(folder: Path) -> None:
-    """Makes running jobs stop with their state saved, and keeps other jobs from starting."""
+    """Make running jobs stop with their state saved, and keeps other jobs from starting."""
     (folder / OWNER).unlink(missing_ok=True)
 
 
 def leave(folder: Path, number: int, outcome: JobOutcome) -> None:
-    """Writes the outcome of job `number`, for the command that started the sweep.
+    """Write the outcome of job `number`, for the command that started the sweep.
 
     That command may end, and remove the folder, as soon as it has seen the outcome. Then nobody reads it any more.
 
@@ -122,7 +122,7 @@ def _file(folder: Path, number: int) -> Path:
 
 
 def _close(folder: Path) -> None:
-    """Removes the folder, but for folders in it. Jobs that still run may write to it meanwhile."""
+    """Remove the folder, but for folders in it. Jobs that still run may write to it meanwhile."""
     if any(entry.is_dir() for entry in folder.iterdir()):
         for file in folder.iterdir():
             if file.is_file():
@@ -193,7 +193,7 @@ def stoppable(folder: Path) -> Iterator[None]:
 
 
 def _stop(folder: Path, held: set[signal.Signals], asked_again: threading.Event, over: threading.Event) -> None:
-    """Returns when all jobs have ended, at a second signal, or when the launcher has given up.
+    """Return when all jobs have ended, at a second signal, or when the launcher has given up.
 
     Args:
         held: the second signals that are blocked.

@@ -122,7 +122,7 @@ def _written(file: Path) -> int | None:
 
 
 def check_distinct(configs: Sequence[Config]) -> None:
-    """Raises ConfigError if two jobs of a sweep would write the same file."""
+    """Raise ConfigError if two jobs of a sweep would write the same file."""
     files = [result_file(config) for config in configs]
     shared = next((config for config, file in zip(configs, files, strict=True) if files.count(file) > 1), None)
     if shared is not None:
@@ -137,7 +137,7 @@ def check_distinct(configs: Sequence[Config]) -> None:
 
 
 def report(outcomes: Sequence[JobOutcome], run_dir: Path) -> None:
-    """Prints a table of the jobs, best first, and writes them to sweep.json and report.html in `run_dir`.
+    """Print a table of the jobs, best first, and writes them to sweep.json and report.html in `run_dir`.
 
     Raises:
         CheckpointError: a file can't be written.
@@ -155,7 +155,7 @@ def report(outcomes: Sequence[JobOutcome], run_dir: Path) -> None:
 
 
 def _write_page(outcomes: Sequence[JobOutcome], page: Path) -> None:
-    """Compares the trainings among the jobs on a page, if there are any."""
+    """Compare the trainings among the jobs on a page, if there are any."""
     folders = dict.fromkeys(Path(outcome.path) for outcome in outcomes if outcome.path is not None)
     if ranked := read_ranked([folder for folder in folders if (folder / JOBS["train"].file).is_file()]):
         write_page(ranked, page)

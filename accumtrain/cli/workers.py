@@ -1,4 +1,4 @@
-"""Starts several workers on this machine, to try out device=multiworker: accumtrain --workers 2 <overrides>."""
+"""Start several workers on this machine, to try out device=multiworker: accumtrain --workers 2 <overrides>."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WORKERS = "--workers"
 
 
 def run_workers(arguments: Sequence[str]) -> int:
-    """Runs workers, hands each signal that stops a job on to them, and waits.
+    """Run workers, hands each signal that stops a job on to them, and waits.
 
     Returns:
         The first exit code of a worker that failed by itself; else 75 if one was stopped, else 0. One that was ended by
@@ -61,7 +61,7 @@ def _handle(handler: Callable[[int, FrameType | None], None]) -> None:
 
 
 def start_workers(count: int, overrides: Sequence[str], *, apart: bool = False) -> list[subprocess.Popen]:
-    """Starts `count` workers of one cluster, the chief first.
+    """Start `count` workers of one cluster, the chief first.
 
     Args:
         apart: in sessions of their own, which a terminal's signals do not reach.

@@ -94,7 +94,7 @@ def _value(raw: Any, parent: DictConfig | ListConfig, key: Any, where: str) -> A
 
 @contextmanager
 def _noted_reads() -> Iterator[list[str]]:
-    """Yields a list to which the name of every variable is added that an interpolation reads in this context."""
+    """Yield a list to which the name of every variable is added that an interpolation reads in this context."""
     names: list[str] = []
 
     def noted(name: str, *default: Any) -> str | None:

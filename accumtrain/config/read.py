@@ -146,7 +146,7 @@ def _record(cls: type, value: Any, where: str) -> Any:
 
 
 def has_no_default(field: dataclasses.Field) -> bool:
-    """Whether the user must give the value of a field."""
+    """Return whether the user must give the value of a field."""
     return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
@@ -226,7 +226,7 @@ class OverLimitError(ValueError):
 
 
 def check_yaml(text: str) -> None:
-    """Looks at the structure of a YAML document, without building any of it.
+    """Look at the structure of a YAML document, without building any of it.
 
     Raises:
         OverLimitError: it is nested deeper than DEEPEST, has more than MOST_NODES nodes, or an alias of itself.

@@ -40,7 +40,7 @@ def chosen_rows(config: Any) -> list[Entry[Any]]:
 
 
 def are_own_rows(config: Any) -> bool:
-    """Whether accumtrain's own code builds all that a configuration chooses."""
+    """Return whether accumtrain's own code builds all that a configuration chooses."""
     listed = all(getattr(config, group).kind in table.names for group, table in REGISTRIES.items())
     return listed and all(module_of(row.build).startswith(OWN_CODE) for row in chosen_rows(config))
 
@@ -62,7 +62,7 @@ SCOPE_FLAGS = {"trains": "train", "needs_a_run": "trained", "compares_runs": "ru
 
 
 def register_model(name: str, build: Code, config: type[ModelConfig] = ModelConfig) -> type[ModelConfig]:
-    """Makes `model=<name>` a choice.
+    """Make `model=<name>` a choice.
 
     Args:
         build: (config, spec: ModelSpec) -> Model, or "module:function" that is imported on first use.
@@ -79,7 +79,7 @@ def register_model(name: str, build: Code, config: type[ModelConfig] = ModelConf
 
 
 def register_optimizer(name: str, build: Code, config: type[OptimConfig] = OptimConfig) -> type[OptimConfig]:
-    """Makes `optim=<name>` a choice.
+    """Make `optim=<name>` a choice.
 
     Args:
         build: a subclass of Optimizer, or "module:class". It is called with the keys of `config` as keyword arguments:
@@ -90,7 +90,7 @@ def register_optimizer(name: str, build: Code, config: type[OptimConfig] = Optim
 
 
 def register_schedule(name: str, config: type[ScheduleConfig]) -> type[ScheduleConfig]:
-    """Makes `schedule=<name>` a choice.
+    """Make `schedule=<name>` a choice.
 
     Args:
         config: a dataclass that inherits from ScheduleConfig, with the keys and the method
@@ -106,7 +106,7 @@ def register_schedule(name: str, config: type[ScheduleConfig]) -> type[ScheduleC
 def register_loss(
     name: str, build: Code, config: type[LossConfig] = LossConfig, metrics: Mapping[str, Code] | None = None
 ) -> type[LossConfig]:
-    """Makes `loss=<name>` a choice.
+    """Make `loss=<name>` a choice.
 
     Args:
         build: (config) -> loss, or "module:function". The loss is a function (labels [N] of an integer dtype, logits
@@ -121,7 +121,7 @@ def register_loss(
 
 
 def register_data(name: str, build: Code, config: type[DataConfig] = DataConfig) -> type[DataConfig]:
-    """Makes `data=<name>` a choice.
+    """Make `data=<name>` a choice.
 
     Args:
         build: (config, seed) -> Source, or "module:function".
@@ -131,7 +131,7 @@ def register_data(name: str, build: Code, config: type[DataConfig] = DataConfig)
 
 
 def register_job(name: str, run: Code, file: str | None = None, **row: Any) -> None:
-    """Makes `job=<name>` a choice.
+    """Make `job=<name>` a choice.
 
     Args:
         run: (config: Config) -> the content of the job's file, a dict; or "module:function". When it is called, the

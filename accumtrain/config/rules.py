@@ -58,7 +58,7 @@ class Epochs:
         self.restore(0, Fraction(0))
 
     def restore(self, step: int, epochs: Fraction) -> None:
-        """Goes on from update `step`, by which so many epochs were made."""
+        """Go on from update `step`, by which so many epochs were made."""
         self._step, self._before = step, epochs
 
     @property
@@ -95,7 +95,7 @@ RUN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@-]{0,199}")
 
 
 def check_config(config: Config) -> None:
-    """Raises ConfigError for the first rule that `config` breaks."""
+    """Raise ConfigError for the first rule that `config` breaks."""
     if config.job not in JOBS.names:
         raise ConfigError(
             f"job={format_value(config.job)}: no such choice; {suggest_names(str(config.job), JOBS.names)}"

@@ -47,7 +47,7 @@ class AccumConfig:
 
     @property
     def is_auto(self) -> bool:
-        """Whether the number of steps is still to be found."""
+        """Return whether the number of steps is still to be found."""
         return self.steps == "auto"
 
     @property

@@ -20,7 +20,7 @@ TOPOLOGY = re.compile(r"(?P<generation>\w+):[1-9]\d*(x[1-9]\d*){1,2}")
 
 
 def check_topology(topology: str) -> None:
-    """Raises ConfigError unless `topology` is a known generation and its chips in two or three dimensions."""
+    """Raise ConfigError unless `topology` is a known generation and its chips in two or three dimensions."""
     match = TOPOLOGY.fullmatch(topology)
     if match is None:
         raise ConfigError(

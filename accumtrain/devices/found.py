@@ -39,7 +39,7 @@ class Devices:
 
     @property
     def chief(self) -> bool:
-        """Whether this is the one process that writes and prints."""
+        """Return whether this is the one process that writes and prints."""
         return self.worker == 0
 
 
@@ -53,7 +53,7 @@ def make_devices(
     worker: int = 0,
     workers: int = 1,
 ) -> Devices:
-    """Makes `Devices`, with XLA as device.xla says.
+    """Make `Devices`, with XLA as device.xla says.
 
     Args:
         xla_by_itself: whether device.xla=auto means true. It does on a TPU, which runs nothing else. On a CPU, XLA is
@@ -76,7 +76,7 @@ def make_devices(
 
 
 def set_once(setter: Callable[..., None], *arguments: Any) -> None:
-    """Calls a setter of tf.config. It can't change devices any more after TensorFlow has used them.
+    """Call a setter of tf.config. It can't change devices any more after TensorFlow has used them.
 
     Raises:
         ConfigError: TensorFlow has used the devices with other settings.

@@ -34,7 +34,7 @@ def resolve_cpu(config: DeviceConfig) -> Devices:
 
 
 def split_cpu(count: int) -> None:
-    """Hides GPUs and makes `count` logical devices of the CPU.
+    """Hide GPUs and makes `count` logical devices of the CPU.
 
     Raises:
         ConfigError: TensorFlow was initialised with other devices in this process.
@@ -47,7 +47,7 @@ def split_cpu(count: int) -> None:
 
 @cache
 def take_memory_in_one_piece() -> int:
-    """Makes the CPU's allocator ask the system for its first gigabyte at once. Initialises TensorFlow's devices.
+    """Make the CPU's allocator ask the system for its first gigabyte at once. Initialise TensorFlow's devices.
 
     Otherwise it grows by pieces of 2, 4, 8, ... MB, and free memory on both sides of a border can't be joined for a
     large tensor: RevNet-104's peak was up to a tenth higher (docs/allocator.md). The allocator's tables take 3 % of the
@@ -118,7 +118,7 @@ def require_gpus(kind: str) -> list[tf.config.PhysicalDevice]:
 
 
 def set_up_gpus(config: DeviceConfig, gpus: list[tf.config.PhysicalDevice]) -> None:
-    """Sets what the keys of the device say of GPUs, for this process.
+    """Set what the keys of the device say of GPUs, for this process.
 
     TensorFlow's own default is TensorFloat-32: gradients of a RevNet-38 are then 9e-2 of their size away from those in
     float64, where float32 is 3e-6 away (docs/gpu.md).
@@ -128,7 +128,7 @@ def set_up_gpus(config: DeviceConfig, gpus: list[tf.config.PhysicalDevice]) -> N
 
 
 def limit_gpus(config: DeviceConfig, gpus: list[tf.config.PhysicalDevice]) -> None:
-    """Limits the memory of each GPU to device.memory_limit_mb."""
+    """Limit the memory of each GPU to device.memory_limit_mb."""
     if config.memory_limit_mb is not None:
         for gpu in gpus:
             limit = [tf.config.LogicalDeviceConfiguration(memory_limit=config.memory_limit_mb)]

@@ -27,7 +27,7 @@ PAUSE = 0.2  # seconds between two attempts to reach the chief
 
 
 def wait_for_workers(cluster: Cluster, timeout: float) -> dict[int, socket.socket]:
-    """Returns when every worker of the cluster has called it.
+    """Return when every worker of the cluster has called it.
 
     Returns:
         The connections that stay open, by index of the worker at the other end: the chief's to all others, that of
@@ -45,7 +45,7 @@ def wait_for_workers(cluster: Cluster, timeout: float) -> dict[int, socket.socke
 
 
 def _listen(cluster: Cluster) -> socket.socket:
-    """Opens the port of this worker, which TensorFlow will use after us."""
+    """Open the port of this worker, which TensorFlow will use after us."""
     _, number = _address(cluster.workers[cluster.index])
     both = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if both else socket.AF_INET
@@ -100,7 +100,7 @@ def _read_index(connection: socket.socket, cluster: Cluster) -> int | None:
 
 
 def _is_open(connection: socket.socket) -> bool:
-    """Whether the worker at the other end, which says nothing more, still waits."""
+    """Return whether the worker at the other end, which says nothing more, still waits."""
     connection.settimeout(0)
     try:
         return connection.recv(1, socket.MSG_PEEK) != b""
@@ -228,7 +228,7 @@ class WorkerMonitor:
             self._lose(peer.index, f"has been silent for {SILENCE:g} s", GRACE_SILENT)
 
     def _lose(self, index: int, what: str, grace: float) -> None:
-        """Tells the others, and ends the process if the main thread does not."""
+        """Tell the others, and ends the process if the main thread does not."""
         for peer in self._peers:
             if peer.index != index:
                 peer.say(LOST, str(index).encode())
@@ -240,7 +240,7 @@ class WorkerMonitor:
             )
 
     def _part(self) -> None:
-        """Closes the connections.
+        """Close the connections.
 
         After a normal end it waits until the others have said goodbye, too. To close a connection while data is unread
         resets it, and the other side could lose our goodbye.

@@ -105,7 +105,7 @@ class Child:
             copy.join()
 
     def wait(self, seconds: float) -> bool:
-        """Waits up to `seconds` for the child. Returns whether it has ended."""
+        """Wait up to `seconds` for the child. Return whether it has ended."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(seconds)
             return True
@@ -139,7 +139,7 @@ def prepared_by(function: Callable[[str], None], argument: str) -> Iterator[None
 
 
 def run_child(command: Sequence[str], folder: Path, request: Mapping[str, Any], doing: str) -> ChildResult:
-    """Runs a child to its end without its output. Prints a line about its progress every SILENCE seconds.
+    """Run a child to its end without its output. Print a line about its progress every SILENCE seconds.
 
     Args:
         doing: the text of this line until the child has written what it is doing.
@@ -160,7 +160,7 @@ def stream_child(
     still_needed: Callable[[], bool],
     environment: Mapping[str, str],
 ) -> ChildResult:
-    """Runs a child to its end and shows its output, each line with the prefix `label`.
+    """Run a child to its end and shows its output, each line with the prefix `label`.
 
     When `still_needed` returns False, the child gets a SIGTERM and stops with its state saved.
     """
@@ -172,7 +172,7 @@ def stream_child(
 
 
 def raise_child_error(ended: ChildResult, what: str) -> None:
-    """Raises the error that a child has ended with, if any.
+    """Raise the error that a child has ended with, if any.
 
     Raises:
         AccumtrainError: the child's error, with the message of its answer.
@@ -188,7 +188,7 @@ def raise_child_error(ended: ChildResult, what: str) -> None:
 
 
 def _copy_lines(source: IO[bytes], target: TextIO, label: str) -> None:
-    """Copies line by line, so that lines of parallel jobs do not mix."""
+    """Copy line by line, so that lines of parallel jobs do not mix."""
     with source:
         for line in source:
             text = line.decode(errors="replace")
@@ -200,7 +200,7 @@ def _copy_lines(source: IO[bytes], target: TextIO, label: str) -> None:
 
 
 def serve_request(folder: Path) -> int:
-    """Runs the task of the request in the folder. Returns the exit code."""
+    """Run the task of the request in the folder. Return the exit code."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # a sweep with parallel jobs blocks those of a terminal
     end_on_signals()
     threading.Thread(target=_end_with_parent, args=(folder,), daemon=True).start()
@@ -221,7 +221,7 @@ def serve_request(folder: Path) -> int:
 
 
 def _end_with_parent(folder: Path) -> None:
-    """Stops this process when its parent asks for it or has ended."""
+    """Stop this process when its parent asks for it or has ended."""
     if os.read(sys.stdin.fileno(), 1) != STOP:
         shutil.rmtree(folder, ignore_errors=True)  # the parent can't remove it any more
     if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:  # it is after a first signal, and a job is saving then

@@ -67,22 +67,22 @@ def find_gpus() -> list[Gpu]:
 
 
 def has_gpu_node() -> bool:
-    """Whether this machine shows an NVIDIA GPU, with or without a driver that works."""
+    """Return whether this machine shows an NVIDIA GPU, with or without a driver that works."""
     return any(Path("/dev").glob("nvidia[0-9]*"))
 
 
 def hides_gpus() -> bool:
-    """Whether the environment hides all GPUs from TensorFlow."""
+    """Return whether the environment hides all GPUs from TensorFlow."""
     return os.environ.get(VISIBLE) in ("", "-1")
 
 
 def shows_gpu() -> bool:
-    """Whether this machine has an NVIDIA GPU that the environment does not hide."""
+    """Return whether this machine has an NVIDIA GPU that the environment does not hide."""
     return has_gpu_node() and not hides_gpus()
 
 
 def load_cusolver() -> None:
-    """Loads cuSOLVER from its wheel, so that TensorFlow finds it. Does nothing without the wheel or a GPU.
+    """Load cuSOLVER from its wheel, so that TensorFlow finds it. Do nothing without the wheel or a GPU.
 
     TensorFlow 2.21 searches the folders of all of CUDA's wheels but this one, and without cuSOLVER it uses no GPU. What
     a process has loaded is found by name.
@@ -138,7 +138,7 @@ def _cusolver() -> list[str]:
 
 
 def _loads(library: str) -> bool:
-    """Whether the dynamic linker finds the library, as where the system, not pip, has installed CUDA."""
+    """Return whether the dynamic linker finds the library, as where the system, not pip, has installed CUDA."""
     try:
         ctypes.CDLL(library)
     except OSError:

@@ -98,7 +98,7 @@ def kernel_settings() -> dict[str, str]:
 
 
 def crashes_when_refused(device: DeviceConfig) -> bool:
-    """Whether a run on `device` may crash, instead of raising an error, when it exceeds its limit."""
+    """Return whether a run on `device` may crash, instead of raising an error, when it exceeds its limit."""
     from accumtrain.process.machine import fewer_addresses_than_memory  # with psutil, which --help has no use for
 
     limited = device.memory_limit_mb is not None or CPU_LIMIT in os.environ or fewer_addresses_than_memory()
@@ -117,7 +117,7 @@ def prepare(device: DeviceConfig, *, probed: bool = False) -> None:
 
 
 def _prepare(device: DeviceConfig, *, probed: bool) -> None:
-    """Sets the environment for `device` and imports TensorFlow, quietly.
+    """Set the environment for `device` and imports TensorFlow, quietly.
 
     Args:
         probed: a probe has shown that the run fits into device.memory_limit_mb, or this process may crash.
@@ -155,14 +155,14 @@ def _prepare(device: DeviceConfig, *, probed: bool) -> None:
 
 
 def computes_already() -> bool:
-    """Whether TensorFlow, which must be imported, has initialised its devices. After that it reads no variables."""
+    """Return whether TensorFlow, which must be imported, has initialised its devices. After that it reads no variables."""
     from tensorflow.python.eager.context import context
 
     return bool(context()._initialized)
 
 
 def counts_bytes_on_cpu() -> bool:
-    """Whether the CPU's allocator counts the bytes of tensors."""
+    """Return whether the CPU's allocator counts the bytes of tensors."""
     return os.environ.get(ALLOCATOR) == VARIABLES[ALLOCATOR]
 
 
@@ -172,14 +172,14 @@ def users_limit() -> str | None:
 
 
 def limit_without_job(limit_mb: int) -> None:
-    """Sets what holds for jobs without a limit in this process: `limit_mb`, or the user's own limit if that is less."""
+    """Set what holds for jobs without a limit in this process: `limit_mb`, or the user's own limit if that is less."""
     own = users_limit() or ""
     os.environ[USERS_LIMIT] = str(min([limit_mb, *([int(own)] if own.isdecimal() else [])]))
     _set_limit(None)
 
 
 def _set_limit(limit: int | None) -> None:
-    """Sets the limit of a job, or for None the one that the user has in the environment, if any."""
+    """Set the limit of a job, or for None the one that the user has in the environment, if any."""
     own = os.environ[USERS_LIMIT] = users_limit() or ""
     os.environ.pop(CPU_LIMIT, None)
     if limit is not None or own:
@@ -244,16 +244,16 @@ def _without_keras() -> Iterator[None]:
 
 
 def on_one_cpu(device: DeviceConfig) -> bool:
-    """Whether the run computes on the CPU as one device, as there is no GPU or none is wanted."""
+    """Return whether the run computes on the CPU as one device, as there is no GPU or none is wanted."""
     takes_gpu = device.may_compute_on_gpu and shows_gpu()
     return device.one_cpu_without_gpu and (device.virtual or 1) == 1 and not takes_gpu
 
 
 @contextmanager
 def held_back_stderr() -> Iterator[int]:
-    """Hides the C++ logs of the body, of any level, and prints them if it fails. ACCUMTRAIN_TF_LOGS=1 hides nothing.
+    """Hide the C++ logs of the body, of any level, and prints them if it fails. ACCUMTRAIN_TF_LOGS=1 hides nothing.
 
-    Yields a file descriptor of the real stderr.
+    Yield a file descriptor of the real stderr.
     """
     if os.environ.get(SHOW_LOGS) == "1":
         yield 2
@@ -271,7 +271,7 @@ def held_back_stderr() -> Iterator[int]:
 def caught_stderr() -> Iterator[tuple[BinaryIO, int]]:
     """Within this context all that is written to stderr, by C++ code too, goes into a file in memory.
 
-    Yields the file, and a file descriptor of the real stderr.
+    Yield the file, and a file descriptor of the real stderr.
     """
     sys.stderr.flush()
     saved = os.dup(2)

@@ -34,7 +34,7 @@ def free_bytes() -> int:
 
 
 def fewer_addresses_than_memory() -> bool:
-    """Whether a limit of addresses ends a run before memory does."""
+    """Return whether a limit of addresses ends a run before memory does."""
     addresses = address_space_bytes()
     return addresses is not None and addresses < psutil.virtual_memory().available
 
@@ -51,7 +51,7 @@ def bytes_of_threads() -> int:
 
 
 def check_addresses() -> None:
-    """Raises OutOfMemoryError if `ulimit -v` allows fewer addresses than TensorFlow takes, which would crash."""
+    """Raise OutOfMemoryError if `ulimit -v` allows fewer addresses than TensorFlow takes, which would crash."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     needed = LIBRARIES + bytes_of_threads()
     if limit != resource.RLIM_INFINITY and limit < needed:
@@ -63,7 +63,7 @@ def check_addresses() -> None:
 
 
 def cgroup_bytes(mounted: Path, own: Path) -> Iterator[int]:
-    """Yields the free bytes of each control group around this process that has a limit.
+    """Yield the free bytes of each control group around this process that has a limit.
 
     Args:
         mounted: where the control groups are mounted, version 2 there or version 1 in memory/.

@@ -19,7 +19,7 @@ CHILD = "--child"
 
 
 def remember_program(main: Mapping[str, Any]) -> None:
-    """Makes the module that runs as __main__, whose globals are `main`, the program of all children."""
+    """Make the module that runs as __main__, whose globals are `main`, the program of all children."""
     spec, file = main.get("__spec__"), main.get("__file__")
     if spec is not None:
         os.environ[VARIABLE] = json.dumps(["-m", spec.name.removesuffix(".__main__")])
@@ -33,7 +33,7 @@ def own_program() -> list[str]:
 
 
 def is_own_command() -> bool:
-    """Whether this is accumtrain's own command line, or its child, without extensions: no other code has changed it."""
+    """Return whether this is accumtrain's own command line, or its child, without extensions: no other code has changed it."""
     match json.loads(os.environ.get(VARIABLE, "[]")):
         case ["-m", "accumtrain"]:
             own = True
@@ -45,7 +45,7 @@ def is_own_command() -> bool:
 
 
 def is_own_run(config: Any) -> bool:
-    """Whether a configuration runs accumtrain's own code alone, which its digest and version then stand for."""
+    """Return whether a configuration runs accumtrain's own code alone, which its digest and version then stand for."""
     return is_own_command() and are_own_rows(config)
 
 

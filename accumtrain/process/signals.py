@@ -18,7 +18,7 @@ from accumtrain.errors import Preempted
 
 
 def end_now(message: str, code: int) -> NoReturn:
-    """Prints `message` on stderr and ends the process from any thread: no context is left, no exit handler runs."""
+    """Print `message` on stderr and ends the process from any thread: no context is left, no exit handler runs."""
     with suppress(OSError):  # nobody reads it
         os.write(2, f"\nerror: {visible(message)}\n".encode())  # the main thread may hold the lock of sys.stderr
     os._exit(code)
@@ -126,7 +126,7 @@ class DeferredSignals:
 
     @property
     def requested(self) -> bool:
-        """Whether a signal has asked this job to stop, here or before."""
+        """Return whether a signal has asked this job to stop, here or before."""
         return self._signals.received is not None
 
     def __enter__(self) -> DeferredSignals:

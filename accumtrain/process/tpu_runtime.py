@@ -1,4 +1,4 @@
-"""Checks for a TPU before TensorFlow is imported, as a libtpu of another version crashes TensorFlow."""
+"""Check for a TPU before TensorFlow is imported, as a libtpu of another version crashes TensorFlow."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if sys.argv[1] != "local":
 
 
 def present() -> bool:
-    """Whether this machine has libtpu and a TPU chip."""
+    """Return whether this machine has libtpu and a TPU chip."""
     return missing_here() is None
 
 
@@ -40,7 +40,7 @@ def missing_here() -> str | None:
 
 
 def check(device: DeviceConfig) -> None:
-    """Raises ConfigError if the TPU at device.tpu (null: this machine's) can't be used from here."""
+    """Raise ConfigError if the TPU at device.tpu (null: this machine's) can't be used from here."""
     address = device.tpu or LOCAL
     if address == LOCAL and (missing := missing_here()):
         raise ConfigError(f"device=tpu: {missing}, or name a TPU with device.tpu=<name or address>")
@@ -53,7 +53,7 @@ def quiet_environment() -> dict[str, str]:
 
 
 def _try_in_a_child(address: str) -> None:
-    """Connects to the TPU in a child process, which an incompatible libtpu crashes."""
+    """Connect to the TPU in a child process, which an incompatible libtpu crashes."""
     command = [sys.executable, "-c", CONNECT, address]
     environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"}
     try:

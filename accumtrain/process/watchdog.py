@@ -54,7 +54,7 @@ class Watchdog:
             self._thread.join()
 
     def beat(self, stage: str) -> None:
-        """Says that the process makes progress, and what it does from now on."""
+        """Say that the process makes progress, and what it does from now on."""
         self._stages.append((time.time(), stage))
 
     def _watch(self) -> None:
@@ -109,5 +109,5 @@ class Deadline:
         self._end = None if seconds is None else time.monotonic() + seconds - process_seconds()
 
     def due(self, reserve_seconds: float) -> bool:
-        """Whether no more than `reserve_seconds` are left."""
+        """Return whether no more than `reserve_seconds` are left."""
         return self._end is not None and time.monotonic() + reserve_seconds >= self._end

@@ -83,7 +83,7 @@ class Saved:
         return str(self.path / PREFIX)
 
     def check(self) -> dict[str, Any]:
-        """Compares every file with the manifest. Returns the manifest.
+        """Compare every file with the manifest. Return the manifest.
 
         Raises:
             DamagedError: a file is missing or has another content, or the manifest belongs to another update.
@@ -149,7 +149,7 @@ class CheckpointStore:
     def write(
         self, step: int, write: Callable[[str], None], read_back: Callable[[str], None], facts: Mapping[str, Any]
     ) -> Saved:
-        """Adds the checkpoint of `step` updates. One that is there already is left as it is.
+        """Add the checkpoint of `step` updates. One that is there already is left as it is.
 
         Args:
             write: writes files that begin with the prefix that it is called with.
@@ -185,13 +185,13 @@ class CheckpointStore:
         return saved
 
     def keep(self, kept: Callable[[list[Saved]], list[Saved]]) -> None:
-        """Deletes the checkpoints that are not among kept(all of them, newest first)."""
+        """Delete the checkpoints that are not among kept(all of them, newest first)."""
         everything = self.newest_first()
         for saved in set(everything) - set(kept(everything)):
             self._delete(saved)
 
     def quarantine(self, saved: Saved, reason: str) -> Path:
-        """Moves a damaged checkpoint to quarantine/, with the reason. Returns where it is now."""
+        """Move a damaged checkpoint to quarantine/, with the reason. Return where it is now."""
         parent = self.directory / QUARANTINE
         with disk_errors(parent):
             make_inner_folder(parent)
@@ -203,7 +203,7 @@ class CheckpointStore:
         return place
 
     def sweep(self) -> None:
-        """Deletes what a killed process has left unfinished."""
+        """Delete what a killed process has left unfinished."""
         if not self.directory.is_dir():
             return
         with disk_errors(self.directory):
@@ -226,7 +226,7 @@ class CheckpointStore:
         sync_to_disk(folder)
 
     def _delete(self, saved: Saved) -> None:
-        """Deletes a checkpoint. It is hidden by a rename first, so that a half deleted one is never listed."""
+        """Delete a checkpoint. It is hidden by a rename first, so that a half deleted one is never listed."""
         with disk_errors(saved.path):
             hidden = self.directory / f"{UNFINISHED}{saved.step}-old"
             saved.path.rename(hidden)
@@ -263,7 +263,7 @@ def _as_checkpoint(entry: Path) -> Saved | None:
 
 
 def _drop_from_cache(file: Path) -> None:
-    """Makes the next read of a synced file come from the disk."""
+    """Make the next read of a synced file come from the disk."""
     descriptor = os.open(file, os.O_RDONLY)
     try:
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)

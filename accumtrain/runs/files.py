@@ -26,7 +26,7 @@ Form: TypeAlias = Any
 
 
 def fits(value: Any, form: Form) -> bool:
-    """Whether a value is of a form."""
+    """Return whether a value is of a form."""
     match form:
         case None:
             return value is None
@@ -57,7 +57,7 @@ def is_text(value: Any) -> bool:
 
 
 def is_count(value: Any) -> bool:
-    """Whether it is a whole number from 0 that 64 bits hold."""
+    """Return whether it is a whole number from 0 that 64 bits hold."""
     return type(value) is int and 0 <= value < 2**63
 
 
@@ -75,7 +75,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_atomic(path: Path, text: str) -> None:
-    """Replaces the content of the file `path` as a whole. A file that already holds `text` is not touched.
+    """Replace the content of the file `path` as a whole. A file that already holds `text` is not touched.
 
     Raises:
         CheckpointError: the file can't be written, for example because the disk is full; it is unchanged then.
@@ -91,7 +91,7 @@ def write_atomic(path: Path, text: str) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yields a place beside `path`: the file or folder that is made there replaces `path` as a whole in the end.
+    """Yield a place beside `path`: the file or folder that is made there replaces `path` as a whole in the end.
 
     After an error or a signal nothing of it is left, and what was at `path` is there. What a killed process leaves,
     `remove_unfinished` removes.
@@ -114,7 +114,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def _replace_folder(path: Path, new: Path) -> None:
-    """Puts `new` in the place of a folder, which a rename alone replaces only if it is empty."""
+    """Put `new` in the place of a folder, which a rename alone replaces only if it is empty."""
     before = path.with_name(f"{new.name}{ASIDE}")
     path.rename(before)
     try:
@@ -126,7 +126,7 @@ def _replace_folder(path: Path, new: Path) -> None:
 
 
 def remove_path(path: Path) -> None:
-    """Removes a file, a link or a folder with all in it, if it is there. Raises OSError."""
+    """Remove a file, a link or a folder with all in it, if it is there. Raise OSError."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -134,7 +134,7 @@ def remove_path(path: Path) -> None:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Removes what killed processes have left of `replacing` in a folder.
+    """Remove what killed processes have left of `replacing` in a folder.
 
     What was changed within STALE seconds may be that of a process on another machine, and stays.
     """
@@ -151,7 +151,7 @@ def remove_unfinished(folder: Path) -> None:
 
 
 def _remove_left(entry: Path, name: str) -> None:
-    """Removes an unfinished file or folder. One that was put aside for a new one is put back if that is missing."""
+    """Remove an unfinished file or folder. One that was put aside for a new one is put back if that is missing."""
     path = entry.with_name(name.removesuffix(ASIDE))
     if name.endswith(ASIDE) and not path.exists():
         entry.rename(path)
@@ -160,7 +160,7 @@ def _remove_left(entry: Path, name: str) -> None:
 
 
 def open_regular(path: Path, flags: int) -> int:
-    """Opens a file like os.open, but no link, device or pipe. A new file has the permissions 0644.
+    """Open a file like os.open, but no link, device or pipe. A new file has the permissions 0644.
 
     Raises:
         OSError: it can't be opened, or is no regular file.
@@ -210,7 +210,7 @@ def read_json(path: Path, form: Mapping[Any, Form] | None = None) -> dict[str, A
 
 
 def make_inner_folder(path: Path) -> None:
-    """Makes a folder within one that is there, if need be.
+    """Make a folder within one that is there, if need be.
 
     Raises:
         CheckpointError: it can't be made, or is a link, which would lead elsewhere.
@@ -222,7 +222,7 @@ def make_inner_folder(path: Path) -> None:
 
 
 def sync_to_disk(path: Path) -> None:
-    """Returns when the file or folder is on the disk. For a folder that means the names in it. Raises OSError."""
+    """Return when the file or folder is on the disk. For a folder that means the names in it. Raise OSError."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -245,7 +245,7 @@ def disk_errors(path: Path) -> Iterator[None]:
 
 
 def to_json_value(value: Any) -> Any:
-    """Converts `value` to what JSON can hold. Numbers may be NumPy scalars; non-finite ones become null."""
+    """Convert `value` to what JSON can hold. Numbers may be NumPy scalars; non-finite ones become null."""
     match value:
         case Mapping():
             return {str(key): to_json_value(item) for key, item in value.items()}

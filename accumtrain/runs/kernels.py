@@ -168,7 +168,7 @@ def _recorded(config: Config, kinds: KernelKinds) -> str | None:
 
 
 def record_kernels(config: Config) -> None:
-    """Leaves in a run's folder which kernels it begins with. Call it within `chosen_kernels`, with the run's lock."""
+    """Leave in a run's folder which kernels it begins with. Call it within `chosen_kernels`, with the run's lock."""
     job, folder = JOBS[config.job], folder_of(config)
     kinds = _open_kinds(config, job)
     if kinds is None or kinds.variable not in os.environ or job.scope != "train":

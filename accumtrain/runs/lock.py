@@ -62,7 +62,7 @@ class Lock:
         self._release()
 
     def check(self) -> None:
-        """Raises CheckpointError if the folder is not in its place any more, or another one is."""
+        """Raise CheckpointError if the folder is not in its place any more, or another one is."""
         with suppress(FileNotFoundError):
             if os.path.samestat(self._folder.stat(), os.fstat(self._held[-1])):
                 return
@@ -93,7 +93,7 @@ class Lock:
 
 
 def check_free(folder: Path) -> None:
-    """Raises ConfigError if another process trains in a folder, so that nothing slow is done before it is refused."""
+    """Raise ConfigError if another process trains in a folder, so that nothing slow is done before it is refused."""
     if (folder / LOCK).exists():
         with Lock(folder):
             pass

@@ -69,7 +69,7 @@ def _word(key: str, value: str) -> str:
 
 
 def _says(base: str, key: str, value: str) -> bool:
-    """Whether the base has the path to the data already, as that of a folder beside the runs."""
+    """Return whether the base has the path to the data already, as that of a folder beside the runs."""
     path = PurePath(value)
     return key == "data.path" and len(path.parts) == 1 and base.endswith((f"-{value}", f"-{path.stem}"))
 
@@ -109,7 +109,7 @@ def job_folder(config: Config) -> Path:
 
 
 def has_checkpoints(path: Path) -> bool:
-    """Whether the folder holds a run that can be continued or used, damaged or not."""
+    """Return whether the folder holds a run that can be continued or used, damaged or not."""
     return any(path.glob(f"{CHECKPOINTS}/**/step-*"))
 
 
@@ -120,7 +120,7 @@ def result_file(config: Config) -> Path:
 
 @contextmanager
 def open_folder(config: Config) -> Iterator[Path]:
-    """Makes the folder that the configured job writes into, and yields it. New folders that stay empty are removed.
+    """Make the folder that the configured job writes into, and yields it. New folders that stay empty are removed.
 
     Raises:
         ConfigError: the folder can't be made, or has a folder where the job writes its file.
@@ -145,7 +145,7 @@ def open_folder(config: Config) -> Iterator[Path]:
 
 
 def make_folder(path: Path) -> None:
-    """Makes the folder and those above it. Raises ConfigError if that fails."""
+    """Make the folder and those above it. Raise ConfigError if that fails."""
     with folder_errors(path):
         path.mkdir(parents=True, exist_ok=True)
 
@@ -224,12 +224,12 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 
 
 def fits_state(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Whether the state of a run can go on with the learned values that differ, and so run.resume=force helps."""
+    """Return whether the state of a run can go on with the learned values that differ, and so run.resume=force helps."""
     return all(key.startswith(OF_THE_RULES) for key, *_ in _all_changed(before, now))
 
 
 def as_many_classes(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Whether two fingerprints of data have as many classes, which the state of a run needs to go on."""
+    """Return whether two fingerprints of data have as many classes, which the state of a run needs to go on."""
     first, second = (each.get(CLASSES) for each in (before, now))
     return _count(first) == _count(second)
 

@@ -56,7 +56,7 @@ class Images:
 
 
 def write_images(folder: Path, images: Images) -> None:
-    """Writes images.json into the folder of a run."""
+    """Write images.json into the folder of a run."""
     write_json(folder / IMAGES, {"shape": list(images.shape), "class_names": images.class_names})
 
 
@@ -121,15 +121,15 @@ class Run:
         self._lock.__exit__(kind, error, traceback)
 
     def save_config(self, config: Config) -> None:
-        """Writes config.yaml."""
+        """Write config.yaml."""
         write_atomic(self.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(to_mapping(config))))
 
     def save_images(self, images: Images) -> None:
-        """Writes images.json."""
+        """Write images.json."""
         write_images(self.path, images)
 
     def log(self, record: Mapping[str, Any]) -> None:
-        """Appends one line to metrics.jsonl. Numbers may be NumPy scalars; non-finite ones become null.
+        """Append one line to metrics.jsonl. Numbers may be NumPy scalars; non-finite ones become null.
 
         Raises:
             CheckpointError: it can't be written, or the folder was moved or removed.
@@ -150,7 +150,7 @@ class Run:
                 os.close(file)
 
     def truncate(self, step: int) -> None:
-        """Deletes the records after update `step`, and a last line that is incomplete."""
+        """Delete the records after update `step`, and a last line that is incomplete."""
         if not self._metrics.exists():
             return
         text = read_text(self._metrics)
@@ -167,7 +167,7 @@ class Run:
         return read_summary(self.path)
 
     def accept(self, facts: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], None]:
-        """Returns a function that refuses the manifest of a checkpoint that this run does not continue.
+        """Return a function that refuses the manifest of a checkpoint that this run does not continue.
 
         Args:
             facts: `data`, the fingerprint of the source of this configuration, and `weights`, the checksum of what it
@@ -193,7 +193,7 @@ class Run:
         return check
 
     def check_not_begun(self) -> None:
-        """Raises CheckpointError if there is anything of a run, whose checkpoints must have been lost then."""
+        """Raise CheckpointError if there is anything of a run, whose checkpoints must have been lost then."""
         traces = {
             "the metrics": self._has_metrics(),
             "damaged checkpoints": any(name != "step-0" for name in listed(self.checkpoints / QUARANTINE)),
@@ -252,7 +252,7 @@ class ReadOnlyRun(Run):
         pass
 
     def truncate(self, step: int) -> None:
-        """Hides the records after update `step`, which the process with the lock may not have deleted yet."""
+        """Hide the records after update `step`, which the process with the lock may not have deleted yet."""
         self._last = step
 
     def records(self) -> list[dict[str, Any]]:

@@ -30,7 +30,7 @@ JOBLIB = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
 
 @pytest.fixture
 def sweep(tmp_path):
-    """Starts `accumtrain -m model=lenet5 ...` in an empty folder, in a group of processes of its own."""
+    """Start `accumtrain -m model=lenet5 ...` in an empty folder, in a group of processes of its own."""
 
     def start(*arguments):
         return subprocess.Popen(

@@ -22,7 +22,7 @@ SMALL = ("model=lenet5", "data=synthetic", "data.image_size=8", "batch_size=8", 
 
 @pytest.fixture
 def command(tmp_path):
-    """Runs `accumtrain *arguments` in an empty folder, with so many MB of addresses."""
+    """Run `accumtrain *arguments` in an empty folder, with so many MB of addresses."""
 
     def run(*arguments, addresses_mb=None, **environment):
         def limit():

@@ -47,7 +47,7 @@ def program(body):
 
 @pytest.fixture
 def run(monkeypatch, compose, tmp_path):
-    """Runs lines of Python in the place of a job, in an empty folder; returns what became of it."""
+    """Run lines of Python in the place of a job, in an empty folder; returns what became of it."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sweep").mkdir()
 

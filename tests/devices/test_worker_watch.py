@@ -40,7 +40,7 @@ HANGS = "time.sleep(60)"
 
 @pytest.fixture
 def team():
-    """Starts a chief (0) and two workers with bodies; returns them when all three watch."""
+    """Start a chief (0) and two workers with bodies; returns them when all three watch."""
     workers = []
 
     def start(*bodies):

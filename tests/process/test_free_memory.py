@@ -16,7 +16,7 @@ NO_LIMIT_V1 = 2**63 - 4096
 
 @pytest.fixture
 def group(tmp_path):
-    """Makes one group: its limit, what is used of it and how much of that is file cache."""
+    """Make one group: its limit, what is used of it and how much of that is file cache."""
 
     def make(folder, names, limit, used, cache):
         path = tmp_path / folder

@@ -41,7 +41,7 @@ def changed(config, key: str, value):
 
 
 def train(config) -> None:
-    """Leaves what a run that has trained leaves."""
+    """Leave what a run that has trained leaves."""
     with Run(config) as run:
         run.save_config(config)
         run.log({"step": 1, "split": "train", "loss": 1.0, "seconds": 1.0})
