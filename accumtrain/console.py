@@ -43,7 +43,7 @@ def stdout() -> Console:
     return Console(highlight=False, quiet=_silent.get())
 
 
-def visible(text: str) -> str:
+def escape_controls(text: str) -> str:
     r"""Return a line whose characters a terminal shows. What it would obey is an escape, such as \x1b."""
     if text.isprintable():
         return text
@@ -53,13 +53,13 @@ def visible(text: str) -> str:
 
 def visible_lines(text: str) -> str:
     """Return text of several lines, each of them `visible`."""
-    return "\n".join(map(visible, text.split("\n")))
+    return "\n".join(map(escape_controls, text.split("\n")))
 
 
 def banner(title: str, rows: Sequence[tuple[str, str]]) -> None:
     """Print a framed list of (name, value) pairs."""
-    console, title = stdout(), visible(title)
-    rows = [(visible(name), visible(value)) for name, value in rows]
+    console, title = stdout(), escape_controls(title)
+    rows = [(escape_controls(name), escape_controls(value)) for name, value in rows]
     if not console.is_terminal:
         width = max((len(name) for name, _ in rows), default=0)
         lines = [title, *(f"  {name:<{width}}  {value}" for name, value in rows)]
@@ -77,10 +77,10 @@ def banner(title: str, rows: Sequence[tuple[str, str]]) -> None:
 
 def say(text: str) -> None:
     """Print a line on stdout."""
-    show_line(stdout(), text)
+    print_line(stdout(), text)
 
 
-def show_line(console: Console, text: str, *marks: tuple[str, str]) -> None:
+def print_line(console: Console, text: str, *marks: tuple[str, str]) -> None:
     """Print a line. On a terminal it takes several where it is too long, each ending between words.
 
     A word longer than the terminal, such as a path to copy, is left to it.
@@ -88,7 +88,7 @@ def show_line(console: Console, text: str, *marks: tuple[str, str]) -> None:
     Args:
         marks: texts that come first, each with its style.
     """
-    text, before = visible(text), "".join(mark for mark, _ in marks)
+    text, before = escape_controls(text), "".join(mark for mark, _ in marks)
     if console.is_terminal:
         text = _wrap_lines(before + text, max(1, console.width))[len(before) :]
     console.print(Text.assemble(*marks, text), soft_wrap=True)
@@ -105,17 +105,17 @@ def _wrap_lines(text: str, width: int, break_word: Callable[[str, int], str] = l
 def say_at_once(text: str) -> None:
     """Print a line about what takes a while, if stdout is a terminal."""
     if (console := stdout()).is_terminal:
-        console.print(Text(visible(text), style="dim"))
+        console.print(Text(escape_controls(text), style="dim"))
 
 
 def warn(text: str) -> None:
     """Print a warning on stderr: something works, but not as the user may expect."""
-    show_line(Console(stderr=True, highlight=False), text, ("warning: ", "yellow"))
+    print_line(Console(stderr=True, highlight=False), text, ("warning: ", "yellow"))
 
 
 def fail(text: str) -> None:
     """Print on stderr the reason for which the command ends."""
-    show_line(Console(stderr=True, highlight=False), text, ("error: ", "bold red"))
+    print_line(Console(stderr=True, highlight=False), text, ("error: ", "bold red"))
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -124,8 +124,11 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> 
     On a terminal that is too narrow, the columns stand in several tables one below the other, whose rows are numbered.
     Rich's own folding would cut words and numbers in the middle. A name longer than a line takes several.
     """
-    console, title = stdout(), visible(title)
-    columns, rows = [visible(name) for name in columns], [[visible(cell) for cell in row] for row in rows]
+    console, title = stdout(), escape_controls(title)
+    columns, rows = (
+        [escape_controls(name) for name in columns],
+        [[escape_controls(cell) for cell in row] for row in rows],
+    )
     numeric = [all(NUMBER.match(row[place]) for row in rows) for place in range(len(columns))]
     if not console.is_terminal:
         console.print(Text(_plain_table(title, columns, rows, numeric)), soft_wrap=True)
@@ -142,9 +145,12 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> 
     for block in _split_columns(widths, room):
         shown = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
         for place in block:
-            side = "right" if numeric[place] else "left"
-            width = min(widths[place], longest)
-            shown.add_column(Text(columns[place]), justify=side, min_width=width, overflow="fold")
+            shown.add_column(
+                Text(columns[place]),
+                justify="right" if numeric[place] else "left",
+                min_width=min(widths[place], longest),
+                overflow="fold",
+            )
         for row in rows:
             shown.add_row(*(Text(row[place]) for place in block))
         console.print(shown)

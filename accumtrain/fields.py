@@ -149,7 +149,7 @@ class Duration:
 
     def check(self, key: str, value: Any) -> None:
         if value is not None:
-            duration_seconds(key, value)
+            parse_duration(key, value)
 
     def __str__(self) -> str:
         return "minutes, h:m:s, d-h or another time as for SLURM's --time"
@@ -190,7 +190,7 @@ def constraints_of(record: type) -> dict[str, tuple[Constraint, ...]]:
     return {name: tuple(getattr(hint, "__metadata__", ())) for name, hint in hints.items()}
 
 
-def duration_seconds(key: str, value: str | int) -> float:
+def parse_duration(key: str, value: str | int) -> float:
     """The seconds of a time as SLURM's --time writes it: `minutes`, `h:m:s`, `d-h` and so on.
 
     Raises:

@@ -11,7 +11,7 @@ from types import TracebackType
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as RichProgress
 
-from accumtrain.console import format_bytes, format_seconds, show_line, stdout
+from accumtrain.console import format_bytes, format_seconds, print_line, stdout
 
 LONG_WINDOW = 16  # windows of at least this many micro-steps show how many are done
 TEXT_WIDTH = 94  # columns reserved for the text beside the bar
@@ -109,7 +109,7 @@ class Progress:
 
     def event(self, text: str) -> None:
         """Print a line above the bar."""
-        show_line(self._bar.console, text)
+        print_line(self._bar.console, text)
 
     def _show(self, suffix: str = "") -> None:
         begin, length = self._epoch_place()

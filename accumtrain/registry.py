@@ -124,7 +124,7 @@ def module_of(code: str | Callable[..., Any]) -> str:
     return code.partition(":")[0] if isinstance(code, str) else code.__module__
 
 
-def named(name: str, config: type[ComponentConfig]) -> type[ComponentConfig]:
+def with_kind(name: str, config: type[ComponentConfig]) -> type[ComponentConfig]:
     """Return `config` if the default of its `kind` is `name`, else a subclass with that default.
 
     Raises:

@@ -1,10 +1,10 @@
-"""Outcome, rank, table."""
+"""The outcome of each job of a sweep, and the table that ranks them."""
 
 from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,15 +20,12 @@ from accumtrain.report.page import write_page
 from accumtrain.runs.files import write_json
 from accumtrain.runs.names import result_file
 
-# The outcome of one job of a sweep.
-
-
 KILLED = 128  # plus the number of the signal, as a shell reports it
 
 
 @dataclass(frozen=True)
 class JobOutcome:
-    """The outcome of one job. Without `job` and `file` its configuration was refused.
+    """The outcome of one job of a sweep. Without `job` and `file` its configuration was refused.
 
     Attributes:
         overrides: the overrides of its command.
@@ -62,7 +59,7 @@ class JobOutcome:
         if self.ended_with == INTERRUPTED:
             return "interrupted"
         if self.ended_with > KILLED:
-            return signal_name(self.ended_with - KILLED) or f"exit code {self.ended_with}"
+            return find_signal_name(self.ended_with - KILLED) or f"exit code {self.ended_with}"
         names = {error.exit_code: error.__name__ for error in AccumtrainError.__subclasses__()}
         return names.get(self.ended_with, "bug")
 
@@ -78,7 +75,7 @@ class JobOutcome:
         return content
 
     def value(self, key: str) -> Any:
-        """The value at a dotted key of the result; None if there is none."""
+        """Return the value at a dotted key of the result; None if there is none."""
         value: Any = self.result
         for name in key.split("."):
             value = value.get(name) if isinstance(value, dict) else None
@@ -95,7 +92,7 @@ class JobOutcome:
 
     @property
     def objective(self) -> float:
-        """What a sweeper maximizes: the first value that the job is ranked by. 0 if it failed: the lowest value."""
+        """The value that a sweeper maximizes: the first that ranks the job, or 0, the lowest, if it failed."""
         ranking = JOBS[self.job].ranking if self.job else ()
         if self.ended_with != 0 or not ranking:
             return 0.0
@@ -103,22 +100,20 @@ class JobOutcome:
         return -sign * (self.value(key) or 0.0)
 
 
-def signal_name(number: int) -> str | None:
-    """Such as SIGKILL; None for a real-time signal, which has no name, and for a number that is no signal."""
+def find_signal_name(number: int) -> str | None:
+    """Return a name such as SIGKILL; None for a real-time signal, which has none, and for another number."""
     return signal.Signals(number).name if number in {*signal.Signals} else None
 
 
-def begun(config: Config, overrides: Sequence[str]) -> JobOutcome:
-    """The outcome of a job that is about to begin."""
+def begin_outcome(config: Config, overrides: Sequence[str]) -> JobOutcome:
+    """Return the outcome of a job that is about to begin."""
     file = result_file(config)
     return JobOutcome(list(overrides), config.job, str(file), _written(file))
 
 
 def _written(file: Path) -> int | None:
+    """Return the time of the last change of a file, in nanoseconds; None if there is none."""
     return file.stat().st_mtime_ns if file.exists() else None
-
-
-# Compares the jobs of a sweep: checks beforehand that they are distinct, and ranks them in a table afterwards.
 
 
 def check_distinct(configs: Sequence[Config]) -> None:
@@ -136,21 +131,30 @@ def check_distinct(configs: Sequence[Config]) -> None:
         )
 
 
-def report(outcomes: Sequence[JobOutcome], run_dir: Path) -> None:
+def report_sweep(outcomes: Sequence[JobOutcome], run_dir: Path) -> None:
     """Print a table of the jobs, best first, and writes them to sweep.json and report.html in `run_dir`.
 
     Raises:
         CheckpointError: a file can't be written.
     """
     ranked = sorted(outcomes, key=lambda outcome: outcome.rank)
-    swept = _swept_keys(outcomes)
+    settings = [dict(override.lstrip("+").partition("=")[::2] for override in outcome.overrides) for outcome in ranked]
+    keys = dict.fromkeys(key for job in settings for key in job)
+    swept = [key for key in keys if len({job.get(key) for job in settings}) > 1]  # whose values differ
     columns: dict[str, Column] = {}
     for job in dict.fromkeys(outcome.job for outcome in outcomes if outcome.job):
         columns |= JOBS[job].columns
-    rows = [_row(outcome, swept, columns.values()) for outcome in ranked]
+    rows = [
+        [
+            *(job.get(key, "-") for key in swept),
+            outcome.status,
+            *(cell(outcome.value(key), form) for key, form in columns.values()),
+        ]
+        for outcome, job in zip(ranked, settings, strict=True)
+    ]
     table(f"{len(ranked)} runs, best first", [*swept, "status", *columns], rows)
     if run_dir.is_dir():  # else no run began
-        write_json(run_dir / "sweep.json", [_record(each) for each in ranked])
+        write_json(run_dir / "sweep.json", [_record(outcome) for outcome in ranked])
         _write_page(ranked, run_dir / "report.html")
 
 
@@ -175,22 +179,5 @@ def _record(outcome: JobOutcome) -> dict[str, Any]:
 
 
 def exit_code(outcomes: Sequence[JobOutcome]) -> int:
-    """The exit code of the first job that failed; 0 if none did."""
+    """Return the exit code of the first job that failed; 0 if none did."""
     return next((outcome.exit_code for outcome in outcomes if outcome.exit_code), 0)
-
-
-def _swept_keys(outcomes: Sequence[JobOutcome]) -> list[str]:
-    """The keys whose values differ between jobs, in the order of the command."""
-    jobs = [_values(outcome) for outcome in outcomes]
-    keys = dict.fromkeys(key for job in jobs for key in job)
-    return [key for key in keys if len({job.get(key) for job in jobs}) > 1]
-
-
-def _values(outcome: JobOutcome) -> dict[str, str]:
-    return dict(override.lstrip("+").partition("=")[::2] for override in outcome.overrides)
-
-
-def _row(outcome: JobOutcome, swept: Sequence[str], columns: Iterable[Column]) -> list[str]:
-    values = _values(outcome)
-    measured = (cell(outcome.value(key), form) for key, form in columns)
-    return [*(values.get(key, "-") for key in swept), outcome.status, *measured]

@@ -1,4 +1,8 @@
-"""All registries by group; `register_*`."""
+"""All registries by group, and the functions by which a program or an installed package adds choices and jobs.
+
+Each `register_*` call adds an entry, before the command line is read. A configuration then chooses the entry by name. A
+configuration never names code itself.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +16,11 @@ from accumtrain.devices.config import DEVICES
 from accumtrain.models.config import MODELS, ModelConfig
 from accumtrain.optim.config import OPTIMIZERS, OptimConfig
 from accumtrain.optim.schedules import SCHEDULES, ScheduleConfig
-from accumtrain.registry import ComponentConfig, Entry, Registry, module_of, named
+from accumtrain.registry import ComponentConfig, Entry, Registry, module_of, with_kind
 from accumtrain.train.config import LOSSES, LossConfig, LossEntry
 
-# The config groups and their tables.
-
+Code = str | Callable[..., Any]
+Keys = TypeVar("Keys", bound=ComponentConfig)
 
 REGISTRIES: dict[str, Registry[Any]] = {
     "model": MODELS,
@@ -26,39 +30,28 @@ REGISTRIES: dict[str, Registry[Any]] = {
     "data": SOURCES,
     "device": DEVICES,
 }
-OWN_CODE = "accumtrain."  # where the code of own rows is
+OWN_CODE = "accumtrain."  # beginning of the modules with the code of own entries
+SCOPE_FLAGS = {"trains": "train", "needs_a_run": "trained", "compares_runs": "runs"}  # each stands for a scope
 
 
-def kinds_with(group: str, key: str) -> list[str]:
-    """The names of the kinds of `group` that have the key `key`; empty if there is no such group."""
-    return [row.name for row in REGISTRIES.get(group, ()) if key in {each.name for each in fields(row.config)}]
+def find_kinds_with(group: str, key: str) -> list[str]:
+    """Return the names of the kinds of `group` that have the key `key`; empty if there is no such group."""
+    kinds = REGISTRIES.get(group, ())
+    return [kind.name for kind in kinds if key in {field.name for field in fields(kind.config)}]
 
 
-def chosen_rows(config: Any) -> list[Entry[Any]]:
-    """The row of each group that a configuration chooses."""
-    return [table[getattr(config, group).kind] for group, table in REGISTRIES.items()]
-
-
-def are_own_rows(config: Any) -> bool:
+def has_own_entries(config: Any) -> bool:
     """Return whether accumtrain's own code builds all that a configuration chooses."""
-    listed = all(getattr(config, group).kind in table.names for group, table in REGISTRIES.items())
-    return listed and all(module_of(row.build).startswith(OWN_CODE) for row in chosen_rows(config))
+    chosen = [(registry, getattr(config, group).kind) for group, registry in REGISTRIES.items()]
+    return all(kind in own.names and module_of(own[kind].build).startswith(OWN_CODE) for own, kind in chosen)
 
 
 def has_own_layers(config: Any) -> bool:
     """Return whether all layers are accumtrain's, which choose the dtype of their kernels; Keras's do not."""
-    return config.model.kind != "keras" and are_own_rows(config)
+    return config.model.kind != "keras" and has_own_entries(config)
 
 
-# Registration of choices and jobs by a user's program or an installed package.
-#
-# Each call adds a row to a table, before the command line is read. A configuration then chooses the row by name. A
-# configuration never names code itself.
-
-
-Code = str | Callable[..., Any]
-Keys = TypeVar("Keys", bound=ComponentConfig)
-SCOPE_FLAGS = {"trains": "train", "needs_a_run": "trained", "compares_runs": "runs"}  # each stands for a scope
+# ---- registration ----
 
 
 def register_model(name: str, build: Code, config: type[ModelConfig] = ModelConfig) -> type[ModelConfig]:
@@ -69,7 +62,7 @@ def register_model(name: str, build: Code, config: type[ModelConfig] = ModelConf
         config: a dataclass that inherits from ModelConfig and declares the model's own keys with their defaults.
 
     Returns:
-        The dataclass of the row, for configurations written in Python.
+        The dataclass of the entry, for configurations written in Python.
 
     Raises:
         ValueError: the name is taken, or has another form: a letter or _, then letters, digits, - and _.
@@ -96,7 +89,7 @@ def register_schedule(name: str, config: type[ScheduleConfig]) -> type[ScheduleC
         config: a dataclass that inherits from ScheduleConfig, with the keys and the method
             `factor_at(t, total)`. What is returned and raised is as for `register_model`.
     """
-    keys: Any = named(name, config)
+    keys: Any = with_kind(name, config)
     if keys.factor_at is ScheduleConfig.factor_at:
         raise TypeError(f"schedule={name}: {config.__name__} has no factor_at(self, t, total); write its formula there")
     SCHEDULES.add(Entry(keys, keys))
@@ -115,7 +108,7 @@ def register_loss(
             accuracy. The best state is that of the highest `accuracy`; without it, of the lowest loss.
         config: a dataclass that inherits from LossConfig. What is returned and raised is as for `register_model`.
     """
-    keys: Any = named(name, config)
+    keys: Any = with_kind(name, config)
     LOSSES.add(LossEntry(keys, build) if metrics is None else LossEntry(keys, build, metrics=metrics))
     return keys
 
@@ -137,7 +130,7 @@ def register_job(name: str, run: Code, file: str | None = None, **row: Any) -> N
         run: (config: Config) -> the content of the job's file, a dict; or "module:function". When it is called, the
             run's folder exists and TensorFlow is imported.
         file: name of the file of the result, in the run's folder; None is `<name>.json`.
-        row: other attributes of `kinds.jobs.Job`, such as `scope="trained"`. In place of a scope, `trains=True`,
+        row: other attributes of `config.jobs.Job`, such as `scope="trained"`. In place of a scope, `trains=True`,
             `needs_a_run=True` or `compares_runs=True` may be given.
 
     Raises:
@@ -147,9 +140,9 @@ def register_job(name: str, run: Code, file: str | None = None, **row: Any) -> N
     JOBS.add(Job(name, run, file or f"{name}.json", **_with_scope(row)))
 
 
-def added_modules() -> set[str]:
-    """The modules of all code that was registered."""
-    codes = [*(row.build for table in REGISTRIES.values() for row in table), *(job.run for job in JOBS)]
+def list_added_modules() -> set[str]:
+    """Return the modules of all code that was registered from outside."""
+    codes = [*(entry.build for registry in REGISTRIES.values() for entry in registry), *(job.run for job in JOBS)]
     return {name for name in map(module_of, codes) if not name.startswith(OWN_CODE)}
 
 
@@ -164,7 +157,7 @@ def _with_scope(row: Mapping[str, Any]) -> dict[str, Any]:
     return attributes
 
 
-def _register(table: Registry[Any], name: str, build: Code, config: type[Keys]) -> type[Keys]:
-    keys: Any = named(name, config)
-    table.add(Entry(keys, build))
+def _register(registry: Registry[Any], name: str, build: Code, config: type[Keys]) -> type[Keys]:
+    keys: Any = with_kind(name, config)
+    registry.add(Entry(keys, build))
     return keys

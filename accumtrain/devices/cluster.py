@@ -48,7 +48,7 @@ def find_cluster(config: DeviceConfig) -> Cluster:
     )
 
 
-def others_in_words() -> str | None:
+def describe_others() -> str | None:
     """What the environment says of processes that are to train together with this one; None if it says nothing."""
     text, tasks = os.environ.get("TF_CONFIG"), os.environ.get("SLURM_STEP_NUM_TASKS", "")
     if text and text.strip() != "{}":

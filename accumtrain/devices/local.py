@@ -13,7 +13,7 @@ from accumtrain.errors import ConfigError, first_line
 from accumtrain.process import tpu_runtime
 from accumtrain.process.cuda import INSTALL, VISIBLE, has_gpu_node, hides_gpus
 from accumtrain.process.environment import CPU_LIMIT
-from accumtrain.process.machine import address_space_bytes, bytes_of_threads
+from accumtrain.process.machine import count_free_addresses, count_thread_addresses
 
 # The CPU: logical devices and the allocator.
 
@@ -69,8 +69,8 @@ def take_memory_in_one_piece() -> int:
 
 def _addresses_mb() -> int:
     """Megabytes of addresses for tensors; a terabyte without a limit."""
-    left = address_space_bytes()
-    return 2**20 if left is None else max(0, left - bytes_of_threads()) // 2**20
+    left = count_free_addresses()
+    return 2**20 if left is None else max(0, left - count_thread_addresses()) // 2**20
 
 
 # NVIDIA GPUs.
@@ -81,7 +81,7 @@ def resolve_gpu(config: DeviceConfig) -> Devices:
     gpus = require_gpus(config.kind)[:1]
     set_up_gpus(config, gpus)
     set_once(tf.config.set_visible_devices, gpus, "GPU")
-    return make_devices(config, tf.distribute.OneDeviceStrategy("/gpu:0"), gpu_name(gpus[0]), on_gpus=True)
+    return make_devices(config, tf.distribute.OneDeviceStrategy("/gpu:0"), read_gpu_name(gpus[0]), on_gpus=True)
 
 
 def resolve_mirrored(config: DeviceConfig) -> Devices:
@@ -94,7 +94,7 @@ def resolve_mirrored(config: DeviceConfig) -> Devices:
         raise ConfigError(f"{error}, or try replication on this CPU with device.virtual=2") from error
     set_up_gpus(config, gpus)
     strategy = tf.distribute.MirroredStrategy([f"/gpu:{index}" for index in range(len(gpus))])
-    return make_devices(config, strategy, f"{len(gpus)} x {gpu_name(gpus[0])}, mirrored", on_gpus=True)
+    return make_devices(config, strategy, f"{len(gpus)} x {read_gpu_name(gpus[0])}, mirrored", on_gpus=True)
 
 
 def require_gpus(kind: str) -> list[tf.config.PhysicalDevice]:
@@ -135,7 +135,7 @@ def limit_gpus(config: DeviceConfig, gpus: list[tf.config.PhysicalDevice]) -> No
             set_once(tf.config.set_logical_device_configuration, gpu, limit)
 
 
-def gpu_name(gpu: tf.config.PhysicalDevice) -> str:
+def read_gpu_name(gpu: tf.config.PhysicalDevice) -> str:
     return tf.config.experimental.get_device_details(gpu).get("device_name", gpu.name)
 
 

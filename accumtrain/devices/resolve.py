@@ -8,10 +8,10 @@ from dataclasses import replace
 import tensorflow as tf
 
 from accumtrain.console import warn
-from accumtrain.devices.cluster import others_in_words
+from accumtrain.devices.cluster import describe_others
 from accumtrain.devices.config import DEVICES, CpuConfig, DeviceConfig, GpuConfig, MirroredConfig, TpuConfig
 from accumtrain.devices.found import Devices, make_devices
-from accumtrain.devices.local import gpu_name, limit_gpus
+from accumtrain.devices.local import limit_gpus, read_gpu_name
 from accumtrain.errors import ConfigError
 from accumtrain.process import tpu_runtime
 from accumtrain.process.cuda import shows_gpu
@@ -32,7 +32,7 @@ def resolve_devices(config: DeviceConfig) -> Devices:
 
 def resolve_best_device(config: DeviceConfig) -> Devices:
     """device=auto: the first that exists of a TPU, all GPUs and the CPU, or with device.virtual the CPU."""
-    if (others := others_in_words()) is not None:
+    if (others := describe_others()) is not None:
         warn(
             f"{others}. With device=auto this process computes alone; device=cpu, gpu or mirrored says that it is meant"
         )
@@ -46,7 +46,7 @@ def resolve_best_device(config: DeviceConfig) -> Devices:
 
 
 def _best_kind() -> type[DeviceConfig]:
-    if tpu_runtime.present():
+    if tpu_runtime.has_tpu():
         return TpuConfig
     gpus = len(tf.config.list_physical_devices("GPU"))
     return CpuConfig if gpus == 0 else GpuConfig if gpus == 1 else MirroredConfig
@@ -72,4 +72,4 @@ def resolve_current(config: DeviceConfig) -> Devices:
         return make_devices(config, strategy, f"CPU, {os.cpu_count()} cores")
     if not computes_already():
         limit_gpus(config, gpus)
-    return make_devices(config, strategy, gpu_name(gpus[0]), on_gpus=True)
+    return make_devices(config, strategy, read_gpu_name(gpus[0]), on_gpus=True)

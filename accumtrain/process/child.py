@@ -27,7 +27,7 @@ from accumtrain.process.signals import SIGNALS, end_on_signals
 from accumtrain.process.temporary_folder import temporary_folder
 from accumtrain.registry import load
 
-REQUEST, ANSWER, DOING, LAST_WORDS = "request.json", "answer.json", "doing", "stderr"
+REQUEST, ANSWER, DOING, STDERR_FILE = "request.json", "answer.json", "doing", "stderr"
 TASK = "task"  # key of a request: "module:function" that the child calls
 PREPARE = "prepare"  # key of a request: "module:function", and the argument with which the child calls it before
 STOP = b"."  # what the parent writes to stop the child; a parent that has ended writes nothing
@@ -73,7 +73,7 @@ class Child:
     ):
         self._folder, self._shown = folder, label is not None
         (folder / REQUEST).write_text(json.dumps({**request, PREPARE: _prepare.get()}), encoding="utf-8")
-        with (folder / LAST_WORDS).open("wb") as errors:
+        with (folder / STDERR_FILE).open("wb") as errors:
             self._process = subprocess.Popen(
                 [*command, str(folder)],
                 stdin=subprocess.PIPE,
@@ -120,7 +120,7 @@ class Child:
     def ended(self) -> ChildResult:
         """How the child ended. Call it after the context."""
         answer = self._folder / ANSWER
-        last_words = (self._folder / LAST_WORDS).read_text(encoding="utf-8", errors="replace")[-4000:]
+        last_words = (self._folder / STDERR_FILE).read_text(encoding="utf-8", errors="replace")[-4000:]
         return ChildResult(
             self._process.returncode,
             json.loads(answer.read_text(encoding="utf-8")) if answer.exists() else {},

@@ -166,21 +166,21 @@ def counts_bytes_on_cpu() -> bool:
     return os.environ.get(ALLOCATOR) == VARIABLES[ALLOCATOR]
 
 
-def users_limit() -> str | None:
+def read_users_limit() -> str | None:
     """The user's own value of CPU_LIMIT, in whose place a job's limit may stand."""
     return os.environ.get(USERS_LIMIT, os.environ.get(CPU_LIMIT)) or None
 
 
 def limit_without_job(limit_mb: int) -> None:
     """Set what holds for jobs without a limit in this process: `limit_mb`, or the user's own limit if that is less."""
-    own = users_limit() or ""
+    own = read_users_limit() or ""
     os.environ[USERS_LIMIT] = str(min([limit_mb, *([int(own)] if own.isdecimal() else [])]))
     _set_limit(None)
 
 
 def _set_limit(limit: int | None) -> None:
     """Set the limit of a job, or for None the one that the user has in the environment, if any."""
-    own = os.environ[USERS_LIMIT] = users_limit() or ""
+    own = os.environ[USERS_LIMIT] = read_users_limit() or ""
     os.environ.pop(CPU_LIMIT, None)
     if limit is not None or own:
         os.environ[CPU_LIMIT] = own if limit is None else str(limit)
@@ -188,7 +188,7 @@ def _set_limit(limit: int | None) -> None:
 
 def _check_unchanged(device: DeviceConfig) -> None:
     limit = device.memory_limit_mb
-    if os.environ.get(CPU_LIMIT) != (users_limit() if limit is None else str(limit)):
+    if os.environ.get(CPU_LIMIT) != (read_users_limit() if limit is None else str(limit)):
         raise ConfigError(
             f"device.memory_limit_mb={format_value(limit)} can't change once TensorFlow runs in a process; "
             "for a sweep over it add hydra/launcher=joblib, each job then has a process of its own"

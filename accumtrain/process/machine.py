@@ -27,25 +27,25 @@ LIBRARIES, THREADS_OF_A_CORE = 1792 * 2**20, 1024 * 2**20
 
 def free_bytes() -> int:
     """Bytes for a run in place of this process: the free memory, and what this process would release."""
-    limits = [psutil.virtual_memory().available, *cgroup_bytes(CGROUPS, OWN_CGROUPS)]
-    addresses = address_space_bytes()
+    limits = [psutil.virtual_memory().available, *list_cgroup_bytes(CGROUPS, OWN_CGROUPS)]
+    addresses = count_free_addresses()
     free = min(limits if addresses is None else [*limits, addresses])
     return free + psutil.Process().memory_info().rss
 
 
 def fewer_addresses_than_memory() -> bool:
     """Return whether a limit of addresses ends a run before memory does."""
-    addresses = address_space_bytes()
+    addresses = count_free_addresses()
     return addresses is not None and addresses < psutil.virtual_memory().available
 
 
-def address_space_bytes() -> int | None:
+def count_free_addresses() -> int | None:
     """Bytes of addresses that this process may still take; None without a limit (`ulimit -v`)."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     return None if limit == resource.RLIM_INFINITY else max(0, limit - psutil.Process().memory_info().vms)
 
 
-def bytes_of_threads() -> int:
+def count_thread_addresses() -> int:
     """Bytes of addresses that TensorFlow's threads may take beside the tensors of a run."""
     return THREADS_OF_A_CORE * (os.cpu_count() or 1)
 
@@ -53,7 +53,7 @@ def bytes_of_threads() -> int:
 def check_addresses() -> None:
     """Raise OutOfMemoryError if `ulimit -v` allows fewer addresses than TensorFlow takes, which would crash."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    needed = LIBRARIES + bytes_of_threads()
+    needed = LIBRARIES + count_thread_addresses()
     if limit != resource.RLIM_INFINITY and limit < needed:
         raise OutOfMemoryError(
             f"`ulimit -v` allows {format_bytes(limit)} of addresses, and TensorFlow with its threads takes "
@@ -62,7 +62,7 @@ def check_addresses() -> None:
         )
 
 
-def cgroup_bytes(mounted: Path, own: Path) -> Iterator[int]:
+def list_cgroup_bytes(mounted: Path, own: Path) -> Iterator[int]:
     """Yield the free bytes of each control group around this process that has a limit.
 
     Args:
@@ -118,7 +118,7 @@ def cpu() -> dict[str, Any]:
     }
 
 
-def vendor() -> str:
+def read_vendor() -> str:
     """The vendor of the processor as it names it; empty where the system does not."""
     return dict(_cpu_facts()).get("vendor_id", "")
 

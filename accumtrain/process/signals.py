@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from types import FrameType
 from typing import NoReturn
 
-from accumtrain.console import visible
+from accumtrain.console import escape_controls
 from accumtrain.errors import Preempted
 
 # The end of a process whose main thread may never come back.
@@ -20,7 +20,9 @@ from accumtrain.errors import Preempted
 def end_now(message: str, code: int) -> NoReturn:
     """Print `message` on stderr and ends the process from any thread: no context is left, no exit handler runs."""
     with suppress(OSError):  # nobody reads it
-        os.write(2, f"\nerror: {visible(message)}\n".encode())  # the main thread may hold the lock of sys.stderr
+        os.write(
+            2, f"\nerror: {escape_controls(message)}\n".encode()
+        )  # the main thread may hold the lock of sys.stderr
     os._exit(code)
 
 
@@ -38,13 +40,13 @@ def end_on_signals() -> None:
 
     Signals that are ignored, as SIGHUP is under nohup, stay ignored.
     """
-    for number in heeded():
+    for number in list_heeded_signals():
         signal.signal(number, _end)
 
 
 def raise_on_signals() -> None:
     """From now on each signal raises KeyboardInterrupt, as Ctrl-C does in Python."""
-    for number in heeded():
+    for number in list_heeded_signals():
         signal.signal(number, signal.default_int_handler)
 
 
@@ -54,7 +56,7 @@ def ignore_signals() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def heeded() -> list[signal.Signals]:
+def list_heeded_signals() -> list[signal.Signals]:
     """The signals that are not ignored, as SIGHUP is under nohup."""
     return [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
 
@@ -92,7 +94,9 @@ class JobSignals:
     def __enter__(self) -> JobSignals:
         in_main = threading.current_thread() is threading.main_thread()  # Python gives signals to no other thread
         self._outer = _signals_of_job.set(self)
-        self._previous = {number: signal.signal(number, self._stop) for number in (heeded() if in_main else [])}
+        self._previous = {
+            number: signal.signal(number, self._stop) for number in (list_heeded_signals() if in_main else [])
+        }
         return self
 
     def __exit__(self, *_: object) -> None:

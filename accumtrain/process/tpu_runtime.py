@@ -22,7 +22,7 @@ if sys.argv[1] != "local":
 """
 
 
-def present() -> bool:
+def has_tpu() -> bool:
     """Return whether this machine has libtpu and a TPU chip."""
     return missing_here() is None
 

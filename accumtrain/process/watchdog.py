@@ -11,7 +11,7 @@ from collections import deque
 from pathlib import Path
 from typing import TextIO
 
-from accumtrain.console import visible
+from accumtrain.console import escape_controls
 from accumtrain.errors import Preempted
 from accumtrain.process.environment import process_seconds
 from accumtrain.process.signals import end_now
@@ -85,7 +85,7 @@ class Watchdog:
             with file.open("x", encoding="utf-8") as target:
                 self._write(target, what)
         except OSError as error:  # the disk may be what hangs
-            sys.stderr.write(f"{visible(str(file))} can't be written: {error.strerror}\n")
+            sys.stderr.write(f"{escape_controls(str(file))} can't be written: {error.strerror}\n")
             self._write(sys.stderr, what)
 
     def _write(self, target: TextIO, what: str) -> None:

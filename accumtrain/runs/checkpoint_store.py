@@ -38,7 +38,7 @@ FORMAT = 2
 CHECKSUM = "crc32c"  # key of the manifest's checksum of itself
 CHUNK = 2**20  # bytes read at once
 # errors of reading that lie in the file: it is not there, is no file, or its place on the disk is bad
-OF_THE_FILE = (errno.ENOENT, errno.EINVAL, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.ENXIO, errno.EIO)
+FILE_ERRNOS = (errno.ENOENT, errno.EINVAL, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.ENXIO, errno.EIO)
 FOLDER = re.compile(r"step-(\d+)")
 
 
@@ -105,7 +105,7 @@ class Saved:
             with _opened(self.path / MANIFEST) as file:
                 text = file.read().decode()
             manifest = json.loads(text)
-            if not isinstance(manifest, dict) or text != sealed(manifest):
+            if not isinstance(manifest, dict) or text != seal_manifest(manifest):
                 raise ValueError("it is not the text that was written")
         except FileNotFoundError as error:
             raise DamagedError(f"it has no {MANIFEST}") from error
@@ -123,7 +123,7 @@ class Saved:
         return manifest
 
 
-def sealed(manifest: Mapping[str, Any]) -> str:
+def seal_manifest(manifest: Mapping[str, Any]) -> str:
     """The text of a manifest.json: it ends with the checksum of all that is before. Whole is what has this text."""
     import google_crc32c  # takes 10 ms, which --help has no use for
 
@@ -222,7 +222,7 @@ class CheckpointStore:
             **facts,
             "files": {file.name: _fingerprint(file) for file in files},
         }
-        write_atomic(folder / MANIFEST, sealed(manifest))
+        write_atomic(folder / MANIFEST, seal_manifest(manifest))
         sync_to_disk(folder)
 
     def _delete(self, saved: Saved) -> None:
@@ -273,7 +273,7 @@ def _drop_from_cache(file: Path) -> None:
 
 def _unreadable(file: Path, error: OSError) -> Exception:
     """The error to raise: DamagedError if the file itself is at fault, else CheckpointError, as it may be whole."""
-    if error.errno in OF_THE_FILE:
+    if error.errno in FILE_ERRNOS:
         return DamagedError(f"{file.name}: {error.strerror}")
     return CheckpointError(f"{file} can't be read: {error.strerror}; mend that and run the same command again")
 

@@ -13,7 +13,7 @@ from yaml import YAMLError
 from accumtrain.config.read import check_yaml
 from accumtrain.errors import CheckpointError
 from accumtrain.fields import is_finite_number
-from accumtrain.runs.files import fits, is_count, is_text, read_json, read_text
+from accumtrain.runs.files import has_form, is_count, is_text, read_json, read_text
 from accumtrain.runs.names import learned_values
 
 NUMBERS = {str: (is_finite_number, None)}
@@ -87,17 +87,17 @@ def read_records(path: Path) -> list[dict[str, Any]]:
         CheckpointError: the file is damaged.
     """
     file = path / "metrics.jsonl"
-    return [record for _, record in lines_of(read_text(file), file)] if file.exists() else []
+    return [record for _, record in parse_lines(read_text(file), file)] if file.exists() else []
 
 
-def lines_of(text: str, path: Path) -> list[tuple[str, dict[str, Any]]]:
+def parse_lines(text: str, path: Path) -> list[tuple[str, dict[str, Any]]]:
     """The complete lines of `text`, each with its record. An incomplete last line is left out."""
     lines = text[: text.rfind("\n") + 1].splitlines()
     parsed = []
     for number, line in enumerate(lines, start=1):
         try:
             record = json.loads(line)
-            if not fits(record, RECORD) or not {"step", "split", "seconds"} <= record.keys():
+            if not has_form(record, RECORD) or not {"step", "split", "seconds"} <= record.keys():
                 raise ValueError("it is none of a run")
         except (ValueError, RecursionError) as error:
             raise CheckpointError(f"{path} line {number} is no record of a run: repair or remove that line") from error

@@ -25,25 +25,25 @@ from accumtrain.errors import CheckpointError
 Form: TypeAlias = Any
 
 
-def fits(value: Any, form: Form) -> bool:
+def has_form(value: Any, form: Form) -> bool:
     """Return whether a value is of a form."""
     match form:
         case None:
             return value is None
         case tuple():
-            return any(fits(value, each) for each in form)
+            return any(has_form(value, each) for each in form)
         case [item]:
-            return isinstance(value, list) and all(fits(each, item) for each in value)
+            return isinstance(value, list) and all(has_form(each, item) for each in value)
         case Mapping():
-            return isinstance(value, dict) and odd_key(value, form) is None
+            return isinstance(value, dict) and find_odd_key(value, form) is None
         case _:
             return bool(form(value))
 
 
-def odd_key(content: Mapping[str, Any], form: Mapping[Any, Form]) -> str | None:
+def find_odd_key(content: Mapping[str, Any], form: Mapping[Any, Form]) -> str | None:
     """The first key whose value is not of its form; None if there is none."""
     for key, value in content.items():
-        if not fits(value, form.get(key, form.get(str, is_anything))):
+        if not has_form(value, form.get(key, form.get(str, is_anything))):
             return key
     return None
 
@@ -200,7 +200,7 @@ def read_json(path: Path, form: Mapping[Any, Form] | None = None) -> dict[str, A
         content = json.loads(read_text(path))
         if not isinstance(content, dict):
             raise ValueError("it holds no mapping")
-        if odd := odd_key(content, form or {}):
+        if odd := find_odd_key(content, form or {}):
             raise ValueError(f"what it says of {odd} is nothing that was written")
     except (ValueError, RecursionError) as error:
         raise CheckpointError(

@@ -20,7 +20,7 @@ from accumtrain.console import say, warn
 from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.process import environment
 from accumtrain.process.environment import KERNELS_16BIT, ONEDNN
-from accumtrain.process.machine import FOR_16_BITS, INTEL, MATRIX_BFLOAT16, cpu, vendor
+from accumtrain.process.machine import FOR_16_BITS, INTEL, MATRIX_BFLOAT16, cpu, read_vendor
 from accumtrain.runs.files import read_json, write_json
 from accumtrain.runs.names import folder_of, has_checkpoints
 
@@ -142,7 +142,7 @@ def _choose_library(config: Config) -> tuple[str, str]:
 
 def _choose_dtype() -> tuple[str, str]:
     """The value of KERNELS_16BIT for this processor, and the reason."""
-    if vendor() == INTEL:
+    if read_vendor() == INTEL:
         return "0", "they are the faster ones on Intel's processors without AMX"
     return "1", "they are the faster ones on this processor"
 

@@ -22,7 +22,7 @@ from accumtrain.fields import format_value
 # The name of a run: run.name, or a name derived from its command.
 
 
-NOT_OF_A_RUN = ("log.", "bench.", "predict.", "export.", "range_test.", "hydra")  # beginnings of keys
+EXCLUDED_PREFIXES = ("log.", "bench.", "predict.", "export.", "range_test.", "hydra")  # beginnings of keys
 LONGEST = 48  # characters of a derived name, without its hash
 NOT_IN_NAMES = {
     *("job", "data.download", "report.runs", "device.workers", "device.index"),
@@ -45,7 +45,7 @@ def run_name(config: Config, overrides: Sequence[str]) -> str:
     shown = {
         key: value
         for key, value in sorted(values.items())
-        if key not in in_base | NOT_IN_NAMES and not key.startswith(NOT_OF_A_RUN)
+        if key not in in_base | NOT_IN_NAMES and not key.startswith(EXCLUDED_PREFIXES)
     }
     return _name(base, {key: value for key, value in shown.items() if not _says(base, key, value)})
 
@@ -168,7 +168,7 @@ def folder_errors(path: Path) -> Iterator[None]:
 LEARNED_GROUPS = ("model", "optim", "schedule", "loss", "data", "ema")
 LEARNED_KEYS = ("batch_size", "precision", "run.seed")
 # where data and first weights lie does not matter: their content is compared by what a checkpoint's manifest says of it
-NOT_LEARNED = (
+UNLEARNED_KEYS = (
     "model.memory",
     "model.kept_convs",
     "model.kept_share",
@@ -183,7 +183,7 @@ NOT_LEARNED = (
 )
 
 # beginnings of keys whose values change what is learned from here on, but no variable of the state
-OF_THE_RULES = (
+RULE_PREFIXES = (
     *("accum.", "batch_size", "loss.", "run.seed", "schedule."),
     *("model.drop_path", "model.norm_momentum", "model.snap_bits"),
     *("optim.adaptive_clip", "optim.beta", "optim.clip_", "optim.epsilon", "optim.lr", "optim.rates", "optim.weight_"),
@@ -210,7 +210,7 @@ def learned_values(config: Config | Mapping[str, Any]) -> dict[str, Any]:
     if accum["reduction"] == "sum":
         flat["accum.steps"] = accum["steps"]
     flat["accum.reduction"] = accum["reduction"]
-    return {key: value for key, value in flat.items() if key not in NOT_LEARNED}
+    return {key: value for key, value in flat.items() if key not in UNLEARNED_KEYS}
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
@@ -225,10 +225,10 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 
 def fits_state(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     """Return whether the state of a run can go on with the learned values that differ, and so run.resume=force helps."""
-    return all(key.startswith(OF_THE_RULES) for key, *_ in _all_changed(before, now))
+    return all(key.startswith(RULE_PREFIXES) for key, *_ in _all_changed(before, now))
 
 
-def as_many_classes(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+def has_same_class_count(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     """Return whether two fingerprints of data have as many classes, which the state of a run needs to go on."""
     first, second = (each.get(CLASSES) for each in (before, now))
     return _count(first) == _count(second)

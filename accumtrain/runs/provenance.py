@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from accumtrain.config.keys import changed_from_defaults
+from accumtrain.config.keys import find_changed_keys
 from accumtrain.errors import CheckpointError
 from accumtrain.process.environment import job_seconds
 from accumtrain.process.machine import cpu
@@ -101,7 +101,7 @@ def _git() -> dict[str, Any] | None:
 
 
 WHOLE = "whole"
-OF_SUMMARY = ("status", "step", "epoch", "train", "val", "test", "best", "best_on", "provenance")
+SUMMARY_KEYS = ("status", "step", "epoch", "train", "val", "test", "best", "best_on", "provenance")
 
 Content = TypeVar("Content")
 
@@ -134,8 +134,8 @@ def inspect_run(folder: Path) -> dict[str, Any]:
     found = [saved for store in stores for saved in readable(store.newest_first) or []]
     reasons = sorted((checkpoints / QUARANTINE).glob(f"*/{REASON}"))
     return {
-        **{key: summary.get(key) for key in OF_SUMMARY},
-        "changed": {key: list(pair) for key, pair in changed_from_defaults(values).items() if key != "run.name"},
+        **{key: summary.get(key) for key in SUMMARY_KEYS},
+        "changed": {key: list(pair) for key, pair in find_changed_keys(values).items() if key != "run.name"},
         "checkpoints": [_described(saved) for saved in found],
         "quarantine": [{"path": str(file.parent), "reason": readable(partial(read_text, file))} for file in reasons],
         "unreadable": unreadable,

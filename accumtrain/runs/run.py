@@ -17,7 +17,7 @@ from accumtrain.config.read import to_mapping
 from accumtrain.config.schema import Config
 from accumtrain.errors import CheckpointError, ConfigError, DataError
 from accumtrain.runs.checkpoint_store import newest_manifest
-from accumtrain.runs.contents import lines_of, read_records, read_summary
+from accumtrain.runs.contents import parse_lines, read_records, read_summary
 from accumtrain.runs.files import (
     disk_errors,
     open_regular,
@@ -32,10 +32,10 @@ from accumtrain.runs.lock import Lock
 from accumtrain.runs.names import (
     CHECKPOINTS,
     QUARANTINE,
-    as_many_classes,
     differences,
     fits_state,
     folder_of,
+    has_same_class_count,
     learned_values,
     make_folder,
 )
@@ -154,7 +154,7 @@ class Run:
         if not self._metrics.exists():
             return
         text = read_text(self._metrics)
-        kept = "".join(line + "\n" for line, record in lines_of(text, self._metrics) if record["step"] <= step)
+        kept = "".join(line + "\n" for line, record in parse_lines(text, self._metrics) if record["step"] <= step)
         if kept != text:
             write_atomic(self._metrics, kept)
 
@@ -187,7 +187,7 @@ class Run:
             if changed := differences(*data):
                 raise DataError(
                     f"the data is not what {self.path} was trained on: {changed}; put it back as it was, or choose "
-                    f"another run.name{_or_force('go on with what is there now', as_many_classes(*data))}"
+                    f"another run.name{_or_force('go on with what is there now', has_same_class_count(*data))}"
                 )
 
         return check

@@ -11,7 +11,7 @@ import pytest
 from hydra.errors import MissingConfigException
 
 from accumtrain import __version__
-from accumtrain.cli.hydra_guard import explain
+from accumtrain.cli.hydra_guard import explain_error
 from accumtrain.config.keys import CONF_DIR
 from accumtrain.errors import AccumtrainError, Preempted
 
@@ -213,4 +213,4 @@ def test_own_config_that_is_no_yaml(command, tmp_path):
 
 def test_launcher_that_is_not_installed():
     error = MissingConfigException("no", missing_cfg_file="hydra/launcher/joblib", options=["basic"])
-    assert str(explain(error)) == "hydra/launcher=joblib: is not installed; pip install 'accumtrain[joblib]'"
+    assert str(explain_error(error)) == "hydra/launcher=joblib: is not installed; pip install 'accumtrain[joblib]'"

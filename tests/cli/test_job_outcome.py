@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from accumtrain.cli.sweep_table import JobOutcome, begun
+from accumtrain.cli.sweep_table import JobOutcome, begin_outcome
 from accumtrain.runs.files import write_json
 
 TEST = {name: {"accuracy": 0.75, "loss": 1.5} for name in ("test", "best")}
@@ -73,11 +73,11 @@ def test_a_result_of_an_earlier_command_is_not_that_of_the_job(compose, tmp_path
     config = compose(f"run.dir={tmp_path}", "run.name=mine")
     file = tmp_path / "mine" / "summary.json"
     file.parent.mkdir()
-    assert begun(config, []).result == {}
+    assert begin_outcome(config, []).result == {}
     file.write_text(json.dumps(TEST))
     os.utime(file, ns=(0, 0))
-    assert begun(config, []).result == {}
-    before = begun(config, ["batch_size=32"])
+    assert begin_outcome(config, []).result == {}
+    before = begin_outcome(config, ["batch_size=32"])
     write_json(file, TEST)
     assert before.value("test.loss") == 1.5
     assert (before.value("test.top5"), before.value("val.loss")) == (None, None)

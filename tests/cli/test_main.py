@@ -42,7 +42,7 @@ def command(tmp_path):
     return run
 
 
-NEEDED_MB = (machine.LIBRARIES + machine.bytes_of_threads()) // 2**20
+NEEDED_MB = (machine.LIBRARIES + machine.count_thread_addresses()) // 2**20
 
 
 @pytest.mark.parametrize("megabytes", [600, 1000, 2000, 3000, NEEDED_MB - 1])

@@ -53,7 +53,7 @@ def run(monkeypatch, compose, tmp_path):
 
     def job(body, goes_on=lambda: True, batch_size=32):
         monkeypatch.setattr(sweep, "child_command", lambda: [sys.executable, "-c", program(body)])
-        monkeypatch.setattr(sweep_folder, "goes_on", lambda folder: goes_on())
+        monkeypatch.setattr(sweep_folder, "is_running", lambda folder: goes_on())
         values = to_mapping(compose("run.name=mine")) | {"batch_size": batch_size}
         return sweep.run_in_child(tmp_path / "sweep", 6, values, [f"batch_size={batch_size}"])
 
@@ -95,7 +95,7 @@ def test_a_job_is_known_of_as_long_as_it_runs(run, tmp_path):
     seen = []
 
     def goes_on():
-        seen.extend(sweep_folder.collect(tmp_path / "sweep"))
+        seen.extend(sweep_folder.read_outcomes(tmp_path / "sweep"))
         return not (tmp_path / "ready").exists()
 
     run(WAITS, goes_on)
@@ -120,7 +120,7 @@ def test_a_job_ends_with_the_process_that_waits_for_it(tmp_path, compose):
         f"sys.path[:] = {sys.path!r}\n"
         "from pathlib import Path\n"
         "from accumtrain.cli import sweep, sweep_folder\n"
-        "sweep_folder.goes_on = lambda folder: True\n"
+        "sweep_folder.is_running = lambda folder: True\n"
         f"sweep.child_command = lambda: [sys.executable, '-c', {program(SAVES)!r}]\n"
         f"sweep.run_in_child(Path('sweep'), 6, {values!r}, [])"
     )

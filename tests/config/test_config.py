@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from accumtrain.config.keys import CONF_DIR
-from accumtrain.config.read import from_mapping, known_keys, to_mapping
+from accumtrain.config.read import from_mapping, list_known_keys, to_mapping
 from accumtrain.config.registries import REGISTRIES
 from accumtrain.config.rules import Epochs, micro_batch_size, total_steps
 from accumtrain.config.schema import Config
@@ -87,7 +87,7 @@ def test_every_key_of_the_schema_has_a_value_in_conf():
                 written |= {f"{key}.{name}" for name in value}
             else:
                 written.add(f"{group}.{key}".lstrip("."))
-    assert set(known_keys()) <= written
+    assert set(list_known_keys()) <= written
 
 
 def test_paper_recipe_is_whole(compose):

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from accumtrain.process import machine
-from accumtrain.process.machine import V1, V2, cgroup_bytes
+from accumtrain.process.machine import V1, V2, list_cgroup_bytes
 
 NO_LIMIT_V1 = 2**63 - 4096
 
@@ -40,28 +40,28 @@ def own(tmp_path):
 def test_version_2_limits_on_the_way_up(tmp_path, group, own):
     group("user/job", V2, "max", 300, 0)
     group("user", V2, 1000, 400, 50)
-    assert list(cgroup_bytes(tmp_path, own("0::/user/job\n"))) == [650]
+    assert list(list_cgroup_bytes(tmp_path, own("0::/user/job\n"))) == [650]
 
 
 def test_version_2_in_a_container(tmp_path, group, own):
     group(".", V2, 1000, 990, 0)
-    assert list(cgroup_bytes(tmp_path, own("0::/\n"))) == [10]
+    assert list(list_cgroup_bytes(tmp_path, own("0::/\n"))) == [10]
 
 
 def test_version_1_whose_path_is_outside_of_the_container(tmp_path, group, own):
     group("memory", V1, 1000, 100, 20)
     group("cpu", V1, 1, 1, 0)
     lines = "9:cpu:/docker/abc\n8:memory:/docker/abc\n0::/\n"
-    assert list(cgroup_bytes(tmp_path, own(lines))) == [920]
+    assert list(list_cgroup_bytes(tmp_path, own(lines))) == [920]
 
 
 def test_more_used_than_allowed_leaves_nothing(tmp_path, group, own):
     group(".", V2, 1000, 1200, 0)
-    assert list(cgroup_bytes(tmp_path, own("0::/\n"))) == [0]
+    assert list(list_cgroup_bytes(tmp_path, own("0::/\n"))) == [0]
 
 
 def test_no_control_groups(tmp_path):
-    assert list(cgroup_bytes(tmp_path, tmp_path / "own")) == []
+    assert list(list_cgroup_bytes(tmp_path, tmp_path / "own")) == []
 
 
 @pytest.mark.parametrize(("limit", "expected"), [(1000, 700 + 30), (10**6, 5000 + 30), (NO_LIMIT_V1, 5000 + 30)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from accumtrain.process import machine as module
-from accumtrain.process.machine import cpu, vendor
+from accumtrain.process.machine import cpu, read_vendor
 
 
 @pytest.mark.parametrize(
@@ -33,4 +33,4 @@ def test_the_vendor(tmp_path, monkeypatch, text, known):
     file = tmp_path / "cpuinfo"
     file.write_text(text)
     monkeypatch.setattr(module, "CPU_INFO", file)
-    assert vendor() == known
+    assert read_vendor() == known

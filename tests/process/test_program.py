@@ -10,7 +10,7 @@ from importlib.machinery import ModuleSpec
 
 import pytest
 
-from accumtrain.config.registries import are_own_rows
+from accumtrain.config.registries import has_own_entries
 from accumtrain.config.schema import Config
 from accumtrain.models.config import MODELS
 from accumtrain.process import program
@@ -23,7 +23,7 @@ from accumtrain.process.program import (
     own_program,
     remember_program,
 )
-from accumtrain.registry import Entry, named
+from accumtrain.registry import Entry, with_kind
 from accumtrain.train.config import LOSSES
 
 OWN = """
@@ -81,7 +81,7 @@ def test_what_is_own_run(monkeypatch):
     assert is_own_run(Config())
     for table, of in ((MODELS, "model"), (LOSSES, "loss")):
         chosen = getattr(Config(), of)
-        kept, config = table[chosen.kind], named("mine", type(chosen))
+        kept, config = table[chosen.kind], with_kind("mine", type(chosen))
         for row, listed in (
             (Entry(config, "mine.code:build"), True),
             (Entry(config, print), True),
@@ -91,12 +91,12 @@ def test_what_is_own_run(monkeypatch):
             monkeypatch.setattr(table, "_unlisted", set())
             table.add(row, listed=listed)
             assert not is_own_run(replace(Config(), **{of: config()}))
-            assert not are_own_rows(replace(Config(), **{of: config()}))
+            assert not has_own_entries(replace(Config(), **{of: config()}))
             monkeypatch.undo()
             monkeypatch.setenv(VARIABLE, '["-m", "accumtrain"]')
     monkeypatch.setenv(VARIABLE, '["mine.py"]')
     assert not is_own_run(Config())
-    assert are_own_rows(Config())
+    assert has_own_entries(Config())
 
 
 @pytest.mark.parametrize("start", [["mine.py"], pytest.param(["-m", "mine"], marks=pytest.mark.slow)], ids=" ".join)

@@ -13,7 +13,7 @@ import pytest
 
 from accumtrain.errors import CheckpointError
 from accumtrain.runs import checkpoint_store
-from accumtrain.runs.checkpoint_store import CheckpointStore, DamagedError, sealed
+from accumtrain.runs.checkpoint_store import CheckpointStore, DamagedError, seal_manifest
 
 FACTS = {"learned": {"optim.lr": 0.1}}
 
@@ -203,7 +203,7 @@ def test_an_error_of_the_moment_is_no_damage(store, monkeypatch, error):
 
 def test_a_checkpoint_of_another_format_is_no_damage(store):
     file = store.newest_first()[0].path / "manifest.json"
-    file.write_text(sealed(json.loads(file.read_text()) | {"format": 99, "versions": {"accumtrain": "9.8"}}))
+    file.write_text(seal_manifest(json.loads(file.read_text()) | {"format": 99, "versions": {"accumtrain": "9.8"}}))
     with pytest.raises(CheckpointError, match=r"has the format 99, .* reads the format 2: go on with version 9\.8"):
         store.newest_first()[0].check()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from accumtrain.config.schema import AccumConfig, Config
-from accumtrain.runs.names import as_many_classes, differences, learned_values
+from accumtrain.runs.names import differences, has_same_class_count, learned_values
 
 
 def changed(before: AccumConfig, now: AccumConfig) -> str:
@@ -23,7 +23,7 @@ def test_it_does_under_a_sum():
 
 def test_the_state_of_a_run_goes_on_with_as_many_classes():
     named = {"data.classes": ["cat", "dog"], "data.train.examples": 8}
-    assert as_many_classes(named, {"data.classes": ["cat", "owl"], "data.train.examples": 9})
-    assert as_many_classes(named, {"data.classes": 2})
-    assert not as_many_classes(named, {"data.classes": ["cat", "dog", "owl"]})
-    assert not as_many_classes({"data.classes": 10}, {"data.classes": 3})
+    assert has_same_class_count(named, {"data.classes": ["cat", "owl"], "data.train.examples": 9})
+    assert has_same_class_count(named, {"data.classes": 2})
+    assert not has_same_class_count(named, {"data.classes": ["cat", "dog", "owl"]})
+    assert not has_same_class_count({"data.classes": 10}, {"data.classes": 3})
