@@ -145,7 +145,7 @@ class ImageSize:
 
 @dataclass(frozen=True)
 class Duration:
-    """A time that `duration_seconds` can read. null passes."""
+    """A time that `parse_duration` can read. null passes."""
 
     def check(self, key: str, value: Any) -> None:
         if value is not None:

@@ -93,7 +93,7 @@ def _launch(options: Namespace, run_job: Callable[[DictConfig], float], stops: A
 
 
 def _run_job(folder: Path, composed: DictConfig) -> float:
-    """Run one job of a sweep and writes its outcome. An error does not stop other jobs. Return its objective."""
+    """Run one job of a sweep and write its outcome. An error does not stop other jobs. Return its objective."""
     keep_streams(quiet=False)  # those of a launcher's process
     hydra_config = HydraConfig.get()
     number, overrides = hydra_config.job.num, list_job_overrides()

@@ -67,7 +67,7 @@ def _remove_left(run_dir: Path) -> None:
 
 
 def _new_folder(run_dir: Path) -> Path:
-    """Raise OSError and leaves nothing if the disk is full."""
+    """Raise OSError and leave nothing if the disk is full."""
     folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=run_dir))
     try:
         (folder / OWNER).write_text(f"{socket.gethostname()} {os.getpid()}", encoding="utf-8")
@@ -89,7 +89,7 @@ def is_running(folder: Path) -> bool:
 
 
 def end_sweep(folder: Path) -> None:
-    """Make running jobs stop with their state saved, and keeps other jobs from starting."""
+    """Make running jobs stop with their state saved, and keep other jobs from starting."""
     (folder / OWNER).unlink(missing_ok=True)
 
 

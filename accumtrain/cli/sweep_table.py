@@ -132,7 +132,7 @@ def check_distinct(configs: Sequence[Config]) -> None:
 
 
 def report_sweep(outcomes: Sequence[JobOutcome], run_dir: Path) -> None:
-    """Print a table of the jobs, best first, and writes them to sweep.json and report.html in `run_dir`.
+    """Print a table of the jobs, best first, and write them to sweep.json and report.html in `run_dir`.
 
     Raises:
         CheckpointError: a file can't be written.

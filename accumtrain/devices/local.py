@@ -1,4 +1,4 @@
-"""CPU, GPU, TPU of this machine."""
+"""The CPU, the GPUs and the TPU of one process: their strategies and memory."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from accumtrain.process.cuda import INSTALL, VISIBLE, has_gpu_node, hides_gpus
 from accumtrain.process.environment import CPU_LIMIT
 from accumtrain.process.machine import count_free_addresses, count_thread_addresses
 
-# The CPU: logical devices and the allocator.
-
-
 SMALLEST_PIECE = 28  # megabytes that are worth to be asked for at once
+
+# ---- CPU ----
 
 
 def resolve_cpu(config: DeviceConfig) -> Devices:
@@ -34,7 +33,7 @@ def resolve_cpu(config: DeviceConfig) -> Devices:
 
 
 def split_cpu(count: int) -> None:
-    """Hide GPUs and makes `count` logical devices of the CPU.
+    """Hide GPUs and make `count` logical devices of the CPU.
 
     Raises:
         ConfigError: TensorFlow was initialised with other devices in this process.
@@ -68,12 +67,12 @@ def take_memory_in_one_piece() -> int:
 
 
 def _addresses_mb() -> int:
-    """Megabytes of addresses for tensors; a terabyte without a limit."""
+    """Return the megabytes of addresses for tensors; a terabyte without a limit."""
     left = count_free_addresses()
     return 2**20 if left is None else max(0, left - count_thread_addresses()) // 2**20
 
 
-# NVIDIA GPUs.
+# ---- NVIDIA GPUs ----
 
 
 def resolve_gpu(config: DeviceConfig) -> Devices:
@@ -98,7 +97,7 @@ def resolve_mirrored(config: DeviceConfig) -> Devices:
 
 
 def require_gpus(kind: str) -> list[tf.config.PhysicalDevice]:
-    """All GPUs of this machine.
+    """Return all GPUs of this machine.
 
     Raises:
         ConfigError: there is none, or TensorFlow can't use it.
@@ -118,7 +117,7 @@ def require_gpus(kind: str) -> list[tf.config.PhysicalDevice]:
 
 
 def set_up_gpus(config: DeviceConfig, gpus: list[tf.config.PhysicalDevice]) -> None:
-    """Set what the keys of the device say of GPUs, for this process.
+    """Set the limit and the precision of GPUs in this process, as the keys of the device say.
 
     TensorFlow's own default is TensorFloat-32: gradients of a RevNet-38 are then 9e-2 of their size away from those in
     float64, where float32 is 3e-6 away (docs/gpu.md).
@@ -139,7 +138,7 @@ def read_gpu_name(gpu: tf.config.PhysicalDevice) -> str:
     return tf.config.experimental.get_device_details(gpu).get("device_name", gpu.name)
 
 
-# Google's TPUs.
+# ---- Google's TPUs ----
 
 
 def resolve_tpu(config: DeviceConfig) -> Devices:

@@ -59,7 +59,7 @@ def resolve_multiworker(config: DeviceConfig) -> Devices:
 
 
 class MultiWorkerStrategy(tf.distribute.MultiWorkerMirroredStrategy):
-    """A replica on each of `devices` devices of each worker, all of which create it at the same time (see `meet`).
+    """A replica on each of `devices` devices of each worker, all of which create it at the same time.
 
     Args:
         kind: "CPU" or "GPU".

@@ -31,7 +31,7 @@ REQUEST, ANSWER, DOING, STDERR_FILE = "request.json", "answer.json", "doing", "s
 TASK = "task"  # key of a request: "module:function" that the child calls
 PREPARE = "prepare"  # key of a request: "module:function", and the argument with which the child calls it before
 STOP = b"."  # what the parent writes to stop the child; a parent that has ended writes nothing
-SILENCE = 20.0  # seconds between two lines about what the child is doing
+SILENCE = 20.0  # seconds between two lines about a child's progress
 LOOK = 0.5  # seconds between two checks whether the child is still needed
 
 _prepare: ContextVar[tuple[str, str] | None] = ContextVar("prepare", default=None)
@@ -39,7 +39,7 @@ _prepare: ContextVar[tuple[str, str] | None] = ContextVar("prepare", default=Non
 
 @dataclass(frozen=True)
 class ChildResult:
-    """How a child ended.
+    """The end of a child.
 
     Attributes:
         code: its exit code, or the negative number of the signal that ended it.
@@ -113,12 +113,12 @@ class Child:
 
     @property
     def doing(self) -> str | None:
-        """What the child has last written about its progress; None if nothing."""
+        """The last words of the child about its progress; None if it has written nothing."""
         told = self._folder / DOING
         return told.read_text(encoding="utf-8") if told.exists() else None
 
     def ended(self) -> ChildResult:
-        """How the child ended. Call it after the context."""
+        """Return how the child ended. Call it after the context."""
         answer = self._folder / ANSWER
         last_words = (self._folder / STDERR_FILE).read_text(encoding="utf-8", errors="replace")[-4000:]
         return ChildResult(
@@ -130,7 +130,7 @@ class Child:
 
 @contextmanager
 def prepared_by(function: Callable[[str], None], argument: str) -> Iterator[None]:
-    """Within this context, each child calls `function(argument)`, a function of a module, before its task."""
+    """Make each child of this context call `function(argument)`, a function of a module, before its task."""
     token = _prepare.set((f"{function.__module__}:{function.__name__}", argument))
     try:
         yield
@@ -160,7 +160,7 @@ def stream_child(
     still_needed: Callable[[], bool],
     environment: Mapping[str, str],
 ) -> ChildResult:
-    """Run a child to its end and shows its output, each line with the prefix `label`.
+    """Run a child to its end and show its output, each line with the prefix `label`.
 
     When `still_needed` returns False, the child gets a SIGTERM and stops with its state saved.
     """
@@ -196,7 +196,7 @@ def _copy_lines(source: IO[bytes], target: TextIO, label: str) -> None:
             target.flush()
 
 
-# --- in the child -----------------------------------------------------------------------------------------------
+# ---- in the child ----
 
 
 def serve_request(folder: Path) -> int:
@@ -212,7 +212,7 @@ def serve_request(folder: Path) -> int:
         answer, code = load(request[TASK])(request, folder), 0
     except AccumtrainError as error:
         answer, code = {"message": str(error)}, error.exit_code
-    except KeyboardInterrupt:  # end by the signal itself, so that the parent sees it in the exit code
+    except KeyboardInterrupt:  # it ends by the signal itself, so that the parent sees it in the exit code
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
         raise

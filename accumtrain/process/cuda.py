@@ -1,4 +1,4 @@
-"""What a machine has and lacks to compute on an NVIDIA GPU, found without TensorFlow, which takes seconds to import."""
+"""NVIDIA GPUs of this machine, and what it lacks to compute on them. No TensorFlow is imported."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EXTRA = "and-cuda"  # of tensorflow: CUDA's libraries
 CUDNN = "libcudnn.so.{}"
 CUSOLVER = "lib/libcusolver.so.*"  # in the folder of its wheel
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-QUERY = ("name", "memory.total", "compute_cap", "driver_version")
+QUERIED_FIELDS = ("name", "memory.total", "compute_cap", "driver_version")
 PATIENCE = 5  # seconds for the driver's answer
 MIB = 2**20
 
@@ -43,15 +43,18 @@ class Gpu:
 
 
 def cuda_build() -> Mapping[str, Any]:
-    """How the installed TensorFlow was built: is_cuda_build, cuda_version, cudnn_version, cuda_compute_capabilities."""
+    """Return facts about the build of the installed TensorFlow.
+
+    They are is_cuda_build, cuda_version, cudnn_version and cuda_compute_capabilities.
+    """
     spec = importlib.util.find_spec("tensorflow")
     file = Path(spec.origin).parent / BUILD_INFO if spec and spec.origin else None
     return runpy.run_path(str(file))["build_info"] if file and file.exists() else {"is_cuda_build": False}
 
 
 def find_gpus() -> list[Gpu]:
-    """The GPUs that the driver's own program lists; none if there is no driver, or it does not answer."""
-    command = ["nvidia-smi", f"--query-gpu={','.join(QUERY)}", "--format=csv,noheader,nounits"]
+    """Return the GPUs that the driver's own program lists; none if there is no driver, or it does not answer."""
+    command = ["nvidia-smi", f"--query-gpu={','.join(QUERIED_FIELDS)}", "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=PATIENCE, check=True, stdin=subprocess.DEVNULL
@@ -89,11 +92,11 @@ def load_cusolver() -> None:
     """
     if shows_gpu():
         for library in _cusolver():
-            _loads(library)  # missing_for_gpu tells of one that can't be loaded
+            _loads(library)  # `missing_for_gpu` names one that can't be loaded
 
 
 def missing_for_gpu(build: Mapping[str, Any], gpus: Sequence[Gpu]) -> str | None:
-    """What is missing to train on a GPU, with the remedy; None if nothing is seen to be missing."""
+    """Return what is missing to train on a GPU, with the remedy; None if nothing is seen to be missing."""
     if not gpus and not has_gpu_node():
         return f"this machine shows no NVIDIA GPU; on one that has: {INSTALL}"
     if not gpus:
@@ -121,7 +124,7 @@ def _dotted(capability: int) -> str:
 
 
 def _absent_libraries() -> list[str]:
-    """The packages with CUDA's libraries that tensorflow[and-cuda] asks for, and that are not installed."""
+    """Return the packages with CUDA's libraries that tensorflow[and-cuda] asks for, and that are not installed."""
     needs = importlib.metadata.requires("tensorflow") or []
     names = [match[0] for need in needs if EXTRA in need and (match := re.match(r"[\w-]+", need))]
     installed = {found.name.replace("_", "-").lower() for found in importlib.metadata.distributions() if found.name}
@@ -129,7 +132,7 @@ def _absent_libraries() -> list[str]:
 
 
 def _cusolver() -> list[str]:
-    """The files of cuSOLVER in its wheel: one, or none where the wheel is not installed."""
+    """Return the files of cuSOLVER in its wheel: one, or none where the wheel is not installed."""
     if importlib.util.find_spec("nvidia") is None:
         return []
     wheel = importlib.util.find_spec("nvidia.cusolver")

@@ -28,20 +28,15 @@ def remember_program(main: Mapping[str, Any]) -> None:
 
 
 def own_program() -> list[str]:
-    """The command that starts this program, without arguments."""
+    """Return the command that starts this program, without arguments."""
     return [sys.executable, *json.loads(os.environ.get(VARIABLE, '["-m", "accumtrain"]'))]
 
 
 def is_own_command() -> bool:
-    """Return whether this is accumtrain's own command line, or its child, without extensions: no other code has changed it."""
-    match json.loads(os.environ.get(VARIABLE, "[]")):
-        case ["-m", "accumtrain"]:
-            own = True
-        case [file]:
-            own = Path(file).stem == SCRIPT
-        case _:
-            own = False
-    return own and not entry_points(group=EXTENSIONS)
+    """Return whether this is accumtrain's own command line, or its child, and no extension has changed it."""
+    program = json.loads(os.environ.get(VARIABLE, "[]"))
+    is_own = program == ["-m", "accumtrain"] or (len(program) == 1 and Path(program[0]).stem == SCRIPT)
+    return is_own and not entry_points(group=EXTENSIONS)
 
 
 def is_own_run(config: Any) -> bool:
@@ -50,5 +45,5 @@ def is_own_run(config: Any) -> bool:
 
 
 def child_command() -> list[str]:
-    """The command of a child, without the folder of its request."""
+    """Return the command of a child, without the folder of its request."""
     return [*own_program(), CHILD]

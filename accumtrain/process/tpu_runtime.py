@@ -28,8 +28,8 @@ def has_tpu() -> bool:
 
 
 def missing_here() -> str | None:
-    """What this machine lacks for a TPU of its own, with the remedy; None if nothing is seen to be missing."""
-    if not _library():
+    """Return what this machine lacks for a TPU of its own, with the remedy; None if nothing is missing."""
+    if not _has_library():
         return "no TPU runtime (libtpu) is installed here; run `make tpu` on a Cloud TPU VM"
     if not _chips():
         return (
@@ -48,8 +48,8 @@ def check(device: DeviceConfig) -> None:
 
 
 def quiet_environment() -> dict[str, str]:
-    """Variables that keep libtpu, without a chip, from waiting minutes for an answer of Google's metadata server."""
-    return {} if _chips() or not _library() else {"TPU_SKIP_MDS_QUERY": "1"}
+    """Return variables that keep libtpu, without a chip, from waiting minutes for Google's metadata server."""
+    return {} if _chips() or not _has_library() else {"TPU_SKIP_MDS_QUERY": "1"}
 
 
 def _try_in_a_child(address: str) -> None:
@@ -72,7 +72,7 @@ def _try_in_a_child(address: str) -> None:
         raise ConfigError(f"device=tpu: no TPU answers at device.tpu={address}: {reason}")
 
 
-def _library() -> bool:
+def _has_library() -> bool:
     return importlib.util.find_spec("libtpu") is not None
 
 

@@ -1,4 +1,4 @@
-"""What the files of a run say: its configuration, summary and metrics. No TensorFlow here."""
+"""The content of the files of a run: its configuration, summary and metrics. No TensorFlow here."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from accumtrain.fields import is_finite_number
 from accumtrain.runs.files import has_form, is_count, is_text, read_json, read_text
 from accumtrain.runs.names import learned_values
 
+UNREADABLE = (YAMLError, ValueError, KeyError, TypeError, AttributeError, RecursionError)  # raised by odd YAML
 NUMBERS = {str: (is_finite_number, None)}
-SUMMARY = {  # the form of what is read of a summary.json
+SUMMARY = {  # the form of a summary.json
     "status": is_text,
     "step": is_count,
     "epoch": (is_finite_number, None),
@@ -44,7 +45,7 @@ RECORD = {  # the form of a line of metrics.jsonl
 
 
 def read_config(file: Path) -> dict[str, Any]:
-    """The content of a config.yaml.
+    """Return the content of a config.yaml.
 
     Raises:
         CheckpointError: it can't be read, or is not the configuration of a run.
@@ -57,21 +58,13 @@ def read_config(file: Path) -> dict[str, Any]:
             raise TypeError("it holds no mapping")
         values = {str(key): value for key, value in content.items()}
         learned_values(values)
-    except (
-        YAMLError,
-        OmegaConfBaseException,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        RecursionError,
-    ) as error:
+    except (*UNREADABLE, OmegaConfBaseException) as error:
         raise CheckpointError(f"{file} is damaged: {' '.join(str(error).split())[:200]}") from error
     return values
 
 
 def read_summary(path: Path) -> dict[str, Any] | None:
-    """The summary of the run in the folder `path`, None if there is none yet.
+    """Return the summary of the run in the folder `path`; None if there is none yet.
 
     Raises:
         CheckpointError: it is damaged.
@@ -81,7 +74,7 @@ def read_summary(path: Path) -> dict[str, Any] | None:
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
-    """The metrics of the run in the folder `path`, in order.
+    """Return the metrics of the run in the folder `path`, in order.
 
     Raises:
         CheckpointError: the file is damaged.
@@ -91,7 +84,7 @@ def read_records(path: Path) -> list[dict[str, Any]]:
 
 
 def parse_lines(text: str, path: Path) -> list[tuple[str, dict[str, Any]]]:
-    """The complete lines of `text`, each with its record. An incomplete last line is left out."""
+    """Return the complete lines of `text`, each with its record. An incomplete last line is left out."""
     lines = text[: text.rfind("\n") + 1].splitlines()
     parsed = []
     for number, line in enumerate(lines, start=1):

@@ -1,4 +1,4 @@
-"""Atomic files, disk errors."""
+"""Files that are replaced as a whole, errors of the disk with a remedy, and the form of what a JSON file holds."""
 
 from __future__ import annotations
 
@@ -17,12 +17,16 @@ from typing import Any, TypeAlias
 
 from accumtrain.errors import CheckpointError
 
-# The form of what a JSON file holds: looked at where it is read, as anything may have been written there since.
-
-
+# The form of a value in a JSON file. It is checked where a file is read, as anything may have been written there since.
 # A function that says whether a value fits; None, for null; a tuple of forms, of which one must fit; a list of the
 # form of all items; a mapping from keys to forms, where `str` stands for all other keys, and where keys may be missing.
 Form: TypeAlias = Any
+
+UNFINISHED = re.compile(r"\.([0-9]{1,9})\.(.+)")  # a name, with the process and what is to be replaced
+ASIDE = ".before"  # ends the name of a folder that is put aside
+STALE = 3600.0  # seconds
+
+# ---- forms ----
 
 
 def has_form(value: Any, form: Form) -> bool:
@@ -41,7 +45,7 @@ def has_form(value: Any, form: Form) -> bool:
 
 
 def find_odd_key(content: Mapping[str, Any], form: Mapping[Any, Form]) -> str | None:
-    """The first key whose value is not of its form; None if there is none."""
+    """Return the first key whose value is not of its form; None if there is none."""
     for key, value in content.items():
         if not has_form(value, form.get(key, form.get(str, is_anything))):
             return key
@@ -61,16 +65,11 @@ def is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value < 2**63
 
 
-# Atomic replacement of files, and disk errors with a remedy for the user.
-
-
-UNFINISHED = re.compile(r"\.([0-9]{1,9})\.(.+)")  # a name, with the process and what is to be replaced
-ASIDE = ".before"  # ends the name of a folder that is put aside
-STALE = 3600.0  # seconds
+# ---- files ----
 
 
 def write_json(path: Path, value: Any) -> None:
-    """`write_atomic` of `value` as JSON. Numbers may be NumPy scalars; non-finite ones become null."""
+    """Write `value` as JSON by `write_atomic`. Numbers may be NumPy scalars; non-finite ones become null."""
     write_atomic(path, json.dumps(to_json_value(value), indent=2, allow_nan=False) + "\n")
 
 
@@ -134,9 +133,9 @@ def remove_path(path: Path) -> None:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what killed processes have left of `replacing` in a folder.
+    """Remove the leftovers of killed processes, of `replacing`, from a folder.
 
-    What was changed within STALE seconds may be that of a process on another machine, and stays.
+    One that was changed within STALE seconds may be of a process on another machine, and stays.
     """
     with disk_errors(folder):
         entries = list(folder.iterdir())
@@ -173,7 +172,7 @@ def open_regular(path: Path, flags: int) -> int:
 
 
 def read_text(path: Path) -> str:
-    """The content of a text file of a run.
+    """Return the content of a text file of a run.
 
     Raises:
         CheckpointError: it can't be read, is no regular file, or is no text.
@@ -188,7 +187,7 @@ def read_text(path: Path) -> str:
 
 
 def read_json(path: Path, form: Mapping[Any, Form] | None = None) -> dict[str, Any]:
-    """The content of a JSON file that `write_json` has written.
+    """Return the content of a JSON file that `write_json` has written.
 
     Args:
         form: of the mapping that it holds.
@@ -222,7 +221,7 @@ def make_inner_folder(path: Path) -> None:
 
 
 def sync_to_disk(path: Path) -> None:
-    """Return when the file or folder is on the disk. For a folder that means the names in it. Raise OSError."""
+    """Wait until a file, or the names in a folder, are on the disk. Raise OSError if that fails."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -232,7 +231,7 @@ def sync_to_disk(path: Path) -> None:
 
 @contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Within this context, an OSError about writing `path` becomes a CheckpointError that says what to do."""
+    """Turn an OSError about writing `path` in this context into a CheckpointError with a remedy."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""One process at a time writes into the folder of a run."""
+"""The lock of a run's folder, into which one process at a time writes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Lock:
             self._lock_folder()
             with suppress(OSError):  # on a full disk the lock holds without its owner's name
                 os.ftruncate(file, 0)
-                os.pwrite(file, _owner().encode(), 0)
+                os.pwrite(file, _describe_owner().encode(), 0)
         except BlockingIOError as error:
             owner = self._read_owner()
             self._release()
@@ -99,6 +99,6 @@ def check_free(folder: Path) -> None:
             pass
 
 
-def _owner() -> str:
+def _describe_owner() -> str:
     started = time.strftime("%Y-%m-%d %H:%M:%S %z")
     return json.dumps({"host": socket.gethostname(), "process": os.getpid(), "started": started})

@@ -1,4 +1,8 @@
-"""The folder of a run: config.yaml, metrics.jsonl, summary.json, images.json."""
+"""A run on disk: its lock, config.yaml, images.json, metrics.jsonl and summary.json.
+
+Files are replaced as a whole or not at all, and metrics.jsonl only ever holds whole lines, so a run can be stopped
+at any moment and continued. No TensorFlow here.
+"""
 
 from __future__ import annotations
 
@@ -40,16 +44,19 @@ from accumtrain.runs.names import (
     make_folder,
 )
 
-# What a run's model takes and tells: the shape of its images, and the names of its classes. No TensorFlow here.
-
-
 IMAGES = "images.json"  # in the run's folder
 REMEDY = "run its training command again, which writes it anew"
+FORCE = "force"  # value of run.resume
 
 
 @dataclass(frozen=True)
 class Images:
-    """`shape`: height, width and channels. `class_names`: a name for each class, its number if it has none."""
+    """The images that a run's model takes, and the classes that it names.
+
+    Attributes:
+        shape: height, width and channels.
+        class_names: a name for each class, its number if it has none.
+    """
 
     shape: tuple[int, ...]
     class_names: list[str]
@@ -61,7 +68,7 @@ def write_images(folder: Path, images: Images) -> None:
 
 
 def read_images(folder: Path) -> Images | None:
-    """The images that a run was trained on; None if the file is gone, or if the run was given its examples.
+    """Return the images that a run was trained on; None if the file is gone, or if the run was given its examples.
 
     Raises:
         CheckpointError: the file is damaged.
@@ -77,16 +84,7 @@ def read_images(folder: Path) -> Images | None:
 
 
 def _all(kind: type, values: Any) -> bool:
-    return isinstance(values, list) and all(type(each) is kind for each in values)
-
-
-# A run on disk: its lock, config.yaml, images.json, metrics.jsonl and summary.json.
-#
-# Files are replaced as a whole or not at all, and metrics.jsonl only ever holds whole lines, so a run can be stopped
-# at any moment and continued. No TensorFlow here.
-
-
-FORCE = "force"  # value of run.resume
+    return isinstance(values, list) and all(type(value) is kind for value in values)
 
 
 class Run:
@@ -159,11 +157,11 @@ class Run:
             write_atomic(self._metrics, kept)
 
     def records(self) -> list[dict[str, Any]]:
-        """All records of metrics.jsonl, in order."""
+        """Return all records of metrics.jsonl, in order."""
         return read_records(self.path)
 
     def read_summary(self) -> dict[str, Any] | None:
-        """The summary written last, None if there is none yet."""
+        """Return the summary written last; None if there is none yet."""
         return read_summary(self.path)
 
     def accept(self, facts: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], None]:
@@ -207,7 +205,7 @@ class Run:
 
     def check_continues(self) -> None:
         """Raise ConfigError if the folder holds a run that this configuration does not continue."""
-        if not self._trained():
+        if not (listed(self.checkpoints) or self._has_metrics()):
             return
         if self.config.run.resume is False:
             raise ConfigError(
@@ -226,9 +224,6 @@ class Run:
                 f"values of its update {manifest['step']} to continue it"
                 + _or_force("continue it with these", fits_state(*learned))
             )
-
-    def _trained(self) -> bool:
-        return bool(listed(self.checkpoints)) or self._has_metrics()
 
     def _has_metrics(self) -> bool:
         return self._metrics.exists() and self._metrics.stat().st_size > 0
@@ -260,11 +255,11 @@ class ReadOnlyRun(Run):
 
 
 def _or_force(effect: str, fits: bool) -> str:
-    """The remedy run.resume=force, where the state of the run fits."""
+    """Return the remedy run.resume=force, where the state of the run fits."""
     return f", or run.resume=force to {effect}" if fits else ""
 
 
 def listed(folder: Path) -> list[str]:
-    """The names in a folder, [] if there is none."""
+    """Return the names in a folder; [] if there is none."""
     with disk_errors(folder):
         return [path.name for path in folder.iterdir()] if folder.is_dir() else []

@@ -22,7 +22,7 @@ Run = Callable[..., tuple[int, str]]  # exit code and message of a command
 
 
 def is_accepted(run: Run, command: Sequence[str], wrong: str, steps: int = 2) -> bool:
-    """Return whether a command that a remedy has made is accepted, or is refused for something else, which has a remedy.
+    """Return whether a command of a remedy is accepted, or is refused for something else, which has a remedy.
 
     A rule that another key breaks, without a remedy of its own, counts as something else.
 

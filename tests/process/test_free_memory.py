@@ -80,12 +80,12 @@ def test_a_limit_of_addresses_counts():
     program = """
 import resource, sys
 sys.path[:] = {path!r}
-from accumtrain.process.machine import address_space_bytes, free_bytes
+from accumtrain.process.machine import count_free_addresses, free_bytes
 import psutil
-assert address_space_bytes() is None
+assert count_free_addresses() is None
 taken = psutil.Process().memory_info().vms
 resource.setrlimit(resource.RLIMIT_AS, (taken + 2**28, resource.RLIM_INFINITY))
-assert 0 < address_space_bytes() <= 2**28
+assert 0 < count_free_addresses() <= 2**28
 assert free_bytes() <= 2**28 + psutil.Process().memory_info().rss
 """
     subprocess.run([sys.executable, "-c", program.format(path=sys.path)], check=True)

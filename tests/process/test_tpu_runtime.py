@@ -10,7 +10,7 @@ from accumtrain.process import tpu_runtime
 @pytest.fixture
 def machine(monkeypatch):
     def with_(library, chips, child=""):
-        monkeypatch.setattr(tpu_runtime, "_library", lambda: library)
+        monkeypatch.setattr(tpu_runtime, "_has_library", lambda: library)
         monkeypatch.setattr(tpu_runtime, "_chips", lambda: chips)
         monkeypatch.setattr(tpu_runtime, "CONNECT", child)
 

@@ -30,7 +30,7 @@ def machine(monkeypatch):
     """A CPU without instructions for neural networks, in a process that has not imported TensorFlow."""
     found = SimpleNamespace(instructions=DESKTOP, vendor=INTEL)
     monkeypatch.setattr(module, "cpu", lambda: {"model": "a desktop", "instructions": found.instructions})
-    monkeypatch.setattr(module, "vendor", lambda: found.vendor)
+    monkeypatch.setattr(module, "read_vendor", lambda: found.vendor)
     monkeypatch.setattr(environment, "shows_gpu", lambda: False)
     for variable in (ONEDNN, KERNELS_16BIT):
         monkeypatch.setenv(variable, "to be restored")
@@ -299,7 +299,7 @@ def test_each_job_of_a_process_has_its_own_dtype(server, config):
 
 
 def test_layers_of_users_choose_their_dtype_themselves(server, config, monkeypatch):
-    monkeypatch.setattr(module, "are_own_rows", lambda config: False)
+    monkeypatch.setattr(module, "has_own_layers", lambda config: False)
     assert chosen_16bit(config("precision=bfloat16")) is None
 
 
