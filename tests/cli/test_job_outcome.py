@@ -1,4 +1,4 @@
-"""What a sweep says of its jobs: how they ended, what they are compared by."""
+"""The outcomes of the jobs of a sweep: their ends, and the values that rank them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TEST = {name: {"accuracy": 0.75, "loss": 1.5} for name in ("test", "best")}
 
 @pytest.fixture
 def outcome(tmp_path):
-    """What became of a job; what it has written, if anything, is there."""
+    """Return the outcome of a job, with the file of its result if it has written one."""
 
     def make(ended_with, job="train", result=None):
         file = tmp_path / f"{job}.json"

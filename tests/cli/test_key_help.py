@@ -64,10 +64,8 @@ def test_several_names(command):
     assert answer.out.endswith("\n\njob=train: Train a model, or continue its run.\n")
 
 
-def test_files_of_ones_own(command, tmp_path):
-    (tmp_path / "own" / "model").mkdir(parents=True)
-    file = tmp_path / "own" / "model" / "compact.yaml"
-    file.write_text("# A small one.\ndefaults:\n  - resnet20\nunits: [1, 1, 1]\n")
+def test_files_of_ones_own(command, own_file):
+    own_file("model/compact.yaml", "# A small one.\ndefaults:\n  - resnet20\nunits: [1, 1, 1]\n")
     assert "compact                 A small one." in command("--help", "model", "--config-dir", "own").out
     assert "model.units=[1,1,1]" in command("--help", "model=compact", "--config-dir", "own").out
 

@@ -68,8 +68,8 @@ def test_a_text_that_cannot_be_read_is_told_how_to_quote(command, fake_job, text
 
 
 @pytest.mark.parametrize("place", [0, 2, 4])
-def test_options_stand_anywhere(command, fake_job, tmp_path, place):
-    (tmp_path / "own").mkdir()
+def test_options_stand_anywhere(command, fake_job, own_file, place):
+    own_file("model/tiny.yaml", "")
     seen = fake_job(lambda config: None)
     words = ["data=digits", "model=lenet5", "batch_size=32", "run.name=x"]
     words[place:place] = ["--config-dir", "own"]

@@ -47,7 +47,7 @@ def program(body):
 
 @pytest.fixture
 def run(monkeypatch, compose, tmp_path):
-    """Run lines of Python in the place of a job, in an empty folder; returns what became of it."""
+    """Run lines of Python in the place of a job, in an empty folder. Return its outcome."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sweep").mkdir()
 
@@ -81,14 +81,10 @@ def test_a_job_that_is_refused(run, capfd):
     assert capfd.readouterr().err.startswith("run 7 | error: batch_size=33 does not divide by accum.steps=4")
 
 
-def test_a_job_that_is_killed_is_told_of(run, capfd):
-    assert run("os.kill(os.getpid(), 9)").ended_with == 137
-    assert capfd.readouterr().err.startswith("error: run 7 was killed by SIGKILL; if that was the system")
-
-
-def test_a_job_that_is_killed_by_a_signal_without_a_name(run, capfd):
-    assert run("os.kill(os.getpid(), 40)").ended_with == 168
-    assert capfd.readouterr().err.startswith("error: run 7 was killed by signal 40; if that was the system")
+@pytest.mark.parametrize(("number", "name"), [(9, "SIGKILL"), (40, "signal 40")])
+def test_a_job_that_is_killed_is_told_of(run, capfd, number, name):
+    assert run(f"os.kill(os.getpid(), {number})").ended_with == 128 + number
+    assert capfd.readouterr().err.startswith(f"error: run 7 was killed by {name}; if that was the system")
 
 
 def test_a_job_is_known_of_as_long_as_it_runs(run, tmp_path):

@@ -108,7 +108,7 @@ def test_the_folder_of_a_sweep_that_was_killed_is_removed_by_the_next(tmp_path, 
 
 @pytest.mark.parametrize("owner", [PermissionError, ""])
 def test_a_folder_that_can_not_be_read_stays(tmp_path, monkeypatch, owner):
-    """Of another user, or of a sweep that has just made it."""
+    """It is of another user, or of a sweep that has just made it."""
     left = tmp_path / ".sweep-left"
     left.mkdir()
     (left / sweep_folder.OWNER).write_text("")

@@ -84,7 +84,7 @@ def test_signals_that_come_together_count_as_one(tmp_path, second):
 
 
 def test_a_signal_that_is_ignored_stays_ignored(tmp_path):
-    """As SIGHUP is under nohup. A signal that is blocked arrives all the same."""
+    """SIGHUP is ignored under nohup. A signal that is blocked arrives all the same."""
     launcher = "os.kill(os.getpid(), signal.SIGHUP); time.sleep(1)"
     program = PROGRAM.format(path=sys.path, runs=str(tmp_path), number=1, times=0, saving=40, launcher=launcher)
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""What the declarations say of every key, as --help and docs/reference.md show it."""
+"""The declaration of every key, as --help and docs/reference.md show it."""
 
 from __future__ import annotations
 

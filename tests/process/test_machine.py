@@ -1,4 +1,4 @@
-"""Free memory within a container: made-up folders of control groups."""
+"""Free memory within a container, by made-up folders of control groups, and the processor."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from accumtrain.process import machine
-from accumtrain.process.machine import V1, V2, list_cgroup_bytes
+from accumtrain.process.machine import V1, V2, cpu, list_cgroup_bytes, read_vendor
 
 NO_LIMIT_V1 = 2**63 - 4096
 
@@ -89,3 +89,34 @@ assert 0 < count_free_addresses() <= 2**28
 assert free_bytes() <= 2**28 + psutil.Process().memory_info().rss
 """
     subprocess.run([sys.executable, "-c", program.format(path=sys.path)], check=True)
+
+
+# ---- processor ----
+
+
+@pytest.mark.parametrize(
+    ("text", "model", "instructions"),
+    [
+        ("processor: 0\nmodel name\t: Some CPU @ 2 GHz\nflags\t\t: fpu avx2 sse4_2 fma\n", "Some CPU @ 2 GHz", 3),
+        ("processor: 0\nFeatures: fp asimd sve\n\nprocessor: 1\nmodel name: another\n", None, 2),
+        (None, None, 0),
+    ],
+)
+def test_model_and_instructions(tmp_path, monkeypatch, text, model, instructions):
+    file = tmp_path / "cpuinfo"
+    if text is not None:
+        file.write_text(text)
+    monkeypatch.setattr(machine, "CPU_INFO", file)
+    found = cpu()
+    assert found["model"] == model if model else found["model"]
+    assert len(found["instructions"]) == instructions
+
+
+@pytest.mark.parametrize(
+    ("text", "known"), [("processor: 0\nvendor_id\t: GenuineIntel\n", "GenuineIntel"), ("Features: asimd\n", "")]
+)
+def test_the_vendor(tmp_path, monkeypatch, text, known):
+    file = tmp_path / "cpuinfo"
+    file.write_text(text)
+    monkeypatch.setattr(machine, "CPU_INFO", file)
+    assert read_vendor() == known
