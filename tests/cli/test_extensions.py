@@ -57,16 +57,16 @@ def test_names_of_rows(name):
 
 
 def test_a_registered_row_is_a_choice_with_its_keys(command, fake_job):
-    register_model("tiny", "mine:build", TinyConfig)
+    register_model("mynet", "mine:build", TinyConfig)  # a name of its own, as Hydra keeps it for later tests
     register_loss("hinge", "mine:hinge")
     seen = fake_job(lambda config: None)
-    assert command("model=tiny", "model.depth=2", "loss=hinge").code == 0
-    assert (seen[0].model.kind, seen[0].model.width, seen[0].model.depth) == ("tiny", 3, 2)
+    assert command("model=mynet", "model.depth=2", "loss=hinge").code == 0
+    assert (seen[0].model.kind, seen[0].model.width, seen[0].model.depth) == ("mynet", 3, 2)
     assert seen[0].loss.kind == "hinge"
-    assert "model.depth has no value; add model.depth=<value>" in command("model=tiny").err
-    assert "model.snap_bits" in command("model=tiny", "model.depth=2", "model.snap_bits=3").err
+    assert "model.depth has no value; add model.depth=<value>" in command("model=mynet").err
+    assert "model.snap_bits" in command("model=mynet", "model.depth=2", "model.snap_bits=3").err
     answer = command("--help")
-    assert "tiny" in answer.out
+    assert "mynet" in answer.out
     assert "hinge" in answer.out
 
 
