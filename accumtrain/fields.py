@@ -178,20 +178,19 @@ def check_size(key: str, number: int | float) -> None:
             raise ConfigError(f"{key}={format_value(number)}: must be a number of at most 64 bits, so below 2**63")
     elif number and not SMALLEST <= abs(number) <= LARGEST:
         raise ConfigError(
-            f"{key}={format_value(number)}: must be between {SMALLEST:.3g} and {LARGEST:.3g} apart from its "
-            "sign, unless it is "
-            "0: float32 makes 0 or infinity of other numbers"
+            f"{key}={format_value(number)}: must be between {SMALLEST:.3g} and {LARGEST:.3g} apart from its sign, "
+            "unless it is 0: float32 makes 0 or infinity of other numbers"
         )
 
 
 def constraints_of(record: type) -> dict[str, tuple[Constraint, ...]]:
-    """The constraints that the fields of a class declare, by name of the field."""
+    """Return the constraints that the fields of a class declare, by name of the field."""
     hints = typing.get_type_hints(record, include_extras=True)
     return {name: tuple(getattr(hint, "__metadata__", ())) for name, hint in hints.items()}
 
 
 def parse_duration(key: str, value: str | int) -> float:
-    """The seconds of a time as SLURM's --time writes it: `minutes`, `h:m:s`, `d-h` and so on.
+    """Return the seconds of a time as SLURM's --time writes it: `minutes`, `h:m:s`, `d-h` and so on.
 
     Raises:
         ConfigError: it has another form, is 0, or is a number of 60 or more: YAML reads 1:30:00 without quotes as 5400.
@@ -199,11 +198,10 @@ def parse_duration(key: str, value: str | int) -> float:
     if isinstance(value, int) and value >= 60:
         raise ConfigError(
             f"{key}={format_value(value)}: a time without quotes in a YAML file looks like this number, too; "
-            f"for {value} "
-            f"minutes write {value // 60}:{value % 60:02}:00, in a YAML file in quotes"
+            f"for {value} minutes write {value // 60}:{value % 60:02}:00, in a YAML file in quotes"
         )
     match = DURATION.fullmatch(str(value))
-    numbers = [int(each or 0) for each in match.groups()] if match else [0]
+    numbers = [int(group or 0) for group in match.groups()] if match else [0]
     if match is None or not any(numbers):
         raise ConfigError(
             f"{key}={format_value(value)}: must be a time above 0 as for SLURM's --time: minutes, minutes:seconds, "
@@ -216,12 +214,12 @@ def parse_duration(key: str, value: str | int) -> float:
 
 
 def normal_form(name: str) -> str:
-    """The one spelling of a name: an é may be written as one character or as two, and looks the same."""
+    """Return the one spelling of a name. An é may be one character or two, and looks the same."""
     return unicodedata.normalize("NFC", name)
 
 
 def suggest_names(wrong: str, known: Iterable[str]) -> str:
-    """The remedy for an unknown name: the closest known names, or all of them."""
+    """Return the remedy for an unknown name: the closest known names, or all of them."""
     by_lower = {name.lower(): name for name in known}
     close = difflib.get_close_matches(wrong.lower(), by_lower, n=3, cutoff=0.6)
     if close:
@@ -230,14 +228,14 @@ def suggest_names(wrong: str, known: Iterable[str]) -> str:
 
 
 def describe_type(hint: Any) -> str:
-    """A type as messages say it: "a whole number", "a list of texts"."""
+    """Return a type in words: "a whole number", "a list of texts"."""
     if typing.get_origin(hint) is list:
         return f"a list of {PLURALS[typing.get_args(hint)[0]]}"
     return "a mapping" if typing.get_origin(hint) is dict else WORDS[hint]
 
 
 def format_value(value: Any) -> str:
-    """`value` as written on the command line: null, true, [1,2], text without quotes."""
+    """Return `value` as written on the command line: null, true, [1,2], text without quotes."""
     match value:
         case None:
             return "null"

@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from types import TracebackType
 
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as RichProgress
@@ -28,7 +27,7 @@ def counting(title: str, total: int) -> Iterator[Callable[[int], None]]:
 
 
 class Progress:
-    """Shows the progress of a run: on a terminal one bar per epoch, else one line per `log_every` updates.
+    """The progress of a run: on a terminal one bar per epoch, else one line per `log_every` updates.
 
     Args:
         first: number of updates done before this process began.
@@ -64,9 +63,7 @@ class Progress:
         self._bar.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
     def update(

@@ -222,9 +222,8 @@ def _check_code(composed: DictConfig) -> None:
         in_plugin = bool(re.match(r"hydra\.(launcher|sweeper)\b", key))
         if name == CODE_KEY and not (in_plugin and value in registered):
             raise ConfigError(
-                f"{key}={format_value(value)}: a configuration can't name code to run; leave it out, and "
-                "register code of your "
-                "own in a program (docs/library.md)"
+                f"{key}={format_value(value)}: a configuration can't name code to run; leave it out, and register code "
+                "of your own in a program (docs/library.md)"
             )
         if in_plugin and isinstance(value, str) and MAPPING_RESOLVER.search(value):
             raise ConfigError(f"{key}={value}: must not be made by oc.create or oc.decode; write the value itself")

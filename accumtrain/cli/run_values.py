@@ -147,8 +147,7 @@ def _check_given(before: Mapping[str, Any], now: Mapping[str, Any], given: Mappi
         if before[key] != now[key]:
             raise ConfigError(
                 f"{key}={format_value(now[key])}: the run in {folder} has learned with "
-                f"{key}={format_value(before[key])}; "
-                f"leave {given[key]} out, the values of the run are used"
+                f"{key}={format_value(before[key])}; leave {given[key]} out, the values of the run are used"
             )
 
 
@@ -186,9 +185,8 @@ def _check_length(train: Any, written: set[str], source: str) -> None:
     epochs, steps = train.get("epochs"), train.get("steps")
     if epochs is not None and steps is not None:
         raise ConfigError(
-            f"train.epochs={format_value(epochs)}: {source} gives train.steps={format_value(steps)}, which "
-            "takes precedence; "
-            "add train.steps=null"
+            f"train.epochs={format_value(epochs)}: {source} gives train.steps={format_value(steps)}, which takes "
+            "precedence; add train.steps=null"
         )
 
 

@@ -108,8 +108,8 @@ def check_config(config: Config) -> None:
     if config.range_test.low >= config.range_test.high:
         raise ConfigError(
             f"range_test.low={format_value(config.range_test.low)} and "
-            f"range_test.high={format_value(config.range_test.high)}: the "
-            "rate rises from low to high; give a lower range_test.low"
+            f"range_test.high={format_value(config.range_test.high)}: the rate rises from low to high; give a lower "
+            "range_test.low"
         )
     for group in REGISTRIES:
         choice: ComponentConfig = getattr(config, group)

@@ -72,8 +72,8 @@ def end_now(message: str, code: int) -> NoReturn:
 class StoppedBySignal(KeyboardInterrupt):
     """Raised by a signal.
 
-    It is a subclass, as Python ends its own process by SIGINT, without our exit code, when a KeyboardInterrupt itself
-    has passed through code in C.
+    It is a subclass, because of a KeyboardInterrupt itself that has passed through code in C. Then Python ends its own
+    process by SIGINT, without our exit code.
     """
 
 

@@ -9,7 +9,6 @@ import socket
 import time
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 
 from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.runs.files import open_regular
@@ -56,9 +55,7 @@ class Lock:
             ) from error
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._release()
 
     def check(self) -> None:

@@ -1,7 +1,7 @@
 """A run on disk: its lock, config.yaml, images.json, metrics.jsonl and summary.json.
 
-Files are replaced as a whole or not at all, and metrics.jsonl only ever holds whole lines, so a run can be stopped
-at any moment and continued. No TensorFlow here.
+Files are replaced as a whole or not at all, and metrics.jsonl only ever holds whole lines. So a run can be stopped at
+any moment and continued. No TensorFlow here.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -109,14 +108,12 @@ class Run:
             remove_unfinished(self.path)
             self.check_continues()
         except BaseException:
-            self._lock.__exit__(None, None, None)
+            self._lock.__exit__()
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._lock.__exit__(kind, error, traceback)
+    def __exit__(self, *_: object) -> None:
+        self._lock.__exit__()
 
     def save_config(self, config: Config) -> None:
         """Write config.yaml."""
