@@ -15,8 +15,8 @@ from accumtrain.version import __version__ as __version__
 
 @cache
 def _public() -> tuple[Any, Any, list[str]]:
-    """What gets a public name, what lists them, and the list. The command line needs none of it."""
-    import lazy_loader
+    """Return the functions of `lazy_loader`, and the list of public names."""
+    import lazy_loader  # not before the first name is asked for, as the command line needs none of it
 
     return lazy_loader.attach_stub(__name__, __file__)
 

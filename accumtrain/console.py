@@ -19,52 +19,47 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-PROSE = 36  # characters from which on a cell is prose, which may take several lines
-# of a run's name, whose keys and numbers stay together, or of a path
-BEFORE_A_WORD = re.compile(r"(?<=[-/])(?=[A-Za-z_])")
+PROSE_WIDTH = 36  # characters from which on a cell is prose, which may take several lines
+NUMBER = re.compile(r"[,-]*\d|-?$")  # the beginning of a cell that counts as one
+GAP = 2  # characters between two columns
+# The words of a run's name, whose keys and numbers stay together, or of a path.
+WORD_START = re.compile(r"(?<=[-/])(?=[A-Za-z_])")
+SPACE_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:bytes|KB|MB|GB|TB|s|x)\b)")
 NO_BREAK = "\N{NO-BREAK SPACE}"
-BESIDE, NARROW = 3, 2  # characters of a column beside its text, and of one of a table that is too wide
-BEFORE_A_UNIT = re.compile(r"(?<=\d) (?=(?:bytes|KB|MB|GB|TB|s|x)\b)")  # of a number
-# categories of Unicode: controls such as ESC and line breaks, formats such as changes of direction, surrogates
-UNSEEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+# Categories of Unicode: controls such as ESC and line breaks, formats such as changes of direction, surrogates.
+HIDDEN_CATEGORIES = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 JOINERS = "\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}"  # formats that words of some languages need
 
 _silent: ContextVar[bool] = ContextVar("silent", default=False)
 
 
 def silence() -> None:
-    """Hides all further output of this process except warnings and errors. Of several workers only the chief prints."""
+    """Hide all further output of this process except warnings and errors. Of several workers only the chief prints."""
     _silent.set(True)
 
 
 def stdout() -> Console:
-    """Where all but warnings and errors is printed."""
+    """Return the console for all but warnings and errors."""
     return Console(highlight=False, quiet=_silent.get())
 
 
-def _err() -> Console:
-    return Console(stderr=True, highlight=False)
-
-
-def visible(text: str) -> str:
-    r"""A line as it may be shown: what a terminal would obey instead of showing stands as an escape, such as \x1b."""
+def escape_controls(text: str) -> str:
+    r"""Return a line whose characters a terminal shows. What it would obey is an escape, such as \x1b."""
     if text.isprintable():
         return text
-    return "".join(
-        each.encode("unicode_escape").decode() if unicodedata.category(each) in UNSEEN and each not in JOINERS else each
-        for each in text
-    )
+    hidden = {mark for mark in text if unicodedata.category(mark) in HIDDEN_CATEGORIES} - set(JOINERS)
+    return "".join(mark.encode("unicode_escape").decode() if mark in hidden else mark for mark in text)
 
 
 def visible_lines(text: str) -> str:
-    """Text of several lines as it may be shown."""
-    return "\n".join(map(visible, text.split("\n")))
+    """Return text of several lines, each of them `visible`."""
+    return "\n".join(map(escape_controls, text.split("\n")))
 
 
 def banner(title: str, rows: Sequence[tuple[str, str]]) -> None:
-    """Prints a framed list of (name, value) pairs."""
-    console, title = stdout(), visible(title)
-    rows = [(visible(name), visible(value)) for name, value in rows]
+    """Print a framed list of (name, value) pairs."""
+    console, title = stdout(), escape_controls(title)
+    rows = [(escape_controls(name), escape_controls(value)) for name, value in rows]
     if not console.is_terminal:
         width = max((len(name) for name, _ in rows), default=0)
         lines = [title, *(f"  {name:<{width}}  {value}" for name, value in rows)]
@@ -73,87 +68,87 @@ def banner(title: str, rows: Sequence[tuple[str, str]]) -> None:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim")
     grid.add_column()
-    named = max((cell_len(name) for name, _ in rows), default=0)
-    widest = max(1, console.width - 6 - named)  # beside frame, margins and the space between
+    name_width = max((cell_len(name) for name, _ in rows), default=0)
+    room = max(1, console.width - 6 - name_width)  # beside frame, margins and the space between
     for name, value in rows:
-        grid.add_row(Text(name), Text(_in_lines(value, widest, broken)))
+        grid.add_row(Text(name), Text(_wrap_lines(value, room, broken)))
     console.print(Panel(grid, title=Text(title, style="bold"), title_align="left", expand=False))
 
 
 def say(text: str) -> None:
-    """Prints a line on stdout."""
-    show_line(stdout(), text)
+    """Print a line on stdout."""
+    print_line(stdout(), text)
 
 
-def show_line(console: Console, text: str, *marks: tuple[str, str]) -> None:
-    """Prints a line. On a terminal it takes several where it is too long, each ending between words.
+def print_line(console: Console, text: str, *marks: tuple[str, str]) -> None:
+    """Print a line. On a terminal it takes several where it is too long, each ending between words.
 
     A word longer than the terminal, such as a path to copy, is left to it.
 
     Args:
         marks: texts that come first, each with its style.
     """
-    text, before = visible(text), "".join(mark for mark, _ in marks)
+    text, before = escape_controls(text), "".join(mark for mark, _ in marks)
     if console.is_terminal:
-        text = _in_lines(before + text, max(1, console.width))[len(before) :]
+        text = _wrap_lines(before + text, max(1, console.width))[len(before) :]
     console.print(Text.assemble(*marks, text), soft_wrap=True)
 
 
-def _in_lines(text: str, width: int, break_word: Callable[[str, int], str] = lambda word, width: word) -> str:
-    """Text in lines of at most `width` characters, with the words that are longer as `break_word` has them."""
+def _wrap_lines(text: str, width: int, break_word: Callable[[str, int], str] = lambda word, width: word) -> str:
+    """Return text in lines of at most `width` characters. `break_word` breaks a word that is longer."""
     wrap = partial(textwrap.fill, width=width, break_long_words=False, break_on_hyphens=False, replace_whitespace=False)
-    held = BEFORE_A_UNIT.sub(NO_BREAK, text)
+    held = SPACE_BEFORE_UNIT.sub(NO_BREAK, text)
     lines = "\n".join(wrap(line) for line in held.split("\n")).replace(NO_BREAK, " ").split("\n")
     return "\n".join(line if cell_len(line) <= width else break_word(line, width) for line in lines)
 
 
 def say_at_once(text: str) -> None:
-    """Prints a line about what takes a while, if stdout is a terminal."""
+    """Print a line about what takes a while, if stdout is a terminal."""
     if (console := stdout()).is_terminal:
-        console.print(Text(visible(text), style="dim"))
+        console.print(Text(escape_controls(text), style="dim"))
 
 
 def warn(text: str) -> None:
-    """Prints a warning on stderr: something works, but not as the user may expect."""
-    show_line(_err(), text, ("warning: ", "yellow"))
+    """Print a warning on stderr: something works, but not as the user may expect."""
+    print_line(Console(stderr=True, highlight=False), text, ("warning: ", "yellow"))
 
 
 def fail(text: str) -> None:
-    """Prints on stderr why the command ends."""
-    show_line(_err(), text, ("error: ", "bold red"))
+    """Print on stderr the reason for which the command ends."""
+    print_line(Console(stderr=True, highlight=False), text, ("error: ", "bold red"))
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Prints a table with a header row. All cells are text; columns of numbers are right-aligned.
+    """Print a table with a header row. All cells are text; columns of numbers are right-aligned.
 
-    On a terminal too narrow for it the columns stand closer. Where this is not enough they stand in several tables one
-    below the other, whose rows are numbered, so that no word is cut. A name longer than a line takes several.
+    On a terminal that is too narrow, the columns stand in several tables one below the other, whose rows are numbered.
+    Rich's own folding would cut words and numbers in the middle. A name longer than a line takes several.
     """
-    console, title = stdout(), visible(title)
-    columns, rows = [visible(name) for name in columns], [[visible(cell) for cell in row] for row in rows]
-    numeric = [all(_is_number(row[place]) for row in rows) for place in range(len(columns))]
+    console, title = stdout(), escape_controls(title)
+    columns, rows = (
+        [escape_controls(name) for name in columns],
+        [[escape_controls(cell) for cell in row] for row in rows],
+    )
+    numeric = [all(NUMBER.match(row[place]) for row in rows) for place in range(len(columns))]
     if not console.is_terminal:
         console.print(Text(_plain_table(title, columns, rows, numeric)), soft_wrap=True)
         return
-    longest = max(1, console.width - 2 * BESIDE - len(f"#{len(rows)}"))  # of a name that has a line for itself
+    longest = max(1, console.width - 3 * GAP - len(f"#{len(rows)}"))  # of a name that has a line for itself
     rows = [[broken(cell, longest) for cell in row] for row in rows]
+    widths = [_min_width(column) for column in zip(columns, *rows, strict=True)]
     room = console.width - 1  # behind the last column is a line, too
-    for beside in (BESIDE, NARROW):
-        widths = [beside + _width(column) for column in zip(columns, *rows, strict=True)]
-        if sum(widths) <= room:
-            break
-    else:
+    if sum(widths) + GAP * len(widths) > room:
         columns, numeric = ("#", *columns), [True, *numeric]
         rows = [(str(number), *row) for number, row in enumerate(rows, start=1)]
-        widths = [beside + _width(("#", str(len(rows)))), *widths]
+        widths = [_min_width(("#", str(len(rows)))), *widths]
     console.print(Text(title, style="italic"))
-    for block in _blocks(widths, room):
-        shown = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, beside - NARROW))
+    for block in _split_columns(widths, room):
+        shown = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
         for place in block:
             shown.add_column(
                 Text(columns[place]),
                 justify="right" if numeric[place] else "left",
-                min_width=min(widths[place] - beside, longest),
+                min_width=min(widths[place], longest),
                 overflow="fold",
             )
         for row in rows:
@@ -162,28 +157,26 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> 
 
 
 def broken(name: str, width: int) -> str:
-    """A name in lines of at most `width` characters, broken before its words; a longer word is left to itself."""
+    """Return a name in lines of at most `width` characters, broken before its words. A longer word has a line."""
     lines = [""]
-    for word in BEFORE_A_WORD.split(name):
+    for word in WORD_START.split(name):
         if lines[-1] and cell_len(lines[-1]) + cell_len(word) > width:
             lines.append("")
         lines[-1] += word
     return "\n".join(lines)
 
 
-def _width(cells: Sequence[str]) -> int:
-    """Characters that a column's text takes at least. Only prose may wrap."""
+def _min_width(cells: Sequence[str]) -> int:
+    """Return the characters that a column's text takes at least. Only prose may wrap."""
     lines = [line for cell in cells for line in cell.split("\n")]
-    return max(min(cell_len(line), max(PROSE, *map(cell_len, line.split() or [""]))) for line in lines)
+    return max(min(cell_len(line), max(PROSE_WIDTH, *map(cell_len, line.split() or [""]))) for line in lines)
 
 
-def _blocks(widths: Sequence[int], width: int) -> list[list[int]]:
-    """The places of the columns of each table, each as wide as fits, and the first column in all of them."""
-    if not widths:
-        return []
+def _split_columns(widths: Sequence[int], room: int) -> list[list[int]]:
+    """Return the places of the columns of each table, as many as fit. The first column is in all of them."""
     blocks = [[0]]
     for place in range(1, len(widths)):
-        if len(blocks[-1]) > 1 and sum(widths[each] for each in (*blocks[-1], place)) > width:
+        if len(blocks[-1]) > 1 and sum(widths[other] + GAP for other in (*blocks[-1], place)) > room:
             blocks.append([0])
         blocks[-1].append(place)
     return blocks
@@ -201,12 +194,8 @@ def _plain_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str
     return "\n".join([title, *lines])
 
 
-def _is_number(text: str) -> bool:
-    return text in ("", "-") or text.replace(",", "").lstrip("-")[:1].isdigit()
-
-
 def format_bytes(count: float) -> str:
-    """1536 -> "1.5 KB"; units of 1024."""
+    """Return a text such as "1.5 KB" for 1536. A unit is 1024 of the one before."""
     for unit in ("bytes", "KB", "MB", "GB"):
         if abs(count) < 1024:
             return f"{count:.0f} bytes" if unit == "bytes" else f"{count:.1f} {unit}"
@@ -215,7 +204,7 @@ def format_bytes(count: float) -> str:
 
 
 def format_count(count: float) -> str:
-    """464890 -> "464,890"; 45431832 -> "45.43 M"."""
+    """Return a text such as "464,890", or "45.43 M" for 45431832."""
     for limit, unit in ((1e9, "G"), (1e6, "M")):
         if abs(count) >= limit:
             return f"{count / limit:.2f} {unit}"
@@ -223,7 +212,7 @@ def format_count(count: float) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """7.94 -> "7.9 s"; 187 -> "3:07"; 3725 -> "1:02:05"."""
+    """Return a text such as "7.9 s", "3:07" for 187 or "1:02:05" for 3725."""
     if round(seconds, 1) < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-NODES = re.compile(r"\{\{\w*node .*?\}\}|\[\[.*?\]\]|\[Op:\w+\].*")  # TensorFlow's marks of where an error was
+# The marks by which TensorFlow says where an error was.
+NODES = re.compile(r"\{\{\w*node .*?\}\}|\[\[.*?\]\]|\[Op:\w+\].*")
 
 
 class AccumtrainError(Exception):
@@ -75,6 +76,6 @@ class Preempted(AccumtrainError):
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what a library's error says, without TensorFlow's marks; its type if it says nothing."""
+    """Return the first line of a library's error without TensorFlow's marks, or its type if it says nothing."""
     lines = (line.strip() for line in NODES.sub("", str(error)).splitlines())
     return next(filter(None, lines), type(error).__name__)

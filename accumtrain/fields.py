@@ -25,10 +25,10 @@ class Constraint(Protocol):
     """A rule about one value."""
 
     def check(self, key: str, value: Any) -> None:
-        """Raises ConfigError if `value`, set at the dotted `key`, breaks the rule."""
+        """Raise ConfigError if `value`, set at the dotted `key`, breaks the rule."""
 
     def __str__(self) -> str:
-        """The rule in a few words; empty if they are the value's type in the reference of the keys."""
+        """Return the rule in a few words. It is empty if the reference of the keys shows it as the type."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Range:
 class OneOf:
     """Text from a list. null passes, as the type decides whether it is allowed.
 
-    `number` says what a whole number in its place is; None if it may be none.
+    `number` names the meaning of a whole number in its place; None if there is none.
     """
 
     choices: tuple[str, ...]
@@ -71,7 +71,7 @@ class OneOf:
         raise ConfigError(f"{key}={format_value(value)}: no such choice; {self.remedy(str(value))}")
 
     def remedy(self, wrong: str = "") -> str:
-        """What to choose in place of a text, or of a value that is none."""
+        """Return the advice for a text that is no choice, or for another value."""
         return suggest_names(wrong, self.choices) + (f", or {self.number}" if self.number else "")
 
     def __str__(self) -> str:
@@ -145,11 +145,11 @@ class ImageSize:
 
 @dataclass(frozen=True)
 class Duration:
-    """A time that `duration_seconds` can read. null passes."""
+    """A time that `parse_duration` can read. null passes."""
 
     def check(self, key: str, value: Any) -> None:
         if value is not None:
-            duration_seconds(key, value)
+            parse_duration(key, value)
 
     def __str__(self) -> str:
         return "minutes, h:m:s, d-h or another time as for SLURM's --time"
@@ -172,26 +172,25 @@ def is_finite_number(value: Any) -> bool:
 
 
 def check_size(key: str, number: int | float) -> None:
-    """Raises ConfigError for a whole number beyond 64 bits, or another that float32 can't hold."""
+    """Raise ConfigError for a whole number beyond 64 bits, or another that float32 can't hold."""
     if isinstance(number, int):
         if not -(2**63) <= number < 2**63:
             raise ConfigError(f"{key}={format_value(number)}: must be a number of at most 64 bits, so below 2**63")
     elif number and not SMALLEST <= abs(number) <= LARGEST:
         raise ConfigError(
-            f"{key}={format_value(number)}: must be between {SMALLEST:.3g} and {LARGEST:.3g} apart from its "
-            "sign, unless it is "
-            "0: float32 makes 0 or infinity of other numbers"
+            f"{key}={format_value(number)}: must be between {SMALLEST:.3g} and {LARGEST:.3g} apart from its sign, "
+            "unless it is 0: float32 makes 0 or infinity of other numbers"
         )
 
 
 def constraints_of(record: type) -> dict[str, tuple[Constraint, ...]]:
-    """The constraints that the fields of a class declare, by name of the field."""
+    """Return the constraints that the fields of a class declare, by name of the field."""
     hints = typing.get_type_hints(record, include_extras=True)
     return {name: tuple(getattr(hint, "__metadata__", ())) for name, hint in hints.items()}
 
 
-def duration_seconds(key: str, value: str | int) -> float:
-    """The seconds of a time as SLURM's --time writes it: `minutes`, `h:m:s`, `d-h` and so on.
+def parse_duration(key: str, value: str | int) -> float:
+    """Return the seconds of a time as SLURM's --time writes it: `minutes`, `h:m:s`, `d-h` and so on.
 
     Raises:
         ConfigError: it has another form, is 0, or is a number of 60 or more: YAML reads 1:30:00 without quotes as 5400.
@@ -199,11 +198,10 @@ def duration_seconds(key: str, value: str | int) -> float:
     if isinstance(value, int) and value >= 60:
         raise ConfigError(
             f"{key}={format_value(value)}: a time without quotes in a YAML file looks like this number, too; "
-            f"for {value} "
-            f"minutes write {value // 60}:{value % 60:02}:00, in a YAML file in quotes"
+            f"for {value} minutes write {value // 60}:{value % 60:02}:00, in a YAML file in quotes"
         )
     match = DURATION.fullmatch(str(value))
-    numbers = [int(each or 0) for each in match.groups()] if match else [0]
+    numbers = [int(group or 0) for group in match.groups()] if match else [0]
     if match is None or not any(numbers):
         raise ConfigError(
             f"{key}={format_value(value)}: must be a time above 0 as for SLURM's --time: minutes, minutes:seconds, "
@@ -216,12 +214,12 @@ def duration_seconds(key: str, value: str | int) -> float:
 
 
 def normal_form(name: str) -> str:
-    """The one spelling of a name: an é may be written as one character or as two, and looks the same."""
+    """Return the one spelling of a name. An é may be one character or two, and looks the same."""
     return unicodedata.normalize("NFC", name)
 
 
 def suggest_names(wrong: str, known: Iterable[str]) -> str:
-    """The remedy for an unknown name: the closest known names, or all of them."""
+    """Return the remedy for an unknown name: the closest known names, or all of them."""
     by_lower = {name.lower(): name for name in known}
     close = difflib.get_close_matches(wrong.lower(), by_lower, n=3, cutoff=0.6)
     if close:
@@ -230,14 +228,14 @@ def suggest_names(wrong: str, known: Iterable[str]) -> str:
 
 
 def describe_type(hint: Any) -> str:
-    """A type as messages say it: "a whole number", "a list of texts"."""
+    """Return a type in words: "a whole number", "a list of texts"."""
     if typing.get_origin(hint) is list:
         return f"a list of {PLURALS[typing.get_args(hint)[0]]}"
     return "a mapping" if typing.get_origin(hint) is dict else WORDS[hint]
 
 
 def format_value(value: Any) -> str:
-    """`value` as written on the command line: null, true, [1,2], text without quotes."""
+    """Return `value` as written on the command line: null, true, [1,2], text without quotes."""
     match value:
         case None:
             return "null"

@@ -6,12 +6,11 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from types import TracebackType
 
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as RichProgress
 
-from accumtrain.console import format_bytes, format_seconds, show_line, stdout
+from accumtrain.console import format_bytes, format_seconds, print_line, stdout
 
 LONG_WINDOW = 16  # windows of at least this many micro-steps show how many are done
 TEXT_WIDTH = 94  # columns reserved for the text beside the bar
@@ -19,7 +18,7 @@ TEXT_WIDTH = 94  # columns reserved for the text beside the bar
 
 @contextmanager
 def counting(title: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Shows a bar of how many of `total` are done, on a terminal only. Yields a function that counts some more."""
+    """Show a bar of how many of `total` are done, on a terminal only. Yield a function that counts some more."""
     console = stdout()
     columns = TextColumn(title), BarColumn(), TextColumn("{task.completed:,.0f}/{task.total:,.0f}")
     with RichProgress(*columns, console=console, disable=not console.is_terminal) as bar:
@@ -28,7 +27,7 @@ def counting(title: str, total: int) -> Iterator[Callable[[int], None]]:
 
 
 class Progress:
-    """Shows the progress of a run: on a terminal one bar per epoch, else one line per `log_every` updates.
+    """The progress of a run: on a terminal one bar per epoch, else one line per `log_every` updates.
 
     Args:
         first: number of updates done before this process began.
@@ -43,7 +42,7 @@ class Progress:
         self._begin = begin
         self._step, self._micro = first, 0.0
         self._parts = {"state": "compiling"}
-        self._left_out_first: list[str] = []  # what a narrow terminal leaves out, in this order
+        self._expendable: list[str] = []  # parts that a narrow terminal leaves out, in this order
         self._timed_from: tuple[int, float] | None = None
         self._console = stdout()
         self._per_second = "ex/s" if self._console.is_terminal else "examples/s"
@@ -64,9 +63,7 @@ class Progress:
         self._bar.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
     def update(
@@ -77,7 +74,7 @@ class Progress:
         examples_per_second: float | None,
         peak_bytes: int | None = None,
     ) -> None:
-        """Shows that update `step` is done.
+        """Show that update `step` is done.
 
         Args:
             means: loss and metrics by name, the loss first. Here and below, values not known yet are None.
@@ -93,26 +90,23 @@ class Progress:
             "time left": self._time_left(),
         }
         self._parts = {name: text for name, text in parts.items() if text}
-        self._left_out_first = ["speed", *list(means)[:0:-1], "time left"]
+        self._expendable = ["speed", *list(means)[:0:-1], "time left"]
         self._show()
         if self._bar.disable and (step % self._log_every == 0 or step in (self._first + 1, self._total)):
-            self._print(f"{self._epoch()}  update {step}/{self._total}  {'  '.join(self._parts.values())}")
+            self.event(f"{self._epoch()}  update {step}/{self._total}  {'  '.join(self._parts.values())}")
 
     def window(self, done: int, steps: int) -> None:
-        """Shows that `done` of the `steps` micro-steps of the current window are done; long windows as +done/steps."""
+        """Show that `done` of the `steps` micro-steps of a window are done. Only a long window shows the number."""
         self._micro = done / steps
         self._show(f" +{done}/{steps}" if steps >= LONG_WINDOW and done < steps else "")
 
     def evaluating(self, done: int, batches: int) -> None:
-        """Shows that `done` of the `batches` of an evaluation are done."""
+        """Show that `done` of the `batches` of an evaluation are done."""
         self._show(f" evaluating {done}/{batches}" if done < batches else "")
 
     def event(self, text: str) -> None:
-        """Prints a line above the bar."""
-        self._print(text)
-
-    def _print(self, text: str) -> None:
-        show_line(self._bar.console, text)
+        """Print a line above the bar."""
+        print_line(self._bar.console, text)
 
     def _show(self, suffix: str = "") -> None:
         begin, length = self._epoch_place()
@@ -128,19 +122,19 @@ class Progress:
         )
 
     def _text(self, width: int) -> str:
-        """The values of the last update that fit into `width` columns; loss and memory are always shown."""
+        """Return the values of the last update that fit into `width` columns, with loss and memory in any case."""
         parts = dict(self._parts)
-        for name in self._left_out_first:
+        for name in self._expendable:
             if len(" ".join(parts.values())) > width:
                 parts.pop(name, None)
         return " ".join(parts.values())
 
     def _epoch_index(self) -> int:
-        """The epoch of the last update, from 0. An update that completes an epoch belongs to that epoch."""
+        """Return the epoch of the last update, from 0. An update that completes an epoch belongs to it."""
         return min(int(max(self._step - 1 - self._begin, 0) // self._per_epoch), self._epochs() - 1)
 
     def _epoch_place(self) -> tuple[float, float]:
-        """Begin and length of the current epoch, in updates. The last epoch may be shorter than the others."""
+        """Return begin and length of the current epoch, in updates. The last epoch may be shorter."""
         begin = self._begin + self._epoch_index() * self._per_epoch
         return begin, max(min(begin + self._per_epoch, self._total) - begin, 1e-9)
 
@@ -148,7 +142,7 @@ class Progress:
         return f"epoch {self._epoch_index() + 1}/{self._epochs():.0f}"
 
     def _epochs(self) -> int:
-        """Number of epochs. A last update that reaches past the end of an epoch does not count as another epoch."""
+        """Return the number of epochs. A last update that reaches past an end does not count as another epoch."""
         return max(1, math.ceil((self._total - 1 - self._begin) / self._per_epoch))
 
     def _time_left(self) -> str:

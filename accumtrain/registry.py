@@ -1,7 +1,7 @@
-"""Tables of what can be chosen: a row per model, optimizer, schedule, loss, data source, device and job.
+"""Registries of what can be chosen: an entry per model, optimizer, schedule, loss, data source, device and job.
 
-A row is the one place where a choice is declared: its keys with their defaults and rules (a dataclass), its name, and
-its code. The code is named as "module:attribute" and imported on first use, so tables do not import TensorFlow.
+An entry is the one place where a choice is declared: its keys with their defaults and rules (a dataclass), its name,
+and its code. The code is named as "module:attribute" and imported on first use, so registries import no TensorFlow.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from accumtrain.fields import format_value, suggest_names
 
 
 def required(example: str) -> Any:
-    """A key without a default. `example` is what the message shows that asks for a value."""
+    """Declare a key without a default. The message that asks for a value shows `example`."""
     return field(metadata={"example": example})
 
 
 @dataclass(kw_only=True)
 class ComponentConfig:
-    """The keys of a kind. `kind` is the name of its row; a subclass sets it as the default.
+    """The keys of a kind. `kind` is the name of its entry; a subclass sets it as the default.
 
     A subclass declares its own keys, each with a default unless the user must set it, and its rules in `check`.
     """
@@ -35,7 +35,7 @@ class ComponentConfig:
         return self.kind
 
     def check(self) -> None:
-        """Raises ConfigError if values contradict each other. Constraints on one value are declared in its type."""
+        """Raise ConfigError if values contradict each other. Constraints on one value are declared in its type."""
 
 
 Keys = TypeVar("Keys", bound=ComponentConfig)
@@ -43,10 +43,10 @@ Keys = TypeVar("Keys", bound=ComponentConfig)
 
 @dataclass(frozen=True)
 class Entry(Generic[Keys]):
-    """A row of a group's table.
+    """An entry of a group's registry.
 
     Attributes:
-        config: the dataclass of its keys; the default of `kind` is the row's name.
+        config: the dataclass of its keys; the default of `kind` is the entry's name.
         build: the function or class that builds it, or "module:attribute" (see `load`).
     """
 
@@ -69,10 +69,10 @@ Built = TypeVar("Built", bound=Entry[Any])
 
 @dataclass
 class Registry(Generic[Row]):
-    """The rows of one group, by name.
+    """The entries of one group, by name.
 
     Attributes:
-        key: the dotted key whose value names a row, such as `model.kind`.
+        key: the dotted key whose value names an entry, such as `model.kind`.
         rows: all of them; those that are not listed are chosen by code only, and no list of choices has them.
     """
 
@@ -81,7 +81,7 @@ class Registry(Generic[Row]):
     _unlisted: set[str] = field(default_factory=set)
 
     def add(self, *rows: Row, listed: bool = True) -> None:
-        """Raises ValueError if a name is taken, or is not a letter or _, then letters, digits, - and _."""
+        """Raise ValueError if a name is taken, or is not a letter or _, then letters, digits, - and _."""
         for row in rows:
             if not row.name.replace("-", "_").isidentifier():
                 raise ValueError(f"{self.key}={row.name!r}: a name is a letter or _, then letters, digits, - and _")
@@ -92,7 +92,7 @@ class Registry(Generic[Row]):
                 self._unlisted.add(row.name)
 
     def __getitem__(self, name: str) -> Row:
-        """Raises ConfigError for an unknown name."""
+        """Raise ConfigError for an unknown name."""
         if name not in self.rows:
             raise ConfigError(
                 f"{self.key}={name}: no such {self.key.rpartition('.')[2]}; {suggest_names(name, self.names)}"
@@ -100,7 +100,7 @@ class Registry(Generic[Row]):
         return self.rows[name]
 
     def build(self: Registry[Built], config: ComponentConfig, *arguments: Any) -> Any:
-        """Return what the row of this kind builds from its configuration. Raises ConfigError for an unknown kind."""
+        """Return what the entry of this kind builds from its configuration. Raise ConfigError for an unknown kind."""
         return load(self[config.kind].build)(config, *arguments)
 
     def __iter__(self) -> Iterator[Row]:
@@ -149,7 +149,7 @@ class NamesIn:
 
 
 def load(target: str | Callable[..., Any]) -> Callable[..., Any]:
-    """Imports the object that "module:attribute" names; a function or class is returned unchanged."""
+    """Return the object that "module:attribute" names, which is imported. Return a function or class unchanged."""
     if not isinstance(target, str):
         return target
     module, _, name = target.partition(":")
@@ -161,15 +161,15 @@ def module_of(code: str | Callable[..., Any]) -> str:
     return code.partition(":")[0] if isinstance(code, str) else code.__module__
 
 
-def named(name: str, config: type[ComponentConfig]) -> type[ComponentConfig]:
-    """Returns `config` if the default of its `kind` is `name`, else a subclass with that default.
+def with_kind(name: str, config: type[ComponentConfig]) -> type[ComponentConfig]:
+    """Return `config` if the default of its `kind` is `name`, else a subclass with that default.
 
     Raises:
-        TypeError: `config` is not a dataclass that inherits from Choice.
+        TypeError: `config` is not a dataclass that inherits from ComponentConfig.
     """
     if not (is_dataclass(config) and issubclass(config, ComponentConfig)):
         raise TypeError(f"{config!r} must be a dataclass that inherits from the group's config, such as ModelConfig")
-    if any(each.name == "kind" and each.default == name for each in fields(config)):
+    if any(key.name == "kind" and key.default == name for key in fields(config)):
         return config
     made = make_dataclass(config.__name__, [("kind", str, field(default=name))], bases=(config,), kw_only=True)
     made.__module__, made.__doc__ = config.__module__, config.__doc__

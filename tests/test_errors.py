@@ -1,4 +1,4 @@
-"""What a library's error says, in a line."""
+"""A library's error in a line."""
 
 from __future__ import annotations
 

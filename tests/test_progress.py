@@ -1,4 +1,4 @@
-"""What a person sees of the progress of a run, on a terminal and in a pipe."""
+"""The progress of a run, on a terminal and in a pipe."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_progress_in_a_pipe_logs_first_last_and_every_tenth(capsys):
     [(0, "1/3"), (1, "1/3"), (22, "1/3"), (23, "1/3"), (24, "2/3"), (45, "2/3"), (46, "3/3"), (50, "3/3")],
 )
 def test_epoch_of_an_update(step, epoch):
-    """Of 22.5 updates: update 23 begins in the first epoch, as does the example it begins with."""
+    """An epoch has 22.5 updates, so update 23 begins in the first one."""
     bar = Progress(first=step, total=50, updates_per_epoch=22.5)
     assert bar._epoch() == f"epoch {epoch}"
 
@@ -68,7 +68,7 @@ def test_progress_on_a_terminal(method, done, of, shown, capsys, terminal):
 
 @pytest.mark.parametrize("columns", [60, 80, 90, 120])
 def test_the_bar_stays_on_its_line(columns, capsys, terminal, monkeypatch):
-    """Where a terminal is narrow, the memory and the loss are what it still shows."""
+    """A narrow terminal still shows the memory and the loss."""
     monkeypatch.setenv("COLUMNS", str(columns))
     with Progress(first=0, total=9999, updates_per_epoch=500) as bar:
         for step in (1000, 1002):

@@ -1,10 +1,12 @@
-"""Run a command of the command line."""
+"""One command of the command line: Hydra composes the configuration, which is checked; then a job runs.
+
+Exit codes are in errors.py. TensorFlow is imported when a job begins, so help and mistakes are answered at once.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
-from argparse import Namespace
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -12,9 +14,16 @@ from omegaconf import DictConfig
 
 from accumtrain import dispatch
 from accumtrain.cli.choices import offer_rows
-from accumtrain.cli.compose import call_hydra, own_folders, own_overrides, plain_values, read_config, read_options
+from accumtrain.cli.compose import (
+    call_hydra,
+    list_job_overrides,
+    list_own_folders,
+    plain_values,
+    read_config,
+    read_options,
+)
 from accumtrain.cli.guard import SHOW_TRACEBACK, run_guarded
-from accumtrain.cli.help import help_on, help_text
+from accumtrain.cli.help import describe_names, help_text
 from accumtrain.cli.streams import keep_streams
 from accumtrain.cli.sweep import run_sweep
 from accumtrain.cli.workers import WORKERS, run_workers
@@ -24,11 +33,9 @@ from accumtrain.process import child
 from accumtrain.process.program import CHILD, EXTENSIONS
 from accumtrain.version import __version__
 
-# Installed packages that add choices: their modules register rows when they are imported.
-
 
 def load_extensions() -> None:
-    """Imports every module, or calls every function, that an installed package names in the entry point group.
+    """Import every module, or call every function, by which an installed package registers choices.
 
     Raises:
         ConfigError: an extension can't be imported, or fails.
@@ -45,17 +52,12 @@ def load_extensions() -> None:
             ) from error
 
 
-# The command line: Hydra composes the configuration, which is checked; then a job runs. Exit codes are in errors.py.
-#
-# TensorFlow is imported when a job begins, so help, completion and mistakes are answered at once.
-
-
 def command() -> int:
-    """Runs the command in sys.argv. Returns its exit code: that of errors.py, or 130.
+    """Run the command in sys.argv. Return its exit code, one of errors.py or 130.
 
     ACCUMTRAIN_TRACEBACK=1 or HYDRA_FULL_ERROR=1 in the environment shows tracebacks with the messages.
     """
-    # makes Hydra raise its errors instead of printing them; the user's own setting is kept, for children too
+    # Hydra then raises its errors instead of printing them. The user's own setting is kept, for children too.
     os.environ.setdefault(SHOW_TRACEBACK, os.environ.get("HYDRA_FULL_ERROR", "0"))
     os.environ["HYDRA_FULL_ERROR"] = "1"
     code, result = run_guarded(_run_command)
@@ -74,24 +76,17 @@ def _run_command() -> int:
     options = read_options()
     offer_rows()
     if options.help:
-        print(visible_lines(help_on(options) if options.overrides else help_text(own_folders(options))))
+        print(visible_lines(describe_names(options) if options.overrides else help_text(list_own_folders(options))))
         return 0
     if options.multirun or "hydra.mode=MULTIRUN" in options.overrides:
         return run_sweep(options)
-    return _run_single(options)
-
-
-def _run_single(options: Namespace) -> int:
     codes: list[int] = []
     call_hydra(options, lambda composed: codes.append(_run_composed(composed)))
     return codes[0] if codes else 0  # --cfg and --info run no job
 
 
 def _run_composed(composed: DictConfig) -> int:
-    """Runs the job that Hydra composed. Returns the exit code."""
+    """Run the job that Hydra composed. Return the exit code."""
     keep_streams(quiet=False)
-
-    def run_job() -> None:
-        dispatch.run(read_config(plain_values(composed), own_overrides()))
-
-    return run_guarded(run_job)[0]
+    code, _ = run_guarded(lambda: dispatch.run(read_config(plain_values(composed), list_job_overrides())))
+    return code

@@ -1,4 +1,4 @@
-"""Composes checked configurations from the command in sys.argv, by Hydra."""
+"""From the command in sys.argv to checked configurations: Hydra composes them."""
 
 from __future__ import annotations
 
@@ -20,22 +20,21 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from yaml import YAMLError
 
-from accumtrain.cli.hydra_guard import CompletionLoader, Loader, check_overrides, explain_plugin
+from accumtrain.cli.hydra_guard import CompletionLoader, Loader, check_overrides, explain_plugin_error
 from accumtrain.cli.overrides import for_hydra
-from accumtrain.cli.run_values import check_files, with_data_chosen, with_values_of_run
+from accumtrain.cli.run_values import add_data_choice, check_files, merge_run_values
 from accumtrain.config.interpolation import FromEnvironment, resolve_interpolations, restore_expressions
 from accumtrain.config.jobs import JOBS
 from accumtrain.config.keys import CONF_DIR
 from accumtrain.config.read import OverLimitError, check_yaml, from_mapping
 from accumtrain.config.schema import Config
 from accumtrain.console import visible_lines
-from accumtrain.data.config import DataConfig
 from accumtrain.errors import ConfigError
 from accumtrain.runs.names import learned_values, run_name
 
 
 def read_options() -> Namespace:
-    """The options and overrides in sys.argv, the overrides as Hydra takes them.
+    """Return the options and overrides in sys.argv, the overrides as Hydra takes them.
 
     Raises:
         ConfigError: an option would run code, or an override changes what Hydra itself does.
@@ -62,13 +61,13 @@ def read_options() -> Namespace:
     if not options.shell_completion:
         check_overrides(options.overrides)
     if not options.help:  # whose words are names
-        options.overrides = with_data_chosen(for_hydra(options.overrides))
+        options.overrides = add_data_choice(for_hydra(options.overrides))
     return options
 
 
 @contextmanager
 def open_hydra(options: Namespace) -> Iterator[Hydra]:
-    """Yields a Hydra that composes from conf/ and --config-dir, within the limits of hydra_limits.py.
+    """Yield a Hydra that composes from conf/ and --config-dir, within the limits of hydra_guard.py.
 
     Raises:
         ConfigError: --config-dir is no folder.
@@ -90,7 +89,7 @@ def open_hydra(options: Namespace) -> Iterator[Hydra]:
 
 
 def _check_size(folder: Path) -> None:
-    """Raises ConfigError if a YAML file of a folder would take for ever to read. What else is wrong, Hydra says."""
+    """Raise ConfigError if a YAML file of a folder would take for ever to read. Hydra finds other mistakes."""
     for file in sorted(folder.rglob("*.yaml")):
         try:
             with suppress(YAMLError, OSError, UnicodeDecodeError):
@@ -101,17 +100,17 @@ def _check_size(folder: Path) -> None:
             ) from error
 
 
-def choice_values(options: Namespace, group: str, choice: str) -> dict[str, Any]:
-    """The values that a choice gives to the keys of its group; a missing one is `convert.MISSING`."""
+def compose_choice(options: Namespace, group: str, choice: str) -> dict[str, Any]:
+    """Return the values that a choice gives to the keys of its group, with MISSING where the user must give one."""
     with open_hydra(options) as hydra:
         overrides = for_hydra([f"{group}={choice}"])
-        composed = hydra.compose_config(config_name(options), overrides, RunMode.RUN, with_log_configuration=False)
+        composed = hydra.compose_config(get_config_name(options), overrides, RunMode.RUN, with_log_configuration=False)
     return cast(dict[str, Any], OmegaConf.to_container(composed[group], resolve=False))
 
 
 def call_hydra(options: Namespace, task: Callable[[DictConfig], Any], *, multirun: bool = False) -> None:
-    """Answers --cfg and the like; else calls `task` with the composed configuration, or that of each job of a sweep."""
-    name, overrides = config_name(options), options.overrides
+    """Answer --cfg and the like. Else call `task` with each composed configuration, of which a sweep has several."""
+    name, overrides = get_config_name(options), options.overrides
     with open_hydra(options) as hydra:
         try:
             if options.cfg:
@@ -125,43 +124,43 @@ def call_hydra(options: Namespace, task: Callable[[DictConfig], Any], *, multiru
             else:
                 hydra.run(name, task, [*overrides, "hydra.mode=RUN"])
         except ValueError as error:  # of a sweep, or of --shell-completion
-            raise explain_plugin(error) or ConfigError(f"{error}; accumtrain --help shows examples") from error
+            raise explain_plugin_error(error) or ConfigError(f"{error}; accumtrain --help shows examples") from error
 
 
 def _show(hydra: Hydra, options: Namespace) -> None:
     shown = StringIO()
     try:
         with redirect_stdout(shown):
-            hydra.show_cfg(config_name(options), options.overrides, options.cfg, options.package, options.resolve)
+            hydra.show_cfg(get_config_name(options), options.overrides, options.cfg, options.package, options.resolve)
     except SystemExit as ended:
         raise ConfigError(f"--package {options.package}: no such group; accumtrain --cfg job shows all") from ended
     print(visible_lines(shown.getvalue()), end="")
 
 
-def own_folders(options: Namespace) -> list[Path]:
-    """The folders of choices that the command adds to the packaged ones."""
+def list_own_folders(options: Namespace) -> list[Path]:
+    """Return the folders of choices that the command adds to the packaged ones."""
     return [Path(options.config_dir)] if options.config_dir else []
 
 
-def config_name(options: Namespace) -> str:
-    """The file that is composed; one from --config-dir has `config` among its defaults."""
+def get_config_name(options: Namespace) -> str:
+    """Return the name of the file that is composed. One from --config-dir has `config` among its defaults."""
     return options.config_name or "config"
 
 
-def own_overrides() -> list[str]:
-    """The overrides of the composed job as they were written; Hydra would resolve the interpolations in them."""
+def list_job_overrides() -> list[str]:
+    """Return the overrides of the composed job as written. Hydra would resolve their interpolations."""
     return cast(list[str], OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False))
 
 
 def plain_values(composed: DictConfig) -> dict[str, Any]:
-    """What Hydra composed, without its own part. The interpolations left in it are those that read the environment."""
+    """Return what Hydra composed, without its own part. Only interpolations that read the environment are left."""
     raw = cast(dict[str, Any], OmegaConf.to_container(composed, resolve=False))
     raw.pop("hydra", None)
     return cast(dict[str, Any], restore_expressions(resolve_interpolations(raw)))
 
 
 def read_config(values: Mapping[str, Any], overrides: Sequence[str]) -> Config:
-    """The checked configuration. Without run.name it gets a name derived from its overrides, if its job works on a run.
+    """Return the checked configuration. One of a run has a name, if need be derived from its overrides.
 
     Raises:
         ConfigError: a value breaks a rule, is read from the environment although it must be written down, or comes from
@@ -169,12 +168,16 @@ def read_config(values: Mapping[str, Any], overrides: Sequence[str]) -> Config:
         CheckpointError: the run that the job needs has a config.yaml that can't be read.
     """
     check_files(values, overrides)
-    config = from_mapping(with_values_of_run(values, overrides))
+    config = from_mapping(merge_run_values(values, overrides))
     _check_written_down(config)
     if JOBS[config.job].scope == "runs":
         return config
-    named = replace(config, data=_unread(config.data))  # a name is made of expressions, not of what they stand for
-    return replace(config, run=replace(config.run, name=run_name(named, overrides)))
+    expressions: dict[str, Any] = {
+        key: text.expression for key, text in asdict(config.data).items() if isinstance(text, FromEnvironment)
+    }
+    # a name is made of expressions, not of what they stand for
+    name = run_name(replace(config, data=replace(config.data, **expressions)), overrides)
+    return replace(config, run=replace(config.run, name=name))
 
 
 def _check_written_down(config: Config) -> None:
@@ -186,10 +189,3 @@ def _check_written_down(config: Config) -> None:
                     f"{key}={text.expression}: is written into the run's files or its name, and a value of the "
                     f'environment may be a secret; if it is none, let the shell put it in: {key}="$NAME"'
                 )
-
-
-def _unread(data: DataConfig) -> DataConfig:
-    texts: dict[str, Any] = {
-        name: text.expression for name, text in asdict(data).items() if isinstance(text, FromEnvironment)
-    }
-    return replace(data, **texts)

@@ -1,4 +1,4 @@
-"""Prints errors for the user and turns them into exit codes."""
+"""Errors in the user's words, and their exit codes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import traceback
 from collections.abc import Callable
 from typing import TypeVar
 
-from accumtrain.cli.hydra_guard import USAGE_ERRORS, explain, explain_plugin
-from accumtrain.config.registries import OWN_CODE, added_modules
+from accumtrain.cli.hydra_guard import USAGE_ERRORS, explain_error, explain_plugin_error
+from accumtrain.config.registries import OWN_CODE, list_added_modules
 from accumtrain.console import fail, say, visible_lines
 from accumtrain.errors import AccumtrainError, CheckpointError, OutOfMemoryError, Preempted
 from accumtrain.train.hooks import hook_modules
@@ -23,13 +23,13 @@ Result = TypeVar("Result")
 
 
 def run_guarded(action: Callable[[], Result]) -> tuple[int, Result | None]:
-    """Calls `action`. Returns 0 and its result; or prints what went wrong and returns the exit code and None."""
+    """Call `action`. Return 0 and its result. After an error print it, and return the exit code and None."""
     try:
         return 0, action()
     except AccumtrainError as error:
         return _tell(error), None
     except USAGE_ERRORS as error:
-        return _tell(explain(error)), None
+        return _tell(explain_error(error)), None
     except KeyboardInterrupt:
         fail("interrupted before there was anything to save")
         return INTERRUPTED, None
@@ -41,7 +41,7 @@ def run_guarded(action: Callable[[], Result]) -> tuple[int, Result | None]:
             return _tell(CheckpointError(f"{error.filename}: {error.strerror}; {reason}")), None
         if str(error) == NO_THREAD:
             return _tell(OutOfMemoryError(f"{error}: {NO_MEMORY}")), None
-        if plugin := explain_plugin(error):
+        if plugin := explain_plugin_error(error):
             return _tell(plugin), None
         _print_traceback()
         if module := _registered_module(error):
@@ -52,8 +52,8 @@ def run_guarded(action: Callable[[], Result]) -> tuple[int, Result | None]:
 
 
 def _registered_module(error: Exception) -> str | None:
-    """The module of a user's program or of an extension that has raised `error`; None if accumtrain has."""
-    added = added_modules() | hook_modules()
+    """Return the module of a program or an extension that has raised `error`; None if accumtrain has."""
+    added = list_added_modules() | hook_modules()
     modules = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
     known = [name for name in modules if name in added or name.startswith(OWN_CODE)]
     return known[-1] if known and known[-1] in added else None

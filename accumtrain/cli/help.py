@@ -1,4 +1,7 @@
-"""--help, --help <name>, docs/reference.md."""
+"""The texts of `accumtrain --help` and `accumtrain --help <name>`, and docs/reference.md.
+
+`python -m accumtrain.cli.help` prints the page.
+"""
 
 from __future__ import annotations
 
@@ -9,112 +12,115 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from accumtrain.cli.choices import about_choice, all_choices
-from accumtrain.cli.compose import choice_values, own_folders
-from accumtrain.config.keys import Key, all_keys, keys_of, meanings_of, own_keys, records, summary_of
+from accumtrain.cli.choices import all_choices, describe_choice
+from accumtrain.cli.compose import compose_choice, list_own_folders
+from accumtrain.config.keys import (
+    Key,
+    keys_of,
+    list_all_keys,
+    list_own_keys,
+    read_class_summary,
+    read_meanings,
+    records,
+)
 from accumtrain.config.read import MISSING
 from accumtrain.config.registries import REGISTRIES
 from accumtrain.config.schema import Config
 from accumtrain.errors import ConfigError
 from accumtrain.fields import format_value, suggest_names
 
-# The text of `accumtrain --help <name>`, where the name is that of a group, of a choice or of a key.
-
-
 WIDTH = 80
+NAME_WIDTH = 26  # of the column with the names of choices
+
+# ---- --help <name> ----
 
 
-def help_on(options: Namespace) -> str:
-    """What there is to say of the words of the command: groups (`optim`), choices (`optim=adam`), keys (`optim.lr`).
+def describe_names(options: Namespace) -> str:
+    """Return the help on groups (`optim`), choices (`optim=adam`) and keys (`optim.lr`) that a command names.
 
     Raises:
         ConfigError: there is nothing of that name.
     """
-    return "\n\n".join(_help_on(name, options) for name in options.overrides)
+    return "\n\n".join(_describe_name(name, options) for name in options.overrides)
 
 
-def _help_on(name: str, options: Namespace) -> str:
+def _describe_name(name: str, options: Namespace) -> str:
     group, equals, choice = name.partition("=")
-    folders = own_folders(options)
-    choices, keys = all_choices(folders), [key for key in all_keys() if key.name == group]
+    folders = list_own_folders(options)
+    choices, keys = all_choices(folders), [key for key in list_all_keys() if key.name == group]
     if equals and group in choices:
         if choice not in choices[group]:
             raise ConfigError(f"--help {name}: no such choice; {suggest_names(choice, choices[group])}")
-        return _of_choice(group, choice, options)
+        return _describe_choice(group, choice, options)
     if group in choices or group in records():
-        return _of_group(group, choices.get(group, []), folders)
+        return _describe_group(group, choices.get(group, []), folders)
     if keys:
-        return "\n".join(map(_of_key, keys))
-    known = [*choices, *records(), *(key.name for key in all_keys())]
-    raise ConfigError(f"--help {name}: no such group, choice or key; {_nearest(group, known)}")
+        return "\n".join(map(_describe_key, keys))
+    known = [*choices, *records(), *(key.name for key in list_all_keys())]
+    remedy = suggest_names(group, known)
+    if not remedy.startswith("did"):  # but lists all names
+        remedy = "accumtrain --help shows the groups"
+    raise ConfigError(f"--help {name}: no such group, choice or key; {remedy}")
 
 
-def _nearest(name: str, known: list[str]) -> str:
-    remedy = suggest_names(name, known)
-    return remedy if remedy.startswith("did") else "accumtrain --help shows the groups"
-
-
-def _of_group(group: str, choices: Iterable[str], config_dirs: Sequence[Path]) -> str:
-    parts = [_title(group, meanings_of(Config).get(group, ""))]
+def _describe_group(group: str, choices: Iterable[str], config_dirs: Sequence[Path]) -> str:
+    parts = [_title(group, read_meanings(Config).get(group, ""))]
     if choices:
-        rows = ((choice, about_choice(group, choice, config_dirs)) for choice in choices)
+        rows = ((choice, describe_choice(group, choice, config_dirs)) for choice in choices)
         parts.append("\n".join([f"Choices, {group}=<choice>", *(_row(*row) for row in rows)]))
     base, *kinds = records().get(group, [Config])
     if base is not Config:
-        parts.append(_keys(summary_of(base), keys_of(base, group)))
+        parts.append(_list_keys(read_class_summary(base), keys_of(base, group)))
     for kind in kinds:
-        parts.append(_keys(f"Keys of {group}.kind={kind.kind}", own_keys(kind, group)))
+        parts.append(_list_keys(f"Keys of {group}.kind={kind.kind}", list_own_keys(kind, group)))
     return "\n\n".join(filter(None, parts))
 
 
-def _of_choice(group: str, choice: str, options: Namespace) -> str:
-    title = _title(f"{group}={choice}", about_choice(group, choice, own_folders(options)))
+def _describe_choice(group: str, choice: str, options: Namespace) -> str:
+    title = _title(f"{group}={choice}", describe_choice(group, choice, list_own_folders(options)))
     if group not in records():
         return title
-    values = choice_values(options, group, choice)
+    values = compose_choice(options, group, choice)
     record = REGISTRIES[group][values["kind"]].config if group in REGISTRIES else records()[group][0]
-    return "\n\n".join([title, _keys("Keys", [_with_value(key, values) for key in keys_of(record, group)])])
+    return "\n\n".join([title, _list_keys("Keys", [_with_value(key, values) for key in keys_of(record, group)])])
 
 
 def _with_value(key: Key, values: Mapping[str, Any]) -> Key:
+    """Return a key with the value that a choice gives to it as its default."""
     name = key.name.rpartition(".")[2]
     known = name in values and values[name] != MISSING
     return replace(key, default=format_value(values[name]), required=False) if known else key
 
 
-def _keys(title: str, keys: Iterable[Key]) -> str:
-    blocks = [_of_key(key) for key in keys]
-    return "\n".join([_wrapped(title, ""), *blocks]) if blocks else ""
+def _list_keys(title: str, keys: Iterable[Key]) -> str:
+    blocks = [_describe_key(key) for key in keys]
+    return "\n".join([_wrap(title), *blocks]) if blocks else ""
 
 
-def _of_key(key: Key) -> str:
+def _describe_key(key: Key) -> str:
     value = f"<value>, required, such as {key.default}" if key.required else key.default
     allowed = "; ".join(filter(None, [key.type, key.rule]))
-    return "\n".join(
-        [f"  {key.name}={value}", _wrapped(f"{allowed}.", " " * 6), _wrapped(key.meaning, " " * 6)]
-    ).rstrip()
+    return f"  {key.name}={value}\n{_wrap(f'{allowed}.', ' ' * 6)}\n{_wrap(key.meaning, ' ' * 6)}".rstrip()
 
 
 def _title(name: str, about: str) -> str:
-    return _wrapped(f"{name}: {about}" if about else name, "")
+    return _wrap(f"{name}: {about}" if about else name)
 
 
 def _row(name: str, about: str) -> str:
-    indent = 26
-    if len(name) > indent - 4:
-        return f"  {name}\n{_wrapped(about, ' ' * indent)}"
-    return textwrap.fill(
-        about, WIDTH, initial_indent=f"  {name:<{indent - 2}}", subsequent_indent=" " * indent
-    ).rstrip()
+    indent = " " * NAME_WIDTH
+    if len(name) > NAME_WIDTH - 4:
+        return f"  {name}\n{_wrap(about, indent)}"
+    return textwrap.fill(about, WIDTH, initial_indent=f"  {name}".ljust(NAME_WIDTH), subsequent_indent=indent).rstrip()
 
 
-def _wrapped(text: str, indent: str) -> str:
+def _wrap(text: str, indent: str = "") -> str:
     return textwrap.fill(
         text, WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False
     )
 
 
-# docs/reference.md: every group, choice and key. `make reference` writes it anew.
+# ---- docs/reference.md, which `make reference` writes anew ----
 
 
 HEAD = """\
@@ -126,7 +132,7 @@ a group of them. A choice may set a key to another value than the default below:
 
 
 def page() -> str:
-    """The text of the page, a section for each group."""
+    """Return the text of docs/reference.md, a section for each group."""
     choices = all_choices([])
     names = [*choices, *(name for name in records() if name not in choices)]
     sections = [_section(name, choices.get(name, [])) for name in sorted(names)]
@@ -135,24 +141,25 @@ def page() -> str:
 
 def _section(group: str, choices: Iterable[str]) -> str:
     base, *kinds = records().get(group, [Config])
-    parts = [f"## {group}", meanings_of(Config).get(group, "")]
+    parts = [f"## {group}", read_meanings(Config).get(group, "")]
     if choices:
-        rows = [f"| `{group}={choice}` | {about_choice(group, choice, [])} |" for choice in choices]
+        rows = [f"| `{group}={choice}` | {describe_choice(group, choice, [])} |" for choice in choices]
         parts.append("\n".join(["| choice | |", "|---|---|", *rows]))
     if base is not Config:
-        parts.append(_table(summary_of(base), keys_of(base, group)))
-    parts += [_table(f"`{group}.kind={kind.kind}`: {summary_of(kind)}", own_keys(kind, group)) for kind in kinds]
+        parts.append(_table(read_class_summary(base), keys_of(base, group)))
+    parts += [
+        _table(f"`{group}.kind={kind.kind}`: {read_class_summary(kind)}", list_own_keys(kind, group)) for kind in kinds
+    ]
     return "\n\n".join(filter(None, parts))
 
 
 def _table(title: str, keys: Iterable[Key]) -> str:
     head = [f"{title}\n", "| key | type | default | rule | meaning |", "|---|---|---|---|---|"]
-    rows = [f"| `{key.name}` | {key.type} | {_default(key)} | {key.rule} | {key.meaning} |" for key in keys]
+    rows = []
+    for key in keys:
+        default = f"required, such as `{key.default}`" if key.required else f"`{key.default}`"
+        rows.append(f"| `{key.name}` | {key.type} | {default} | {key.rule} | {key.meaning} |")
     return "\n".join([*head, *rows]) if rows else ""
-
-
-def _default(key: Key) -> str:
-    return f"required, such as `{key.default}`" if key.required else f"`{key.default}`"
 
 
 if __name__ == "__main__":

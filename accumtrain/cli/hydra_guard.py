@@ -1,4 +1,9 @@
-"""What Hydra may do, and its errors in the user's words; completion."""
+"""Limits on Hydra, its errors in the user's words, and completion.
+
+Hydra makes folders, writes logs, imports modules and calls functions that its configuration names. None of that is
+left to a configuration: each one that is composed passes `Loader` first. A command may change the launcher and the
+sweeper of a sweep, nothing else of Hydra's own.
+"""
 
 from __future__ import annotations
 
@@ -22,22 +27,40 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from accumtrain.cli.choices import all_choices
-from accumtrain.cli.overrides import for_hydra, mappings, quoted
+from accumtrain.cli.overrides import for_hydra, list_mappings, quote_text
 from accumtrain.config.jobs import JOBS
-from accumtrain.config.keys import all_keys
-from accumtrain.config.read import known_keys, of_another_kind
+from accumtrain.config.keys import list_all_keys
+from accumtrain.config.read import explain_other_kind, list_known_keys
 from accumtrain.errors import AccumtrainError, ConfigError, first_line
 from accumtrain.fields import format_value, suggest_names
 
-# Turns the errors of Hydra and OmegaConf into one message with a remedy.
-
-
 USAGE_ERRORS = (HydraException, OmegaConfBaseException, YAMLError)
 EXTRAS = {"joblib": "joblib", "submitit_local": "slurm", "submitit_slurm": "slurm"}  # extra of each launcher
+OPEN_KEYS = re.compile(r"hydra[./](launcher|sweeper)([./].*)?|hydra\.mode")
+# The values that keep Hydra from writing, importing and changing the process, by dotted key.
+FIXED_VALUES: Mapping[str, Any] = {
+    "callbacks": {},
+    "hydra_logging.root": None,
+    "job.chdir": False,
+    "job.env_copy": [],
+    "job.env_set": {},
+    "job_logging.root": None,
+    "output_subdir": None,
+    "run.dir": ".",
+    "searchpath": [],
+    "sweep.dir": "${oc.env:ACCUMTRAIN_SWEEP_DIR,.}",
+    "sweep.subdir": ".",
+    "verbose": False,
+}
+CODE_KEY = "_target_"  # by which Hydra finds what to import and call
+MAPPING_RESOLVER = re.compile(r"\$\{\s*oc\.(create|decode)\s*:")  # turns text into a mapping
+REMEDY = "only hydra/launcher, hydra/sweeper and their keys can be chosen, and files are written in run.dir"
+
+# ---- errors ----
 
 
-def explain(error: Exception) -> ConfigError:
-    """The ConfigError that explains `error`, one of USAGE_ERRORS, to the user."""
+def explain_error(error: Exception) -> ConfigError:
+    """Return the ConfigError that explains `error`, one of USAGE_ERRORS, to the user."""
     text = str(error)
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         group, _, place = error.missing_cfg_file.partition("/")
@@ -47,17 +70,21 @@ def explain(error: Exception) -> ConfigError:
         options = error.options or all_choices([]).get(group)
         if group == "hydra/launcher" and choice in EXTRAS:
             return ConfigError(f"{group}={choice}: is not installed; pip install 'accumtrain[{EXTRAS[choice]}]'")
-        key = f"; a number is {group}.steps={choice}" if choice.isdecimal() and f"{group}.steps" in known_keys() else ""
+        key = (
+            f"; a number is {group}.steps={choice}"
+            if choice.isdecimal() and f"{group}.steps" in list_known_keys()
+            else ""
+        )
         if options:
             return ConfigError(f"{group}={choice}: no such choice; {suggest_names(choice, options)}{key}")
     if isinstance(error, OverrideParseException):
-        return ConfigError(_unreadable(error.override))
+        return ConfigError(_explain_override(error.override))
     if unknown := re.match(r"Could not override '([^']+)'", text):
         given = re.search(rf"use \+{re.escape(unknown[1])}=(.*)", text)
         if unknown[1] == "data.path" and given:
-            said = of_another_kind("data", "path")
+            said = explain_other_kind("data", "path")
             return ConfigError(f"data.path={given[1]}: {said}; choose one, as in {_read_by(given[1])}")
-        return ConfigError(_unknown_key(unknown[1]))
+        return ConfigError(_explain_unknown_key(unknown[1]))
     if several := re.match(r"(?:Ambiguous value for argument|Sweep parameters) '(.*)'", text):
         return ConfigError(
             f"{several[1]}: several values make a sweep; add -m to train with each, write a list as key=[a,b], or a "
@@ -74,8 +101,8 @@ def explain(error: Exception) -> ConfigError:
 
 
 @contextmanager
-def composing() -> Iterator[None]:
-    """Within this context Hydra reads what the user has written, so whatever fails there is a ConfigError."""
+def explain_composing() -> Iterator[None]:
+    """Turn every error of this context, in which Hydra reads what the user has written, into a ConfigError."""
     try:
         yield
     except (AccumtrainError, *USAGE_ERRORS):
@@ -87,95 +114,68 @@ def composing() -> Iterator[None]:
         ) from error
 
 
-def explain_plugin(error: Exception) -> ConfigError | None:
-    """The ConfigError for an error that a launcher or sweeper of Hydra has raised; None for any other error."""
-    if isinstance(error, (AccumtrainError, *USAGE_ERRORS)) or not _from_plugin(error):
+def explain_plugin_error(error: Exception) -> ConfigError | None:
+    """Return the ConfigError for an error that a launcher or sweeper of Hydra has raised; None for any other."""
+    modules = (frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__))
+    if isinstance(error, (AccumtrainError, *USAGE_ERRORS)) or not any(
+        name.startswith("hydra_plugins.") for name in modules
+    ):
         return None
     said = first_line(error)
     return ConfigError(f"the launcher or sweeper ended the sweep: {said}; the same command continues it")
 
 
-def _from_plugin(error: Exception) -> bool:
-    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
-    return any(frame.f_globals.get("__name__", "").startswith("hydra_plugins.") for frame in frames)
-
-
-def _unknown_key(key: str) -> str:
+def _explain_unknown_key(key: str) -> str:
     group, _, name = key.rpartition(".")
-    if said := of_another_kind(group, name):
+    if said := explain_other_kind(group, name):
         return f"{key}: {said}; leave it out"
     choices = all_choices([])
     if key in choices:
         return f"{key}: must be the name of a choice; {suggest_names('', choices[key])}"
-    known = [*known_keys(), *choices]
-    same_end = [each for each in known if each.rpartition(".")[2] == name]
+    known = [*list_known_keys(), *choices]
+    same_end = [other for other in known if other.rpartition(".")[2] == name]
     close = list(dict.fromkeys([*same_end, *difflib.get_close_matches(key, known)]))[:3]
     remedy = f"did you mean {' or '.join(close)}?" if close else "accumtrain --cfg job lists all keys"
     return f"{key}: no such key; {remedy}"
 
 
 def _read_by(place: str) -> str:
-    """The choice of data that reads a folder or file of the user's, by its ending."""
+    """Return the choice of data that reads a folder or file of the user's, by its ending."""
     kinds = {".npz": "npz", ".csv": "table", ".tsv": "table", ".tfrecord": "tfrecord"}
     return f"data={kinds.get(Path(place).suffix.lower(), 'folder')} data.path={Path(place)}"
 
 
-def _meant(word: str) -> str:
-    """The remedy for a word without =: what it is the value of, or nearly so; empty if there is nothing near."""
-    if any(word.startswith(f"{key}.") for key in mappings()):
+def _suggest_setting(word: str) -> str:
+    """Return the remedy for a word without =, which is, or nearly is, a key or a choice. Else it is empty."""
+    if any(word.startswith(f"{key}.") for key in list_mappings()):
         return f"; did you mean {word}=<value>?"
     choices = all_choices([])
     whole = {choice: f"{group}={choice}" for group, names in choices.items() for choice in names}
-    whole |= {name: f"{name}=<value>" for name in [*known_keys(), *choices]} | {
-        name: f"job={name}" for name in JOBS.names
-    }
+    whole |= {name: f"{name}=<value>" for name in [*list_known_keys(), *choices]}
+    whole |= {name: f"job={name}" for name in JOBS.names}
     close = [whole[name] for name in difflib.get_close_matches(word, whole)]
     return f"; did you mean {' or '.join(close)}?" if close else ""
 
 
-def _unreadable(override: str) -> str:
+def _explain_override(override: str) -> str:
     if override.startswith("-"):
         return f"{override}: no such option; accumtrain --help shows what there is"
     key, equals, value = override.partition("=")
     if not equals:
-        return f"{override}: must be key=value{_meant(override)}"
+        return f"{override}: must be key=value{_suggest_setting(override)}"
     if not re.fullmatch(r"[\w./@+~]+", key):
-        return _unknown_key(key)
-    as_text = quoted(value).replace("${", "\\${")
+        return _explain_unknown_key(key)
+    as_text = quote_text(value).replace("${", "\\${")
     simple = as_text == f"'{value}'" and not set(value) & set('"`$!')
     argument = f'{key}="{as_text}"' if simple else shlex.quote(f"{key}={as_text}")
     return f"{override}: the value can't be read; quote it twice: {argument}"
 
 
-# What of Hydra's own configuration a command may change: the launcher and the sweeper of a sweep, nothing else.
-#
-# Hydra makes folders, writes logs, imports modules and calls functions that its configuration names. None of that is
-# left to a configuration: every one that is composed, of a run or of a job of a sweep, passes here first.
-
-
-OPEN_KEYS = re.compile(r"hydra[./](launcher|sweeper)([./].*)?|hydra\.mode")
-# the values that keep Hydra from writing, importing and changing the process, by dotted key
-FIXED: Mapping[str, Any] = {
-    "callbacks": {},
-    "hydra_logging.root": None,
-    "job.chdir": False,
-    "job.env_copy": [],
-    "job.env_set": {},
-    "job_logging.root": None,
-    "output_subdir": None,
-    "run.dir": ".",
-    "searchpath": [],
-    "sweep.dir": "${oc.env:ACCUMTRAIN_SWEEP_DIR,.}",
-    "sweep.subdir": ".",
-    "verbose": False,
-}
-NAMES_CODE = "_target_"  # the key by which Hydra finds what to import and call
-MAKES_KEYS = re.compile(r"\$\{\s*oc\.(create|decode)\s*:")  # resolvers that turn text into a mapping
-REMEDY = "only hydra/launcher, hydra/sweeper and their keys can be chosen, and files are written in run.dir"
+# ---- limits ----
 
 
 def check_overrides(overrides: Iterable[str]) -> None:
-    """Raises ConfigError for an override of a key of Hydra that is not open."""
+    """Raise ConfigError for an override of a key of Hydra that is not open."""
     for override in overrides:
         for part in override.partition("=")[0].lstrip("+~").split("@"):
             if re.match(r"hydra\b", part) and not OPEN_KEYS.fullmatch(part):
@@ -186,8 +186,8 @@ class Loader(ConfigLoaderImpl):
     """Hydra's composer of configurations, which refuses one that would have Hydra do more than compose."""
 
     def load_configuration(self, *args: Any, **options: Any) -> DictConfig:
-        """Raises ConfigError if Hydra's part is not as packaged, or if any part names code."""
-        with composing():
+        """Raise ConfigError if Hydra's part is not as packaged, or if any part names code."""
+        with explain_composing():
             composed = super().load_configuration(*args, **options)
         _check_fixed(composed)
         _check_code(composed)
@@ -204,7 +204,7 @@ class Loader(ConfigLoaderImpl):
 
 def _check_fixed(composed: DictConfig) -> None:
     hydra = OmegaConf.to_container(composed.hydra, resolve=False)
-    for key, value in FIXED.items():
+    for key, value in FIXED_VALUES.items():
         found: Any = hydra
         for name in key.split("."):
             found = found.get(name) if isinstance(found, dict) else f"{found}"
@@ -215,22 +215,22 @@ def _check_fixed(composed: DictConfig) -> None:
 
 
 def _check_code(composed: DictConfig) -> None:
-    """A launcher or sweeper is instantiated with all that is in it, so it may name what an installed plugin names."""
-    registered = _registered()
+    """Raise ConfigError for code that is named. A launcher or sweeper may name what its installed plugin names."""
+    stored = _list_stored(ConfigStore.instance().repo.get("hydra", {}))
+    registered = {value for node in stored for _, name, value in _entries(node) if name == CODE_KEY}
     for key, name, value in _entries(OmegaConf.to_container(composed, resolve=False)):
         in_plugin = bool(re.match(r"hydra\.(launcher|sweeper)\b", key))
-        if name == NAMES_CODE and not (in_plugin and value in registered):
+        if name == CODE_KEY and not (in_plugin and value in registered):
             raise ConfigError(
-                f"{key}={format_value(value)}: a configuration can't name code to run; leave it out, and "
-                "register code of your "
-                "own in a program (docs/library.md)"
+                f"{key}={format_value(value)}: a configuration can't name code to run; leave it out, and register code "
+                "of your own in a program (docs/library.md)"
             )
-        if in_plugin and isinstance(value, str) and MAKES_KEYS.search(value):
+        if in_plugin and isinstance(value, str) and MAPPING_RESOLVER.search(value):
             raise ConfigError(f"{key}={value}: must not be made by oc.create or oc.decode; write the value itself")
 
 
 def _entries(value: Any, where: str = "") -> Iterator[tuple[str, str, Any]]:
-    """Dotted key, last name and value of everything in nested dictionaries and lists."""
+    """Yield dotted key, last name and value of everything in nested dictionaries and lists."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for name, item in items:
         key = f"{where}.{name}" if where else str(name)
@@ -238,25 +238,20 @@ def _entries(value: Any, where: str = "") -> Iterator[tuple[str, str, Any]]:
         yield from _entries(item, key)
 
 
-def _registered() -> set[Any]:
-    """Everything that the installed plugins of Hydra name as code in the configurations they have stored."""
-    nodes = _stored(ConfigStore.instance().repo.get("hydra", {}))
-    return {value for node in nodes for _, name, value in _entries(node) if name == NAMES_CODE}
-
-
-def _stored(repo: Mapping[str, Any]) -> Iterator[Any]:
+def _list_stored(repo: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield the configurations that the installed plugins of Hydra have stored."""
     for entry in repo.values():
         if isinstance(entry, ConfigNode):
             yield OmegaConf.to_container(entry.node, resolve=False)
         else:
-            yield from _stored(entry)
+            yield from _list_stored(entry)
 
 
-# What TAB offers: Hydra's groups, choices and keys, and the values of keys that take one of a few words.
+# ---- completion: groups, choices and keys, and the values of keys that take one of a few words ----
 
 
 class CompletionLoader(Loader):
-    """What Hydra's completion asks. It offers nothing where the words before are no command, instead of failing."""
+    """The loader of Hydra's completion. After words that are no command it offers nothing, instead of failing."""
 
     def get_group_options(
         self,
@@ -265,8 +260,9 @@ class CompletionLoader(Loader):
         config_name: str | None = None,
         overrides: list[str] | None = None,
     ) -> list[str]:
-        if results_filter == ObjectType.CONFIG and (words := _words(group_name)):
-            return words
+        words = dict.fromkeys(word for key in list_all_keys() if key.name == group_name for word in key.choices)
+        if words and results_filter == ObjectType.CONFIG:
+            return list(words)
         try:
             return super().get_group_options(group_name, results_filter, config_name, for_hydra(overrides or []))
         except USAGE_ERRORS:
@@ -275,13 +271,8 @@ class CompletionLoader(Loader):
     def load_configuration(
         self, config_name: str | None, overrides: list[str], *args: Any, **options: Any
     ) -> DictConfig:
-        """Raises ConfigCompositionException, which Hydra's completion expects, for any mistake."""
+        """Raise ConfigCompositionException, which Hydra's completion expects, for any mistake."""
         try:
             return super().load_configuration(config_name, for_hydra(overrides), *args, **options)
         except (ConfigError, *USAGE_ERRORS) as error:
             raise ConfigCompositionException(str(error)) from error
-
-
-def _words(name: str) -> list[str]:
-    """The words that the key `name` can be, whatever kind of its group is chosen."""
-    return list(dict.fromkeys(word for key in all_keys() if key.name == name for word in key.choices))

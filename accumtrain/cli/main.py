@@ -1,4 +1,4 @@
-"""The first lines of a command. Only what they need is imported before them, as importing the rest takes a while."""
+"""The first lines of a command. They import nothing that takes a while before they have run."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ UTF8 = "utf-8"
 
 
 def main() -> None:
-    """The command line, for the console script `accumtrain` and for programs that register choices of their own.
+    """Run the command line, for the console script `accumtrain` and for programs that register choices.
 
     It reads sys.argv and ends the process with the exit code. The child processes of probes and sweeps run the same
     program again, including everything before this call.
     """
     end_on_signals()
     if sys.getfilesystemencoding() != UTF8:
-        _start_anew_in_utf8()
+        _restart_in_utf8()
     caller = sys._getframe(1).f_globals
 
     from accumtrain.cli.command import command
@@ -33,8 +33,11 @@ def main() -> None:
     sys.exit(code)
 
 
-def _start_anew_in_utf8() -> None:
-    """Python would take names of files in the encoding of the locale, such as ISO-8859-1, and TensorFlow in UTF-8."""
+def _restart_in_utf8() -> None:
+    """Start the command anew in UTF-8, as TensorFlow takes names of files.
+
+    Python would take them in the encoding of the locale, such as ISO-8859-1.
+    """
     os.environ["PYTHONUTF8"] = "1"  # of children, too
     if sys.stdout is not None:
         os.environ.setdefault("PYTHONIOENCODING", sys.stdout.encoding)  # a terminal stays what it is

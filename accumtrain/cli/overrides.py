@@ -1,4 +1,4 @@
-"""The overrides of a command (`key=value`): reads the value of a key, and adapts overrides for Hydra."""
+"""The overrides of a command (`key=value`): values in them, and their form for Hydra."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from accumtrain.config.keys import CONF_DIR, records
 from accumtrain.config.registries import REGISTRIES
 from accumtrain.config.schema import Config
 
-TEXTS = {str, str | None, list[str]}  # types of keys that take text only
-NO_TEXT = re.compile(r"[+-]?([\d._]+(e[+-]?\d+)?|inf|nan)|true|false", re.IGNORECASE)  # Hydra reads something else
+TEXT_TYPES = {str, str | None, list[str]}  # of keys that take text only
+NOT_TEXT = re.compile(r"[+-]?([\d._]+(e[+-]?\d+)?|inf|nan)|true|false", re.IGNORECASE)  # Hydra reads something else
 BARE = re.compile(r"[\w/\-+.$%*@?|: \t]*", re.ASCII)  # what Hydra reads without quotes
 ONE_OF_SEVERAL = re.compile(r"""'[^']*'(?=,|$)|"[^"]*"(?=,|$)|[^,]+""")  # a value, or one of those of a sweep
 LIST = re.compile(r"\[([^\[\]{}]*)\]")  # without a list in it
@@ -24,87 +24,83 @@ LIST = re.compile(r"\[([^\[\]{}]*)\]")  # without a list in it
 FOR_HYDRA = re.compile(
     r"[\[{]|(choice|range|interval|glob|shuffle|sort|tag|int|float|str|bool|json_str|extend_list)\(|.*(\\|\$\{)"
 )
+CROSS_GROUP = ("experiment", "recipe")  # groups whose files give keys of any group
 
-OF_ANY_KEY = ("experiment", "recipe")  # groups whose files are no part of one group
 
-
-def given_value(overrides: Sequence[str], key: str, default: str) -> str:
-    """The value of `key` in the overrides; `default` if there is none, several, or one with an interpolation."""
+def find_given_value(overrides: Sequence[str], key: str, default: str) -> str:
+    """Return the value of `key` in the overrides; `default` if there is none, several, or one with an interpolation."""
     given = dict(override.partition("=")[::2] for override in overrides)
     value = given.get(key, default).strip("'\"")
     return default if set(value) & set("$,") else value
 
 
-def key_of(override: str) -> str:
-    """The key that an override sets, adds or removes, or the group of which it makes a choice."""
+def parse_key(override: str) -> str:
+    """Return the key that an override sets, adds or removes, or the group of which it makes a choice."""
     return override.partition("=")[0].lstrip("+~").partition("@")[0]
 
 
 def sets_any_key(override: str) -> bool:
-    """Whether an override chooses a file of accumtrain's that may give keys of any group."""
-    return key_of(override) in OF_ANY_KEY and override.partition("=")[2] not in ("", "null")
+    """Return whether an override chooses a file of accumtrain's that may give keys of any group."""
+    return parse_key(override) in CROSS_GROUP and override.partition("=")[2] not in ("", "null")
 
 
 def for_hydra(overrides: Sequence[str]) -> list[str]:
-    """Adapts the overrides of a command for Hydra.
+    """Adapt the overrides of a command for Hydra.
 
     `optim.args.beta_2=0.95` and `optim.args={beta_2:0.95}` may add keys to optim.args, which Hydra allows only with ++.
     The name of a job alone, as in `accumtrain train`, is `job=train`. A text that Hydra would read as a number, as in
     run.name=2024_01_01 and accum=4, or can't read, as in data.path=~/it's, is quoted.
     """
-    return [_with_texts_quoted(_with_key_added(_with_job_named(each))) for each in overrides]
+    named = (f"job={override}" if override in JOBS.names else override for override in overrides)
+    return [_quote_texts(_allow_new_key(override)) for override in named]
 
 
-def quoted(text: str) -> str:
-    """The text in quotes, as Hydra reads it back."""
+def quote_text(text: str) -> str:
+    """Return the text in quotes, as Hydra reads it back."""
     escaped = re.sub(r"(\\*)('|$)", lambda found: 2 * found[1] + found[2].replace("'", "\\'"), text)
     return f"'{escaped}'"
 
 
-def _with_job_named(argument: str) -> str:
-    return f"job={argument}" if argument in JOBS.names else argument
-
-
-def _with_key_added(argument: str) -> str:
+def _allow_new_key(argument: str) -> str:
     key, equals, _ = argument.partition("=")
     beginnings = {key[: dot.start()] for dot in re.finditer(r"\.", key)}
-    is_open = key in mappings() or (beginnings & mappings() and all(map(str.isidentifier, key.split("."))))
+    is_open = key in list_mappings() or (beginnings & list_mappings() and all(map(str.isidentifier, key.split("."))))
     return f"++{argument}" if equals and is_open else argument
 
 
-def _with_texts_quoted(argument: str) -> str:
+def _quote_texts(argument: str) -> str:
     key, equals, value = argument.partition("=")
-    takes_text = key.lstrip("+") in _text_keys() or (key.isidentifier() and (CONF_DIR / key).is_dir())
-    quote = partial(ONE_OF_SEVERAL.sub, lambda found: _in_quotes_if_needed(found[0], takes_text))
+    takes_text = key.lstrip("+") in _list_text_keys() or (key.isidentifier() and (CONF_DIR / key).is_dir())
+    quote = partial(ONE_OF_SEVERAL.sub, lambda found: _quote_if_needed(found[0], takes_text))
     if takes_text and (items := LIST.fullmatch(value)):
         return f"{key}{equals}[{quote(items[1])}]"
     return argument if FOR_HYDRA.match(value) else f"{key}{equals}{quote(value)}"
 
 
-def _in_quotes_if_needed(value: str, takes_text: bool) -> str:
+def _quote_if_needed(value: str, takes_text: bool) -> str:
     is_quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
-    is_no_text = takes_text and NO_TEXT.fullmatch(value.strip())
-    return value if is_quoted or (BARE.fullmatch(value) and not is_no_text) else quoted(value.strip())
+    is_no_text = takes_text and NOT_TEXT.fullmatch(value.strip())
+    return value if is_quoted or (BARE.fullmatch(value) and not is_no_text) else quote_text(value.strip())
 
 
 @cache
-def _text_keys() -> frozenset[str]:
-    """The dotted keys that take text only, whatever kind of their group is chosen."""
+def _list_text_keys() -> frozenset[str]:
+    """Return the dotted keys that take text only, whatever kind of their group is chosen."""
     types = defaultdict[str, set[Any]](set)
     for group, classes in {"": [Config], **records()}.items():
-        for each in classes:
-            for name, hint in typing.get_type_hints(each).items():
+        for cls in classes:
+            for name, hint in typing.get_type_hints(cls).items():
                 types[f"{group}.{name}".lstrip(".")].add(hint)
-    return frozenset(key for key, hints in types.items() if hints <= TEXTS)
+    return frozenset(key for key, hints in types.items() if hints <= TEXT_TYPES)
 
 
 @cache
-def mappings() -> frozenset[str]:
-    """The dotted keys whose values are mappings with any keys, such as optim.args."""
+def list_mappings() -> frozenset[str]:
+    """Return the dotted keys whose values are mappings with any keys, such as optim.args."""
     return frozenset(
         f"{group}.{field.name}"
-        for group, table in REGISTRIES.items()
-        for row in table
-        for field in dataclasses.fields(row.config)
+        for group, registry in REGISTRIES.items()
+        for entry in registry
+        for field in dataclasses.fields(entry.config)
         if str(field.type).startswith("dict[")
     )

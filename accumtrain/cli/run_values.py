@@ -1,16 +1,22 @@
-"""Values of the run or of a file, and contradictions."""
+"""The values of a job that goes on with a run, and those that a file gives where the command contradicts them.
+
+A job such as evaluate takes the values of its run, but for those that its command gives. A file, such as an experiment
+or a recipe, gives keys for the choices that it expects. The command may choose otherwise, and its user has not seen the
+keys.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from accumtrain.cli.overrides import given_value, key_of, sets_any_key
+from accumtrain.cli.overrides import find_given_value, parse_key, sets_any_key
 from accumtrain.config.interpolation import resolve_interpolations
 from accumtrain.config.jobs import JOBS
-from accumtrain.config.read import expand_home, from_mapping, of_another_kind
+from accumtrain.config.read import expand_home, explain_other_kind, from_mapping
 from accumtrain.config.registries import REGISTRIES
 from accumtrain.data.config import SOURCES
 from accumtrain.errors import ConfigError
@@ -18,19 +24,18 @@ from accumtrain.fields import format_value
 from accumtrain.runs.contents import read_config
 from accumtrain.runs.names import learned_values, run_name
 
-# The values of a job such as evaluate, which goes on with a run: those of the run, but for what its command gives.
+COMMAND_GROUPS = ("job", "device", "run", "log")  # never those of the run, unless they decide what is learned
+DEPENDENT_KEYS = {"model.memory": ("model.kept_convs", "model.kept_share")}  # those that belong to the value of a key
+PREPROCESS_KEYS = ("augment", "image_size", "mean", "std")  # of data, which say what a model sees of an image
+# job=evaluate can't change these either: all of other data is measured, and the run's own is divided as it was.
+HOLDOUT_KEYS = ("test_fraction", "val_fraction")
+FIRST_WEIGHTS = "model.weights"  # a run notes their content as what was learned, a command gives their place
+
+# ---- values of the run ----
 
 
-OF_THIS_COMMAND = ("job", "device", "run", "log")  # never those of the run, unless they decide what is learned
-OF_VALUE = {"model.memory": ("model.kept_convs", "model.kept_share")}  # a key, and those that belong to its value
-PREPARED = ("augment", "image_size", "mean", "std")  # keys of data that say what a model sees of an image
-# which job=evaluate can't change, too: all of other data is measured, and the run's own is divided as it was
-HELD_OUT = ("test_fraction", "val_fraction")
-BEGUN_WITH = "model.weights"  # a run notes their content as what was learned, a command gives their place
-
-
-def with_values_of_run(values: Mapping[str, Any], overrides: Sequence[str]) -> Mapping[str, Any]:
-    """`values`, or those of the run that the job goes on with, changed by what `overrides` give.
+def merge_run_values(values: Mapping[str, Any], overrides: Sequence[str]) -> Mapping[str, Any]:
+    """Return the values of the run that the job goes on with, changed by `overrides`. Without a run return `values`.
 
     Args:
         values: the composed configuration.
@@ -39,7 +44,7 @@ def with_values_of_run(values: Mapping[str, Any], overrides: Sequence[str]) -> M
         ConfigError: an override changes what was learned, or the run has a kind that this program does not.
         CheckpointError: the run's config.yaml can't be read.
     """
-    job = next((each for each in JOBS if each.name == values.get("job")), None)
+    job = JOBS.rows.get(str(values.get("job")))
     run = resolve_interpolations(values).get("run")
     if job is None or not job.continues_run_config or not isinstance(run, Mapping):
         return values  # whose mistakes from_mapping names
@@ -47,26 +52,26 @@ def with_values_of_run(values: Mapping[str, Any], overrides: Sequence[str]) -> M
     file = Path(expand_home(str(run.get("dir")))) / str(name) / "config.yaml"
     if not file.exists():
         return values
-    before, of_run = read_config(file), {f"data.{key}" for key in (*PREPARED, *HELD_OUT)}
+    before, of_run = read_config(file), {f"data.{key}" for key in (*PREPROCESS_KEYS, *HOLDOUT_KEYS)}
     _check_known(before, file.parent)
     given = _given(values, overrides)
     fixed, now = _fixed(before), _given_fixed(values)
     if given.get("data") == "data":  # a choice, which says where the data is
-        same = given_value(overrides, "data", "") == before["data"]["kind"]
+        same = find_given_value(overrides, "data", "") == before["data"]["kind"]
         given = {key: by for key, by in given.items() if by != "data" or not (same or key in of_run)}
     if job.measures_other_data:
         fixed = {key: value for key, value in fixed.items() if not key.startswith("data.") or key in of_run}
     _check_given(fixed, now, given, file.parent)
-    outdated = {each for key in given for each in OF_VALUE.get(key, ())}
+    outdated = {dependent for key in given for dependent in DEPENDENT_KEYS.get(key, ())}
     merged = dict(before)
     for group, new in values.items():
         old = before.get(group)
         if not (isinstance(new, Mapping) and isinstance(old, Mapping)):
-            merged[group] = new if group in given or group in OF_THIS_COMMAND or group not in before else old
-        elif group in OF_THIS_COMMAND:
+            merged[group] = new if group in given or group in COMMAND_GROUPS or group not in before else old
+        elif group in COMMAND_GROUPS:
             merged[group] = dict(new)
         elif group == "data" and new.get("kind") != old.get("kind") and "data.kind" in given:
-            merged[group] = {**new, **{key: old[key] for key in PREPARED}}
+            merged[group] = {**new, **{key: old[key] for key in PREPROCESS_KEYS}}
         else:
             kept = {key: item for key, item in old.items() if f"{group}.{key}" not in outdated}
             merged[group] = {**kept, **{key: item for key, item in new.items() if f"{group}.{key}" in given}}
@@ -74,19 +79,21 @@ def with_values_of_run(values: Mapping[str, Any], overrides: Sequence[str]) -> M
     return merged
 
 
-def with_data_chosen(overrides: list[str]) -> list[str]:
-    """Adds the choice of data of the run that a job goes on with, if a command gives keys of its data without one.
+def add_data_choice(overrides: list[str]) -> list[str]:
+    """Return the overrides with the choice of data of the run that a job goes on with, where keys of data need it.
 
     Hydra knows a key such as data.path only where a kind that has it is chosen.
 
     Raises:
         CheckpointError: the run's config.yaml can't be read.
     """
-    job = next((each for each in JOBS if each.name == given_value(overrides, "job", "")), None)
-    keys = {key_of(each) for each in overrides}
+    job = JOBS.rows.get(find_given_value(overrides, "job", ""))
+    keys = {parse_key(override) for override in overrides}
     of_data = any(key.startswith("data.") for key in keys) and "data" not in keys
     file = Path(
-        expand_home(given_value(overrides, "run.dir", "runs")), given_value(overrides, "run.name", ""), "config.yaml"
+        expand_home(find_given_value(overrides, "run.dir", "runs")),
+        find_given_value(overrides, "run.name", ""),
+        "config.yaml",
     )
     if job is None or not (job.continues_run_config and of_data and "run.name" in keys and file.exists()):
         return overrides
@@ -105,8 +112,8 @@ def _check_known(before: Mapping[str, Any], folder: Path) -> None:
 
 
 def _fixed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values that a command which goes on with the run can't change."""
-    return {**learned_values(values), BEGUN_WITH: values["model"].get("weights")}
+    """Return the values that a command which goes on with the run can't change."""
+    return {**learned_values(values), FIRST_WEIGHTS: values["model"].get("weights")}
 
 
 def _given_fixed(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -118,20 +125,20 @@ def _given_fixed(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _given(values: Mapping[str, Any], overrides: Collection[str]) -> dict[str, str]:
-    """The keys that `overrides` give, dotted and of the top, each with what gives it.
+    """Return the keys that `overrides` give, dotted and of the top, each with what gives it.
 
     That is the key itself, its group, or a choice that may set any key, such as experiment and recipe.
     """
-    written = {key_of(override) for override in overrides}
-    of_any_key = sorted(key_of(each) for each in overrides if sets_any_key(each))
+    written = {parse_key(override) for override in overrides}
+    cross_group = sorted(parse_key(override) for override in overrides if sets_any_key(override))
     given = {}
     for group, value in values.items():
         names = [f"{group}.{key}" for key in value] if isinstance(value, Mapping) else []
         for key in (group, *names):
-            by = [each for each in (*of_any_key, key, group) if each in written]
-            by += [each for each in written if key in names and each.startswith(f"{key}.")]
-            if by:
-                given[key] = by[0]
+            givers = [giver for giver in (*cross_group, key, group) if giver in written]
+            givers += [giver for giver in written if key in names and giver.startswith(f"{key}.")]
+            if givers:
+                given[key] = givers[0]
     return given
 
 
@@ -140,19 +147,15 @@ def _check_given(before: Mapping[str, Any], now: Mapping[str, Any], given: Mappi
         if before[key] != now[key]:
             raise ConfigError(
                 f"{key}={format_value(now[key])}: the run in {folder} has learned with "
-                f"{key}={format_value(before[key])}; "
-                f"leave {given[key]} out, the values of the run are used"
+                f"{key}={format_value(before[key])}; leave {given[key]} out, the values of the run are used"
             )
 
 
-# Refuses what a file of the command, such as an experiment or a recipe, gives where the command contradicts it.
-#
-# A file gives keys for the choices that it expects. The command may choose otherwise, and its user has not seen the
-# keys.
+# ---- values of a file ----
 
 
 def check_files(values: Mapping[str, Any], overrides: Sequence[str]) -> None:
-    """Checks what the files that a command names give beside what its overrides write.
+    """Refuse values of the files of a command that its overrides contradict.
 
     Args:
         values: the composed configuration.
@@ -161,17 +164,18 @@ def check_files(values: Mapping[str, Any], overrides: Sequence[str]) -> None:
         ConfigError: a file gives train.steps, which takes precedence over the command's train.epochs; or it gives a key
             that the chosen kind does not have.
     """
-    written = {key_of(override) for override in overrides}
-    files = [each for each in overrides if sets_any_key(each)]
+    written = {parse_key(override) for override in overrides}
+    files = [override for override in overrides if sets_any_key(override)]
     source = " or ".join(files) or "a file of the command"
     _check_length(values.get("train"), written, source)
+    given = {key[: dot.start()] for key in written for dot in re.finditer(r"\.|$", key)}  # with what is above a key
     for group in REGISTRIES:
-        strays = [key for key in _strays(group, values.get(group)) if not _is_written(f"{group}.{key}", written)]
+        strays = [key for key in _list_strays(group, values.get(group)) if key not in given]
         if strays:
-            keys = [f"{group}.{key}" for key in strays]
+            gives = " and ".join(["it", *strays[1:]])
             raise ConfigError(
-                f"{keys[0]}: {of_another_kind(group, strays[0])}; {source} gives {' and '.join(['it', *keys[1:]])}: "
-                f"add {' '.join(f'~{key}' for key in keys)}"
+                f"{strays[0]}: {explain_other_kind(group, strays[0].partition('.')[2])}; {source} gives {gives}: "
+                f"add {' '.join(f'~{key}' for key in strays)}"
             )
 
 
@@ -181,20 +185,15 @@ def _check_length(train: Any, written: set[str], source: str) -> None:
     epochs, steps = train.get("epochs"), train.get("steps")
     if epochs is not None and steps is not None:
         raise ConfigError(
-            f"train.epochs={format_value(epochs)}: {source} gives train.steps={format_value(steps)}, which "
-            "takes precedence; "
-            "add train.steps=null"
+            f"train.epochs={format_value(epochs)}: {source} gives train.steps={format_value(steps)}, which takes "
+            "precedence; add train.steps=null"
         )
 
 
-def _strays(group: str, given: Any) -> list[str]:
-    """The keys of a group that only other kinds than the chosen one have."""
+def _list_strays(group: str, given: Any) -> list[str]:
+    """Return the dotted keys of a group that only other kinds than the chosen one have."""
     kind = given.get("kind") if isinstance(given, Mapping) else None
     if kind not in REGISTRIES[group].names:
         return []
     known = {field.name for field in fields(REGISTRIES[group][kind].config)}
-    return [key for key in given if key not in known and of_another_kind(group, key)]
-
-
-def _is_written(key: str, written: set[str]) -> bool:
-    return any(each == key or each.startswith(f"{key}.") for each in written)
+    return [f"{group}.{key}" for key in given if key not in known and explain_other_kind(group, key)]

@@ -11,10 +11,10 @@ from typing import Any, TextIO, cast
 
 
 class KeptStream:
-    """A stream like `stream` whose writes do not fail. From the first failure on its descriptor leads nowhere.
+    """A stream like `stream` whose writes do not fail. After the first failure its descriptor leads nowhere.
 
     Attributes:
-        name: how messages call it.
+        name: its name in messages.
         other: the stream on which a loss is told; None before both are there.
         quiet: a reader that has left, as `head` does, is not worth a word.
     """
@@ -58,7 +58,7 @@ class KeptStream:
 
 
 def keep_streams(*, quiet: bool) -> None:
-    """Makes stdout and stderr of this process streams that do not fail; more than one call does no harm.
+    """Make stdout and stderr of this process streams that do not fail. More than one call does no harm.
 
     Args:
         quiet: nothing runs yet that goes on, so a reader that has left is not told of.
@@ -72,7 +72,7 @@ def keep_streams(*, quiet: bool) -> None:
 
 
 def _fill(descriptor: int) -> None:
-    """Keeps a closed descriptor from becoming that of a file of the run, into which libraries would then print."""
+    """Keep a closed descriptor from becoming that of a file of the run, into which libraries would then print."""
     try:
         os.fstat(descriptor)
     except OSError:

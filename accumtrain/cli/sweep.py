@@ -1,4 +1,9 @@
-"""A sweep and a job of it."""
+"""A sweep: it checks every job before the first one starts, runs them, and prints a table of their outcomes.
+
+Hydra's own launcher runs the jobs here. Those of another launcher run in child processes, so that the memory, the
+devices and a crash of a job do not affect others. The process that starts a child, wherever a launcher has put it, only
+waits and prints the output of the job.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +30,20 @@ from omegaconf import DictConfig
 
 from accumtrain import dispatch
 from accumtrain.cli import sweep_folder, sweep_table
-from accumtrain.cli.compose import call_hydra, config_name, open_hydra, own_overrides, plain_values, read_config
+from accumtrain.cli.compose import (
+    call_hydra,
+    get_config_name,
+    list_job_overrides,
+    open_hydra,
+    plain_values,
+    read_config,
+)
 from accumtrain.cli.guard import INTERRUPTED, run_guarded
-from accumtrain.cli.hydra_guard import composing
-from accumtrain.cli.overrides import for_hydra, given_value
+from accumtrain.cli.hydra_guard import explain_composing
+from accumtrain.cli.overrides import find_given_value, for_hydra
 from accumtrain.cli.streams import keep_streams
-from accumtrain.cli.sweep_folder import stoppable
-from accumtrain.cli.sweep_table import KILLED, JobOutcome, begun, signal_name
+from accumtrain.cli.sweep_folder import stop_on_signals
+from accumtrain.cli.sweep_table import KILLED, JobOutcome, begin_outcome, find_signal_name
 from accumtrain.config.read import expand_home
 from accumtrain.config.schema import Config, RunConfig
 from accumtrain.console import fail, say, warn
@@ -40,26 +52,133 @@ from accumtrain.process import child
 from accumtrain.process.program import child_command
 from accumtrain.process.signals import raise_on_signals
 
-# A job of a sweep in a child process, so that its memory, its devices and a crash do not affect other jobs.
-#
-# The process that starts the child, wherever a launcher has put it, only waits and prints the output of the job.
-
-
-TASK = "accumtrain.cli.sweep:do_job"
+STOPPED = (Preempted.exit_code, INTERRUPTED)
+MOST_JOBS = 10_000
+IN_PROCESS = "basic"  # Hydra's own launcher: one job after the other, in this process
+TASK = "accumtrain.cli.sweep:run_job_request"
 CORES = "OMP_NUM_THREADS"  # set by joblib for each of its processes
 THREADS = "TF_NUM_INTRAOP_THREADS"  # read by TensorFlow, which ignores OMP_NUM_THREADS and takes all cores
 LOOK = 0.5  # seconds between two looks for the launcher
 
 
+def run_sweep(options: Namespace) -> int:
+    """Run the jobs of the sweep in sys.argv. Return the exit code: that of the first job that failed."""
+    keep_streams(quiet=False)
+    raise_on_signals()
+    configs = _check_jobs(options)
+    launcher = find_given_value(options.overrides, "hydra/launcher", IN_PROCESS)
+    run_dir = Path(
+        configs[0].run.dir if configs else expand_home(find_given_value(options.overrides, "run.dir", RunConfig().dir))
+    )
+    with sweep_folder.open_sweep_folder(run_dir) as folder:
+
+        def run_job(composed: DictConfig) -> float:  # a launcher sends this function and the folder to its processes
+            return _run_job(folder, composed)
+
+        stops = nullcontext() if launcher == IN_PROCESS else stop_on_signals(folder)
+        code, _ = run_guarded(partial(_launch, options, run_job, stops))
+        sweep_folder.end_sweep(folder)
+        outcomes = sweep_folder.read_outcomes(folder)
+    if outcomes:
+        sweep_table.report_sweep(outcomes, run_dir)
+    return sweep_table.exit_code(outcomes) or code
+
+
+def _launch(options: Namespace, run_job: Callable[[DictConfig], float], stops: AbstractContextManager[None]) -> None:
+    try:
+        with stops:
+            call_hydra(options, run_job, multirun=True)
+    except KeyboardInterrupt:
+        raise Preempted("the sweep was stopped; the same command continues it") from None
+
+
+def _run_job(folder: Path, composed: DictConfig) -> float:
+    """Run one job of a sweep and write its outcome. An error does not stop other jobs. Return its objective."""
+    keep_streams(quiet=False)  # those of a launcher's process
+    hydra_config = HydraConfig.get()
+    number, overrides = hydra_config.job.num, list_job_overrides()
+    in_process = hydra_config.runtime.choices["hydra/launcher"] == IN_PROCESS
+    if not in_process and not sweep_folder.is_running(folder):
+        return 0.0
+    say("")
+    say(f"run {number + 1} of the sweep: {' '.join(overrides)}")
+    if in_process:
+        outcome = _run_here(composed, overrides)
+    else:
+        outcome = run_in_child(folder, number, plain_values(composed), overrides)
+    sweep_folder.write_outcome(folder, number, outcome)
+    if in_process and outcome.ended_with in STOPPED:
+        raise KeyboardInterrupt
+    return outcome.objective
+
+
+def _run_here(composed: DictConfig, overrides: list[str]) -> JobOutcome:
+    code, config = run_guarded(lambda: read_config(plain_values(composed), overrides))
+    if config is None:
+        return JobOutcome(overrides, ended_with=code)
+    outcome = begin_outcome(config, overrides)
+    code, _ = run_guarded(partial(dispatch.run, config))
+    return replace(outcome, ended_with=code)
+
+
+def _check_jobs(options: Namespace) -> list[Config]:
+    """Check every job of a sweep before the first one starts, if Hydra's own sweeper makes them.
+
+    Return the valid configurations; none if another sweeper makes the jobs. A job that will be refused only causes a
+    warning, as not every corner of a grid has to be possible.
+    """
+    if "hydra/sweeper" in str(options.overrides):
+        return []
+    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+
+    configs: list[Config] = []
+    refused: dict[int, ConfigError] = {}
+    with open_hydra(options) as hydra:
+        with explain_composing():
+            overrides = OverridesParser.create(hydra.config_loader).parse_overrides(options.overrides)
+            _check_number(overrides)
+            (jobs,) = BasicSweeper.split_arguments(overrides, max_batch_size=None)
+        if not jobs:
+            raise ConfigError("the sweep has no job: a range or glob among the values is empty; give another one")
+        for number, job in enumerate(map(for_hydra, jobs), start=1):
+            try:
+                composed = hydra.compose_config(get_config_name(options), job, RunMode.RUN, from_shell=False)
+                configs.append(read_config(plain_values(composed), job))
+            except ConfigError as error:
+                refused[number] = error
+    if not configs:
+        raise next(iter(refused.values()))
+    for number, reason in refused.items():
+        warn(f"run {number} of the sweep will be refused: {reason}")
+    sweep_table.check_distinct(configs)
+    return configs
+
+
+def _check_number(overrides: Sequence[Override]) -> None:
+    """Raise ConfigError for a sweep of so many jobs that a list of them would take the memory."""
+    jobs = 1
+    for value in (override.value() for override in overrides if override.is_discrete_sweep()):
+        values = value.range() if isinstance(value, RangeSweep) else getattr(value, "list", ())
+        jobs *= max(1, sum(1 for _ in islice(values, MOST_JOBS + 1)))
+        if jobs > MOST_JOBS:
+            raise ConfigError(f"a sweep can have {MOST_JOBS:,} jobs, and this one has more; give fewer values")
+
+
+# ---- a job in a child process ----
+
+
 def run_in_child(folder: Path, number: int, values: Mapping[str, Any], overrides: Sequence[str]) -> JobOutcome:
-    """Runs a job in a child. If the sweep ends, the job stops with its state saved.
+    """Run a job in a child. If the sweep ends, the job stops with its state saved.
 
     Args:
         folder: the folder of the sweep.
         values: the configuration that Hydra composed for job `number` of the sweep from `overrides`.
     """
-    if _is_of_joblib():
+    environment = {}
+    if current_process().name.startswith("LokyProcess"):  # of joblib
         _end_with_launcher()
+        if CORES in os.environ:  # jobs share them, as more threads than cores make all of them slower
+            environment[THREADS] = os.environ.get(THREADS, os.environ[CORES])
     label = f"run {number + 1}"
     request = {
         child.TASK: TASK,
@@ -68,26 +187,15 @@ def run_in_child(folder: Path, number: int, values: Mapping[str, Any], overrides
         "values": values,
         "overrides": list(overrides),
     }
-    sweep_folder.leave(folder, number, JobOutcome(list(overrides)))  # without an exit code: it runs
-    ended = child.stream_child(child_command(), request, label, partial(sweep_folder.goes_on, folder), _environment())
-    outcome = sweep_folder.left_by(folder, number) or JobOutcome(list(overrides))
-    return replace(outcome, ended_with=_exit_code(ended.code, label))
-
-
-def _environment() -> dict[str, str]:
-    """Shares the cores among jobs of joblib on this machine, as more threads than cores make all of them slower."""
-    beside_others = _is_of_joblib() and CORES in os.environ
-    return {THREADS: os.environ.get(THREADS, os.environ[CORES])} if beside_others else {}
-
-
-def _is_of_joblib() -> bool:
-    """Whether this is one of the processes that joblib keeps for the jobs of a sweep."""
-    return current_process().name.startswith("LokyProcess")
+    sweep_folder.write_outcome(folder, number, JobOutcome(list(overrides)))  # without an exit code: it runs
+    ended = child.stream_child(child_command(), request, label, partial(sweep_folder.is_running, folder), environment)
+    outcome = sweep_folder.read_outcome(folder, number) or JobOutcome(list(overrides))
+    return replace(outcome, ended_with=_to_exit_code(ended.code, label))
 
 
 @cache
 def _end_with_launcher() -> None:
-    """From now on this process ends soon after the one that started it, and with it its job, whose state is saved.
+    """Make this process end soon after the one that started it, and with it its job, whose state is saved.
 
     Joblib ends its processes itself, unless it is killed. Then they would wait for jobs for many minutes.
     """
@@ -101,12 +209,12 @@ def _end_with_launcher() -> None:
     Thread(target=watch, daemon=True).start()
 
 
-def _exit_code(returned: int, label: str) -> int:
+def _to_exit_code(returned: int, label: str) -> int:
     if returned >= 0:
         return returned
     if returned == -signal.SIGTERM:  # before there was anything to save
         return INTERRUPTED
-    killer = signal_name(-returned) or f"signal {-returned}"
+    killer = find_signal_name(-returned) or f"signal {-returned}"
     fail(
         f"{label} was killed by {killer}; if that was the system, which does so when memory runs out: fewer jobs at a "
         "time, or a higher accum.steps"
@@ -114,127 +222,15 @@ def _exit_code(returned: int, label: str) -> int:
     return KILLED - returned
 
 
-# --- in the child -----------------------------------------------------------------------------------------------
-
-
-def do_job(request: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Runs the job and ends the process with its exit code."""
+def run_job_request(request: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Run the job of a child, and end the process with its exit code."""
     sys.argv[1:] = request["overrides"]  # the command that its summary names
 
     def job() -> None:
         config = read_config(request["values"], request["overrides"])
-        sweep_folder.leave(Path(request["folder"]), request["number"], begun(config, request["overrides"]))
+        sweep_folder.write_outcome(
+            Path(request["folder"]), request["number"], begin_outcome(config, request["overrides"])
+        )
         dispatch.run(config)
 
     sys.exit(run_guarded(job)[0])
-
-
-# A sweep: checks every job before the first one starts, runs them, and prints a table of their outcomes.
-
-
-STOPPED = (Preempted.exit_code, INTERRUPTED)
-MOST_JOBS = 10_000
-IN_PROCESS = "basic"  # Hydra's own launcher: one job after the other, in this process
-
-
-def run_sweep(options: Namespace) -> int:
-    """Runs the jobs of the sweep in sys.argv. Returns the exit code: that of the first job that failed."""
-    keep_streams(quiet=False)
-    raise_on_signals()
-    configs = _check_jobs(options)
-    launcher = given_value(options.overrides, "hydra/launcher", IN_PROCESS)
-    run_dir = Path(
-        configs[0].run.dir if configs else expand_home(given_value(options.overrides, "run.dir", RunConfig().dir))
-    )
-    with sweep_folder.open_sweep_folder(run_dir) as folder:
-
-        def run_job(composed: DictConfig) -> float:  # a launcher sends this function and the folder to its processes
-            return _run_job(folder, composed)
-
-        stops = nullcontext() if launcher == IN_PROCESS else stoppable(folder)
-        code, _ = run_guarded(partial(_launch, options, run_job, stops))
-        sweep_folder.end(folder)
-        outcomes = sweep_folder.collect(folder)
-    if outcomes:
-        sweep_table.report(outcomes, run_dir)
-    return sweep_table.exit_code(outcomes) or code
-
-
-def _launch(options: Namespace, run_job: Callable[[DictConfig], float], stops: AbstractContextManager[None]) -> None:
-    try:
-        with stops:
-            call_hydra(options, run_job, multirun=True)
-    except KeyboardInterrupt:
-        raise Preempted("the sweep was stopped; the same command continues it") from None
-
-
-def _run_job(folder: Path, composed: DictConfig) -> float:
-    """Runs one job of a sweep and writes its outcome. An error does not stop other jobs. Returns its objective."""
-    keep_streams(quiet=False)  # those of a launcher's process
-    hydra_config = HydraConfig.get()
-    number, overrides = hydra_config.job.num, own_overrides()
-    in_process = hydra_config.runtime.choices["hydra/launcher"] == IN_PROCESS
-    if not in_process and not sweep_folder.goes_on(folder):
-        return 0.0
-    say("")
-    say(f"run {number + 1} of the sweep: {' '.join(overrides)}")
-    if in_process:
-        outcome = _run_here(composed, overrides)
-    else:
-        outcome = run_in_child(folder, number, plain_values(composed), overrides)
-    sweep_folder.leave(folder, number, outcome)
-    if in_process and outcome.ended_with in STOPPED:
-        raise KeyboardInterrupt
-    return outcome.objective
-
-
-def _run_here(composed: DictConfig, overrides: list[str]) -> JobOutcome:
-    code, config = run_guarded(lambda: read_config(plain_values(composed), overrides))
-    if config is None:
-        return JobOutcome(overrides, ended_with=code)
-    outcome = begun(config, overrides)
-    code, _ = run_guarded(partial(dispatch.run, config))
-    return replace(outcome, ended_with=code)
-
-
-def _check_jobs(options: Namespace) -> list[Config]:
-    """Checks every job of a sweep before the first one starts, if Hydra's own sweeper makes them.
-
-    Returns the valid configurations; none if the jobs are made in another way. A job that will be refused only causes a
-    warning, as not every corner of a grid has to be possible.
-    """
-    if "hydra/sweeper" in str(options.overrides):
-        return []
-    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-
-    configs: list[Config] = []
-    refused: dict[int, ConfigError] = {}
-    with open_hydra(options) as hydra:
-        with composing():
-            overrides = OverridesParser.create(hydra.config_loader).parse_overrides(options.overrides)
-            _check_number(overrides)
-            (jobs,) = BasicSweeper.split_arguments(overrides, max_batch_size=None)
-        if not jobs:
-            raise ConfigError("the sweep has no job: a range or glob among the values is empty; give another one")
-        for number, job in enumerate(map(for_hydra, jobs), start=1):
-            try:
-                composed = hydra.compose_config(config_name(options), job, RunMode.RUN, from_shell=False)
-                configs.append(read_config(plain_values(composed), job))
-            except ConfigError as error:
-                refused[number] = error
-    if not configs:
-        raise next(iter(refused.values()))
-    for number, reason in refused.items():
-        warn(f"run {number} of the sweep will be refused: {reason}")
-    sweep_table.check_distinct(configs)
-    return configs
-
-
-def _check_number(overrides: Sequence[Override]) -> None:
-    """Raises ConfigError for a sweep of so many jobs that a list of them would take the memory."""
-    jobs = 1
-    for value in (override.value() for override in overrides if override.is_discrete_sweep()):
-        values = value.range() if isinstance(value, RangeSweep) else getattr(value, "list", ())
-        jobs *= max(1, sum(1 for _ in islice(values, MOST_JOBS + 1)))
-        if jobs > MOST_JOBS:
-            raise ConfigError(f"a sweep can have {MOST_JOBS:,} jobs, and this one has more; give fewer values")

@@ -1,4 +1,8 @@
-"""Outcomes as files; stopping."""
+"""The folder of a running sweep: it holds the outcome of each job, and the process that the sweep belongs to.
+
+Jobs may run in other processes and on other machines, so their outcomes are exchanged as files in run.dir. Signals end
+a sweep whose jobs run in other processes: these save their state, then the table is shown.
+"""
 
 from __future__ import annotations
 
@@ -21,22 +25,20 @@ from types import FrameType
 from accumtrain.cli.sweep_table import JobOutcome
 from accumtrain.console import say
 from accumtrain.errors import CheckpointError, ConfigError
-from accumtrain.process.signals import TOGETHER, heeded
+from accumtrain.process.signals import TOGETHER, list_heeded_signals
 from accumtrain.runs.files import write_json
-
-# The folder of a running sweep: it holds the outcome of each job, and the process that the sweep belongs to.
-#
-# Jobs may run in other processes and on other machines, so their outcomes are exchanged as files in run.dir.
-
 
 VARIABLE = "ACCUMTRAIN_SWEEP_DIR"  # environment variable, read by conf/config.yaml: Hydra's own files go there too
 PREFIX = ".sweep-"
 OWNER = "owner"  # host and process of the command that started the sweep
+TERMINAL_SIGNALS = {signal.SIGINT, signal.SIGQUIT, signal.SIGHUP}  # sent to all processes of a command
+NOTICE = "\nstopping: the jobs that run save their state (once more to stop at once)\n"
+SECONDS = 0.2  # between two checks
 
 
 @contextmanager
 def open_sweep_folder(run_dir: Path) -> Iterator[Path]:
-    """Makes a new folder in `run_dir` and yields it. It is removed afterwards, except for the logs of a launcher.
+    """Make a new folder in `run_dir` and yield it. It is removed afterwards, except for the logs of a launcher.
 
     Those of sweeps that were killed are removed first.
 
@@ -57,15 +59,15 @@ def open_sweep_folder(run_dir: Path) -> Iterator[Path]:
 
 
 def _remove_left(run_dir: Path) -> None:
-    """Removes the folders of sweeps that were killed. Those of other users, and half-written ones, stay."""
+    """Remove the folders of sweeps that were killed. Those of other users, and half-written ones, stay."""
     for left in run_dir.glob(f"{PREFIX}*"):
         with suppress(OSError, ValueError):
-            if (left / OWNER).exists() and not goes_on(left):
+            if (left / OWNER).exists() and not is_running(left):
                 _close(left)
 
 
 def _new_folder(run_dir: Path) -> Path:
-    """Raises OSError and leaves nothing if the disk is full."""
+    """Raise OSError and leave nothing if the disk is full."""
     folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=run_dir))
     try:
         (folder / OWNER).write_text(f"{socket.gethostname()} {os.getpid()}", encoding="utf-8")
@@ -75,8 +77,8 @@ def _new_folder(run_dir: Path) -> Path:
     return folder
 
 
-def goes_on(folder: Path) -> bool:
-    """Whether jobs may start and continue: not after `end`, nor after the command that started them has ended."""
+def is_running(folder: Path) -> bool:
+    """Return whether jobs may start and continue. They may until `end_sweep`, or the end of the sweep's command."""
     try:
         host, process = (folder / OWNER).read_text(encoding="utf-8").split()
     except FileNotFoundError:
@@ -86,13 +88,13 @@ def goes_on(folder: Path) -> bool:
     return host != socket.gethostname() or psutil.pid_exists(int(process))
 
 
-def end(folder: Path) -> None:
-    """Makes running jobs stop with their state saved, and keeps other jobs from starting."""
+def end_sweep(folder: Path) -> None:
+    """Make running jobs stop with their state saved, and keep other jobs from starting."""
     (folder / OWNER).unlink(missing_ok=True)
 
 
-def leave(folder: Path, number: int, outcome: JobOutcome) -> None:
-    """Writes the outcome of job `number`, for the command that started the sweep.
+def write_outcome(folder: Path, number: int, outcome: JobOutcome) -> None:
+    """Write the outcome of job `number`, for the command that started the sweep.
 
     That command may end, and remove the folder, as soon as it has seen the outcome. Then nobody reads it any more.
 
@@ -102,19 +104,23 @@ def leave(folder: Path, number: int, outcome: JobOutcome) -> None:
     try:
         write_json(_file(folder, number), asdict(outcome))
     except CheckpointError as error:
-        if goes_on(folder) or not isinstance(error.__cause__, FileNotFoundError):
+        if is_running(folder) or not isinstance(error.__cause__, FileNotFoundError):
             raise
 
 
-def left_by(folder: Path, number: int) -> JobOutcome | None:
-    """The outcome that job `number` has written; None if there is none."""
+def read_outcome(folder: Path, number: int) -> JobOutcome | None:
+    """Return the outcome that job `number` has written; None if there is none."""
     file = _file(folder, number)
-    return JobOutcome(**json.loads(file.read_text(encoding="utf-8"))) if file.exists() else None
+    return _read(file) if file.exists() else None
 
 
-def collect(folder: Path) -> list[JobOutcome]:
-    """The outcomes written so far, in the order of the jobs."""
-    return [JobOutcome(**json.loads(file.read_text(encoding="utf-8"))) for file in sorted(folder.glob("[0-9]*.json"))]
+def read_outcomes(folder: Path) -> list[JobOutcome]:
+    """Return the outcomes written so far, in the order of the jobs."""
+    return [_read(file) for file in sorted(folder.glob("[0-9]*.json"))]
+
+
+def _read(file: Path) -> JobOutcome:
+    return JobOutcome(**json.loads(file.read_text(encoding="utf-8")))
 
 
 def _file(folder: Path, number: int) -> Path:
@@ -122,7 +128,7 @@ def _file(folder: Path, number: int) -> Path:
 
 
 def _close(folder: Path) -> None:
-    """Removes the folder, but for folders in it. Jobs that still run may write to it meanwhile."""
+    """Remove the folder, but for folders in it. Jobs that still run may write to it meanwhile."""
     if any(entry.is_dir() for entry in folder.iterdir()):
         for file in folder.iterdir():
             if file.is_file():
@@ -132,17 +138,12 @@ def _close(folder: Path) -> None:
         shutil.rmtree(folder.rename(folder.with_name(f"{folder.name}.ended")))  # where no job finds it
 
 
-# Signals end a sweep whose jobs run in other processes: these save their state, then the table is shown.
-
-
-OF_A_TERMINAL = {signal.SIGINT, signal.SIGQUIT, signal.SIGHUP}  # which it sends to all processes of a command
-NOTICE = "\nstopping: the jobs that run save their state (once more to stop at once)\n"
-SECONDS = 0.2  # between two checks
+# ---- signals ----
 
 
 @contextmanager
-def stoppable(folder: Path) -> Iterator[None]:
-    """Within this context a signal stops the jobs, waits for them and then raises KeyboardInterrupt.
+def stop_on_signals(folder: Path) -> Iterator[None]:
+    """Make a signal in this context stop the jobs, wait for them and then raise KeyboardInterrupt.
 
     Signals that come together count as one. A second one does not wait, but for SIGHUP, which a closing terminal sends
     twice. A terminal sends Ctrl-C to the launcher's processes too, and could end one that others depend on. So its
@@ -172,9 +173,9 @@ def stoppable(folder: Path) -> Iterator[None]:
                 return
 
     main = threading.get_ident()
-    held = OF_A_TERMINAL.intersection(heeded())
+    held = TERMINAL_SIGNALS.intersection(list_heeded_signals())
     # SIGTERM in any case: the thread sends it
-    previous = {number: signal.signal(number, on_signal) for number in {*heeded(), signal.SIGTERM}}
+    previous = {number: signal.signal(number, on_signal) for number in {*list_heeded_signals(), signal.SIGTERM}}
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, held)
     resource_tracker.ensure_running()  # joblib starts it, and up to Python 3.13 that unblocks SIGINT
     signal.pthread_sigmask(signal.SIG_BLOCK, held)
@@ -193,14 +194,14 @@ def stoppable(folder: Path) -> Iterator[None]:
 
 
 def _stop(folder: Path, held: set[signal.Signals], asked_again: threading.Event, over: threading.Event) -> None:
-    """Returns when all jobs have ended, at a second signal, or when the launcher has given up.
+    """Return when all jobs have ended, at a second signal, or when the launcher has given up.
 
     Args:
         held: the second signals that are blocked.
     """
     sys.stderr.write(NOTICE)
     sys.stderr.flush()
-    end(folder)
-    while not over.is_set() and any(outcome.ended_with is None for outcome in collect(folder)):
+    end_sweep(folder)
+    while not over.is_set() and any(outcome.ended_with is None for outcome in read_outcomes(folder)):
         if signal.sigtimedwait(held, SECONDS) is not None or asked_again.is_set():
             return

@@ -1,11 +1,11 @@
-"""Outcome, rank, table."""
+"""The outcome of each job of a sweep, and the table that ranks them."""
 
 from __future__ import annotations
 
 import json
 import math
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,15 +22,12 @@ from accumtrain.runs.files import write_json
 from accumtrain.runs.names import result_file
 from accumtrain.train.config import LOSSES, BestBy
 
-# The outcome of one job of a sweep.
-
-
 KILLED = 128  # plus the number of the signal, as a shell reports it
 
 
 @dataclass(frozen=True)
 class JobOutcome:
-    """The outcome of one job. Without `job` and `file` its configuration was refused.
+    """The outcome of one job of a sweep. Without `job` and `file` its configuration was refused.
 
     Attributes:
         overrides: the overrides of its command.
@@ -66,7 +63,7 @@ class JobOutcome:
         if self.ended_with == INTERRUPTED:
             return "interrupted"
         if self.ended_with > KILLED:
-            return signal_name(self.ended_with - KILLED) or f"exit code {self.ended_with}"
+            return find_signal_name(self.ended_with - KILLED) or f"exit code {self.ended_with}"
         names = {error.exit_code: error.__name__ for error in AccumtrainError.__subclasses__()}
         return names.get(self.ended_with, "bug")
 
@@ -82,7 +79,7 @@ class JobOutcome:
         return content
 
     def value(self, key: str) -> Any:
-        """The value at a dotted key of the result; None if there is none."""
+        """Return the value at a dotted key of the result; None if there is none."""
         value: Any = self.result
         for name in key.split("."):
             value = value.get(name) if isinstance(value, dict) else None
@@ -109,27 +106,25 @@ class JobOutcome:
         return lowest if value is None else -sign * value
 
 
-def signal_name(number: int) -> str | None:
-    """Such as SIGKILL; None for a real-time signal, which has no name, and for a number that is no signal."""
+def find_signal_name(number: int) -> str | None:
+    """Return a name such as SIGKILL; None for a real-time signal, which has none, and for another number."""
     return signal.Signals(number).name if number in {*signal.Signals} else None
 
 
-def begun(config: Config, overrides: Sequence[str]) -> JobOutcome:
-    """The outcome of a job that is about to begin."""
+def begin_outcome(config: Config, overrides: Sequence[str]) -> JobOutcome:
+    """Return the outcome of a job that is about to begin."""
     file = result_file(config)
     by = BestBy.of(config.eval.metrics, LOSSES[config.loss.kind].metrics)
     return JobOutcome(list(overrides), config.job, str(file), _written(file), lower_is_better=not by.higher_is_better)
 
 
 def _written(file: Path) -> int | None:
+    """Return the time of the last change of a file, in nanoseconds; None if there is none."""
     return file.stat().st_mtime_ns if file.exists() else None
 
 
-# Compares the jobs of a sweep: checks beforehand that they are distinct, and ranks them in a table afterwards.
-
-
 def check_distinct(configs: Sequence[Config]) -> None:
-    """Raises ConfigError if two jobs of a sweep would write the same file."""
+    """Raise ConfigError if two jobs of a sweep would write the same file."""
     files = [result_file(config) for config in configs]
     shared = next((config for config, file in zip(configs, files, strict=True) if files.count(file) > 1), None)
     if shared is not None:
@@ -143,26 +138,35 @@ def check_distinct(configs: Sequence[Config]) -> None:
         )
 
 
-def report(outcomes: Sequence[JobOutcome], run_dir: Path) -> None:
-    """Prints a table of the jobs, best first, and writes them to sweep.json and report.html in `run_dir`.
+def report_sweep(outcomes: Sequence[JobOutcome], run_dir: Path) -> None:
+    """Print a table of the jobs, best first, and write them to sweep.json and report.html in `run_dir`.
 
     Raises:
         CheckpointError: a file can't be written.
     """
     ranked = sorted(outcomes, key=lambda outcome: outcome.rank)
-    swept = _swept_keys(outcomes)
+    settings = [dict(override.lstrip("+").partition("=")[::2] for override in outcome.overrides) for outcome in ranked]
+    keys = dict.fromkeys(key for job in settings for key in job)
+    swept = [key for key in keys if len({job.get(key) for job in settings}) > 1]  # whose values differ
     columns: dict[str, Column] = {}
     for job in dict.fromkeys(outcome.job for outcome in outcomes if outcome.job):
         columns |= JOBS[job].columns_of(outcome.result for outcome in outcomes if outcome.job == job)
-    rows = [_row(outcome, swept, columns.values()) for outcome in ranked]
+    rows = [
+        [
+            *(job.get(key, "-") for key in swept),
+            outcome.status,
+            *(cell(outcome.value(key), form) for key, form in columns.values()),
+        ]
+        for outcome, job in zip(ranked, settings, strict=True)
+    ]
     table(f"{len(ranked)} runs, best first", [*swept, "status", *columns], rows)
     if run_dir.is_dir():  # else no run began
-        write_json(run_dir / "sweep.json", [_record(each) for each in ranked])
+        write_json(run_dir / "sweep.json", [_record(outcome) for outcome in ranked])
         _write_page(ranked, run_dir / "report.html")
 
 
 def _write_page(outcomes: Sequence[JobOutcome], page: Path) -> None:
-    """Compares the trainings among the jobs on a page, if there are any."""
+    """Compare the trainings among the jobs on a page, if there are any."""
     folders = dict.fromkeys(Path(outcome.path) for outcome in outcomes if outcome.path is not None)
     if ranked := read_ranked([folder for folder in folders if (folder / JOBS["train"].file).is_file()]):
         write_page(ranked, page)
@@ -182,22 +186,5 @@ def _record(outcome: JobOutcome) -> dict[str, Any]:
 
 
 def exit_code(outcomes: Sequence[JobOutcome]) -> int:
-    """The exit code of the first job that failed; 0 if none did."""
+    """Return the exit code of the first job that failed; 0 if none did."""
     return next((outcome.exit_code for outcome in outcomes if outcome.exit_code), 0)
-
-
-def _swept_keys(outcomes: Sequence[JobOutcome]) -> list[str]:
-    """The keys whose values differ between jobs, in the order of the command."""
-    jobs = [_values(outcome) for outcome in outcomes]
-    keys = dict.fromkeys(key for job in jobs for key in job)
-    return [key for key in keys if len({job.get(key) for job in jobs}) > 1]
-
-
-def _values(outcome: JobOutcome) -> dict[str, str]:
-    return dict(override.lstrip("+").partition("=")[::2] for override in outcome.overrides)
-
-
-def _row(outcome: JobOutcome, swept: Sequence[str], columns: Iterable[Column]) -> list[str]:
-    values = _values(outcome)
-    measured = (cell(outcome.value(key), form) for key, form in columns)
-    return [*(values.get(key, "-") for key in swept), outcome.status, *measured]

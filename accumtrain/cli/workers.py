@@ -1,4 +1,4 @@
-"""Starts several workers on this machine, to try out device=multiworker: accumtrain --workers 2 <overrides>."""
+"""Several workers on this machine, to try out device=multiworker: accumtrain --workers 2 <overrides>."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from types import FrameType
 from accumtrain.cli.sweep_table import KILLED
 from accumtrain.errors import ConfigError, Preempted
 from accumtrain.process.program import own_program
-from accumtrain.process.signals import heeded
+from accumtrain.process.signals import list_heeded_signals
 
 WORKERS = "--workers"
 
 
 def run_workers(arguments: Sequence[str]) -> int:
-    """Runs workers, hands each signal that stops a job on to them, and waits.
+    """Run workers, hand each signal that stops a job on to them, and wait.
 
     Returns:
         The first exit code of a worker that failed by itself; else 75 if one was stopped, else 0. One that was ended by
@@ -56,12 +56,12 @@ def run_workers(arguments: Sequence[str]) -> int:
 
 
 def _handle(handler: Callable[[int, FrameType | None], None]) -> None:
-    for number in heeded():
+    for number in list_heeded_signals():
         signal.signal(number, handler)
 
 
 def start_workers(count: int, overrides: Sequence[str], *, apart: bool = False) -> list[subprocess.Popen]:
-    """Starts `count` workers of one cluster, the chief first.
+    """Start `count` workers of one cluster, the chief first.
 
     Args:
         apart: in sessions of their own, which a terminal's signals do not reach.
@@ -85,7 +85,7 @@ def start_workers(count: int, overrides: Sequence[str], *, apart: bool = False) 
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of this machine that were free a moment ago."""
+    """Return ports of this machine that were free a moment ago."""
     with ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in range(count)]
         for one in sockets:

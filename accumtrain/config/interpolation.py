@@ -1,4 +1,4 @@
-"""Interpolations in a configuration: `${...}` in a text stands for a value, and a backslash before it for itself.
+"""Interpolations in a configuration: `${...}` in a text stands for a value, `\\${` for the characters themselves.
 
 A text that reads the environment, such as ${oc.env:TOKEN}, may be a secret. The job uses its value; what is saved and
 sent to child processes is the expression.
@@ -7,7 +7,7 @@ sent to child processes is the expression.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,7 +17,7 @@ from omegaconf.resolvers import oc
 
 from accumtrain.errors import ConfigError, first_line
 
-READS_ENVIRONMENT = "oc.env"  # OmegaConf's only resolver that does
+ENVIRONMENT_RESOLVER = "oc.env"  # OmegaConf's only resolver that does
 
 
 class FromEnvironment(str):
@@ -32,7 +32,7 @@ class FromEnvironment(str):
 
 
 def resolve_interpolations(mapping: Mapping[str, Any]) -> Mapping[str, Any]:
-    """`mapping` with values in the place of interpolations.
+    """Return `mapping` with values in the place of interpolations.
 
     Raises:
         ConfigError: an interpolation has no value, or reads a list or a mapping from the environment.
@@ -49,7 +49,7 @@ def resolve_interpolations(mapping: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def restore_expressions(value: Any) -> Any:
-    """`value` as `resolved` reads it back: expressions for what was read from the environment, texts escaped."""
+    """Return the inverse of `resolve_interpolations`: expressions that read the environment, and escaped texts."""
     match value:
         case Mapping():
             return {key: restore_expressions(item) for key, item in value.items()}
@@ -64,24 +64,20 @@ def restore_expressions(value: Any) -> Any:
 
 
 def _has_interpolation(value: Any) -> bool:
-    match value:
-        case Mapping():
-            return any(map(_has_interpolation, value.values()))
-        case list():
-            return any(map(_has_interpolation, value))
-        case _:
-            return isinstance(value, str) and "${" in value
+    if isinstance(value, Mapping | list):
+        return any(map(_has_interpolation, value.values() if isinstance(value, Mapping) else value))
+    return isinstance(value, str) and "${" in value
 
 
 def _value(raw: Any, parent: DictConfig | ListConfig, key: Any, where: str) -> Any:
-    """The value of `raw`, which stands at `key` of `parent`; `where` is its dotted key."""
+    """Return the value of `raw`, which stands at `key` of `parent`. `where` is its dotted key."""
     if isinstance(raw, Mapping):
         return {name: _value(item, parent[key], name, f"{where}.{name}") for name, item in raw.items()}
     if isinstance(raw, list):
         return [_value(item, parent[key], place, f"{where}[{place}]") for place, item in enumerate(raw)]
     if not _has_interpolation(raw):
         return raw
-    with _noted_reads() as reads:
+    with _record_reads() as reads:
         value = parent[key]
         if isinstance(value, DictConfig | ListConfig):
             value = OmegaConf.to_container(value, resolve=True)
@@ -93,20 +89,16 @@ def _value(raw: Any, parent: DictConfig | ListConfig, key: Any, where: str) -> A
 
 
 @contextmanager
-def _noted_reads() -> Iterator[list[str]]:
-    """Yields a list to which the name of every variable is added that an interpolation reads in this context."""
+def _record_reads() -> Iterator[list[str]]:
+    """Yield a list that gets the name of every variable that an interpolation reads in this context."""
     names: list[str] = []
 
-    def noted(name: str, *default: Any) -> str | None:
+    def read(name: str, *default: Any) -> str | None:
         names.append(name)
         return oc.env(name, *default)
 
-    _use(noted)
+    OmegaConf.register_new_resolver(ENVIRONMENT_RESOLVER, read, replace=True)
     try:
         yield names
     finally:
-        _use(oc.env)
-
-
-def _use(resolver: Callable[..., Any]) -> None:
-    OmegaConf.register_new_resolver(READS_ENVIRONMENT, resolver, replace=True)
+        OmegaConf.register_new_resolver(ENVIRONMENT_RESOLVER, oc.env, replace=True)

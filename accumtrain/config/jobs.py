@@ -1,4 +1,4 @@
-"""The jobs: the function of each, the file that it writes, and how a sweep ranks its results."""
+"""The jobs: the function of each, the file that it writes, and the ranking of its results in a sweep."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from accumtrain.console import format_bytes, format_seconds
 from accumtrain.registry import Registry
 
 Scope: TypeAlias = Literal["train", "try", "trained", "runs"]
-Column = tuple[str, "str | Callable[[Any], str]"]  # dotted key of the result; format spec or function to show the value
+Column = tuple[str, "str | Callable[[Any], str]"]  # dotted key of the result; format spec, or function to a text
 
 
 ACCURACY = "accuracy"
 
 
 def cell(value: Any, form: str | Callable[[Any], str]) -> str:
-    """`value` as a table shows it; "-" for None."""
+    """Return the text of `value` in a table; "-" for None."""
     if value is None:
         return "-"
     return format(value, form) if isinstance(form, str) else form(value)
@@ -25,7 +25,7 @@ def cell(value: Any, form: str | Callable[[Any], str]) -> str:
 
 @dataclass(frozen=True)
 class Job:
-    """A row of the jobs.
+    """An entry of the jobs.
 
     Attributes:
         run: a function from the configuration to the job's result, or "module:function". It returns None on a worker
@@ -97,25 +97,21 @@ class Job:
 
 BY_ACCURACY = (("test.accuracy", -1), ("test.loss", 1))
 BY_BEST = (("best.accuracy", -1), ("best.loss", 1))
-TESTED: dict[str, Column] = {
-    "updates": ("step", ",.0f"),
-    "epoch": ("epoch", ".4g"),
+TEST_RESULT: dict[str, Column] = {
     "test accuracy": ("test.accuracy", ".4f"),
     "test loss": ("test.loss", ".4f"),
     "examples/s": ("examples_per_second", ",.0f"),
     "seconds": ("seconds", format_seconds),
 }
-TRAINED: dict[str, Column] = {
+EVALUATE_COLUMNS: dict[str, Column] = {"updates": ("step", ",.0f"), "epoch": ("epoch", ".4g"), **TEST_RESULT}
+TRAIN_COLUMNS: dict[str, Column] = {
     "step": ("step", "d"),
     "epoch": ("epoch", ".4g"),
     "best accuracy": ("best.accuracy", ".4f"),
     "best loss": ("best.loss", ".4f"),
-    "test accuracy": ("test.accuracy", ".4f"),
-    "test loss": ("test.loss", ".4f"),
-    "examples/s": ("examples_per_second", ",.0f"),
-    "seconds": ("seconds", format_seconds),
+    **TEST_RESULT,
 }
-MEASURED: dict[str, Column] = {
+BENCH_COLUMNS: dict[str, Column] = {
     "images/s": ("images_per_second.median", ",.4g"),
     "peak of tensors": ("memory.tensor_peak_bytes", format_bytes),
     "workspace": ("memory.workspace_bytes", format_bytes),
@@ -123,20 +119,20 @@ MEASURED: dict[str, Column] = {
     "of a matrix product": ("share_of_matmul", ".0%"),
     "first update": ("seconds_to_first_update.total", format_seconds),
 }
-RATES: dict[str, Column] = {
+RATE_COLUMNS: dict[str, Column] = {
     "suggested rate": ("suggested", ".3g"),
     "lowest loss at": ("lowest.rate", ".3g"),
     "lowest loss": ("lowest.loss", ".4f"),
     "updates": ("updates", "d"),
 }
-COUNTED: dict[str, Column] = {
+CHECK_COLUMNS: dict[str, Column] = {
     "training images": ("train.examples", ",d"),
     "test images": ("test.examples", ",d"),
     "bad": ("bad.count", ",d"),
     "in both": ("duplicates.count", ",d"),
 }
-PREDICTED: dict[str, Column] = {"step": ("step", "d"), "images": ("images", ",d"), "bad": ("bad.count", ",d")}
-EXPORTED: dict[str, Column] = {
+PREDICT_COLUMNS: dict[str, Column] = {"step": ("step", "d"), "images": ("images", ",d"), "bad": ("bad.count", ",d")}
+EXPORT_COLUMNS: dict[str, Column] = {
     "step": ("step", "d"),
     "format": ("format", "s"),
     "size": ("bytes", format_bytes),
@@ -149,20 +145,20 @@ JOBS.add(
         "train",
         "accumtrain.train.train:train",
         "summary.json",
-        "Trains a model, or continues its run.",
+        "Train a model, or continue its run.",
         scope="train",
         probed=True,
         chooses_kernels=True,
         shared_by_workers=True,
         preemptible=True,
         ranking=BY_BEST,
-        columns=TRAINED,
+        columns=TRAIN_COLUMNS,
     ),
     Job(
         "evaluate",
         "accumtrain.train.evaluate:evaluate_run",
         "evaluation.json",
-        "Evaluates what a run has learned, on its test split or on all of other data with labels.",
+        "Evaluate a trained run, on its test split or on all of other data with labels.",
         scope="trained",
         continues_run_config=True,
         measures_other_data=True,
@@ -170,13 +166,13 @@ JOBS.add(
         preemptible=True,
         without_effect=("model.memory", "optim"),
         ranking=BY_ACCURACY,
-        columns=TESTED,
+        columns=EVALUATE_COLUMNS,
     ),
     Job(
         "verify",
         "accumtrain.measure.verify.job:verify_run",
         "verify.json",
-        "Proves on this machine that memory policies and accumulation are exact.",
+        "Prove on this machine that memory policies and accumulation are exact.",
         measures_graphs=True,
         chooses_kernels=True,
         without_effect=("model.memory",),
@@ -185,7 +181,7 @@ JOBS.add(
         "plan",
         "accumtrain.measure.plan:plan_run",
         "plan.json",
-        "Finds what fits into the memory, what takes it, and how fast it is.",
+        "Find what fits into the memory, what takes it, and how fast it is.",
         measures_graphs=True,
         chooses_kernels=True,
         in_children=True,
@@ -194,7 +190,7 @@ JOBS.add(
         "memory",
         "accumtrain.measure.memory:compare_policies",
         "memory.json",
-        "Compares what stored, recomputed and reversed activations take.",
+        "Compare what stored, recomputed and reversed activations take.",
         check="accumtrain.measure.memory:check_memory",
         measures_graphs=True,
         chooses_kernels=True,
@@ -204,57 +200,57 @@ JOBS.add(
         "bench",
         "accumtrain.measure.bench:bench_run",
         "bench.json",
-        "Measures speed and memory of updates.",
+        "Measure speed and memory of updates.",
         probed=True,
         measures_graphs=True,
         chooses_kernels=True,
         ranking=(("images_per_second.median", -1),),
-        columns=MEASURED,
+        columns=BENCH_COLUMNS,
     ),
     Job(
         "lr",
         "accumtrain.measure.range_test:find_learning_rate",
         "lr.json",
-        "A learning-rate range test, which suggests a rate.",
+        "Suggest a learning rate, by a range test.",
         probed=True,
         chooses_kernels=True,
-        columns=RATES,
+        columns=RATE_COLUMNS,
     ),
     Job(
         "check",
         "accumtrain.data.check:check_data",
         "check.json",
-        "Reads all of the data and counts what is in it.",
-        columns=COUNTED,
+        "Read all of the data and count what is in it.",
+        columns=CHECK_COLUMNS,
     ),
     Job(
         "predict",
         "accumtrain.train.predict:predict_images",
         "predict.json",
-        "Says what is in images, by what a run has learned.",
+        "Classify images by a trained run.",
         check="accumtrain.data.local_files:check_predict",
         scope="trained",
         continues_run_config=True,
         preemptible=True,
         without_effect=("model.memory", "optim"),
-        columns=PREDICTED,
+        columns=PREDICT_COLUMNS,
     ),
     Job(
         "export",
         "accumtrain.export.export:export_run",
         "export.json",
-        "Writes what a run has learned into a file for other programs.",
+        "Write a trained run into a file for other programs.",
         check="accumtrain.export.config:check_export",
         scope="trained",
         continues_run_config=True,
         without_effect=("model.memory", "optim"),
-        columns=EXPORTED,
+        columns=EXPORT_COLUMNS,
     ),
     Job(
         "info",
         "accumtrain.report.info:show_info",
         "info.json",
-        "What this machine has and lacks, or where a run came from.",
+        "Show what this machine has and lacks, or where a run came from.",
         scope="runs",
         in_children=True,
         told_in_full=True,
@@ -263,7 +259,7 @@ JOBS.add(
         "report",
         "accumtrain.report.report:report_runs",
         "report.json",
-        "Compares runs, as pictures and a page.",
+        "Compare runs, as pictures and a page.",
         scope="runs",
         in_children=True,
     ),

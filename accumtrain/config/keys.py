@@ -1,4 +1,8 @@
-"""Every declared key: type, rule, meaning; which are changed."""
+"""Every declared key: its type, default, rule and meaning, and the keys whose values are not the defaults.
+
+All is read from the dataclass that declares a key. A meaning stands in the docstring of the class as "`key`: text", and
+may go on in the lines below. A subclass may say it anew.
+"""
 
 from __future__ import annotations
 
@@ -18,57 +22,12 @@ from accumtrain.config.schema import Config
 from accumtrain.fields import Constraint, OneOf, Word, constraints_of, describe_type, format_value
 from accumtrain.registry import ComponentConfig, NameIn
 
-# Which keys of a configuration have other values than their defaults.
-
-
-KIND = "kind"
-
-
-def changed_from_defaults(values: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Default and value of each key that differs, by dotted key.
-
-    The default of a group is its default kind; those of a group's keys are those of the kind that `values` choose. The
-    default of a key without one, and of all keys of a kind that this program does not know, is None.
-
-    Args:
-        values: the content of a config.yaml. A key that it lacks has its default.
-    """
-    defaults = dict(_flat(_defaults(values)))
-    found = dict(_flat(values))
-    return {key: (defaults.get(key), value) for key, value in found.items() if value != defaults.get(key)}
-
-
-def _defaults(values: Mapping[str, Any]) -> dict[str, Any]:
-    defaults = dataclasses.asdict(Config())
-    for group, table in REGISTRIES.items():
-        default, given = defaults[group][KIND], values.get(group)
-        chosen = given.get(KIND, default) if isinstance(given, Mapping) else default
-        row = table[chosen].config if chosen in table.rows else None
-        defaults[group] = {**dict(_keys(row)), KIND: default}
-    return defaults
-
-
-def _keys(record: Any) -> Iterator[tuple[str, Any]]:
-    for field in dataclasses.fields(record) if record else ():
-        if field.default is not dataclasses.MISSING:
-            yield field.name, field.default
-        elif field.default_factory is not dataclasses.MISSING:
-            yield field.name, field.default_factory()
-
-
-def _flat(values: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted key and value of all but the mappings of groups; optim.args and the like stay as they are."""
-    for key, value in values.items():
-        if isinstance(value, Mapping) and not where:
-            yield from _flat(value, f"{key}.")
-        else:
-            yield f"{where}{key}", value
-
-
-# Where the YAML files are: beside the package in a checkout, inside it in a wheel.
+KIND = "kind"  # key of a group whose value is chosen by group=choice
+MEANING = re.compile(r"((?:`\w+`(?:, )?)+): (.+)")
 
 
 def _find_conf_dir() -> Path:
+    """Return the folder of the YAML files: beside the package in a checkout, inside it in a wheel."""
     package = Path(__file__).resolve().parents[1]
     inside_wheel = package / "conf"
     return inside_wheel if inside_wheel.is_dir() else package.parent / "conf"
@@ -76,20 +35,54 @@ def _find_conf_dir() -> Path:
 
 CONF_DIR = _find_conf_dir()
 
-
-# What there is to say of every key: its type, default, rule and meaning, read from the dataclass that declares it.
-#
-# A meaning stands in the docstring of the class as "`key`: text", and may go on in the lines below. A subclass may
-# say it anew.
+# ---- values that are not the defaults ----
 
 
-MEANING = re.compile(r"((?:`\w+`(?:, )?)+): (.+)")
-NAMES_A_ROW = "kind"  # chosen by group=choice
+def find_changed_keys(values: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Return default and value of each key that differs, by dotted key.
+
+    The default of a group is its default kind; those of a group's keys are those of the kind that `values` choose. The
+    default of a key without one, and of all keys of a kind that this program does not know, is None.
+
+    Args:
+        values: the content of a config.yaml. A key that it lacks has its default.
+    """
+    default_groups = dataclasses.asdict(Config())
+    for group, registry in REGISTRIES.items():
+        default, given = default_groups[group][KIND], values.get(group)
+        chosen = given.get(KIND, default) if isinstance(given, Mapping) else default
+        known = default_values(registry[chosen].config) if chosen in registry.rows else {}
+        default_groups[group] = {**known, KIND: default}
+    defaults = dict(_flatten_groups(default_groups))
+    found = dict(_flatten_groups(values))
+    return {key: (defaults.get(key), value) for key, value in found.items() if value != defaults.get(key)}
+
+
+def default_values(record: type[ComponentConfig]) -> dict[str, Any]:
+    """Return the default of each key that has one, by name."""
+    fields = [field for field in dataclasses.fields(record) if not has_no_default(field)]
+    return {field.name: _default_of(field) for field in fields}
+
+
+def _default_of(field: dataclasses.Field) -> Any:
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+
+
+def _flatten_groups(values: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield dotted key and value of all but the mappings of groups. optim.args and the like stay as they are."""
+    for key, value in values.items():
+        if isinstance(value, Mapping) and not where:
+            yield from _flatten_groups(value, f"{key}.")
+        else:
+            yield f"{where}{key}", value
+
+
+# ---- what is declared ----
 
 
 @dataclasses.dataclass(frozen=True)
 class Key:
-    """What there is to say of a key.
+    """A key as help and reference describe it.
 
     Attributes:
         name: the dotted key.
@@ -110,57 +103,51 @@ class Key:
 
 
 def keys_of(record: type, group: str = "") -> list[Key]:
-    """The keys that a dataclass declares or inherits, without those that are groups of keys.
+    """Return the keys that a dataclass declares or inherits, without those that are groups of keys.
 
     Args:
         group: the dotted key of the record; empty for Config.
     """
-    hints, rules, meanings = typing.get_type_hints(record), constraints_of(record), meanings_of(record)
+    hints, rules, meanings = typing.get_type_hints(record), constraints_of(record), read_meanings(record)
     choices = {name: _choices(name, hints[name], rules[name]) for name in hints if name in rules}
     return [
         Key(
             name=f"{group}.{field.name}" if group else field.name,
-            type=_type(hints[field.name], choices[field.name]),
-            default=_default(field),
+            type=_describe_types(hints[field.name], choices[field.name]),
+            default=field.metadata.get("example", "") if has_no_default(field) else format_value(_default_of(field)),
             required=has_no_default(field),
             rule=", ".join(str(rule).removeprefix("must be ") for rule in rules[field.name] if str(rule)),
             meaning=meanings.get(field.name, ""),
             choices=choices[field.name],
         )
         for field in dataclasses.fields(record)
-        if field.name not in (NAMES_A_ROW, *REGISTRIES) and not dataclasses.is_dataclass(hints[field.name])
+        if field.name not in (KIND, *REGISTRIES) and not dataclasses.is_dataclass(hints[field.name])
     ]
 
 
 def records() -> dict[str, list[Any]]:
-    """The dataclasses of each group of keys: one, or for a group of choices the base class and that of each row."""
-    hints = typing.get_type_hints(Config)
-    found: dict[str, list[Any]] = {}
-    for field in dataclasses.fields(Config):
-        if field.name in REGISTRIES:
-            found[field.name] = [hints[field.name], *(row.config for row in REGISTRIES[field.name])]
-        elif dataclasses.is_dataclass(hints[field.name]):
-            found[field.name] = [hints[field.name]]
-    return found
+    """Return the dataclasses of each group of keys: one, or for a group of choices the base class and all kinds."""
+    return {
+        name: [hint, *(entry.config for entry in REGISTRIES.get(name, ()))]
+        for name, hint in typing.get_type_hints(Config).items()
+        if dataclasses.is_dataclass(hint)
+    }
 
 
-def all_keys() -> list[Key]:
-    """Every key of every kind. A key that kinds declare in different ways is listed for each way."""
-    keys = [
-        *keys_of(Config),
-        *(key for name, found in records().items() for cls in found for key in keys_of(cls, name)),
-    ]
-    return list(dict.fromkeys(keys))
+def list_all_keys() -> list[Key]:
+    """Return every key of every kind. A key that kinds declare in different ways is listed for each way."""
+    in_groups = (key for name, classes in records().items() for cls in classes for key in keys_of(cls, name))
+    return list(dict.fromkeys([*keys_of(Config), *in_groups]))
 
 
-def own_keys(record: type[ComponentConfig], group: str) -> list[Key]:
-    """The keys of a row that the base class of its group does not have, or for which it says something else."""
+def list_own_keys(record: type[ComponentConfig], group: str) -> list[Key]:
+    """Return the keys of a kind that the base class of its group does not have, or declares in another way."""
     common = keys_of(records()[group][0], group)
     return [key for key in keys_of(record, group) if key not in common]
 
 
-def meanings_of(record: type) -> dict[str, str]:
-    """The meanings of the keys of a class, by name, and of those that it inherits."""
+def read_meanings(record: type) -> dict[str, str]:
+    """Return the meanings of the keys that a class declares or inherits, by name."""
     meanings: dict[str, str] = {}
     for cls in reversed(record.__mro__):
         names: list[str] = []
@@ -175,8 +162,8 @@ def meanings_of(record: type) -> dict[str, str]:
     return meanings
 
 
-def summary_of(record: type) -> str:
-    """What a class is: the text of its docstring before the first meaning. Empty without a docstring of its own."""
+def read_class_summary(record: type) -> str:
+    """Return the text of a class's own docstring before the first meaning. It is empty without a docstring."""
     text = ""
     for line in _lines(record):
         if MEANING.fullmatch(line) or line == "Attributes:":
@@ -186,6 +173,7 @@ def summary_of(record: type) -> str:
 
 
 def _choices(name: str, hint: Any, rules: tuple[Constraint, ...]) -> tuple[str, ...]:
+    """Return the texts that a value can be."""
     if name == "job":
         return tuple(JOBS.names)
     listed = [choice for rule in rules if isinstance(rule, OneOf | NameIn) for choice in rule.choices]
@@ -194,6 +182,7 @@ def _choices(name: str, hint: Any, rules: tuple[Constraint, ...]) -> tuple[str, 
 
 
 def _lines(cls: type) -> list[str]:
+    """Return the lines of a class's own docstring, unless `dataclass` has made it."""
     own = cls.__dict__.get("__doc__") or ""
     made_by_dataclass = own.startswith(f"{cls.__name__}(")
     return [] if made_by_dataclass or cls is object else [line.strip() for line in inspect.cleandoc(own).splitlines()]
@@ -203,15 +192,9 @@ def _options(hint: Any) -> tuple[Any, ...]:
     return typing.get_args(hint) if isinstance(hint, UnionType) else (hint,)
 
 
-def _type(hint: Any, choices: tuple[str, ...]) -> str:
+def _describe_types(hint: Any, choices: tuple[str, ...]) -> str:
     words = [
         describe_type(option) for option in _options(hint) if option is not bool and not (option is str and choices)
     ]
     *first, last = [*choices, *words]
     return f"{', '.join(first)} or {last}" if first else last
-
-
-def _default(field: dataclasses.Field) -> str:
-    if has_no_default(field):
-        return str(field.metadata.get("example", ""))
-    return format_value(field.default if field.default_factory is dataclasses.MISSING else field.default_factory())

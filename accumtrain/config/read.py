@@ -1,4 +1,4 @@
-"""Mapping -> `Config` -> mapping."""
+"""From a mapping to a checked `Config` and back, and the limits on YAML that is read."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import dataclasses
 import os
 import typing
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import Field, fields, is_dataclass
 from types import UnionType
 from typing import Any, TypeVar
 
 import yaml
 
 from accumtrain.config.interpolation import FromEnvironment, resolve_interpolations, restore_expressions
-from accumtrain.config.registries import REGISTRIES, kinds_with
+from accumtrain.config.registries import REGISTRIES, find_kinds_with
 from accumtrain.config.rules import check_config
 from accumtrain.config.schema import Config
 from accumtrain.errors import ConfigError
@@ -27,49 +28,17 @@ from accumtrain.fields import (
     is_finite_number,
     suggest_names,
 )
-from accumtrain.registry import ComponentConfig
 
-# ~ at the beginning of a path stands for the home directory.
-#
-# A key is a path if its type says so (fields.py, LocalPath). All of them are expanded here, once, before
-# anything is read.
-
+MISSING = "???"  # OmegaConf's mark for a value that the user must give
+DEEPEST = 50  # lists and mappings within each other, in YAML
+MOST_NODES = 100_000  # of YAML, after each alias is replaced by what it stands for
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 Keys = TypeVar("Keys")
 
 
-def expand_homes(record: Keys) -> Keys:
-    """A configuration, or the keys of a part of it, with the home directory in the place of ~ in its paths."""
-    constraints, changed = constraints_of(type(record)), dict[str, Any]()
-    for field in dataclasses.fields(record):  # type: ignore[arg-type]
-        value = getattr(record, field.name)
-        new = value
-        if dataclasses.is_dataclass(value):
-            new = expand_homes(value)
-        elif isinstance(value, str) and any(isinstance(each, LocalPath) for each in constraints[field.name]):
-            new = expand_home(value)
-        if new is not value:
-            changed[field.name] = new
-    return dataclasses.replace(record, **changed) if changed else record  # type: ignore[type-var]
-
-
-def expand_home(path: str) -> str:
-    """The path with the home directory in the place of ~ or ~user; as it is if there is no such user."""
-    if not path.startswith("~"):
-        return path
-    # Path.expanduser would drop slashes of a glob, and raise for an unknown user
-    expanded = os.path.expanduser(path)  # noqa: PTH111
-    return FromEnvironment(expanded, path.expression) if isinstance(path, FromEnvironment) else expanded
-
-
-# From the mapping Hydra composed to a `Config` with checked types, and back.
-
-
-MISSING = "???"  # OmegaConf's mark for a value that the user must give
-
-
 def from_mapping(mapping: Mapping[str, Any]) -> Config:
-    """The checked configuration of a run.
+    """Return the checked configuration of a run.
 
     Args:
         mapping: keys that are left out have the defaults of their dataclass. Texts may hold interpolations.
@@ -84,7 +53,7 @@ def from_mapping(mapping: Mapping[str, Any]) -> Config:
 
 
 def to_mapping(config: Config) -> dict[str, Any]:
-    """Plain nested dictionaries, the content of config.yaml: `from_mapping(to_mapping(c)) == c`.
+    """Return plain nested dictionaries, the content of config.yaml: `from_mapping(to_mapping(c)) == c`.
 
     Texts from the environment are the expressions that read it, as they may be secrets.
     """
@@ -93,7 +62,7 @@ def to_mapping(config: Config) -> dict[str, Any]:
 
 
 def flatten_keys(values: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted key and value of everything in nested dictionaries. An empty one is a value."""
+    """Yield dotted key and value of everything in nested dictionaries. An empty one is a value."""
     for name, value in values.items():
         key = f"{where}.{name}" if where else str(name)
         if isinstance(value, Mapping) and value:
@@ -102,42 +71,38 @@ def flatten_keys(values: Mapping[str, Any], where: str = "") -> Iterator[tuple[s
             yield key, value
 
 
-def known_keys() -> list[str]:
-    """Every dotted key of every kind, such as `model.snap_bits`, sorted."""
+def list_known_keys() -> list[str]:
+    """Return every dotted key of every kind, such as `model.snap_bits`, sorted."""
     keys: set[str] = set()
-    hints = typing.get_type_hints(Config)
-    for name in (field.name for field in dataclasses.fields(Config)):
-        records = [row.config for row in REGISTRIES[name]] if name in REGISTRIES else [hints[name]]
-        for record in filter(dataclasses.is_dataclass, records):
-            keys |= {f"{name}.{field.name}" for field in dataclasses.fields(record)}
-        if not dataclasses.is_dataclass(records[0]):
-            keys.add(name)
+    for name, hint in typing.get_type_hints(Config).items():
+        records = [entry.config for entry in REGISTRIES.get(name, ())] or [hint]
+        for record in records:
+            keys |= {f"{name}.{field.name}" for field in fields(record)} if is_dataclass(record) else {name}
     return sorted(keys)
 
 
-def of_another_kind(group: str, key: str) -> str:
-    """What to say of a key that the chosen kind of `group` does not have, but others do; empty if none has it."""
-    kinds = kinds_with(group, key)
+def explain_other_kind(group: str, key: str) -> str:
+    """Return the words for a key that only other kinds of `group` have; empty if none has it."""
+    kinds = find_kinds_with(group, key)
     return f"the chosen {group} has no such key, it belongs to kind {' or '.join(kinds)}" if kinds else ""
 
 
 def _record(cls: type, value: Any, where: str) -> Any:
-    """`value` as an instance of the dataclass `cls`; `where` is its dotted key, empty at the top."""
+    """Return `value` as an instance of the dataclass `cls`. `where` is its dotted key, empty at the top."""
     if not isinstance(value, Mapping):
         raise ConfigError(
             f"{where}={format_value(value)}: {where} is a group of keys; set one of them, {where}.<key>=<value>"
         )
-    fields = dataclasses.fields(cls)
-    names = [field.name for field in fields]
+    names = [field.name for field in fields(cls)]
     for key in value:
         if key not in names:
-            if said := of_another_kind(where, key):
+            if said := explain_other_kind(where, key):
                 raise ConfigError(f"{_join(where, key)}: {said}; leave it out")
             owner = f"{where} (kind {value['kind']})" if "kind" in value else where or "the configuration"
             raise ConfigError(f"{_join(where, key)}: no such key in {owner}; {suggest_names(str(key), names)}")
-    missing = [each for each in fields if value.get(each.name, MISSING if has_no_default(each) else None) == MISSING]
+    missing = [key for key in fields(cls) if value.get(key.name, MISSING if has_no_default(key) else None) == MISSING]
     if missing:
-        keys = {_join(where, each.name): each.metadata.get("example", "<value>") for each in missing}
+        keys = {_join(where, key.name): key.metadata.get("example", "<value>") for key in missing}
         settings = " ".join(f"{key}={example}" for key, example in keys.items())
         raise ConfigError(f"{', '.join(keys)} {'has' if len(keys) == 1 else 'have'} no value; add {settings}")
     hints, rules = typing.get_type_hints(cls), constraints_of(cls)
@@ -145,41 +110,34 @@ def _record(cls: type, value: Any, where: str) -> Any:
     return cls(**{name: _field(hints[name], value[name], _join(where, name), rules[name]) for name in given})
 
 
-def has_no_default(field: dataclasses.Field) -> bool:
-    """Whether the user must give the value of a field."""
+def has_no_default(field: Field) -> bool:
+    """Return whether the user must give the value of a field."""
     return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
 def _field(hint: Any, value: Any, key: str, rules: Sequence[Constraint]) -> Any:
     if key in REGISTRIES:
-        return _record(_keys_of_kind(value, key), value, key)
-    if dataclasses.is_dataclass(hint):
-        return _record(typing.cast(type, hint), value, key)
-    return _value(hint, value, key, rules)
-
-
-def _keys_of_kind(value: Any, group: str) -> type[ComponentConfig]:
-    kind = value.get("kind") if isinstance(value, Mapping) else value
-    return REGISTRIES[group][str(kind)].config
+        kind = value.get("kind") if isinstance(value, Mapping) else value
+        hint = REGISTRIES[key][str(kind)].config
+    return _record(typing.cast(type, hint), value, key) if is_dataclass(hint) else _value(hint, value, key, rules)
 
 
 def _value(hint: Any, value: Any, key: str, rules: Sequence[Constraint] = ()) -> Any:
-    """`value` as the type `hint`: a scalar, list[scalar], dict[str, scalar or Any], or a union. 4.0 becomes an int.
+    """Return `value` as the type `hint`: a scalar, list[scalar], dict[str, scalar or Any], or a union of them.
 
-    `rules` that allow only some texts say what to write in the place of a value of another type.
+    4.0 becomes an int. `rules` that allow only some texts name what to write in the place of another type.
     """
     options = typing.get_args(hint) if isinstance(hint, UnionType) else (hint,)
     for option in options:
         if typing.get_origin(option) is list and isinstance(value, list):
             (item,) = typing.get_args(option)
-            return [_value(item, each, f"{key}[{place}]") for place, each in enumerate(value)]
+            return [_value(item, part, f"{key}[{place}]") for place, part in enumerate(value)]
         if typing.get_origin(option) is dict and isinstance(value, Mapping):
             _, item = typing.get_args(option)
             if item is Any:
                 return dict(value)
-            return {
-                format_value(name): _value(item, each, f"{key}.{format_value(name)}") for name, each in value.items()
-            }
+            parts = {format_value(name): part for name, part in value.items()}
+            return {name: _value(item, part, f"{key}.{name}") for name, part in parts.items()}
         if typing.get_origin(option) is dict and value is None and type(None) not in options:
             return {}  # Hydra can replace null in YAML by a mapping, but not extend {}
         if option is float and type(value) in (int, float):
@@ -213,20 +171,44 @@ def _join(where: str, key: str) -> str:
     return f"{where}.{key}" if where else str(key)
 
 
-# Refuses YAML that takes for ever to read: an alias stands for all that it names, and nested ones multiply.
+# ---- ~ at the beginning of a path, which the home directory replaces once, before anything is read ----
 
 
-DEEPEST = 50  # lists and mappings within each other
-MOST_NODES = 100_000  # after each alias is replaced by what it stands for
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+def expand_homes(record: Keys) -> Keys:
+    """Return a configuration, or a part of it, with the home directory in the place of ~ in its paths.
+
+    A key is a path if its type says so (`fields.LocalPath`).
+    """
+    constraints, changed = constraints_of(type(record)), dict[str, Any]()
+    for field in fields(record):  # type: ignore[arg-type]
+        value = new = getattr(record, field.name)
+        if is_dataclass(value):
+            new = expand_homes(value)
+        elif isinstance(value, str) and any(isinstance(rule, LocalPath) for rule in constraints[field.name]):
+            new = expand_home(value)
+        if new is not value:
+            changed[field.name] = new
+    return dataclasses.replace(record, **changed) if changed else record  # type: ignore[type-var]
+
+
+def expand_home(path: str) -> str:
+    """Return the path with the home directory in the place of ~ or ~user, or as it is if there is no such user."""
+    if not path.startswith("~"):
+        return path
+    # Path.expanduser would drop slashes of a glob, and raise for an unknown user
+    expanded = os.path.expanduser(path)  # noqa: PTH111
+    return FromEnvironment(expanded, path.expression) if isinstance(path, FromEnvironment) else expanded
+
+
+# ---- limits on YAML: an alias stands for all that it names, and nested ones multiply ----
 
 
 class OverLimitError(ValueError):
-    """A YAML document that is not read. The message says why."""
+    """A YAML document that would take for ever to read. The message says why."""
 
 
 def check_yaml(text: str) -> None:
-    """Looks at the structure of a YAML document, without building any of it.
+    """Check the structure of a YAML document, without building any of it.
 
     Raises:
         OverLimitError: it is nested deeper than DEEPEST, has more than MOST_NODES nodes, or an alias of itself.

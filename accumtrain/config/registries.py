@@ -1,4 +1,8 @@
-"""All registries by group; `register_*`."""
+"""All registries by group, and the functions by which a program or an installed package adds choices and jobs.
+
+Each `register_*` call adds an entry, before the command line is read. A configuration then chooses the entry by name. A
+configuration never names code itself.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from accumtrain.devices.config import DEVICES
 from accumtrain.models.config import MODELS, ModelConfig
 from accumtrain.optim.config import OPTIMIZERS, OptimConfig
 from accumtrain.optim.schedules import SCHEDULES, ScheduleConfig
-from accumtrain.registry import ComponentConfig, Entry, Registry, module_of, named
+from accumtrain.registry import ComponentConfig, Entry, Registry, module_of, with_kind
 from accumtrain.train.config import (
     LOSSES,
     METRICS,
@@ -25,8 +29,7 @@ from accumtrain.train.config import (
     TrackerEntry,
 )
 
-# The config groups and their tables.
-
+Keys = TypeVar("Keys", bound=ComponentConfig)
 
 REGISTRIES: dict[str, Registry[Any]] = {
     "model": MODELS,
@@ -36,54 +39,45 @@ REGISTRIES: dict[str, Registry[Any]] = {
     "data": SOURCES,
     "device": DEVICES,
 }
-OWN_CODE = "accumtrain."  # where the code of own rows is
+OWN_CODE = "accumtrain."  # beginning of the modules with the code of own entries
+SCOPE_FLAGS = {"trains": "train", "needs_a_run": "trained", "compares_runs": "runs"}  # each stands for a scope
 
 
-def kinds_with(group: str, key: str) -> list[str]:
-    """The names of the kinds of `group` that have the key `key`; empty if there is no such group."""
-    return [row.name for row in REGISTRIES.get(group, ()) if key in {each.name for each in fields(row.config)}]
+def find_kinds_with(group: str, key: str) -> list[str]:
+    """Return the names of the kinds of `group` that have the key `key`; empty if there is no such group."""
+    kinds = REGISTRIES.get(group, ())
+    return [kind.name for kind in kinds if key in {field.name for field in fields(kind.config)}]
 
 
-def chosen_rows(config: Any) -> list[Entry[Any]]:
-    """The row of each group that a configuration chooses."""
-    return [table[getattr(config, group).kind] for group, table in REGISTRIES.items()]
-
-
-def are_own_rows(config: Any) -> bool:
-    """Whether accumtrain's own code builds all that a configuration chooses."""
-    listed = all(getattr(config, group).kind in table.names for group, table in REGISTRIES.items())
-    return listed and all(module_of(row.build).startswith(OWN_CODE) for row in chosen_rows(config))
+def has_own_entries(config: Any) -> bool:
+    """Return whether accumtrain's own code builds all that a configuration chooses."""
+    chosen = [(registry, getattr(config, group).kind) for group, registry in REGISTRIES.items()]
+    return all(kind in own.names and module_of(own[kind].build).startswith(OWN_CODE) for own, kind in chosen)
 
 
 def has_own_layers(config: Any) -> bool:
     """Return whether all layers are accumtrain's, which choose the dtype of their kernels; Keras's do not."""
-    return config.model.kind != "keras" and are_own_rows(config)
+    return config.model.kind != "keras" and has_own_entries(config)
 
 
-# Registration of choices and jobs by a user's program or an installed package.
-#
-# Each call adds a row to a table, before the command line is read. A configuration then chooses the row by name. A
-# configuration never names code itself.
-
-
-Keys = TypeVar("Keys", bound=ComponentConfig)
 # Values of records and updates beside metrics.
 TAKEN = {
     *("loss", "step", "epoch", "split", "seconds", "examples", "examples_per_second", "learning_rate", "grad_norm"),
     *("loss_scale", "skipped", "finite", "state_finite", "stop", "exact", "compared", "in_range"),
 }
-SCOPE_FLAGS = {"trains": "train", "needs_a_run": "trained", "compares_runs": "runs"}  # each stands for a scope
+
+# ---- registration ----
 
 
 def register_model(name: str, build: Code, config: type[ModelConfig] = ModelConfig) -> type[ModelConfig]:
-    """Makes `model=<name>` a choice.
+    """Make `model=<name>` a choice.
 
     Args:
         build: (config, spec: ModelSpec) -> Model, or "module:function" that is imported on first use.
         config: a dataclass that inherits from ModelConfig and declares the model's own keys with their defaults.
 
     Returns:
-        The dataclass of the row, for configurations written in Python.
+        The dataclass of the entry, for configurations written in Python.
 
     Raises:
         ValueError: the name is taken, or has another form: a letter or _, then letters, digits, - and _.
@@ -93,7 +87,7 @@ def register_model(name: str, build: Code, config: type[ModelConfig] = ModelConf
 
 
 def register_optimizer(name: str, build: Code, config: type[OptimConfig] = OptimConfig) -> type[OptimConfig]:
-    """Makes `optim=<name>` a choice.
+    """Make `optim=<name>` a choice.
 
     Args:
         build: a subclass of Optimizer, or "module:class". It is called with the keys of `config` as keyword arguments:
@@ -104,13 +98,13 @@ def register_optimizer(name: str, build: Code, config: type[OptimConfig] = Optim
 
 
 def register_schedule(name: str, config: type[ScheduleConfig]) -> type[ScheduleConfig]:
-    """Makes `schedule=<name>` a choice.
+    """Make `schedule=<name>` a choice.
 
     Args:
         config: a dataclass that inherits from ScheduleConfig, with the keys and the method
             `factor_at(t, total)`. What is returned and raised is as for `register_model`.
     """
-    keys: Any = named(name, config)
+    keys: Any = with_kind(name, config)
     if keys.factor_at is ScheduleConfig.factor_at:
         raise TypeError(f"schedule={name}: {config.__name__} has no factor_at(self, t, total); write its formula there")
     SCHEDULES.add(Entry(keys, keys))
@@ -120,7 +114,7 @@ def register_schedule(name: str, config: type[ScheduleConfig]) -> type[ScheduleC
 def register_loss(
     name: str, build: Code, config: type[LossConfig] = LossConfig, metrics: Mapping[str, Code] | None = None
 ) -> type[LossConfig]:
-    """Makes `loss=<name>` a choice.
+    """Make `loss=<name>` a choice.
 
     Args:
         build: (config) -> loss, or "module:function". The loss is a function (labels [N] of an integer dtype, logits
@@ -130,7 +124,7 @@ def register_loss(
             the lowest loss.
         config: a dataclass that inherits from LossConfig. What is returned and raised is as for `register_model`.
     """
-    keys: Any = named(name, config)
+    keys: Any = with_kind(name, config)
     LOSSES.add(LossEntry(keys, build) if metrics is None else LossEntry(keys, build, metrics=metrics))
     return keys
 
@@ -169,7 +163,7 @@ def register_tracker(name: str, open: Code) -> None:
 
 
 def register_data(name: str, build: Code, config: type[DataConfig] = DataConfig) -> type[DataConfig]:
-    """Makes `data=<name>` a choice.
+    """Make `data=<name>` a choice.
 
     Args:
         build: (config, seed) -> Source, or "module:function".
@@ -179,13 +173,13 @@ def register_data(name: str, build: Code, config: type[DataConfig] = DataConfig)
 
 
 def register_job(name: str, run: Code, file: str | None = None, **row: Any) -> None:
-    """Makes `job=<name>` a choice.
+    """Make `job=<name>` a choice.
 
     Args:
         run: (config: Config) -> the content of the job's file, a dict; or "module:function". When it is called, the
             run's folder exists and TensorFlow is imported.
         file: name of the file of the result, in the run's folder; None is `<name>.json`.
-        row: other attributes of `kinds.jobs.Job`, such as `scope="trained"`. In place of a scope, `trains=True`,
+        row: other attributes of `config.jobs.Job`, such as `scope="trained"`. In place of a scope, `trains=True`,
             `needs_a_run=True` or `compares_runs=True` may be given.
 
     Raises:
@@ -195,10 +189,10 @@ def register_job(name: str, run: Code, file: str | None = None, **row: Any) -> N
     JOBS.add(Job(name, run, file or f"{name}.json", **_with_scope(row)))
 
 
-def added_modules() -> set[str]:
-    """The modules of all code that was registered."""
+def list_added_modules() -> set[str]:
+    """Return the modules of all code that was registered from outside."""
     codes = [
-        *(row.build for table in REGISTRIES.values() for row in table),
+        *(entry.build for registry in REGISTRIES.values() for entry in registry),
         *(job.run for job in JOBS),
         *(metric.function for metric in METRICS),
         *(tracker.open for tracker in TRACKERS),
@@ -217,7 +211,7 @@ def _with_scope(row: Mapping[str, Any]) -> dict[str, Any]:
     return attributes
 
 
-def _register(table: Registry[Any], name: str, build: Code, config: type[Keys]) -> type[Keys]:
-    keys: Any = named(name, config)
-    table.add(Entry(keys, build))
+def _register(registry: Registry[Any], name: str, build: Code, config: type[Keys]) -> type[Keys]:
+    keys: Any = with_kind(name, config)
+    registry.add(Entry(keys, build))
     return keys

@@ -1,4 +1,4 @@
-"""Rules between keys; batch arithmetic."""
+"""Rules between the keys of a configuration, and the arithmetic of batches, updates and epochs."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ from accumtrain.fields import Constraint, check_size, constraints_of, format_val
 from accumtrain.registry import ComponentConfig
 from accumtrain.train.config import BALANCED, LOSSES, NONE, TRACKERS, CrossEntropyConfig
 
-# Batch and update arithmetic: batch_size = micro-batch x accum.steps x replicas.
+RUN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@-]{0,199}")
+
+# ---- arithmetic: batch_size = micro-batch x accum.steps x replicas ----
 
 
 def micro_batch_size(batch_size: int, steps: int, replicas: int) -> int:
-    """Examples one replica sees in one micro-step.
+    """Return the examples that one replica sees in one micro-step.
 
     Raises:
         ConfigError: batch_size is not a multiple of steps * replicas.
@@ -40,12 +42,12 @@ def micro_batch_size(batch_size: int, steps: int, replicas: int) -> int:
 
 
 def divisors(number: int) -> list[int]:
-    """All divisors, increasing."""
+    """Return all divisors, increasing."""
     return [size for size in range(1, number + 1) if number % size == 0]
 
 
 class Epochs:
-    """Passes over the training data by the number of updates, exactly.
+    """The exact number of passes over the training data after each update.
 
     Batch size and data may change when a run goes on. What was made before that stays as it was counted.
 
@@ -58,25 +60,25 @@ class Epochs:
         self.restore(0, Fraction(0))
 
     def restore(self, step: int, epochs: Fraction) -> None:
-        """Goes on from update `step`, by which so many epochs were made."""
+        """Go on from update `step`, by which so many epochs were made."""
         self._step, self._before = step, epochs
 
     @property
     def begin(self) -> Fraction:
-        """The update at which the first epoch would have begun, if all updates before were like those from now on."""
+        """The update at which the first epoch would begin, if all updates before were like those from now on."""
         return self._step - self._before / self.per_update
 
     def at(self, step: int) -> Fraction:
-        """The epochs made by update `step`."""
+        """Return the epochs made by update `step`."""
         return self._before + (step - self._step) * self.per_update
 
     def update_of(self, epochs: Fraction | int) -> int:
-        """The first update by which so many epochs are made."""
+        """Return the first update by which so many epochs are made."""
         return self._step + math.ceil((epochs - self._before) / self.per_update)
 
 
 def total_steps(config: Config, epochs: Epochs) -> int:
-    """Updates of the whole run: train.steps, or those of train.epochs, rounded up."""
+    """Return the updates of the whole run: train.steps, or those of train.epochs, rounded up."""
     if config.train.steps is not None:
         return config.train.steps
     if config.train.epochs is None:
@@ -85,17 +87,14 @@ def total_steps(config: Config, epochs: Epochs) -> int:
     return max(1, epochs.update_of(Fraction(str(config.train.epochs))))
 
 
-# Checks the values of a configuration.
-#
-# Constraints on one value are declared in its type, and the rules of a kind are in its `check`; all other rules are
-# here. Each message names the key, the value, the rule and the remedy.
-
-
-RUN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@-]{0,199}")
+# ---- rules: each message names the key, the value, the rule and the remedy ----
 
 
 def check_config(config: Config) -> None:
-    """Raises ConfigError for the first rule that `config` breaks."""
+    """Raise ConfigError for the first rule that `config` breaks.
+
+    Constraints on one value are declared in its type, and the rules of a kind are in its `check`. All others are here.
+    """
     if config.job not in JOBS.names:
         raise ConfigError(
             f"job={format_value(config.job)}: no such choice; {suggest_names(str(config.job), JOBS.names)}"
@@ -109,8 +108,8 @@ def check_config(config: Config) -> None:
     if config.range_test.low >= config.range_test.high:
         raise ConfigError(
             f"range_test.low={format_value(config.range_test.low)} and "
-            f"range_test.high={format_value(config.range_test.high)}: the "
-            "rate rises from low to high; give a lower range_test.low"
+            f"range_test.high={format_value(config.range_test.high)}: the rate rises from low to high; give a lower "
+            "range_test.low"
         )
     for group in REGISTRIES:
         choice: ComponentConfig = getattr(config, group)
@@ -149,7 +148,7 @@ def check_config(config: Config) -> None:
 
 
 def _constraints(record: Any, where: str = "") -> Iterator[tuple[str, Any, Constraint]]:
-    """Dotted key, value and constraint of every field that has one, of `record` and the records in it."""
+    """Yield dotted key, value and constraint of every field that has one, in `record` and the records in it."""
     constraints = constraints_of(type(record))
     for field in dataclasses.fields(record):
         value, key = getattr(record, field.name), f"{where}.{field.name}" if where else field.name
@@ -160,7 +159,7 @@ def _constraints(record: Any, where: str = "") -> Iterator[tuple[str, Any, Const
 
 
 def _numbers(value: Any, where: str = "") -> Iterator[tuple[str, int | float]]:
-    """Dotted key and value of every number in nested dictionaries and lists."""
+    """Yield dotted key and value of every number in nested dictionaries and lists."""
     match value:
         case dict():
             for key, item in value.items():
@@ -212,7 +211,7 @@ def _check_memory_budget(config: Config, budget: int) -> None:
 
 
 def _check_eager(config: Config, job: Job) -> None:
-    """Probes and measurements compile micro-steps, and would say nothing of those that run without graphs."""
+    """Raise ConfigError for a job that looks at compiled micro-steps, which says nothing of eager ones."""
     limit, least = config.device.memory_limit_mb, config.model.policies[-1]
     if job.measures_graphs:
         raise ConfigError(

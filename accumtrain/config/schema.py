@@ -1,4 +1,4 @@
-"""The keys of a run, as dataclasses with their defaults. The keys of the kinds of each group are in `kinds/`."""
+"""The keys of a run, as dataclasses with their defaults. Those of a group of kinds are in the config.py of its room."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from accumtrain.fields import (
     OneOf,
     Range,
     Word,
-    duration_seconds,
+    parse_duration,
 )
 from accumtrain.models.config import ModelConfig, RevNetConfig
 from accumtrain.optim.config import AdafactorConfig, OptimConfig
@@ -48,12 +48,12 @@ class AccumConfig:
 
     @property
     def is_auto(self) -> bool:
-        """Whether the number of steps is still to be found."""
+        """Return whether the number of steps is still to be found."""
         return self.steps == "auto"
 
     @property
     def count(self) -> int:
-        """`steps` as a number; auto must have been replaced."""
+        """Return `steps` as a number; auto must have been replaced."""
         assert isinstance(self.steps, int), "accum.steps=auto was not resolved"
         return self.steps
 
@@ -74,7 +74,7 @@ class TrainConfig:
 
 @dataclass(kw_only=True)
 class EvalConfig:
-    """When a run evaluates, and what it measures.
+    """The times at which a run evaluates, and what it measures.
 
     `every`: updates from one evaluation to the next; epoch: after each epoch.
     `metrics`: what is measured beside the loss. The first metric decides which state is the best; of an empty list
@@ -89,7 +89,7 @@ class EvalConfig:
 
 @dataclass(kw_only=True)
 class CheckpointConfig:
-    """When a run saves its state, and how many states it keeps.
+    """The times at which a run saves its state, and the number of states it keeps.
 
     `every`: updates from one checkpoint to the next.
     `keep`: how many of the last checkpoints are kept.
@@ -163,13 +163,13 @@ class RunConfig:
 
     @property
     def walltime_seconds(self) -> float | None:
-        """`walltime` in seconds; null is None. Raises ConfigError if it can't be read."""
-        return None if self.walltime is None else duration_seconds("run.walltime", self.walltime)
+        """Return `walltime` in seconds; null is None. Raise ConfigError if it can't be read."""
+        return None if self.walltime is None else parse_duration("run.walltime", self.walltime)
 
 
 @dataclass(kw_only=True)
 class BenchConfig:
-    """How long job=bench measures: as long as both keys ask for.
+    """The length of job=bench: as long as both keys ask for.
 
     `updates`: the least number of updates.
     `seconds`: the least time, in seconds.
@@ -181,7 +181,7 @@ class BenchConfig:
 
 @dataclass(kw_only=True)
 class RangeTestConfig:
-    """What job=lr tries. The rate rises by the same factor after each update.
+    """The rates that job=lr tries. The rate rises by the same factor after each update.
 
     `updates`: number of updates of the test.
     `low`: the rate of the first update.
@@ -195,7 +195,7 @@ class RangeTestConfig:
 
 @dataclass(kw_only=True)
 class ReportConfig:
-    """What job=report compares.
+    """The runs that job=report compares.
 
     `runs`: names of the runs; empty: all in run.dir.
     """
@@ -205,7 +205,7 @@ class ReportConfig:
 
 @dataclass(kw_only=True)
 class PredictConfig:
-    """What job=predict looks at, and where its answers go.
+    """The images that job=predict classifies, and the place of its answers.
 
     `input`: an image, a folder that is searched for images, or a glob.
     `output`: a folder for predictions.csv and predictions.jsonl, or one such file; null: the run's folder.
@@ -219,7 +219,7 @@ class PredictConfig:
 
 @dataclass(kw_only=True)
 class ExportConfig:
-    """What job=export writes.
+    """The file that job=export writes.
 
     `format`: format of the file.
     `output`: the file, or the folder of a savedmodel; null: one in the run's folder.
@@ -231,7 +231,7 @@ class ExportConfig:
 
 @dataclass(kw_only=True)
 class DebugConfig:
-    """For finding mistakes in a model.
+    """Settings for finding mistakes in a model.
 
     `eager`: micro-steps run without graphs, slowly, so that a debugger and prints work inside layers.
     Refused with what looks at compiled ones: job=bench, memory, plan and verify, accum.steps=auto, a number for
@@ -281,5 +281,5 @@ class Config:
     debug: DebugConfig = field(default_factory=DebugConfig)
 
     def with_accum_steps(self, steps: int) -> Config:
-        """This configuration with another accum.steps."""
+        """Return this configuration with another accum.steps."""
         return replace(self, accum=replace(self.accum, steps=steps))

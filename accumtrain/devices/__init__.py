@@ -1,1 +1,1 @@
-"""From the configuration of a device to a tf.distribute strategy. A device that is not there is a ConfigError."""
+"""The configuration of a device, and its tf.distribute strategy. A device that is missing is a ConfigError."""

@@ -1,4 +1,4 @@
-"""Which processes train together, according to the configuration, TF_CONFIG or SLURM."""
+"""The processes that train together, according to the configuration, TF_CONFIG or SLURM."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Cluster:
 
 
 def find_cluster(config: DeviceConfig) -> Cluster:
-    """The cluster of device.workers and device.index, or else of the variable TF_CONFIG, or else of a SLURM job step.
+    """Return the cluster of device.workers and device.index, else of TF_CONFIG, else of a SLURM job step.
 
     Raises:
         ConfigError: there is none of these, or its value is invalid.
@@ -36,11 +36,11 @@ def find_cluster(config: DeviceConfig) -> Cluster:
                 f"device.workers names {len(config.workers)} workers: say which of them this process is with "
                 f"device.index=0 to {len(config.workers) - 1}"
             )
-        return _checked(Cluster(tuple(config.workers), config.index), "device.workers")
+        return _check(Cluster(tuple(config.workers), config.index), "device.workers")
     if os.environ.get("TF_CONFIG"):
-        return _checked(_of_tf_config(os.environ["TF_CONFIG"]), "TF_CONFIG")
+        return _check(_read_tf_config(os.environ["TF_CONFIG"]), "TF_CONFIG")
     if "SLURM_PROCID" in os.environ:
-        return _checked(_of_slurm(), "SLURM")
+        return _check(_ask_slurm(), "SLURM")
     raise ConfigError(
         "device=multiworker: neither device.workers nor TF_CONFIG nor a SLURM job step says who the workers are; "
         "for example device.workers=[host0:2222,host1:2222] device.index=0, or srun accumtrain device=multiworker; "
@@ -48,23 +48,20 @@ def find_cluster(config: DeviceConfig) -> Cluster:
     )
 
 
-def others_in_words() -> str | None:
-    """What the environment says of processes that are to train together with this one; None if it says nothing."""
+def describe_others() -> str | None:
+    """Return the words for processes that the environment names beside this one; None if it names none."""
     text, tasks = os.environ.get("TF_CONFIG"), os.environ.get("SLURM_STEP_NUM_TASKS", "")
     if text and text.strip() != "{}":
         try:
-            workers = _checked(_of_tf_config(text), "TF_CONFIG").workers
+            workers = _check(_read_tf_config(text), "TF_CONFIG").workers
         except ConfigError as error:
             return str(error)
         return f"TF_CONFIG names {len(workers)} workers, whom device=multiworker joins" if len(workers) > 1 else None
-    return (
-        f"SLURM has started {tasks} tasks, which device=multiworker joins"
-        if tasks.isdecimal() and int(tasks) > 1
-        else None
-    )
+    is_one = not tasks.isdecimal() or int(tasks) <= 1
+    return None if is_one else f"SLURM has started {tasks} tasks, which device=multiworker joins"
 
 
-def _of_tf_config(text: str) -> Cluster:
+def _read_tf_config(text: str) -> Cluster:
     try:
         content = json.loads(text)
         spec, task = content["cluster"], content["task"]
@@ -80,13 +77,16 @@ def _of_tf_config(text: str) -> Cluster:
     return Cluster((*chiefs, *workers), index + (len(chiefs) if kind == "worker" else 0))
 
 
-def _of_slurm() -> Cluster:
+def _ask_slurm() -> Cluster:
     try:
-        # only for hosts and ports: SLURM decides which GPUs a task sees (--gpus-per-task)
+        # jobs, and steps of one job, may share a node: consecutive ones have ports of their own
+        number = int(os.environ.get("SLURM_JOB_ID", 0)) + int(os.environ.get("SLURM_STEP_ID", 0))
+        port = FIRST_PORT + PORTS_OF_A_STEP * (number % PORT_RANGES)
         import tensorflow as tf  # here, as the workers are asked for before it is imported
 
+        # only for hosts and ports: SLURM decides which GPUs a task sees (--gpus-per-task)
         resolver = tf.distribute.cluster_resolver.SlurmClusterResolver(
-            port_base=_slurm_port(), gpus_per_node=MOST_TASKS_OF_A_NODE, gpus_per_task=1, auto_set_gpu=False
+            port_base=port, gpus_per_node=MOST_TASKS_OF_A_NODE, gpus_per_task=1, auto_set_gpu=False
         )
         return Cluster(tuple(resolver.cluster_spec().job_tasks("worker")), int(resolver.task_id))
     except (RuntimeError, ValueError, KeyError, OSError) as error:
@@ -96,13 +96,7 @@ def _of_slurm() -> Cluster:
         ) from error
 
 
-def _slurm_port() -> int:
-    """Jobs, and steps of one job, may share a node: consecutive ones have ports of their own."""
-    number = int(os.environ.get("SLURM_JOB_ID", 0)) + int(os.environ.get("SLURM_STEP_ID", 0))
-    return FIRST_PORT + PORTS_OF_A_STEP * (number % PORT_RANGES)
-
-
-def _checked(cluster: Cluster, source: str) -> Cluster:
+def _check(cluster: Cluster, source: str) -> Cluster:
     for worker in cluster.workers:
         if not (re.fullmatch(r".+:[0-9]{1,5}", worker) and 0 < int(worker.rpartition(":")[2]) < 2**16):
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""Configs of the devices, `DEVICES`, TPU topologies."""
+"""The keys of each kind of device, their registry `DEVICES`, and the topologies of TPUs."""
 
 from __future__ import annotations
 
@@ -10,9 +10,6 @@ from accumtrain.errors import ConfigError
 from accumtrain.fields import COUNT, NOT_NEGATIVE, Range, Word, format_value, suggest_names
 from accumtrain.registry import ComponentConfig, Entry, Registry
 
-# Names of TPU topologies, and the memory of their devices.
-
-
 # GiB of HBM that one device addresses, from "System architecture" of each version in the Cloud TPU documentation:
 # per chip 16, 32, 32, 16, 95 and 32. A chip of v2 and v3 has two devices; v4 and v5p join two cores into one device.
 HBM = {"v2": 8, "v3": 16, "v4": 32, "v5e": 16, "v5p": 95, "v6e": 32}
@@ -20,7 +17,7 @@ TOPOLOGY = re.compile(r"(?P<generation>\w+):[1-9]\d*(x[1-9]\d*){1,2}")
 
 
 def check_topology(topology: str) -> None:
-    """Raises ConfigError unless `topology` is a known generation and its chips in two or three dimensions."""
+    """Raise ConfigError unless `topology` is a known generation and its chips in two or three dimensions."""
     match = TOPOLOGY.fullmatch(topology)
     if match is None:
         raise ConfigError(
@@ -28,16 +25,13 @@ def check_topology(topology: str) -> None:
         )
     generation = match["generation"]
     if generation not in HBM:
-        known = [topology.replace(generation, each, 1) for each in HBM]
+        known = [topology.replace(generation, other, 1) for other in HBM]
         raise ConfigError(f"device.tpu_topology={topology}: no such generation; {suggest_names(topology, known)}")
 
 
 def hbm_bytes(topology: str) -> int:
-    """Bytes of memory of one device of a topology that has passed `check_topology`."""
+    """Return the bytes of memory of one device of a topology that has passed `check_topology`."""
     return HBM[topology.partition(":")[0]] * 2**30
-
-
-# The devices: keys, rules and resolver of each kind.
 
 
 @dataclass(kw_only=True)
@@ -178,7 +172,7 @@ class TpuConfig(DeviceConfig):
 
 @dataclass(frozen=True)
 class DeviceEntry(Entry[DeviceConfig]):
-    """A row of the devices.
+    """An entry of the devices.
 
     Attributes:
         before_tensorflow: "module:function" that checks for the device before TensorFlow is imported.

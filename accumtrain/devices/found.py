@@ -1,4 +1,4 @@
-"""The devices of a run."""
+"""The devices that a run computes on, as a resolver returns them, and settings of TensorFlow made once."""
 
 from __future__ import annotations
 
@@ -12,18 +12,16 @@ import tensorflow as tf
 from accumtrain.devices.config import DeviceConfig
 from accumtrain.errors import ConfigError
 
-# The devices that a run computes on, as a resolver returns them.
-
 
 @dataclass(frozen=True)
 class Devices:
-    """Where a run computes.
+    """The devices of a run.
 
     Attributes:
         description: the devices in one line, for the user.
         xla: whether XLA compiles the micro-steps.
         worker, workers: index of this process, and number of processes.
-        watch: the context of what workers do together (see worker_watch.py).
+        watch: the context of what workers do together (see worker_link.py).
     """
 
     strategy: tf.distribute.Strategy
@@ -39,7 +37,7 @@ class Devices:
 
     @property
     def chief(self) -> bool:
-        """Whether this is the one process that writes and prints."""
+        """Return whether this is the one process that writes and prints."""
         return self.worker == 0
 
 
@@ -53,7 +51,7 @@ def make_devices(
     worker: int = 0,
     workers: int = 1,
 ) -> Devices:
-    """Makes `Devices`, with XLA as device.xla says.
+    """Return `Devices` with XLA as device.xla says.
 
     Args:
         xla_by_itself: whether device.xla=auto means true. It does on a TPU, which runs nothing else. On a CPU, XLA is
@@ -72,11 +70,8 @@ def make_devices(
     return Devices(strategy, description + rounded + (", XLA" if xla else ""), xla, worker, workers)
 
 
-# Settings of TensorFlow that can be made only once in a process.
-
-
 def set_once(setter: Callable[..., None], *arguments: Any) -> None:
-    """Calls a setter of tf.config. It can't change devices any more after TensorFlow has used them.
+    """Call a setter of tf.config. It can't change devices any more after TensorFlow has used them.
 
     Raises:
         ConfigError: TensorFlow has used the devices with other settings.

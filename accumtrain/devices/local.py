@@ -1,4 +1,4 @@
-"""CPU, GPU, TPU of this machine."""
+"""The CPU, the GPUs and the TPU of one process: their strategies and memory."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from accumtrain.errors import ConfigError, first_line
 from accumtrain.process import tpu_runtime
 from accumtrain.process.cuda import INSTALL, VISIBLE, has_gpu_node, hides_gpus
 from accumtrain.process.environment import CPU_LIMIT
-from accumtrain.process.machine import address_space_bytes, bytes_of_threads
-
-# The CPU: logical devices and the allocator.
-
+from accumtrain.process.machine import count_free_addresses, count_thread_addresses
 
 SMALLEST_PIECE = 28  # megabytes that are worth to be asked for at once
+
+# ---- CPU ----
 
 
 def resolve_cpu(config: DeviceConfig) -> Devices:
@@ -34,7 +33,7 @@ def resolve_cpu(config: DeviceConfig) -> Devices:
 
 
 def split_cpu(count: int) -> None:
-    """Hides GPUs and makes `count` logical devices of the CPU.
+    """Hide GPUs and make `count` logical devices of the CPU.
 
     Raises:
         ConfigError: TensorFlow was initialised with other devices in this process.
@@ -47,7 +46,7 @@ def split_cpu(count: int) -> None:
 
 @cache
 def take_memory_in_one_piece() -> int:
-    """Makes the CPU's allocator ask the system for its first gigabyte at once. Initialises TensorFlow's devices.
+    """Make the CPU's allocator ask the system for its first gigabyte at once. Initialise TensorFlow's devices.
 
     Otherwise it grows by pieces of 2, 4, 8, ... MB, and free memory on both sides of a border can't be joined for a
     large tensor: RevNet-104's peak was up to a tenth higher (docs/allocator.md). The allocator's tables take 3 % of the
@@ -68,12 +67,12 @@ def take_memory_in_one_piece() -> int:
 
 
 def _addresses_mb() -> int:
-    """Megabytes of addresses for tensors; a terabyte without a limit."""
-    left = address_space_bytes()
-    return 2**20 if left is None else max(0, left - bytes_of_threads()) // 2**20
+    """Return the megabytes of addresses for tensors; a terabyte without a limit."""
+    left = count_free_addresses()
+    return 2**20 if left is None else max(0, left - count_thread_addresses()) // 2**20
 
 
-# NVIDIA GPUs.
+# ---- NVIDIA GPUs ----
 
 
 def resolve_gpu(config: DeviceConfig) -> Devices:
@@ -81,7 +80,7 @@ def resolve_gpu(config: DeviceConfig) -> Devices:
     gpus = require_gpus(config.kind)[:1]
     set_up_gpus(config, gpus)
     set_once(tf.config.set_visible_devices, gpus, "GPU")
-    return make_devices(config, tf.distribute.OneDeviceStrategy("/gpu:0"), gpu_name(gpus[0]), on_gpus=True)
+    return make_devices(config, tf.distribute.OneDeviceStrategy("/gpu:0"), read_gpu_name(gpus[0]), on_gpus=True)
 
 
 def resolve_mirrored(config: DeviceConfig) -> Devices:
@@ -94,11 +93,11 @@ def resolve_mirrored(config: DeviceConfig) -> Devices:
         raise ConfigError(f"{error}, or try replication on this CPU with device.virtual=2") from error
     set_up_gpus(config, gpus)
     strategy = tf.distribute.MirroredStrategy([f"/gpu:{index}" for index in range(len(gpus))])
-    return make_devices(config, strategy, f"{len(gpus)} x {gpu_name(gpus[0])}, mirrored", on_gpus=True)
+    return make_devices(config, strategy, f"{len(gpus)} x {read_gpu_name(gpus[0])}, mirrored", on_gpus=True)
 
 
 def require_gpus(kind: str) -> list[tf.config.PhysicalDevice]:
-    """All GPUs of this machine.
+    """Return all GPUs of this machine.
 
     Raises:
         ConfigError: there is none, or TensorFlow can't use it.
@@ -118,7 +117,7 @@ def require_gpus(kind: str) -> list[tf.config.PhysicalDevice]:
 
 
 def set_up_gpus(config: DeviceConfig, gpus: list[tf.config.PhysicalDevice]) -> None:
-    """Sets what the keys of the device say of GPUs, for this process.
+    """Set the limit and the precision of GPUs in this process, as the keys of the device say.
 
     TensorFlow's own default is TensorFloat-32: gradients of a RevNet-38 are then 9e-2 of their size away from those in
     float64, where float32 is 3e-6 away (docs/gpu.md).
@@ -128,18 +127,18 @@ def set_up_gpus(config: DeviceConfig, gpus: list[tf.config.PhysicalDevice]) -> N
 
 
 def limit_gpus(config: DeviceConfig, gpus: list[tf.config.PhysicalDevice]) -> None:
-    """Limits the memory of each GPU to device.memory_limit_mb."""
+    """Limit the memory of each GPU to device.memory_limit_mb."""
     if config.memory_limit_mb is not None:
         for gpu in gpus:
             limit = [tf.config.LogicalDeviceConfiguration(memory_limit=config.memory_limit_mb)]
             set_once(tf.config.set_logical_device_configuration, gpu, limit)
 
 
-def gpu_name(gpu: tf.config.PhysicalDevice) -> str:
+def read_gpu_name(gpu: tf.config.PhysicalDevice) -> str:
     return tf.config.experimental.get_device_details(gpu).get("device_name", gpu.name)
 
 
-# Google's TPUs.
+# ---- Google's TPUs ----
 
 
 def resolve_tpu(config: DeviceConfig) -> Devices:

@@ -20,7 +20,7 @@ from accumtrain.console import silence
 from accumtrain.devices.cluster import Cluster, find_cluster
 from accumtrain.devices.config import DeviceConfig
 from accumtrain.devices.found import Devices, make_devices
-from accumtrain.devices.local import gpu_name, set_up_gpus, split_cpu, take_memory_in_one_piece
+from accumtrain.devices.local import read_gpu_name, set_up_gpus, split_cpu, take_memory_in_one_piece
 from accumtrain.devices.worker_link import WorkerMonitor, wait_for_workers
 from accumtrain.errors import ConfigError, first_line
 from accumtrain.process.environment import held_back_stderr
@@ -38,7 +38,7 @@ def resolve_multiworker(config: DeviceConfig) -> Devices:
     gpus = [] if config.virtual is not None else tf.config.list_physical_devices("GPU")
     if gpus:
         set_up_gpus(config, gpus)
-        local = f"{len(gpus)} x {gpu_name(gpus[0])}"
+        local = f"{len(gpus)} x {read_gpu_name(gpus[0])}"
     else:
         split_cpu(config.virtual or 1)
         local = f"CPU, {os.cpu_count()} cores" + (f" as {config.virtual} virtual devices" if config.virtual else "")
@@ -59,7 +59,7 @@ def resolve_multiworker(config: DeviceConfig) -> Devices:
 
 
 class MultiWorkerStrategy(tf.distribute.MultiWorkerMirroredStrategy):
-    """A replica on each of `devices` devices of each worker, all of which create it at the same time (see `meet`).
+    """A replica on each of `devices` devices of each worker, all of which create it at the same time.
 
     Args:
         kind: "CPU" or "GPU".

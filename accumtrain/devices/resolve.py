@@ -1,4 +1,4 @@
-"""Config -> `Devices`."""
+"""From the configuration of a device to its `Devices`."""
 
 from __future__ import annotations
 
@@ -8,20 +8,18 @@ from dataclasses import replace
 import tensorflow as tf
 
 from accumtrain.console import warn
-from accumtrain.devices.cluster import others_in_words
+from accumtrain.devices.cluster import describe_others
 from accumtrain.devices.config import DEVICES, CpuConfig, DeviceConfig, GpuConfig, MirroredConfig, TpuConfig
 from accumtrain.devices.found import Devices, make_devices
-from accumtrain.devices.local import gpu_name, limit_gpus
+from accumtrain.devices.local import limit_gpus, read_gpu_name
 from accumtrain.errors import ConfigError
 from accumtrain.process import tpu_runtime
 from accumtrain.process.cuda import shows_gpu
 from accumtrain.process.environment import computes_already
 
-# From the device's configuration to a tf.distribute strategy.
-
 
 def resolve_devices(config: DeviceConfig) -> Devices:
-    """The configured devices.
+    """Return the configured devices.
 
     Raises:
         ConfigError: a device is missing, or TensorFlow was initialised with other devices in this process.
@@ -32,11 +30,11 @@ def resolve_devices(config: DeviceConfig) -> Devices:
 
 def resolve_best_device(config: DeviceConfig) -> Devices:
     """device=auto: the first that exists of a TPU, all GPUs and the CPU, or with device.virtual the CPU."""
-    if (others := others_in_words()) is not None:
+    if (others := describe_others()) is not None:
         warn(
             f"{others}. With device=auto this process computes alone; device=cpu, gpu or mirrored says that it is meant"
         )
-    kind = CpuConfig if config.virtual else _best_kind()  # a part of the CPU is asked for
+    kind = CpuConfig if config.virtual else _find_best_kind()  # a part of the CPU is asked for
     if kind is CpuConfig and shows_gpu() and not config.virtual:
         warn(
             "this machine has a GPU, but TensorFlow can't use it: the CPU computes. accumtrain job=info says what is "
@@ -45,18 +43,17 @@ def resolve_best_device(config: DeviceConfig) -> Devices:
     return resolve_devices(replace(config, kind=kind.kind))
 
 
-def _best_kind() -> type[DeviceConfig]:
-    if tpu_runtime.present():
+def _find_best_kind() -> type[DeviceConfig]:
+    if tpu_runtime.has_tpu():
         return TpuConfig
     gpus = len(tf.config.list_physical_devices("GPU"))
     return CpuConfig if gpus == 0 else GpuConfig if gpus == 1 else MirroredConfig
 
 
-# The device that TensorFlow computes on in a user's program.
-
-
 def resolve_current(config: DeviceConfig) -> Devices:
-    """The first GPU, or the CPU. A memory limit takes effect in a process that does not compute yet, such as a probe.
+    """Return the device that TensorFlow computes on in a user's program: the first GPU, or the CPU.
+
+    A memory limit takes effect in a process that does not compute yet, such as a probe.
 
     Raises:
         ConfigError: several replicas are chosen.
@@ -72,4 +69,4 @@ def resolve_current(config: DeviceConfig) -> Devices:
         return make_devices(config, strategy, f"CPU, {os.cpu_count()} cores")
     if not computes_already():
         limit_gpus(config, gpus)
-    return make_devices(config, strategy, gpu_name(gpus[0]), on_gpus=True)
+    return make_devices(config, strategy, read_gpu_name(gpus[0]), on_gpus=True)

@@ -1,4 +1,8 @@
-"""Sockets between workers: meet before, notice a loss during."""
+"""Sockets between workers, by which they wait for each other at the start and notice within seconds that one is lost.
+
+TensorFlow's runtime would wait forever and ignore signals. Its own heartbeats take 20 s, and a collective operation may
+wait longer.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +21,23 @@ from accumtrain.devices.cluster import Cluster
 from accumtrain.errors import ConfigError, DivergedError, Preempted, WorkerLostError
 from accumtrain.process.signals import end_now
 
-# Workers wait for each other here, before TensorFlow's runtime starts, which would wait forever and ignore signals.
-
-
 GO = "go"
 LONGEST = 1000  # bytes of a line
 PATIENCE = 5.0  # seconds that a worker has to say who it is
 PAUSE = 0.2  # seconds between two attempts to reach the chief
 
+TICK = 0.25  # seconds between two signs of life
+SILENCE = 4.0  # seconds without any after which a worker counts as lost
+GRACE_SILENT, GRACE_GONE = 0.3, 2.0  # seconds that the main thread then has to end by itself
+FAREWELL = 1.0  # seconds that the others have to take note of a goodbye
+HERE, BYE, LOST, GONE = b"here", b"bye", b"lost", b"gone"  # words: a line each; gone is the end of the connection
+TOGETHER = (Preempted, DivergedError)  # raised by all workers after the same update
+
+# ---- at the start ----
+
 
 def wait_for_workers(cluster: Cluster, timeout: float) -> dict[int, socket.socket]:
-    """Returns when every worker of the cluster has called it.
+    """Wait until every worker of the cluster has called this function.
 
     Returns:
         The connections that stay open, by index of the worker at the other end: the chief's to all others, that of
@@ -45,7 +55,7 @@ def wait_for_workers(cluster: Cluster, timeout: float) -> dict[int, socket.socke
 
 
 def _listen(cluster: Cluster) -> socket.socket:
-    """Opens the port of this worker, which TensorFlow will use after us."""
+    """Open the port of this worker, which TensorFlow will use after us."""
     _, number = _address(cluster.workers[cluster.index])
     both = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if both else socket.AF_INET
@@ -93,14 +103,14 @@ def _await_workers(port: socket.socket, cluster: Cluster, deadline: float, timeo
 
 
 def _read_index(connection: socket.socket, cluster: Cluster) -> int | None:
-    """The index of the worker that connected; None if it belongs to another cluster."""
+    """Return the index of the worker that connected; None if it belongs to another cluster."""
     connection.settimeout(PATIENCE)
     digest, _, index = _read_line(connection).partition(" ")
     return int(index) if digest == _digest(cluster) and index.isdecimal() else None
 
 
 def _is_open(connection: socket.socket) -> bool:
-    """Whether the worker at the other end, which says nothing more, still waits."""
+    """Return whether the worker at the other end, which says nothing more, still waits."""
     connection.settimeout(0)
     try:
         return connection.recv(1, socket.MSG_PEEK) != b""
@@ -147,7 +157,7 @@ def _report_to_chief(cluster: Cluster, deadline: float, timeout: float) -> socke
 
 
 def _read_line(connection: socket.socket) -> str:
-    """A line of at most LONGEST bytes. Byte by byte, as more may follow, for another reader."""
+    """Return a line of at most LONGEST bytes. It is read byte by byte, as more may follow for another reader."""
     line = b""
     while not line.endswith(b"\n") and len(line) < LONGEST and (byte := connection.recv(1)):
         line += byte
@@ -163,23 +173,15 @@ def _address(worker: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)  # an IPv6 address stands in brackets
 
 
-# Notices within seconds that another worker is gone, by the connections that are left from the rendezvous.
-#
-# TensorFlow's own heartbeats take 20 s, and a collective operation may wait longer. Here each worker says all the
-# time that it is there: the others to the chief, the chief to all. One that ends says goodbye. One that is killed
-# closes its connection without a word, and one that stands still or has lost its network falls silent.
-
-
-TICK = 0.25  # seconds between two signs of life
-SILENCE = 4.0  # seconds without any after which a worker counts as lost
-GRACE_SILENT, GRACE_GONE = 0.3, 2.0  # seconds that the main thread then has to end by itself
-FAREWELL = 1.0  # seconds that the others have to take note of a goodbye
-HERE, BYE, LOST, GONE = b"here", b"bye", b"lost", b"gone"  # words: a line each; gone is the end of the connection
-TOGETHER = (Preempted, DivergedError)  # raised by all workers after the same update
+# ---- afterwards ----
 
 
 class WorkerMonitor:
     """Context of what workers do together. The constructor sends nothing.
+
+    Each worker says all the time that it is there: the others to the chief, the chief to all. One that ends says
+    goodbye. One that is killed closes its connection without a word. One that stands still or has lost its network
+    falls silent.
 
     When a worker is lost, this process ends with the exit code of WorkerLostError: by itself, as TensorFlow has raised
     an error, or at once if the main thread stays in a collective operation.
@@ -228,7 +230,7 @@ class WorkerMonitor:
             self._lose(peer.index, f"has been silent for {SILENCE:g} s", GRACE_SILENT)
 
     def _lose(self, index: int, what: str, grace: float) -> None:
-        """Tells the others, and ends the process if the main thread does not."""
+        """Tell the others, and end the process if the main thread does not."""
         for peer in self._peers:
             if peer.index != index:
                 peer.say(LOST, str(index).encode())
@@ -240,7 +242,7 @@ class WorkerMonitor:
             )
 
     def _part(self) -> None:
-        """Closes the connections.
+        """Close the connections.
 
         After a normal end it waits until the others have said goodbye, too. To close a connection while data is unread
         resets it, and the other side could lose our goodbye.
@@ -277,7 +279,7 @@ class _Peer:
             self._connection.send(b" ".join(words) + b"\n")
 
     def hear(self) -> list[bytes]:
-        """The words that have come since the last call. After a goodbye the connection is closed."""
+        """Return the words that have come since the last call. After a goodbye the connection is closed."""
         if self.parted:
             return []
         try:
@@ -299,7 +301,7 @@ class _Peer:
 
 
 def _exit_as_lost() -> None:
-    """In the place of TensorFlow's shutdown, which waits for the lost worker."""
+    """End the process without TensorFlow's shutdown, which waits for the lost worker."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(WorkerLostError.exit_code)

@@ -27,11 +27,11 @@ from accumtrain.process.signals import SIGNALS, end_on_signals
 from accumtrain.process.temporary_folder import temporary_folder
 from accumtrain.registry import load
 
-REQUEST, ANSWER, DOING, LAST_WORDS = "request.json", "answer.json", "doing", "stderr"
+REQUEST, ANSWER, DOING, STDERR_FILE = "request.json", "answer.json", "doing", "stderr"
 TASK = "task"  # key of a request: "module:function" that the child calls
 PREPARE = "prepare"  # key of a request: "module:function", and the argument with which the child calls it before
 STOP = b"."  # what the parent writes to stop the child; a parent that has ended writes nothing
-SILENCE = 20.0  # seconds between two lines about what the child is doing
+SILENCE = 20.0  # seconds between two lines about a child's progress
 LOOK = 0.5  # seconds between two checks whether the child is still needed
 
 _prepare: ContextVar[tuple[str, str] | None] = ContextVar("prepare", default=None)
@@ -39,7 +39,7 @@ _prepare: ContextVar[tuple[str, str] | None] = ContextVar("prepare", default=Non
 
 @dataclass(frozen=True)
 class ChildResult:
-    """How a child ended.
+    """The end of a child.
 
     Attributes:
         code: its exit code, or the negative number of the signal that ended it.
@@ -73,7 +73,7 @@ class Child:
     ):
         self._folder, self._shown = folder, label is not None
         (folder / REQUEST).write_text(json.dumps({**request, PREPARE: _prepare.get()}), encoding="utf-8")
-        with (folder / LAST_WORDS).open("wb") as errors:
+        with (folder / STDERR_FILE).open("wb") as errors:
             self._process = subprocess.Popen(
                 [*command, str(folder)],
                 stdin=subprocess.PIPE,
@@ -105,7 +105,7 @@ class Child:
             copy.join()
 
     def wait(self, seconds: float) -> bool:
-        """Waits up to `seconds` for the child. Returns whether it has ended."""
+        """Wait up to `seconds` for the child. Return whether it has ended."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(seconds)
             return True
@@ -113,14 +113,14 @@ class Child:
 
     @property
     def doing(self) -> str | None:
-        """What the child has last written about its progress; None if nothing."""
+        """The last words of the child about its progress; None if it has written nothing."""
         told = self._folder / DOING
         return told.read_text(encoding="utf-8") if told.exists() else None
 
     def ended(self) -> ChildResult:
-        """How the child ended. Call it after the context."""
+        """Return how the child ended. Call it after the context."""
         answer = self._folder / ANSWER
-        last_words = (self._folder / LAST_WORDS).read_text(encoding="utf-8", errors="replace")[-4000:]
+        last_words = (self._folder / STDERR_FILE).read_text(encoding="utf-8", errors="replace")[-4000:]
         return ChildResult(
             self._process.returncode,
             json.loads(answer.read_text(encoding="utf-8")) if answer.exists() else {},
@@ -130,7 +130,7 @@ class Child:
 
 @contextmanager
 def prepared_by(function: Callable[[str], None], argument: str) -> Iterator[None]:
-    """Within this context, each child calls `function(argument)`, a function of a module, before its task."""
+    """Make each child of this context call `function(argument)`, a function of a module, before its task."""
     token = _prepare.set((f"{function.__module__}:{function.__name__}", argument))
     try:
         yield
@@ -139,7 +139,7 @@ def prepared_by(function: Callable[[str], None], argument: str) -> Iterator[None
 
 
 def run_child(command: Sequence[str], folder: Path, request: Mapping[str, Any], doing: str) -> ChildResult:
-    """Runs a child to its end without its output. Prints a line about its progress every SILENCE seconds.
+    """Run a child to its end without its output. Print a line about its progress every SILENCE seconds.
 
     Args:
         doing: the text of this line until the child has written what it is doing.
@@ -160,7 +160,7 @@ def stream_child(
     still_needed: Callable[[], bool],
     environment: Mapping[str, str],
 ) -> ChildResult:
-    """Runs a child to its end and shows its output, each line with the prefix `label`.
+    """Run a child to its end and show its output, each line with the prefix `label`.
 
     When `still_needed` returns False, the child gets a SIGTERM and stops with its state saved.
     """
@@ -172,7 +172,7 @@ def stream_child(
 
 
 def raise_child_error(ended: ChildResult, what: str) -> None:
-    """Raises the error that a child has ended with, if any.
+    """Raise the error that a child has ended with, if any.
 
     Raises:
         AccumtrainError: the child's error, with the message of its answer.
@@ -188,7 +188,7 @@ def raise_child_error(ended: ChildResult, what: str) -> None:
 
 
 def _copy_lines(source: IO[bytes], target: TextIO, label: str) -> None:
-    """Copies line by line, so that lines of parallel jobs do not mix."""
+    """Copy line by line, so that lines of parallel jobs do not mix."""
     with source:
         for line in source:
             text = line.decode(errors="replace")
@@ -196,11 +196,11 @@ def _copy_lines(source: IO[bytes], target: TextIO, label: str) -> None:
             target.flush()
 
 
-# --- in the child -----------------------------------------------------------------------------------------------
+# ---- in the child ----
 
 
 def serve_request(folder: Path) -> int:
-    """Runs the task of the request in the folder. Returns the exit code."""
+    """Run the task of the request in the folder. Return the exit code."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # a sweep with parallel jobs blocks those of a terminal
     end_on_signals()
     threading.Thread(target=_end_with_parent, args=(folder,), daemon=True).start()
@@ -212,7 +212,7 @@ def serve_request(folder: Path) -> int:
         answer, code = load(request[TASK])(request, folder), 0
     except AccumtrainError as error:
         answer, code = {"message": str(error)}, error.exit_code
-    except KeyboardInterrupt:  # end by the signal itself, so that the parent sees it in the exit code
+    except KeyboardInterrupt:  # it ends by the signal itself, so that the parent sees it in the exit code
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
         raise
@@ -221,7 +221,7 @@ def serve_request(folder: Path) -> int:
 
 
 def _end_with_parent(folder: Path) -> None:
-    """Stops this process when its parent asks for it or has ended."""
+    """Stop this process when its parent asks for it or has ended."""
     if os.read(sys.stdin.fileno(), 1) != STOP:
         shutil.rmtree(folder, ignore_errors=True)  # the parent can't remove it any more
     if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:  # it is after a first signal, and a job is saving then

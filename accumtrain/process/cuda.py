@@ -1,4 +1,4 @@
-"""What a machine has and lacks to compute on an NVIDIA GPU, found without TensorFlow, which takes seconds to import."""
+"""NVIDIA GPUs of this machine, and what it lacks to compute on them. No TensorFlow is imported."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EXTRA = "and-cuda"  # of tensorflow: CUDA's libraries
 CUDNN = "libcudnn.so.{}"
 CUSOLVER = "lib/libcusolver.so.*"  # in the folder of its wheel
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-QUERY = ("name", "memory.total", "compute_cap", "driver_version")
+QUERIED_FIELDS = ("name", "memory.total", "compute_cap", "driver_version")
 PATIENCE = 5  # seconds for the driver's answer
 MIB = 2**20
 
@@ -43,15 +43,18 @@ class Gpu:
 
 
 def cuda_build() -> Mapping[str, Any]:
-    """How the installed TensorFlow was built: is_cuda_build, cuda_version, cudnn_version, cuda_compute_capabilities."""
+    """Return facts about the build of the installed TensorFlow.
+
+    They are is_cuda_build, cuda_version, cudnn_version and cuda_compute_capabilities.
+    """
     spec = importlib.util.find_spec("tensorflow")
     file = Path(spec.origin).parent / BUILD_INFO if spec and spec.origin else None
     return runpy.run_path(str(file))["build_info"] if file and file.exists() else {"is_cuda_build": False}
 
 
 def find_gpus() -> list[Gpu]:
-    """The GPUs that the driver's own program lists; none if there is no driver, or it does not answer."""
-    command = ["nvidia-smi", f"--query-gpu={','.join(QUERY)}", "--format=csv,noheader,nounits"]
+    """Return the GPUs that the driver's own program lists; none if there is no driver, or it does not answer."""
+    command = ["nvidia-smi", f"--query-gpu={','.join(QUERIED_FIELDS)}", "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=PATIENCE, check=True, stdin=subprocess.DEVNULL
@@ -67,33 +70,33 @@ def find_gpus() -> list[Gpu]:
 
 
 def has_gpu_node() -> bool:
-    """Whether this machine shows an NVIDIA GPU, with or without a driver that works."""
+    """Return whether this machine shows an NVIDIA GPU, with or without a driver that works."""
     return any(Path("/dev").glob("nvidia[0-9]*"))
 
 
 def hides_gpus() -> bool:
-    """Whether the environment hides all GPUs from TensorFlow."""
+    """Return whether the environment hides all GPUs from TensorFlow."""
     return os.environ.get(VISIBLE) in ("", "-1")
 
 
 def shows_gpu() -> bool:
-    """Whether this machine has an NVIDIA GPU that the environment does not hide."""
+    """Return whether this machine has an NVIDIA GPU that the environment does not hide."""
     return has_gpu_node() and not hides_gpus()
 
 
 def load_cusolver() -> None:
-    """Loads cuSOLVER from its wheel, so that TensorFlow finds it. Does nothing without the wheel or a GPU.
+    """Load cuSOLVER from its wheel, so that TensorFlow finds it. Do nothing without the wheel or a GPU.
 
     TensorFlow 2.21 searches the folders of all of CUDA's wheels but this one, and without cuSOLVER it uses no GPU. What
     a process has loaded is found by name.
     """
     if shows_gpu():
         for library in _cusolver():
-            _loads(library)  # missing_for_gpu tells of one that can't be loaded
+            _loads(library)  # `missing_for_gpu` names one that can't be loaded
 
 
 def missing_for_gpu(build: Mapping[str, Any], gpus: Sequence[Gpu]) -> str | None:
-    """What is missing to train on a GPU, with the remedy; None if nothing is seen to be missing."""
+    """Return what is missing to train on a GPU, with the remedy; None if nothing is seen to be missing."""
     if not gpus and not has_gpu_node():
         return f"this machine shows no NVIDIA GPU; on one that has: {INSTALL}"
     if not gpus:
@@ -121,7 +124,7 @@ def _dotted(capability: int) -> str:
 
 
 def _absent_libraries() -> list[str]:
-    """The packages with CUDA's libraries that tensorflow[and-cuda] asks for, and that are not installed."""
+    """Return the packages with CUDA's libraries that tensorflow[and-cuda] asks for, and that are not installed."""
     needs = importlib.metadata.requires("tensorflow") or []
     names = [match[0] for need in needs if EXTRA in need and (match := re.match(r"[\w-]+", need))]
     installed = {found.name.replace("_", "-").lower() for found in importlib.metadata.distributions() if found.name}
@@ -129,7 +132,7 @@ def _absent_libraries() -> list[str]:
 
 
 def _cusolver() -> list[str]:
-    """The files of cuSOLVER in its wheel: one, or none where the wheel is not installed."""
+    """Return the files of cuSOLVER in its wheel: one, or none where the wheel is not installed."""
     if importlib.util.find_spec("nvidia") is None:
         return []
     wheel = importlib.util.find_spec("nvidia.cusolver")
@@ -138,7 +141,7 @@ def _cusolver() -> list[str]:
 
 
 def _loads(library: str) -> bool:
-    """Whether the dynamic linker finds the library, as where the system, not pip, has installed CUDA."""
+    """Return whether the dynamic linker finds the library, as where the system, not pip, has installed CUDA."""
     try:
         ctypes.CDLL(library)
     except OSError:

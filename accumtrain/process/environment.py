@@ -1,4 +1,7 @@
-"""What must be set before TensorFlow is imported."""
+"""Settings that must be made before TensorFlow is imported: logging, allocator, memory limit.
+
+TensorFlow reads them once. `ACCUMTRAIN_TF_LOGS=1` leaves its logging unchanged.
+"""
 
 from __future__ import annotations
 
@@ -21,33 +24,13 @@ from accumtrain.process import tpu_runtime
 from accumtrain.process.cuda import load_cusolver, shows_gpu
 from accumtrain.registry import load
 
-# Python's search for garbage, which takes long where many objects are made that stay.
-
-
-@contextmanager
-def gc_disabled() -> Iterator[None]:
-    """Within this context Python looks for no garbage."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
-
-
-# Settings that must be made before TensorFlow is imported: logging, allocator, memory limit.
-#
-# TensorFlow reads them once. `ACCUMTRAIN_TF_LOGS=1` leaves its logging unchanged.
-
-
 ALLOCATOR = "TF_CPU_ALLOCATOR_USE_BFC"
 VARIABLES = {
     ALLOCATOR: "true",  # counts bytes exactly and raises an error when memory runs out
     "TF_FORCE_GPU_ALLOW_GROWTH": "true",  # takes a GPU's memory only as it is needed
     "KERAS_BACKEND": "tensorflow",
 }
-# oneDNN's kernels, mostly the faster ones, crash the process, instead of raising an error, when memory runs out.
+# oneDNN's kernels, mostly the faster ones, crash the process when memory runs out. Others raise an error.
 ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
 # 0: accumtrain's layers compute convolutions and products of 16 bits in float32, though the CPU could in 16 bits
 KERNELS_16BIT = "ACCUMTRAIN_16BIT_KERNELS"
@@ -65,15 +48,17 @@ _job_started: ContextVar[float] = ContextVar("job_started")  # by time.monotonic
 _import_seconds: ContextVar[float] = ContextVar("import_seconds", default=0.0)
 _prepared_seconds: ContextVar[float] = ContextVar("prepared_seconds", default=0.0)
 
+# ---- times ----
+
 
 def job_seconds() -> float:
-    """Age of the current job in seconds, by a clock that nobody sets. The first job starts with the process."""
+    """Return the age of the current job in seconds, by a steady clock. The first job starts with the process."""
     started = _job_started.get(None)
     return process_seconds() if started is None else time.monotonic() - started
 
 
 def process_seconds() -> float:
-    """Age of this process in seconds."""
+    """Return the age of this process in seconds."""
     import psutil  # takes 10 ms, which --help has no use for
 
     started = psutil.Process().create_time()
@@ -84,12 +69,20 @@ def process_seconds() -> float:
 
 
 def tensorflow_import_seconds() -> float:
-    """Seconds that the import of TensorFlow took in this process; 0 if accumtrain did not import it."""
+    """Return the seconds that accumtrain's import of TensorFlow took in this process; 0 without one."""
     return _import_seconds.get()
 
 
+def prepared_seconds() -> float:
+    """Return the age of the job when `prepare` ended, in seconds."""
+    return _prepared_seconds.get()
+
+
+# ---- variables ----
+
+
 def kernel_settings() -> dict[str, str]:
-    """The user's settings in the environment that decide which kernels compute, and how, and what a graph becomes.
+    """Return the user's variables that decide which kernels compute, and how, and what a graph becomes.
 
     Those that `prepare` makes for every run are left out, so they are the same before and after it.
     """
@@ -98,26 +91,15 @@ def kernel_settings() -> dict[str, str]:
 
 
 def crashes_when_refused(device: DeviceConfig) -> bool:
-    """Whether a run on `device` may crash, instead of raising an error, when it exceeds its limit."""
+    """Return whether a run on `device` may crash, instead of raising an error, when it exceeds its limit."""
     from accumtrain.process.machine import fewer_addresses_than_memory  # with psutil, which --help has no use for
 
     limited = device.memory_limit_mb is not None or CPU_LIMIT in os.environ or fewer_addresses_than_memory()
     return limited and device.may_compute_on_cpu and os.environ.get(ONEDNN) != "0"
 
 
-def prepared_seconds() -> float:
-    """Return the age of the job when `prepare` ended, in seconds."""
-    return _prepared_seconds.get()
-
-
 def prepare(device: DeviceConfig, *, probed: bool = False) -> None:
-    """Set the environment for `device` and import TensorFlow, as `_prepare` says."""
-    _prepare(device, probed=probed)
-    _prepared_seconds.set(job_seconds())
-
-
-def _prepare(device: DeviceConfig, *, probed: bool) -> None:
-    """Sets the environment for `device` and imports TensorFlow, quietly.
+    """Set the environment for `device` and import TensorFlow, quietly.
 
     Args:
         probed: a probe has shown that the run fits into device.memory_limit_mb, or this process may crash.
@@ -126,6 +108,11 @@ def _prepare(device: DeviceConfig, *, probed: bool) -> None:
         ConfigError: TensorFlow already computes in this process with another memory limit (a sweep over limits) or
             with another allocator, or there is no TPU for device=tpu.
     """
+    _prepare(device, probed=probed)
+    _prepared_seconds.set(job_seconds())
+
+
+def _prepare(device: DeviceConfig, *, probed: bool) -> None:
     computing = "tensorflow" in sys.modules and computes_already()
     again = _job_started.get(None) is not None
     _job_started.set(time.monotonic() - (0.0 if computing or again else process_seconds()))
@@ -155,32 +142,32 @@ def _prepare(device: DeviceConfig, *, probed: bool) -> None:
 
 
 def computes_already() -> bool:
-    """Whether TensorFlow, which must be imported, has initialised its devices. After that it reads no variables."""
+    """Return whether TensorFlow has initialised its devices, after which it reads no variables. It must be imported."""
     from tensorflow.python.eager.context import context
 
     return bool(context()._initialized)
 
 
 def counts_bytes_on_cpu() -> bool:
-    """Whether the CPU's allocator counts the bytes of tensors."""
+    """Return whether the CPU's allocator counts the bytes of tensors."""
     return os.environ.get(ALLOCATOR) == VARIABLES[ALLOCATOR]
 
 
-def users_limit() -> str | None:
-    """The user's own value of CPU_LIMIT, in whose place a job's limit may stand."""
+def read_users_limit() -> str | None:
+    """Return the user's own value of CPU_LIMIT, in whose place a job's limit may stand."""
     return os.environ.get(USERS_LIMIT, os.environ.get(CPU_LIMIT)) or None
 
 
 def limit_without_job(limit_mb: int) -> None:
-    """Sets what holds for jobs without a limit in this process: `limit_mb`, or the user's own limit if that is less."""
-    own = users_limit() or ""
+    """Limit jobs without a limit of their own to `limit_mb`, or to the user's own limit if that is less."""
+    own = read_users_limit() or ""
     os.environ[USERS_LIMIT] = str(min([limit_mb, *([int(own)] if own.isdecimal() else [])]))
     _set_limit(None)
 
 
 def _set_limit(limit: int | None) -> None:
-    """Sets the limit of a job, or for None the one that the user has in the environment, if any."""
-    own = os.environ[USERS_LIMIT] = users_limit() or ""
+    """Set the limit of a job, or for None the user's own, if any."""
+    own = os.environ[USERS_LIMIT] = read_users_limit() or ""
     os.environ.pop(CPU_LIMIT, None)
     if limit is not None or own:
         os.environ[CPU_LIMIT] = own if limit is None else str(limit)
@@ -188,7 +175,7 @@ def _set_limit(limit: int | None) -> None:
 
 def _check_unchanged(device: DeviceConfig) -> None:
     limit = device.memory_limit_mb
-    if os.environ.get(CPU_LIMIT) != (users_limit() if limit is None else str(limit)):
+    if os.environ.get(CPU_LIMIT) != (read_users_limit() if limit is None else str(limit)):
         raise ConfigError(
             f"device.memory_limit_mb={format_value(limit)} can't change once TensorFlow runs in a process; "
             "for a sweep over it add hydra/launcher=joblib, each job then has a process of its own"
@@ -207,14 +194,26 @@ def _import_tensorflow() -> None:
 
     check_addresses()
     started = time.perf_counter()
-    with _without_keras(), _kept_for_good():
+    with _without_keras(), _frozen():
         importlib.import_module("tensorflow")
     _import_seconds.set(time.perf_counter() - started)
 
 
 @contextmanager
-def _kept_for_good() -> Iterator[None]:
-    """Within this context Python looks for no garbage, and afterwards never at what was made here or before.
+def gc_disabled() -> Iterator[None]:
+    """Disable Python's garbage collection, which takes long where many objects are made that stay."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+@contextmanager
+def _frozen() -> Iterator[None]:
+    """Disable garbage collection in this context, and for ever of what was made here or before.
 
     Nothing of TensorFlow's 7,000 modules and classes is ever freed. To look through them again and again took a quarter
     of its import, and a tenth of the time that a graph takes to trace.
@@ -229,7 +228,7 @@ def _kept_for_good() -> Iterator[None]:
 
 @contextmanager
 def _without_keras() -> Iterator[None]:
-    """Within this context, TensorFlow looks for Keras 2, so that it does not import Keras 3 (and matplotlib) now.
+    """Make TensorFlow look for Keras 2 in this context, so that it does not import Keras 3 and matplotlib.
 
     That saves 0.7 of 3 seconds and 50 MB, as few runs need Keras. Keras 3, imported later, does not read the variable.
     """
@@ -243,17 +242,20 @@ def _without_keras() -> Iterator[None]:
             os.environ[LEGACY_KERAS] = before
 
 
+# ---- devices and stderr ----
+
+
 def on_one_cpu(device: DeviceConfig) -> bool:
-    """Whether the run computes on the CPU as one device, as there is no GPU or none is wanted."""
+    """Return whether the run computes on the CPU as one device, as there is no GPU or none is wanted."""
     takes_gpu = device.may_compute_on_gpu and shows_gpu()
     return device.one_cpu_without_gpu and (device.virtual or 1) == 1 and not takes_gpu
 
 
 @contextmanager
 def held_back_stderr() -> Iterator[int]:
-    """Hides the C++ logs of the body, of any level, and prints them if it fails. ACCUMTRAIN_TF_LOGS=1 hides nothing.
+    """Hide the C++ logs of the body, and print them if it fails. ACCUMTRAIN_TF_LOGS=1 hides nothing.
 
-    Yields a file descriptor of the real stderr.
+    Yield a file descriptor of the real stderr.
     """
     if os.environ.get(SHOW_LOGS) == "1":
         yield 2
@@ -269,9 +271,9 @@ def held_back_stderr() -> Iterator[int]:
 
 @contextmanager
 def caught_stderr() -> Iterator[tuple[BinaryIO, int]]:
-    """Within this context all that is written to stderr, by C++ code too, goes into a file in memory.
+    """Send all that is written to stderr in this context, by C++ code too, into a file in memory.
 
-    Yields the file, and a file descriptor of the real stderr.
+    Yield the file, and a file descriptor of the real stderr.
     """
     sys.stderr.flush()
     saved = os.dup(2)

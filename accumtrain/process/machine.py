@@ -1,4 +1,4 @@
-"""Free memory, processor."""
+"""The memory that is free for a run, within the limits of a container, and the processor. No TensorFlow here."""
 
 from __future__ import annotations
 
@@ -14,9 +14,6 @@ import psutil
 from accumtrain.console import format_bytes
 from accumtrain.errors import OutOfMemoryError
 
-# Memory that is free for a run that starts now, on the machine and within the limits of a container.
-
-
 CGROUPS, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 # The limit, what is used of it, and the line of memory.stat with the file cache that is dropped on demand.
 V2 = ("memory.max", "memory.current", "inactive_file")
@@ -24,36 +21,50 @@ V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 # Addresses that libraries take once they are loaded, and the stacks and heaps of the threads for each core.
 LIBRARIES, THREADS_OF_A_CORE = 1792 * 2**20, 1024 * 2**20
 
+INTEL = "GenuineIntel"  # the name by which its processors call their vendor
+CPU_INFO = Path("/proc/cpuinfo")
+# Instruction sets of x86 and ARM that decide which kernels compute, and so which bits come out.
+INSTRUCTIONS = (
+    *("sse4_2", "avx", "avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16"),
+    *("avx_vnni", "amx_tile", "amx_bf16", "amx_fp16", "asimd", "sve"),
+)
+# Instruction sets of which one is enough for kernels that compute in a precision. With avx512_fp16 alone oneDNN has
+# none for the gradient of a convolution's kernel (docs/kernels.md).
+FOR_16_BITS = {"bfloat16": {"avx512_bf16", "amx_bf16"}, "float16": {"amx_fp16"}}
+MATRIX_BFLOAT16 = "amx_bf16"  # with it a CPU makes sixteen times the multiplications of float32 in bfloat16
+
+# ---- memory ----
+
 
 def free_bytes() -> int:
-    """Bytes for a run in place of this process: the free memory, and what this process would release."""
-    limits = [psutil.virtual_memory().available, *cgroup_bytes(CGROUPS, OWN_CGROUPS)]
-    addresses = address_space_bytes()
+    """Return the bytes for a run in place of this process: the free memory, and what this process would release."""
+    limits = [psutil.virtual_memory().available, *list_cgroup_bytes(CGROUPS, OWN_CGROUPS)]
+    addresses = count_free_addresses()
     free = min(limits if addresses is None else [*limits, addresses])
     return free + psutil.Process().memory_info().rss
 
 
 def fewer_addresses_than_memory() -> bool:
-    """Whether a limit of addresses ends a run before memory does."""
-    addresses = address_space_bytes()
+    """Return whether a limit of addresses ends a run before memory does."""
+    addresses = count_free_addresses()
     return addresses is not None and addresses < psutil.virtual_memory().available
 
 
-def address_space_bytes() -> int | None:
-    """Bytes of addresses that this process may still take; None without a limit (`ulimit -v`)."""
+def count_free_addresses() -> int | None:
+    """Return the bytes of addresses that this process may still take; None without a limit (`ulimit -v`)."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     return None if limit == resource.RLIM_INFINITY else max(0, limit - psutil.Process().memory_info().vms)
 
 
-def bytes_of_threads() -> int:
-    """Bytes of addresses that TensorFlow's threads may take beside the tensors of a run."""
+def count_thread_addresses() -> int:
+    """Return the bytes of addresses that TensorFlow's threads may take beside the tensors of a run."""
     return THREADS_OF_A_CORE * (os.cpu_count() or 1)
 
 
 def check_addresses() -> None:
-    """Raises OutOfMemoryError if `ulimit -v` allows fewer addresses than TensorFlow takes, which would crash."""
+    """Raise OutOfMemoryError if `ulimit -v` allows fewer addresses than TensorFlow takes, which would crash."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    needed = LIBRARIES + bytes_of_threads()
+    needed = LIBRARIES + count_thread_addresses()
     if limit != resource.RLIM_INFINITY and limit < needed:
         raise OutOfMemoryError(
             f"`ulimit -v` allows {format_bytes(limit)} of addresses, and TensorFlow with its threads takes "
@@ -62,8 +73,8 @@ def check_addresses() -> None:
         )
 
 
-def cgroup_bytes(mounted: Path, own: Path) -> Iterator[int]:
-    """Yields the free bytes of each control group around this process that has a limit.
+def list_cgroup_bytes(mounted: Path, own: Path) -> Iterator[int]:
+    """Yield the free bytes of each control group around this process that has a limit.
 
     Args:
         mounted: where the control groups are mounted, version 2 there or version 1 in memory/.
@@ -92,24 +103,11 @@ def _left(folder: Path, limit: str, used: str, cache: str) -> Iterator[int]:
         yield max(0, int(most) - now + int(statistics.get(cache, 0)))
 
 
-# The processor: its model and the instruction sets that decide which kernels compute. No TensorFlow is imported.
-
-
-INTEL = "GenuineIntel"  # as its processors name their vendor
-CPU_INFO = Path("/proc/cpuinfo")
-# of x86 and ARM, as far as they decide which kernels compute and so which bits come out
-INSTRUCTIONS = (
-    *("sse4_2", "avx", "avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16"),
-    *("avx_vnni", "amx_tile", "amx_bf16", "amx_fp16", "asimd", "sve"),
-)
-# by precision: instruction sets of which one is enough for kernels that compute in it; with avx512_fp16 alone oneDNN
-# has none for the gradient of a convolution's kernel (docs/kernels.md)
-FOR_16_BITS = {"bfloat16": {"avx512_bf16", "amx_bf16"}, "float16": {"amx_fp16"}}
-MATRIX_BFLOAT16 = "amx_bf16"  # with it a CPU makes sixteen times the multiplications of float32 in bfloat16
+# ---- processor ----
 
 
 def cpu() -> dict[str, Any]:
-    """Model of the processor, and its instruction sets among INSTRUCTIONS; none where the system does not name them."""
+    """Return the model of the processor, and those of INSTRUCTIONS that the system names."""
     facts = dict(_cpu_facts())
     known = set(facts.get("flags", facts.get("Features", "")).split())
     return {
@@ -118,13 +116,13 @@ def cpu() -> dict[str, Any]:
     }
 
 
-def vendor() -> str:
-    """The vendor of the processor as it names it; empty where the system does not."""
+def read_vendor() -> str:
+    """Return the vendor of the processor by its own name; empty where the system has none."""
     return dict(_cpu_facts()).get("vendor_id", "")
 
 
 def _cpu_facts() -> Iterator[tuple[str, str]]:
-    """The lines of the first core."""
+    """Yield name and value of each line about the first core."""
     if CPU_INFO.exists():
         for line in CPU_INFO.read_text(encoding="utf-8").partition("\n\n")[0].splitlines():
             name, _, value = line.partition(":")

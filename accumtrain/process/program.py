@@ -10,7 +10,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from accumtrain.config.registries import are_own_rows
+from accumtrain.config.registries import has_own_entries
 
 EXTENSIONS = "accumtrain.extensions"  # entry points of installed packages that add choices
 SCRIPT = "accumtrain"  # file of the installed command
@@ -19,7 +19,7 @@ CHILD = "--child"
 
 
 def remember_program(main: Mapping[str, Any]) -> None:
-    """Makes the module that runs as __main__, whose globals are `main`, the program of all children."""
+    """Make the module that runs as __main__, whose globals are `main`, the program of all children."""
     spec, file = main.get("__spec__"), main.get("__file__")
     if spec is not None:
         os.environ[VARIABLE] = json.dumps(["-m", spec.name.removesuffix(".__main__")])
@@ -28,27 +28,22 @@ def remember_program(main: Mapping[str, Any]) -> None:
 
 
 def own_program() -> list[str]:
-    """The command that starts this program, without arguments."""
+    """Return the command that starts this program, without arguments."""
     return [sys.executable, *json.loads(os.environ.get(VARIABLE, '["-m", "accumtrain"]'))]
 
 
 def is_own_command() -> bool:
-    """Whether this is accumtrain's own command line, or its child, without extensions: no other code has changed it."""
-    match json.loads(os.environ.get(VARIABLE, "[]")):
-        case ["-m", "accumtrain"]:
-            own = True
-        case [file]:
-            own = Path(file).stem == SCRIPT
-        case _:
-            own = False
-    return own and not entry_points(group=EXTENSIONS)
+    """Return whether this is accumtrain's own command line, or its child, and no extension has changed it."""
+    program = json.loads(os.environ.get(VARIABLE, "[]"))
+    is_own = program == ["-m", "accumtrain"] or (len(program) == 1 and Path(program[0]).stem == SCRIPT)
+    return is_own and not entry_points(group=EXTENSIONS)
 
 
 def is_own_run(config: Any) -> bool:
-    """Whether a configuration runs accumtrain's own code alone, which its digest and version then stand for."""
-    return is_own_command() and are_own_rows(config)
+    """Return whether a configuration runs accumtrain's own code alone, which its digest and version then stand for."""
+    return is_own_command() and has_own_entries(config)
 
 
 def child_command() -> list[str]:
-    """The command of a child, without the folder of its request."""
+    """Return the command of a child, without the folder of its request."""
     return [*own_program(), CHILD]

@@ -1,4 +1,4 @@
-"""Signals that stop a job."""
+"""Signals that ask a job to stop. It ends at once where nothing can be lost, and by itself in `DeferredSignals`."""
 
 from __future__ import annotations
 
@@ -11,21 +11,8 @@ from contextvars import ContextVar
 from types import FrameType
 from typing import NoReturn
 
-from accumtrain.console import visible
+from accumtrain.console import escape_controls
 from accumtrain.errors import Preempted
-
-# The end of a process whose main thread may never come back.
-
-
-def end_now(message: str, code: int) -> NoReturn:
-    """Prints `message` on stderr and ends the process from any thread: no context is left, no exit handler runs."""
-    with suppress(OSError):  # nobody reads it
-        os.write(2, f"\nerror: {visible(message)}\n".encode())  # the main thread may hold the lock of sys.stderr
-    os._exit(code)
-
-
-# Signals that ask a job to stop: it ends at once where nothing can be lost, and by itself within an `Interrupt`.
-
 
 # Ctrl-C, a scheduler, a terminal that closes, SLURM's --signal=USR1@60, Ctrl-\
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGQUIT)
@@ -34,28 +21,28 @@ NOTICE = b"\nstopping: what is done is being saved (once more to stop at once)\n
 
 
 def end_on_signals() -> None:
-    """From now on each signal ends the process with the exit code of a run that can be continued.
+    """Make each signal end the process with the exit code of a run that can be continued.
 
     Signals that are ignored, as SIGHUP is under nohup, stay ignored.
     """
-    for number in heeded():
+    for number in list_heeded_signals():
         signal.signal(number, _end)
 
 
 def raise_on_signals() -> None:
-    """From now on each signal raises KeyboardInterrupt, as Ctrl-C does in Python."""
-    for number in heeded():
+    """Make each signal raise KeyboardInterrupt, as Ctrl-C does in Python."""
+    for number in list_heeded_signals():
         signal.signal(number, signal.default_int_handler)
 
 
 def ignore_signals() -> None:
-    """From now on no signal has an effect."""
+    """Make all signals have no effect."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
 
-def heeded() -> list[signal.Signals]:
-    """The signals that are not ignored, as SIGHUP is under nohup."""
+def list_heeded_signals() -> list[signal.Signals]:
+    """Return the signals that are not ignored, as SIGHUP is under nohup."""
     return [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
 
 
@@ -66,20 +53,32 @@ def _end(number: int, frame: FrameType | None) -> None:
 
 
 def nothing_saved(signal_name: str) -> str:
-    """What a command says that a signal has stopped too early to have a state to save."""
+    """Return the message of a command that a signal has stopped before it had a state to save."""
     return f"stopped by {signal_name} when there was nothing to save; run the same command again"
+
+
+def end_now(message: str, code: int) -> NoReturn:
+    """Print `message` on stderr and end the process, from any thread. No context is left, no exit handler runs.
+
+    It is for a process whose main thread may never come back.
+    """
+    with suppress(OSError):  # nobody reads it
+        os.write(
+            2, f"\nerror: {escape_controls(message)}\n".encode()
+        )  # the main thread may hold the lock of sys.stderr
+    os._exit(code)
 
 
 class StoppedBySignal(KeyboardInterrupt):
     """Raised by a signal.
 
-    It is a subclass, as Python ends its own process by SIGINT, without our exit code, when a KeyboardInterrupt itself
-    has passed through code in C.
+    It is a subclass, because of a KeyboardInterrupt itself that has passed through code in C. Then Python ends its own
+    process by SIGINT, without our exit code.
     """
 
 
 class JobSignals:
-    """Context of a job. The first signal raises Stopped, or only sets `received` within an `Interrupt`.
+    """Context of a job. The first signal raises StoppedBySignal, or in `DeferredSignals` only sets `received`.
 
     A second signal ends the process, but for SIGHUP, which a closing terminal sends twice: it is ignored then. Signals
     that come together count as one. Those that were ignored before stay ignored, as SIGHUP is under nohup.
@@ -87,12 +86,14 @@ class JobSignals:
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
-        self.interrupts = 0  # contexts that are open
+        self.deferrals = 0  # contexts that are open
 
     def __enter__(self) -> JobSignals:
         in_main = threading.current_thread() is threading.main_thread()  # Python gives signals to no other thread
         self._outer = _signals_of_job.set(self)
-        self._previous = {number: signal.signal(number, self._stop) for number in (heeded() if in_main else [])}
+        self._previous = {
+            number: signal.signal(number, self._stop) for number in (list_heeded_signals() if in_main else [])
+        }
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -107,9 +108,9 @@ class JobSignals:
         self.received = signal.Signals(number)
         time.sleep(TOGETHER)
         signal.raise_signal(number)  # for Python to handle now whatever has come with it
-        for each in self._previous:
-            signal.signal(each, signal.SIG_IGN if each == signal.SIGHUP else signal.SIG_DFL)
-        if self.interrupts == 0:
+        for other in self._previous:
+            signal.signal(other, signal.SIG_IGN if other == signal.SIGHUP else signal.SIG_DFL)
+        if self.deferrals == 0:
             raise StoppedBySignal(self.received.name)
         with suppress(OSError):  # SIGHUP: the terminal is gone
             os.write(2, NOTICE)  # not sys.stderr: a signal may come in the middle of a print
@@ -119,19 +120,19 @@ _signals_of_job: ContextVar[JobSignals] = ContextVar("signals_of_job")
 
 
 class DeferredSignals:
-    """Context, in a job, that a signal does not break off: the job looks at `requested` and stops by itself."""
+    """Context, in a job, that a signal does not break off. The job looks at `requested` and stops by itself."""
 
     def __init__(self) -> None:
         self._signals = _signals_of_job.get()
 
     @property
     def requested(self) -> bool:
-        """Whether a signal has asked this job to stop, here or before."""
+        """Return whether a signal has asked this job to stop, here or before."""
         return self._signals.received is not None
 
     def __enter__(self) -> DeferredSignals:
-        self._signals.interrupts += 1
+        self._signals.deferrals += 1
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._signals.interrupts -= 1
+        self._signals.deferrals -= 1

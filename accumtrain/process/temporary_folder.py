@@ -11,14 +11,14 @@ from pathlib import Path
 
 from accumtrain.errors import CheckpointError
 
-FULL = (errno.ENOSPC, errno.EDQUOT)
-ROOM = 2**20  # bytes: a disk with more was not what had none
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
+ROOM = 2**20  # bytes: a disk with more is not the one that was full
 REMEDY = "set TMPDIR to a folder on a disk that has room and may be written"
 
 
 @contextmanager
 def temporary_folder(use: str) -> Iterator[Path]:
-    """A new folder, accumtrain-<use>-*, that is removed after this context.
+    """Yield a new folder, accumtrain-<use>-*, that is removed after this context.
 
     Raises:
         CheckpointError: it can't be made, or its disk is full.
@@ -33,6 +33,6 @@ def temporary_folder(use: str) -> Iterator[Path]:
         except OSError as error:
             elsewhere = error.filename is not None and not str(error.filename).startswith(name)
             has_room = error.errno == errno.ENOSPC and shutil.disk_usage(name).free > ROOM
-            if error.errno not in FULL or elsewhere or has_room:
+            if error.errno not in FULL_DISK or elsewhere or has_room:
                 raise
             raise CheckpointError(f"{name} can't be written: {error.strerror}; {REMEDY}") from error

@@ -1,4 +1,4 @@
-"""Checks for a TPU before TensorFlow is imported, as a libtpu of another version crashes TensorFlow."""
+"""Check for a TPU before TensorFlow is imported, as a libtpu of another version crashes TensorFlow."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if sys.argv[1] != "local":
 """
 
 
-def present() -> bool:
-    """Whether this machine has libtpu and a TPU chip."""
+def has_tpu() -> bool:
+    """Return whether this machine has libtpu and a TPU chip."""
     return missing_here() is None
 
 
 def missing_here() -> str | None:
-    """What this machine lacks for a TPU of its own, with the remedy; None if nothing is seen to be missing."""
-    if not _library():
+    """Return what this machine lacks for a TPU of its own, with the remedy; None if nothing is missing."""
+    if not _has_library():
         return "no TPU runtime (libtpu) is installed here; run `make tpu` on a Cloud TPU VM"
     if not _chips():
         return (
@@ -40,7 +40,7 @@ def missing_here() -> str | None:
 
 
 def check(device: DeviceConfig) -> None:
-    """Raises ConfigError if the TPU at device.tpu (null: this machine's) can't be used from here."""
+    """Raise ConfigError if the TPU at device.tpu (null: this machine's) can't be used from here."""
     address = device.tpu or LOCAL
     if address == LOCAL and (missing := missing_here()):
         raise ConfigError(f"device=tpu: {missing}, or name a TPU with device.tpu=<name or address>")
@@ -48,12 +48,12 @@ def check(device: DeviceConfig) -> None:
 
 
 def quiet_environment() -> dict[str, str]:
-    """Variables that keep libtpu, without a chip, from waiting minutes for an answer of Google's metadata server."""
-    return {} if _chips() or not _library() else {"TPU_SKIP_MDS_QUERY": "1"}
+    """Return variables that keep libtpu, without a chip, from waiting minutes for Google's metadata server."""
+    return {} if _chips() or not _has_library() else {"TPU_SKIP_MDS_QUERY": "1"}
 
 
 def _try_in_a_child(address: str) -> None:
-    """Connects to the TPU in a child process, which an incompatible libtpu crashes."""
+    """Connect to the TPU in a child process, which an incompatible libtpu crashes."""
     command = [sys.executable, "-c", CONNECT, address]
     environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"}
     try:
@@ -72,7 +72,7 @@ def _try_in_a_child(address: str) -> None:
         raise ConfigError(f"device=tpu: no TPU answers at device.tpu={address}: {reason}")
 
 
-def _library() -> bool:
+def _has_library() -> bool:
     return importlib.util.find_spec("libtpu") is not None
 
 

@@ -1,4 +1,4 @@
-"""End a process that hangs; time left of run.walltime."""
+"""The end of a process that makes no progress, and the time that is left of run.walltime."""
 
 from __future__ import annotations
 
@@ -11,13 +11,10 @@ from collections import deque
 from pathlib import Path
 from typing import TextIO
 
-from accumtrain.console import visible
+from accumtrain.console import escape_controls
 from accumtrain.errors import Preempted
 from accumtrain.process.environment import process_seconds
 from accumtrain.process.signals import end_now
-
-# Ends a process that makes no progress, and leaves behind where each of its threads stood.
-
 
 STAGES = 20  # that are remembered
 TICK = 1.0  # seconds between two looks
@@ -54,7 +51,7 @@ class Watchdog:
             self._thread.join()
 
     def beat(self, stage: str) -> None:
-        """Says that the process makes progress, and what it does from now on."""
+        """Note that the process makes progress, and the stage that begins."""
         self._stages.append((time.time(), stage))
 
     def _watch(self) -> None:
@@ -85,7 +82,7 @@ class Watchdog:
             with file.open("x", encoding="utf-8") as target:
                 self._write(target, what)
         except OSError as error:  # the disk may be what hangs
-            sys.stderr.write(f"{visible(str(file))} can't be written: {error.strerror}\n")
+            sys.stderr.write(f"{escape_controls(str(file))} can't be written: {error.strerror}\n")
             self._write(sys.stderr, what)
 
     def _write(self, target: TextIO, what: str) -> None:
@@ -95,11 +92,8 @@ class Watchdog:
         faulthandler.dump_traceback(target, all_threads=True)
 
 
-# The time that a scheduler leaves to this process.
-
-
 class Deadline:
-    """Counts from the start of the process, as a scheduler does.
+    """The time that a scheduler leaves to this process. It counts from the start of the process.
 
     Args:
         seconds: after which the process will be killed; None: never.
@@ -109,5 +103,5 @@ class Deadline:
         self._end = None if seconds is None else time.monotonic() + seconds - process_seconds()
 
     def due(self, reserve_seconds: float) -> bool:
-        """Whether no more than `reserve_seconds` are left."""
+        """Return whether no more than `reserve_seconds` are left."""
         return self._end is not None and time.monotonic() + reserve_seconds >= self._end

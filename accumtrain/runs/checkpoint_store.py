@@ -37,8 +37,8 @@ UNFINISHED = ".unfinished-"
 FORMAT = 2
 CHECKSUM = "crc32c"  # key of the manifest's checksum of itself
 CHUNK = 2**20  # bytes read at once
-# errors of reading that lie in the file: it is not there, is no file, or its place on the disk is bad
-OF_THE_FILE = (errno.ENOENT, errno.EINVAL, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.ENXIO, errno.EIO)
+# Errors of reading that lie in the file: it is not there, is no file, or its place on the disk is bad.
+FILE_ERRNOS = (errno.ENOENT, errno.EINVAL, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.ENXIO, errno.EIO)
 FOLDER = re.compile(r"step-(\d+)")
 
 
@@ -71,7 +71,7 @@ class Saved:
 
     @property
     def written(self) -> float:
-        """When it was written, in seconds since the epoch."""
+        """The time at which it was written, in seconds since the epoch."""
         try:
             return float(self.manifest()["written"])
         except DamagedError:
@@ -79,11 +79,11 @@ class Saved:
 
     @property
     def prefix(self) -> str:
-        """What TensorFlow calls the checkpoint: the common prefix of its files."""
+        """The common prefix of its files, by which TensorFlow names a checkpoint."""
         return str(self.path / PREFIX)
 
     def check(self) -> dict[str, Any]:
-        """Compares every file with the manifest. Returns the manifest.
+        """Compare every file with the manifest. Return the manifest.
 
         Raises:
             DamagedError: a file is missing or has another content, or the manifest belongs to another update.
@@ -100,12 +100,12 @@ class Saved:
         return manifest
 
     def manifest(self) -> dict[str, Any]:
-        """The content of manifest.json. Raises as `check`, which looks at the other files, too."""
+        """Return the content of manifest.json. Raise as `check`, which looks at the other files, too."""
         try:
             with _opened(self.path / MANIFEST) as file:
                 text = file.read().decode()
             manifest = json.loads(text)
-            if not isinstance(manifest, dict) or text != sealed(manifest):
+            if not isinstance(manifest, dict) or text != seal_manifest(manifest):
                 raise ValueError("it is not the text that was written")
         except FileNotFoundError as error:
             raise DamagedError(f"it has no {MANIFEST}") from error
@@ -123,8 +123,8 @@ class Saved:
         return manifest
 
 
-def sealed(manifest: Mapping[str, Any]) -> str:
-    """The text of a manifest.json: it ends with the checksum of all that is before. Whole is what has this text."""
+def seal_manifest(manifest: Mapping[str, Any]) -> str:
+    """Return the text of a manifest.json, which ends with the checksum of all before. A whole one has this text."""
     import google_crc32c  # takes 10 ms, which --help has no use for
 
     content = {key: value for key, value in to_json_value(manifest).items() if key != CHECKSUM}
@@ -139,7 +139,7 @@ class CheckpointStore:
         self.directory = directory
 
     def newest_first(self) -> list[Saved]:
-        """All checkpoints, whole or not."""
+        """Return all checkpoints, whole or not."""
         if not self.directory.is_dir():
             return []
         with disk_errors(self.directory):
@@ -149,7 +149,7 @@ class CheckpointStore:
     def write(
         self, step: int, write: Callable[[str], None], read_back: Callable[[str], None], facts: Mapping[str, Any]
     ) -> Saved:
-        """Adds the checkpoint of `step` updates. One that is there already is left as it is.
+        """Add the checkpoint of `step` updates. One that is there already stays unchanged.
 
         Args:
             write: writes files that begin with the prefix that it is called with.
@@ -185,13 +185,13 @@ class CheckpointStore:
         return saved
 
     def keep(self, kept: Callable[[list[Saved]], list[Saved]]) -> None:
-        """Deletes the checkpoints that are not among kept(all of them, newest first)."""
+        """Delete the checkpoints that are not among kept(all of them, newest first)."""
         everything = self.newest_first()
         for saved in set(everything) - set(kept(everything)):
             self._delete(saved)
 
     def quarantine(self, saved: Saved, reason: str) -> Path:
-        """Moves a damaged checkpoint to quarantine/, with the reason. Returns where it is now."""
+        """Move a damaged checkpoint to quarantine/, with the reason. Return where it is now."""
         parent = self.directory / QUARANTINE
         with disk_errors(parent):
             make_inner_folder(parent)
@@ -203,7 +203,7 @@ class CheckpointStore:
         return place
 
     def sweep(self) -> None:
-        """Deletes what a killed process has left unfinished."""
+        """Delete what a killed process has left unfinished."""
         if not self.directory.is_dir():
             return
         with disk_errors(self.directory):
@@ -222,11 +222,11 @@ class CheckpointStore:
             **facts,
             "files": {file.name: _fingerprint(file) for file in files},
         }
-        write_atomic(folder / MANIFEST, sealed(manifest))
+        write_atomic(folder / MANIFEST, seal_manifest(manifest))
         sync_to_disk(folder)
 
     def _delete(self, saved: Saved) -> None:
-        """Deletes a checkpoint. It is hidden by a rename first, so that a half deleted one is never listed."""
+        """Delete a checkpoint. It is hidden by a rename first, so that a half deleted one is never listed."""
         with disk_errors(saved.path):
             hidden = self.directory / f"{UNFINISHED}{saved.step}-old"
             saved.path.rename(hidden)
@@ -234,18 +234,18 @@ class CheckpointStore:
 
 
 def best_first(directory: Path) -> list[Saved]:
-    """The checkpoints of the best state, then all others, each the newest first."""
+    """Return the checkpoints of the best state, then all others, each the newest first."""
     return [*CheckpointStore(directory / BEST).newest_first(), *CheckpointStore(directory).newest_first()]
 
 
 def newest_first(directory: Path) -> list[Saved]:
-    """All checkpoints, the newest first. Of one update the best state comes last."""
+    """Return all checkpoints, the newest first. Of one update the best state comes last."""
     found = [*CheckpointStore(directory).newest_first(), *CheckpointStore(directory / BEST).newest_first()]
     return sorted(found, key=lambda saved: -saved.step)
 
 
 def newest_manifest(directory: Path) -> dict[str, Any] | None:
-    """The manifest of the newest checkpoint that has a whole one; its other files are not looked at. None without one.
+    """Return the manifest of the newest checkpoint with a whole one; None without. Other files are not looked at.
 
     Raises:
         CheckpointError: one can't be read now, or is of another version.
@@ -263,7 +263,7 @@ def _as_checkpoint(entry: Path) -> Saved | None:
 
 
 def _drop_from_cache(file: Path) -> None:
-    """Makes the next read of a synced file come from the disk."""
+    """Make the next read of a synced file come from the disk."""
     descriptor = os.open(file, os.O_RDONLY)
     try:
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -272,19 +272,19 @@ def _drop_from_cache(file: Path) -> None:
 
 
 def _unreadable(file: Path, error: OSError) -> Exception:
-    """The error to raise: DamagedError if the file itself is at fault, else CheckpointError, as it may be whole."""
-    if error.errno in OF_THE_FILE:
+    """Return a DamagedError if the file itself is at fault, else a CheckpointError, as it may be whole."""
+    if error.errno in FILE_ERRNOS:
         return DamagedError(f"{file.name}: {error.strerror}")
     return CheckpointError(f"{file} can't be read: {error.strerror}; mend that and run the same command again")
 
 
 def _opened(file: Path) -> BinaryIO:
-    """The file for reading. Raises OSError, also for a pipe, whose reader would wait for ever."""
+    """Open a file for reading. Raise OSError, also for a pipe, whose reader would wait for ever."""
     return os.fdopen(open_regular(file, os.O_RDONLY), "rb")
 
 
 def _fingerprint(file: Path) -> dict[str, Any]:
-    """Size in bytes and CRC32C of a file, as the manifest holds them."""
+    """Return size in bytes and CRC32C of a file, as the manifest holds them."""
     import google_crc32c  # takes 10 ms, which --help has no use for
 
     checksum = 0

@@ -1,4 +1,4 @@
-"""What the files of a run say: its configuration, summary and metrics. No TensorFlow here."""
+"""The content of the files of a run: its configuration, summary and metrics. No TensorFlow here."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from yaml import YAMLError
 from accumtrain.config.read import check_yaml
 from accumtrain.errors import CheckpointError
 from accumtrain.fields import is_finite_number
-from accumtrain.runs.files import fits, is_count, is_text, read_json, read_text
+from accumtrain.runs.files import has_form, is_count, is_text, read_json, read_text
 from accumtrain.runs.names import learned_values
 
 HOOK = "hook"  # the split of what hooks log
+UNREADABLE = (YAMLError, ValueError, KeyError, TypeError, AttributeError, RecursionError)  # raised by odd YAML
 NUMBERS = {str: (is_finite_number, None)}
-SUMMARY = {  # the form of what is read of a summary.json
+SUMMARY = {  # the form of a summary.json
     "status": is_text,
     "step": is_count,
     "epoch": (is_finite_number, None),
@@ -47,7 +48,7 @@ RECORD = {  # the form of a line of metrics.jsonl
 
 
 def read_config(file: Path) -> dict[str, Any]:
-    """The content of a config.yaml.
+    """Return the content of a config.yaml.
 
     Raises:
         CheckpointError: it can't be read, or is not the configuration of a run.
@@ -60,21 +61,13 @@ def read_config(file: Path) -> dict[str, Any]:
             raise TypeError("it holds no mapping")
         values = {str(key): value for key, value in content.items()}
         learned_values(values)
-    except (
-        YAMLError,
-        OmegaConfBaseException,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        RecursionError,
-    ) as error:
+    except (*UNREADABLE, OmegaConfBaseException) as error:
         raise CheckpointError(f"{file} is damaged: {' '.join(str(error).split())[:200]}") from error
     return values
 
 
 def read_summary(path: Path) -> dict[str, Any] | None:
-    """The summary of the run in the folder `path`, None if there is none yet.
+    """Return the summary of the run in the folder `path`; None if there is none yet.
 
     Raises:
         CheckpointError: it is damaged.
@@ -84,13 +77,13 @@ def read_summary(path: Path) -> dict[str, Any] | None:
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
-    """The metrics of the run in the folder `path`, in order.
+    """Return the metrics of the run in the folder `path`, in order.
 
     Raises:
         CheckpointError: the file is damaged.
     """
     file = path / "metrics.jsonl"
-    return [record for _, record in lines_of(read_text(file), file)] if file.exists() else []
+    return [record for _, record in parse_lines(read_text(file), file)] if file.exists() else []
 
 
 def measured(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -98,14 +91,14 @@ def measured(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return [record for record in records if record["split"] != HOOK]
 
 
-def lines_of(text: str, path: Path) -> list[tuple[str, dict[str, Any]]]:
-    """The complete lines of `text`, each with its record. An incomplete last line is left out."""
+def parse_lines(text: str, path: Path) -> list[tuple[str, dict[str, Any]]]:
+    """Return the complete lines of `text`, each with its record. An incomplete last line is left out."""
     lines = text[: text.rfind("\n") + 1].splitlines()
     parsed = []
     for number, line in enumerate(lines, start=1):
         try:
             record = json.loads(line)
-            if not fits(record, RECORD) or not {"step", "split", "seconds"} <= record.keys():
+            if not has_form(record, RECORD) or not {"step", "split", "seconds"} <= record.keys():
                 raise ValueError("it is none of a run")
         except (ValueError, RecursionError) as error:
             raise CheckpointError(f"{path} line {number} is no record of a run: repair or remove that line") from error

@@ -1,4 +1,4 @@
-"""Atomic files, disk errors."""
+"""Files that are replaced as a whole, errors of the disk with a remedy, and the form of what a JSON file holds."""
 
 from __future__ import annotations
 
@@ -17,33 +17,37 @@ from typing import Any, TypeAlias
 
 from accumtrain.errors import CheckpointError
 
-# The form of what a JSON file holds: looked at where it is read, as anything may have been written there since.
-
-
+# The form of a value in a JSON file. It is checked where a file is read, as anything may have been written there since.
 # A function that says whether a value fits; None, for null; a tuple of forms, of which one must fit; a list of the
 # form of all items; a mapping from keys to forms, where `str` stands for all other keys, and where keys may be missing.
 Form: TypeAlias = Any
 
+UNFINISHED = re.compile(r"\.([0-9]{1,9})\.(.+)")  # a name, with the process and what is to be replaced
+ASIDE = ".before"  # ends the name of a folder that is put aside
+STALE = 3600.0  # seconds
 
-def fits(value: Any, form: Form) -> bool:
-    """Whether a value is of a form."""
+# ---- forms ----
+
+
+def has_form(value: Any, form: Form) -> bool:
+    """Return whether a value is of a form."""
     match form:
         case None:
             return value is None
         case tuple():
-            return any(fits(value, each) for each in form)
+            return any(has_form(value, each) for each in form)
         case [item]:
-            return isinstance(value, list) and all(fits(each, item) for each in value)
+            return isinstance(value, list) and all(has_form(each, item) for each in value)
         case Mapping():
-            return isinstance(value, dict) and odd_key(value, form) is None
+            return isinstance(value, dict) and find_odd_key(value, form) is None
         case _:
             return bool(form(value))
 
 
-def odd_key(content: Mapping[str, Any], form: Mapping[Any, Form]) -> str | None:
-    """The first key whose value is not of its form; None if there is none."""
+def find_odd_key(content: Mapping[str, Any], form: Mapping[Any, Form]) -> str | None:
+    """Return the first key whose value is not of its form; None if there is none."""
     for key, value in content.items():
-        if not fits(value, form.get(key, form.get(str, is_anything))):
+        if not has_form(value, form.get(key, form.get(str, is_anything))):
             return key
     return None
 
@@ -57,25 +61,20 @@ def is_text(value: Any) -> bool:
 
 
 def is_count(value: Any) -> bool:
-    """Whether it is a whole number from 0 that 64 bits hold."""
+    """Return whether it is a whole number from 0 that 64 bits hold."""
     return type(value) is int and 0 <= value < 2**63
 
 
-# Atomic replacement of files, and disk errors with a remedy for the user.
-
-
-UNFINISHED = re.compile(r"\.([0-9]{1,9})\.(.+)")  # a name, with the process and what is to be replaced
-ASIDE = ".before"  # ends the name of a folder that is put aside
-STALE = 3600.0  # seconds
+# ---- files ----
 
 
 def write_json(path: Path, value: Any) -> None:
-    """`write_atomic` of `value` as JSON. Numbers may be NumPy scalars; non-finite ones become null."""
+    """Write `value` as JSON by `write_atomic`. Numbers may be NumPy scalars; non-finite ones become null."""
     write_atomic(path, json.dumps(to_json_value(value), indent=2, allow_nan=False) + "\n")
 
 
 def write_atomic(path: Path, text: str) -> None:
-    """Replaces the content of the file `path` as a whole. A file that already holds `text` is not touched.
+    """Replace the content of the file `path` as a whole. A file that already holds `text` is not touched.
 
     Raises:
         CheckpointError: the file can't be written, for example because the disk is full; it is unchanged then.
@@ -91,7 +90,7 @@ def write_atomic(path: Path, text: str) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yields a place beside `path`: the file or folder that is made there replaces `path` as a whole in the end.
+    """Yield a place beside `path`: the file or folder that is made there replaces `path` as a whole in the end.
 
     After an error or a signal nothing of it is left, and what was at `path` is there. What a killed process leaves,
     `remove_unfinished` removes.
@@ -114,7 +113,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def _replace_folder(path: Path, new: Path) -> None:
-    """Puts `new` in the place of a folder, which a rename alone replaces only if it is empty."""
+    """Put `new` in the place of a folder, which a rename alone replaces only if it is empty."""
     before = path.with_name(f"{new.name}{ASIDE}")
     path.rename(before)
     try:
@@ -126,7 +125,7 @@ def _replace_folder(path: Path, new: Path) -> None:
 
 
 def remove_path(path: Path) -> None:
-    """Removes a file, a link or a folder with all in it, if it is there. Raises OSError."""
+    """Remove a file, a link or a folder with all in it, if it is there. Raise OSError."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -134,9 +133,9 @@ def remove_path(path: Path) -> None:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Removes what killed processes have left of `replacing` in a folder.
+    """Remove the leftovers of killed processes, of `replacing`, from a folder.
 
-    What was changed within STALE seconds may be that of a process on another machine, and stays.
+    One that was changed within STALE seconds may be of a process on another machine, and stays.
     """
     with disk_errors(folder):
         entries = list(folder.iterdir())
@@ -151,7 +150,7 @@ def remove_unfinished(folder: Path) -> None:
 
 
 def _remove_left(entry: Path, name: str) -> None:
-    """Removes an unfinished file or folder. One that was put aside for a new one is put back if that is missing."""
+    """Remove an unfinished file or folder. One that was put aside for a new one is put back if that is missing."""
     path = entry.with_name(name.removesuffix(ASIDE))
     if name.endswith(ASIDE) and not path.exists():
         entry.rename(path)
@@ -160,7 +159,7 @@ def _remove_left(entry: Path, name: str) -> None:
 
 
 def open_regular(path: Path, flags: int) -> int:
-    """Opens a file like os.open, but no link, device or pipe. A new file has the permissions 0644.
+    """Open a file like os.open, but no link, device or pipe. A new file has the permissions 0644.
 
     Raises:
         OSError: it can't be opened, or is no regular file.
@@ -173,7 +172,7 @@ def open_regular(path: Path, flags: int) -> int:
 
 
 def read_text(path: Path) -> str:
-    """The content of a text file of a run.
+    """Return the content of a text file of a run.
 
     Raises:
         CheckpointError: it can't be read, is no regular file, or is no text.
@@ -188,7 +187,7 @@ def read_text(path: Path) -> str:
 
 
 def read_json(path: Path, form: Mapping[Any, Form] | None = None) -> dict[str, Any]:
-    """The content of a JSON file that `write_json` has written.
+    """Return the content of a JSON file that `write_json` has written.
 
     Args:
         form: of the mapping that it holds.
@@ -200,7 +199,7 @@ def read_json(path: Path, form: Mapping[Any, Form] | None = None) -> dict[str, A
         content = json.loads(read_text(path))
         if not isinstance(content, dict):
             raise ValueError("it holds no mapping")
-        if odd := odd_key(content, form or {}):
+        if odd := find_odd_key(content, form or {}):
             raise ValueError(f"what it says of {odd} is nothing that was written")
     except (ValueError, RecursionError) as error:
         raise CheckpointError(
@@ -210,7 +209,7 @@ def read_json(path: Path, form: Mapping[Any, Form] | None = None) -> dict[str, A
 
 
 def make_inner_folder(path: Path) -> None:
-    """Makes a folder within one that is there, if need be.
+    """Make a folder within one that is there, if need be.
 
     Raises:
         CheckpointError: it can't be made, or is a link, which would lead elsewhere.
@@ -222,7 +221,7 @@ def make_inner_folder(path: Path) -> None:
 
 
 def sync_to_disk(path: Path) -> None:
-    """Returns when the file or folder is on the disk. For a folder that means the names in it. Raises OSError."""
+    """Wait until a file, or the names in a folder, are on the disk. Raise OSError if that fails."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -232,7 +231,7 @@ def sync_to_disk(path: Path) -> None:
 
 @contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Within this context, an OSError about writing `path` becomes a CheckpointError that says what to do."""
+    """Turn an OSError about writing `path` in this context into a CheckpointError with a remedy."""
     try:
         yield
     except OSError as error:
@@ -245,7 +244,7 @@ def disk_errors(path: Path) -> Iterator[None]:
 
 
 def to_json_value(value: Any) -> Any:
-    """Converts `value` to what JSON can hold. Numbers may be NumPy scalars; non-finite ones become null."""
+    """Convert `value` to what JSON can hold. Numbers may be NumPy scalars; non-finite ones become null."""
     match value:
         case Mapping():
             return {str(key): to_json_value(item) for key, item in value.items()}

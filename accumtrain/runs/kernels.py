@@ -1,4 +1,4 @@
-"""Which CPU kernels a run computes with, where either of two kinds may be faster: a rule, and the record of a run.
+"""The choice between two kinds of CPU kernels, of which either may be faster: a rule, and the record of a run.
 
 On CPUs with instructions for neural networks TensorFlow uses oneDNN's kernels. It leaves them off on all others, where
 oneDNN's are the faster ones but for small images. And where the CPU has instructions for bfloat16, but none for
@@ -20,11 +20,11 @@ from accumtrain.console import say, warn
 from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.process import environment
 from accumtrain.process.environment import KERNELS_16BIT, ONEDNN
-from accumtrain.process.machine import FOR_16_BITS, INTEL, MATRIX_BFLOAT16, cpu, vendor
+from accumtrain.process.machine import FOR_16_BITS, INTEL, MATRIX_BFLOAT16, cpu, read_vendor
 from accumtrain.runs.files import read_json, write_json
 from accumtrain.runs.names import folder_of, has_checkpoints
 
-# with one of these TensorFlow uses oneDNN's kernels by default
+# Instruction sets with one of which TensorFlow uses oneDNN's kernels by default.
 NEURAL = {"avx512_vnni", "avx512_bf16", "avx_vnni", "amx_tile", "amx_bf16"}
 SMALL = 16  # pixels of height and width; TensorFlow's own kernels are the faster ones for smaller images
 USED = "used"  # key of a run's record: the value of the variable
@@ -54,10 +54,10 @@ IN_16_BITS = KernelKinds(KERNELS_16BIT, {"1": "bfloat16's", "0": "float32's"}, "
 
 @contextmanager
 def chosen_kernels(config: Config, job: Job) -> Iterator[None]:
-    """Within this context the environment says which kernels compute, in this process and in its children.
+    """Choose the kernels of this process and its children by the environment, for the time of this context.
 
-    What is decided already stays, by the user or by TensorFlow's import. A run that goes on, or is used, computes with
-    the kernels that it began with. Else a rule decides.
+    A choice of the user, or by TensorFlow's import, stays. A run that goes on, or is used, computes with the kernels
+    that it began with. Else a rule decides.
 
     Raises:
         ConfigError: a variable has another value than 0 or 1.
@@ -91,7 +91,7 @@ def _check(kinds: KernelKinds) -> None:
 
 
 def _open_kinds(config: Config, job: Job) -> KernelKinds | None:
-    """The kinds of kernels of which either may be faster for this run on this machine."""
+    """Return the kinds of kernels of which either may be faster for this run on this machine."""
     instructions = set(cpu()["instructions"])
     # under a limit what no probe has looked at computes without oneDNN, which may crash there
     as_its_run = job.scope == "trained" and config.device.memory_limit_mb is None
@@ -107,7 +107,7 @@ def _open_kinds(config: Config, job: Job) -> KernelKinds | None:
 
 
 def _decide(config: Config, kinds: KernelKinds, *, goes_on: bool) -> str:
-    """The value of the variable, and says what decided it."""
+    """Return the value of the variable, and print the reason."""
     default, *_ = kinds.names
     given, recorded = os.environ.get(kinds.variable), _recorded(config, kinds) if goes_on else None
     imported = kinds.once and "tensorflow" in sys.modules
@@ -127,31 +127,26 @@ def _decide(config: Config, kinds: KernelKinds, *, goes_on: bool) -> str:
         return recorded
     if goes_on:
         return default  # it has no record, so nothing had decided
-    used, reason = _choose_library(config) if kinds is LIBRARY else _choose_dtype()
+    used, reason = _choose_by_rule(config, kinds)
     say(f"{kinds.names[used]} kernels are used ({kinds.variable}={used}): {reason}")
     return used
 
 
-def _choose_library(config: Config) -> tuple[str, str]:
-    """The value of ONEDNN for the images of a run, and the reason."""
+def _choose_by_rule(config: Config, kinds: KernelKinds) -> tuple[str, str]:
+    """Return the value of the variable for the images of a run and this processor, and the reason."""
     height, width = config.data.known_pixels or (SMALL, SMALL)
-    if height * width < SMALL**2:
+    if kinds is LIBRARY and height * width < SMALL**2:
         return "0", f"they are the faster ones for images of less than {SMALL} x {SMALL} pixels"
-    return "1", "they are the faster ones on this processor"
-
-
-def _choose_dtype() -> tuple[str, str]:
-    """The value of KERNELS_16BIT for this processor, and the reason."""
-    if vendor() == INTEL:
+    if kinds is IN_16_BITS and read_vendor() == INTEL:
         return "0", "they are the faster ones on Intel's processors without AMX"
     return "1", "they are the faster ones on this processor"
 
 
-# --- the record of a run -----------------------------------------------------------------------------------------
+# ---- the record of a run ----
 
 
 def _recorded(config: Config, kinds: KernelKinds) -> str | None:
-    """The value that the run began with; None if it has no record."""
+    """Return the value that the run began with; None if it has no record."""
     path = folder_of(config) / kinds.record
     if not path.exists():
         return None
@@ -168,7 +163,7 @@ def _recorded(config: Config, kinds: KernelKinds) -> str | None:
 
 
 def record_kernels(config: Config) -> None:
-    """Leaves in a run's folder which kernels it begins with. Call it within `chosen_kernels`, with the run's lock."""
+    """Record the kernels of a run in its folder. Call it within `chosen_kernels`, with the run's lock."""
     job, folder = JOBS[config.job], folder_of(config)
     kinds = _open_kinds(config, job)
     if kinds is None or kinds.variable not in os.environ or job.scope != "train":

@@ -1,4 +1,4 @@
-"""One process at a time writes into the folder of a run."""
+"""The lock of a run's folder, into which one process at a time writes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import socket
 import time
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 
 from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.runs.files import open_regular
@@ -39,7 +38,7 @@ class Lock:
             self._lock_folder()
             with suppress(OSError):  # on a full disk the lock holds without its owner's name
                 os.ftruncate(file, 0)
-                os.pwrite(file, _owner().encode(), 0)
+                os.pwrite(file, _describe_owner().encode(), 0)
         except BlockingIOError as error:
             owner = self._read_owner()
             self._release()
@@ -56,13 +55,11 @@ class Lock:
             ) from error
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._release()
 
     def check(self) -> None:
-        """Raises CheckpointError if the folder is not in its place any more, or another one is."""
+        """Raise CheckpointError if the folder is not in its place any more, or another one is."""
         with suppress(FileNotFoundError):
             if os.path.samestat(self._folder.stat(), os.fstat(self._held[-1])):
                 return
@@ -93,12 +90,12 @@ class Lock:
 
 
 def check_free(folder: Path) -> None:
-    """Raises ConfigError if another process trains in a folder, so that nothing slow is done before it is refused."""
+    """Raise ConfigError if another process trains in a folder, so that nothing slow is done before it is refused."""
     if (folder / LOCK).exists():
         with Lock(folder):
             pass
 
 
-def _owner() -> str:
+def _describe_owner() -> str:
     started = time.strftime("%Y-%m-%d %H:%M:%S %z")
     return json.dumps({"host": socket.gethostname(), "process": os.getpid(), "started": started})

@@ -1,4 +1,4 @@
-"""Name, folder and identity of a run."""
+"""The name and the folder of a run, and the values that decide what it learns."""
 
 from __future__ import annotations
 
@@ -19,19 +19,41 @@ from accumtrain.config.schema import Config
 from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.fields import format_value
 
-# The name of a run: run.name, or a name derived from its command.
-
-
-NOT_OF_A_RUN = ("log.", "bench.", "predict.", "export.", "range_test.", "hydra")  # beginnings of keys
+EXCLUDED_PREFIXES = ("log.", "bench.", "predict.", "export.", "range_test.", "hydra")  # of keys outside a derived name
 LONGEST = 48  # characters of a derived name, without its hash
 NOT_IN_NAMES = {
     *("job", "data.download", "report.runs", "device.workers", "device.index"),
     *("run.name", "run.dir", "run.resume", "run.walltime", "run.hang_timeout", "run.on_nonfinite", "run.max_nonfinite"),
 }
 
+CHECKPOINTS = "checkpoints"  # of a run, within its folder
+BEST = "best"  # the checkpoints of the best state, within their folder
+QUARANTINE = "quarantine"  # of damaged checkpoints, within their folder
+
+# The keys that decide what is learned. A continued run must keep their values; all others may change.
+LEARNED_GROUPS = ("model", "optim", "schedule", "loss", "data", "ema")
+LEARNED_KEYS = ("batch_size", "precision", "run.seed")
+METRICS = "eval.metrics"
+# Places of data and first weights do not matter: a checkpoint's manifest holds fingerprints of their content.
+UNLEARNED_KEYS = (
+    *("model.memory", "model.kept_convs", "model.kept_share", "model.title", "model.weights"),
+    *("data.dir", "data.download", "data.path", "data.test_path", "data.on_error", "data.max_pixels"),
+)
+# Beginnings of keys whose values change what is learned from here on, but no variable of the state.
+RULE_PREFIXES = (
+    *("accum.", "batch_size", METRICS, "loss.", "run.seed", "schedule."),
+    *("model.drop_path", "model.norm_momentum", "model.snap_bits"),
+    *("optim.adaptive_clip", "optim.beta", "optim.clip_", "optim.epsilon", "optim.lr", "optim.rates", "optim.weight_"),
+    *("data.augment", "data.cutmix", "data.erasing", "data.jitter", "data.magnitude", "data.mean", "data.mixup"),
+    *("data.randaugment", "data.sampling", "data.std", "data.test_", "data.train_", "data.val_"),
+)
+CLASSES = "data.classes"  # of a fingerprint: their names, or their number
+
+# ---- name ----
+
 
 def run_name(config: Config, overrides: Sequence[str]) -> str:
-    """run.name, or a name derived from the command: the same command gives the same name.
+    """Return run.name, or a name derived from the command: the same command gives the same name.
 
     Args:
         overrides: the command's `key=value` arguments, those of this job in a sweep.
@@ -45,82 +67,71 @@ def run_name(config: Config, overrides: Sequence[str]) -> str:
     shown = {
         key: value
         for key, value in sorted(values.items())
-        if key not in in_base | NOT_IN_NAMES and not key.startswith(NOT_OF_A_RUN)
+        if key not in in_base | NOT_IN_NAMES and not key.startswith(EXCLUDED_PREFIXES)
     }
-    return _name(base, {key: value for key, value in shown.items() if not _says(base, key, value)})
+    path = PurePath(shown.get("data.path", ""))
+    if len(path.parts) == 1 and base.endswith((f"-{shown['data.path']}", f"-{path.stem}")):
+        del shown["data.path"]  # the base has it already, as that of a folder beside the runs
+    return _join_words(base, shown)
 
 
-def _name(base: str, shown: Mapping[str, str]) -> str:
-    """The base and a word for each key, as many as fit, and a hash if that does not tell all."""
-    unique = _unique_names()
-    words = [_word(unique.get(key, key), value) for key, value in shown.items()]
-    name = _plain(base)[:LONGEST]
-    fitting = 0
-    while fitting < len(words) and len(name) + 1 + len(_plain(words[fitting])) <= LONGEST:
-        name += f"-{_plain(words[fitting])}"
-        fitting += 1
+def _join_words(base: str, shown: Mapping[str, str]) -> str:
+    """Return the base and a word for each key, as many as fit, and a hash if they do not say all.
+
+    A word has a key and its value: seed3, batch_size64, augment_crop_flip, beta1_0.9.
+    """
+    short, words = _shorten_keys(), []
+    for key, value in shown.items():
+        word = short.get(key, key)
+        words.append(f"{word}{value}" if value[:1].isdigit() and not word[-1:].isdigit() else f"{word}_{value}")
+    name = _replace_odd(base)[:LONGEST]
+    for word in map(_replace_odd, words):
+        if len(name) + 1 + len(word) > LONGEST:
+            break
+        name += f"-{word}"
     exact = "-".join([base, *words])
-    return name if name == exact else f"{name}-{_hash(exact)[:6]}"
+    return name if name == exact else f"{name}-{hashlib.sha256(exact.encode()).hexdigest()[:6]}"
 
 
-def _word(key: str, value: str) -> str:
-    """A key and its value in one word: seed3, batch_size64, augment_crop_flip, beta1_0.9."""
-    return f"{key}{value}" if value[:1].isdigit() and not key[-1:].isdigit() else f"{key}_{value}"
-
-
-def _says(base: str, key: str, value: str) -> bool:
-    """Whether the base has the path to the data already, as that of a folder beside the runs."""
-    path = PurePath(value)
-    return key == "data.path" and len(path.parts) == 1 and base.endswith((f"-{value}", f"-{path.stem}"))
-
-
-def _unique_names() -> dict[str, str]:
-    """The last part of each dotted key that no other key ends with."""
-    top = [each.name for each in fields(Config)]
-    dotted = {f"{group}.{each.name}" for group, found in records().items() for cls in found for each in fields(cls)}
+def _shorten_keys() -> dict[str, str]:
+    """Return the last part of each dotted key that no other key ends with."""
+    top = [field.name for field in fields(Config)]
+    dotted = {f"{group}.{field.name}" for group, found in records().items() for cls in found for field in fields(cls)}
     last = Counter([*top, *(key.rpartition(".")[2] for key in dotted)])
     return {key: name for key in dotted if last[name := key.rpartition(".")[2]] == 1}
 
 
-def _plain(text: str) -> str:
+def _replace_odd(text: str) -> str:
+    """Return text with _ in the place of characters that do not belong in a folder's name."""
     return re.sub(r"[^A-Za-z0-9._-]+", "_", text).strip("._-")
 
 
-def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-# The folder that a job writes into. One function makes it for all jobs, before any work.
-
-
-CHECKPOINTS = "checkpoints"  # of a run, within its folder
-BEST = "best"  # the checkpoints of the best state, within their folder
-QUARANTINE = "quarantine"  # of damaged checkpoints, within their folder
+# ---- folder: one function makes it for all jobs, before any work ----
 
 
 def folder_of(config: Config) -> Path:
-    """The folder of the configured run."""
+    """Return the folder of the configured run."""
     return Path(config.run.dir) / run_name(config, [])
 
 
 def job_folder(config: Config) -> Path:
-    """The folder that the configured job writes into."""
+    """Return the folder that the configured job writes into."""
     return Path(config.run.dir) if JOBS[config.job].scope == "runs" else folder_of(config)
 
 
 def has_checkpoints(path: Path) -> bool:
-    """Whether the folder holds a run that can be continued or used, damaged or not."""
+    """Return whether the folder holds a run that can be continued or used, damaged or not."""
     return any(path.glob(f"{CHECKPOINTS}/**/step-*"))
 
 
 def result_file(config: Config) -> Path:
-    """The file that the result of the configured job is written to."""
+    """Return the file that the result of the configured job is written to."""
     return job_folder(config) / JOBS[config.job].file
 
 
 @contextmanager
 def open_folder(config: Config) -> Iterator[Path]:
-    """Makes the folder that the configured job writes into, and yields it. New folders that stay empty are removed.
+    """Make the folder that the configured job writes into, and yield it. New folders that stay empty are removed.
 
     Raises:
         ConfigError: the folder can't be made, or has a folder where the job writes its file.
@@ -145,14 +156,14 @@ def open_folder(config: Config) -> Iterator[Path]:
 
 
 def make_folder(path: Path) -> None:
-    """Makes the folder and those above it. Raises ConfigError if that fails."""
+    """Make the folder and those above it. Raise ConfigError if that fails."""
     with folder_errors(path):
         path.mkdir(parents=True, exist_ok=True)
 
 
 @contextmanager
 def folder_errors(path: Path) -> Iterator[None]:
-    """Within this context, an OSError becomes a ConfigError that names the folder of the run."""
+    """Turn an OSError of this context into a ConfigError that names the folder of the run."""
     try:
         yield
     except OSError as error:
@@ -161,41 +172,11 @@ def folder_errors(path: Path) -> Iterator[None]:
         ) from error
 
 
-# What a continued run must have in common with the run that it continues.
-
-
-# The keys that decide what is learned. A continued run must keep their values; all others may change.
-LEARNED_GROUPS = ("model", "optim", "schedule", "loss", "data", "ema")
-LEARNED_KEYS = ("batch_size", "precision", "run.seed")
-METRICS = "eval.metrics"
-# where data and first weights lie does not matter: their content is compared by what a checkpoint's manifest says of it
-NOT_LEARNED = (
-    "model.memory",
-    "model.kept_convs",
-    "model.kept_share",
-    "model.title",
-    "model.weights",
-    "data.dir",
-    "data.download",
-    "data.path",
-    "data.test_path",
-    "data.on_error",
-    "data.max_pixels",
-)
-
-# beginnings of keys whose values change what is learned from here on, but no variable of the state
-OF_THE_RULES = (
-    *("accum.", "batch_size", METRICS, "loss.", "run.seed", "schedule."),
-    *("model.drop_path", "model.norm_momentum", "model.snap_bits"),
-    *("optim.adaptive_clip", "optim.beta", "optim.clip_", "optim.epsilon", "optim.lr", "optim.rates", "optim.weight_"),
-    *("data.augment", "data.cutmix", "data.erasing", "data.jitter", "data.magnitude", "data.mean", "data.mixup"),
-    *("data.randaugment", "data.sampling", "data.std", "data.test_", "data.train_", "data.val_"),
-)
-CLASSES = "data.classes"  # of a fingerprint: their names, or their number
+# ---- identity: what a continued run must have in common with the run that it continues ----
 
 
 def learned_values(config: Config | Mapping[str, Any]) -> dict[str, Any]:
-    """The values that decide what is learned, by dotted key.
+    """Return the values that decide what is learned, by dotted key.
 
     Raises:
         KeyError, TypeError: the mapping is not the content of a config.yaml.
@@ -212,27 +193,27 @@ def learned_values(config: Config | Mapping[str, Any]) -> dict[str, Any]:
         flat["accum.steps"] = accum["steps"]
     flat["accum.reduction"] = accum["reduction"]
     flat[METRICS] = mapping.get("eval", {}).get("metrics")  # which decide the best state; files before them have none
-    return {key: value for key, value in flat.items() if key not in NOT_LEARNED}
+    return {key: value for key, value in flat.items() if key not in UNLEARNED_KEYS}
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """`key=old there and new here` for each key whose value differs; empty if none does.
+    """Return `key=old there and new here` for each key whose value differs; empty if none does.
 
     Keys that only one side has are left out: they belong to another kind, whose name differs, too.
     """
     return ", ".join(
-        f"{key}={format_value(old)} there and {format_value(new)} here" for key, old, new in _all_changed(before, now)
+        f"{key}={format_value(old)} there and {format_value(new)} here" for key, old, new in _list_changes(before, now)
     )
 
 
 def fits_state(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Whether the state of a run can go on with the learned values that differ, and so run.resume=force helps."""
-    return all(key.startswith(OF_THE_RULES) for key, *_ in _all_changed(before, now))
+    """Return whether the state of a run can go on with other learned values, so that run.resume=force helps."""
+    return all(key.startswith(RULE_PREFIXES) for key, *_ in _list_changes(before, now))
 
 
-def as_many_classes(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Whether two fingerprints of data have as many classes, which the state of a run needs to go on."""
-    first, second = (each.get(CLASSES) for each in (before, now))
+def has_same_class_count(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Return whether two fingerprints of data have as many classes, which the state of a run needs to go on."""
+    first, second = (fingerprint.get(CLASSES) for fingerprint in (before, now))
     return _count(first) == _count(second)
 
 
@@ -240,17 +221,14 @@ def _count(classes: Any) -> Any:
     return len(classes) if isinstance(classes, list) else classes
 
 
-def _all_changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """Dotted key, old and new value of what both sides have and what differs."""
-    for key in now:
-        if key in before:
-            yield from _changed(key, before[key], now[key])
+def _list_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Yield dotted key, old and new value of what both sides have and what differs.
 
-
-def _changed(key: str, before: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Dotted key, old and new value of what differs; of mappings with the same keys what differs in them."""
-    if isinstance(before, Mapping) and isinstance(now, Mapping) and before.keys() == now.keys():
-        for name in now:
-            yield from _changed(f"{key}.{name}", before[name], now[name])
-    elif before != now:
-        yield key, before, now
+    Of mappings with the same keys it is what differs in them.
+    """
+    for key, new in now.items():
+        old = before.get(key, new)
+        if isinstance(old, Mapping) and isinstance(new, Mapping) and old.keys() == new.keys():
+            yield from ((f"{key}.{name}", *values) for name, *values in _list_changes(old, new))
+        elif old != new:
+            yield key, old, new

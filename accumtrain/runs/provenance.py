@@ -1,4 +1,4 @@
-"""Where a run comes from, what is left of it."""
+"""The origin of a run, for its summary.json, and what is left of a run, read by somebody else. No TensorFlow here."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from accumtrain.config.keys import changed_from_defaults
+from accumtrain.config.keys import find_changed_keys
 from accumtrain.errors import CheckpointError
 from accumtrain.process.environment import job_seconds
 from accumtrain.process.machine import cpu
@@ -23,19 +23,20 @@ from accumtrain.runs.files import read_text
 from accumtrain.runs.names import BEST, CHECKPOINTS, QUARANTINE
 from accumtrain.version import __version__
 
-# Where a run comes from: software, source, command and machine, for its summary.json. No TensorFlow is imported.
-
-
 PACKAGES = ("tensorflow", "keras", "numpy", "hydra-core")
 GIT_SECONDS = 5.0
-# writes nothing, and starts no monitor of the file system that the repository's configuration may name
+# The command writes nothing, and starts no monitor of the file system that the repository's configuration may name.
 GIT = ("git", "--no-optional-locks", "-c", "core.fsmonitor=false")
 DESCRIBE = ("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
 DIRTY = "-dirty"
+WHOLE = "whole"
+SUMMARY_KEYS = ("status", "step", "epoch", "train", "val", "test", "best", "best_on", "provenance")
+
+Content = TypeVar("Content")
 
 
 def provenance(device: str) -> dict[str, Any]:
-    """What can be known of this process; a value that can't be is None.
+    """Return software, source, command and machine of this process; None for what can't be known.
 
     Args:
         device: the devices, as the user reads them (`Devices.description`).
@@ -61,7 +62,7 @@ def provenance(device: str) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str | None]:
-    """The version of each piece of software that decides what a run computes; None for one that has none."""
+    """Return the version of each piece of software that decides what a run computes; None for one that has none."""
     return {
         "accumtrain": __version__,
         "python": platform.python_version(),
@@ -70,7 +71,7 @@ def versions() -> dict[str, str | None]:
 
 
 def platform_name() -> str:
-    """System, kernel, machine and C library, such as Linux-6.1.0-x86_64-with-glibc2.36."""
+    """Return system, kernel, machine and C library, such as Linux-6.1.0-x86_64-with-glibc2.36."""
     return platform.platform()
 
 
@@ -83,13 +84,9 @@ def _version(package: str) -> str | None:
 
 def _git() -> dict[str, Any] | None:
     try:
+        command = [*GIT, *DESCRIBE]
         done = subprocess.run(
-            [*GIT, *DESCRIBE],
-            capture_output=True,
-            text=True,
-            stdin=subprocess.DEVNULL,
-            timeout=GIT_SECONDS,
-            check=True,
+            command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=GIT_SECONDS, check=True
         )
     except (OSError, subprocess.SubprocessError):  # no git, no repository, not this user's, too slow
         return None
@@ -97,17 +94,8 @@ def _git() -> dict[str, Any] | None:
     return {"commit": described.removesuffix(DIRTY), "dirty": described.endswith(DIRTY)}
 
 
-# Where a run came from and what is left of it: its files, read by somebody else. No TensorFlow here.
-
-
-WHOLE = "whole"
-OF_SUMMARY = ("status", "step", "epoch", "train", "val", "test", "best", "best_on", "provenance")
-
-Content = TypeVar("Content")
-
-
 def inspect_run(folder: Path) -> dict[str, Any]:
-    """What the folder of a run tells of it. What can't be read is named in `unreadable`; nothing is changed.
+    """Return the facts that the folder of a run holds. Damaged files are named in `unreadable`; nothing is changed.
 
     Returns:
         status, step, epoch, train, val, test, best, best_on, provenance: as in summary.json; None before there is one.
@@ -134,15 +122,15 @@ def inspect_run(folder: Path) -> dict[str, Any]:
     found = [saved for store in stores for saved in readable(store.newest_first) or []]
     reasons = sorted((checkpoints / QUARANTINE).glob(f"*/{REASON}"))
     return {
-        **{key: summary.get(key) for key in OF_SUMMARY},
-        "changed": {key: list(pair) for key, pair in changed_from_defaults(values).items() if key != "run.name"},
-        "checkpoints": [_described(saved) for saved in found],
+        **{key: summary.get(key) for key in SUMMARY_KEYS},
+        "changed": {key: list(pair) for key, pair in find_changed_keys(values).items() if key != "run.name"},
+        "checkpoints": [_describe(saved) for saved in found],
         "quarantine": [{"path": str(file.parent), "reason": readable(partial(read_text, file))} for file in reasons],
         "unreadable": unreadable,
     }
 
 
-def _described(saved: Saved) -> dict[str, Any]:
+def _describe(saved: Saved) -> dict[str, Any]:
     written, size = None, None
     try:
         size = sum(file.lstat().st_size for file in saved.path.iterdir())

@@ -1,4 +1,8 @@
-"""The folder of a run: config.yaml, metrics.jsonl, summary.json, images.json."""
+"""A run on disk: its lock, config.yaml, images.json, metrics.jsonl and summary.json.
+
+Files are replaced as a whole or not at all, and metrics.jsonl only ever holds whole lines. So a run can be stopped at
+any moment and continued. No TensorFlow here.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,6 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -17,7 +20,7 @@ from accumtrain.config.read import to_mapping
 from accumtrain.config.schema import Config
 from accumtrain.errors import CheckpointError, ConfigError, DataError
 from accumtrain.runs.checkpoint_store import newest_manifest
-from accumtrain.runs.contents import lines_of, read_records, read_summary
+from accumtrain.runs.contents import parse_lines, read_records, read_summary
 from accumtrain.runs.files import (
     disk_errors,
     open_regular,
@@ -33,36 +36,39 @@ from accumtrain.runs.names import (
     CHECKPOINTS,
     METRICS,
     QUARANTINE,
-    as_many_classes,
     differences,
     fits_state,
     folder_of,
+    has_same_class_count,
     learned_values,
     make_folder,
 )
 
-# What a run's model takes and tells: the shape of its images, and the names of its classes. No TensorFlow here.
-
-
 IMAGES = "images.json"  # in the run's folder
 REMEDY = "run its training command again, which writes it anew"
+FORCE = "force"  # value of run.resume
 
 
 @dataclass(frozen=True)
 class Images:
-    """`shape`: height, width and channels. `class_names`: a name for each class, its number if it has none."""
+    """The images that a run's model takes, and the classes that it names.
+
+    Attributes:
+        shape: height, width and channels.
+        class_names: a name for each class, its number if it has none.
+    """
 
     shape: tuple[int, ...]
     class_names: list[str]
 
 
 def write_images(folder: Path, images: Images) -> None:
-    """Writes images.json into the folder of a run."""
+    """Write images.json into the folder of a run."""
     write_json(folder / IMAGES, {"shape": list(images.shape), "class_names": images.class_names})
 
 
 def read_images(folder: Path) -> Images | None:
-    """The images that a run was trained on; None if the file is gone, or if the run was given its examples.
+    """Return the images that a run was trained on; None if the file is gone, or if the run was given its examples.
 
     Raises:
         CheckpointError: the file is damaged.
@@ -78,16 +84,7 @@ def read_images(folder: Path) -> Images | None:
 
 
 def _all(kind: type, values: Any) -> bool:
-    return isinstance(values, list) and all(type(each) is kind for each in values)
-
-
-# A run on disk: its lock, config.yaml, images.json, metrics.jsonl and summary.json.
-#
-# Files are replaced as a whole or not at all, and metrics.jsonl only ever holds whole lines, so a run can be stopped
-# at any moment and continued. No TensorFlow here.
-
-
-FORCE = "force"  # value of run.resume
+    return isinstance(values, list) and all(type(value) is kind for value in values)
 
 
 class Run:
@@ -112,25 +109,23 @@ class Run:
             remove_unfinished(self.path)
             self.check_continues()
         except BaseException:
-            self._lock.__exit__(None, None, None)
+            self._lock.__exit__()
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._lock.__exit__(kind, error, traceback)
+    def __exit__(self, *_: object) -> None:
+        self._lock.__exit__()
 
     def save_config(self, config: Config) -> None:
-        """Writes config.yaml."""
+        """Write config.yaml."""
         write_atomic(self.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(to_mapping(config))))
 
     def save_images(self, images: Images) -> None:
-        """Writes images.json."""
+        """Write images.json."""
         write_images(self.path, images)
 
     def log(self, record: Mapping[str, Any]) -> None:
-        """Appends one line to metrics.jsonl. Numbers may be NumPy scalars; non-finite ones become null.
+        """Append one line to metrics.jsonl. Numbers may be NumPy scalars; non-finite ones become null.
 
         Raises:
             CheckpointError: it can't be written, or the folder was moved or removed.
@@ -151,24 +146,24 @@ class Run:
                 os.close(file)
 
     def truncate(self, step: int) -> None:
-        """Deletes the records after update `step`, and a last line that is incomplete."""
+        """Delete the records after update `step`, and a last line that is incomplete."""
         if not self._metrics.exists():
             return
         text = read_text(self._metrics)
-        kept = "".join(line + "\n" for line, record in lines_of(text, self._metrics) if record["step"] <= step)
+        kept = "".join(line + "\n" for line, record in parse_lines(text, self._metrics) if record["step"] <= step)
         if kept != text:
             write_atomic(self._metrics, kept)
 
     def records(self) -> list[dict[str, Any]]:
-        """All records of metrics.jsonl, in order."""
+        """Return all records of metrics.jsonl, in order."""
         return read_records(self.path)
 
     def read_summary(self) -> dict[str, Any] | None:
-        """The summary written last, None if there is none yet."""
+        """Return the summary written last; None if there is none yet."""
         return read_summary(self.path)
 
     def accept(self, facts: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], None]:
-        """Returns a function that refuses the manifest of a checkpoint that this run does not continue.
+        """Return a function that refuses the manifest of a checkpoint that this run does not continue.
 
         Args:
             facts: `data`, the fingerprint of the source of this configuration, and `weights`, the checksum of what it
@@ -188,13 +183,13 @@ class Run:
             if changed := differences(*data):
                 raise DataError(
                     f"the data is not what {self.path} was trained on: {changed}; put it back as it was, or choose "
-                    f"another run.name{_or_force('go on with what is there now', as_many_classes(*data))}"
+                    f"another run.name{_or_force('go on with what is there now', has_same_class_count(*data))}"
                 )
 
         return check
 
     def check_not_begun(self) -> None:
-        """Raises CheckpointError if there is anything of a run, whose checkpoints must have been lost then."""
+        """Raise CheckpointError if there is anything of a run, whose checkpoints must have been lost then."""
         traces = {
             "the metrics": self._has_metrics(),
             "damaged checkpoints": any(name != "step-0" for name in listed(self.checkpoints / QUARANTINE)),
@@ -208,7 +203,7 @@ class Run:
 
     def check_continues(self) -> None:
         """Raise ConfigError if the folder holds a run that this configuration does not continue."""
-        if not self._trained():
+        if not (listed(self.checkpoints) or self._has_metrics()):
             return
         if self.config.run.resume is False:
             raise ConfigError(
@@ -227,9 +222,6 @@ class Run:
                 f"values of its update {manifest['step']} to continue it"
                 + _or_force("continue it with these", fits_state(*learned))
             )
-
-    def _trained(self) -> bool:
-        return bool(listed(self.checkpoints)) or self._has_metrics()
 
     def _has_metrics(self) -> bool:
         return self._metrics.exists() and self._metrics.stat().st_size > 0
@@ -253,7 +245,7 @@ class ReadOnlyRun(Run):
         pass
 
     def truncate(self, step: int) -> None:
-        """Hides the records after update `step`, which the process with the lock may not have deleted yet."""
+        """Hide the records after update `step`, which the process with the lock may not have deleted yet."""
         self._last = step
 
     def records(self) -> list[dict[str, Any]]:
@@ -261,11 +253,11 @@ class ReadOnlyRun(Run):
 
 
 def _or_force(effect: str, fits: bool) -> str:
-    """The remedy run.resume=force, where the state of the run fits."""
+    """Return the remedy run.resume=force, where the state of the run fits."""
     return f", or run.resume=force to {effect}" if fits else ""
 
 
 def listed(folder: Path) -> list[str]:
-    """The names in a folder, [] if there is none."""
+    """Return the names in a folder; [] if there is none."""
     with disk_errors(folder):
         return [path.name for path in folder.iterdir()] if folder.is_dir() else []

@@ -11,7 +11,7 @@ import pytest
 from hydra.errors import MissingConfigException
 
 from accumtrain import __version__
-from accumtrain.cli.hydra_guard import explain
+from accumtrain.cli.hydra_guard import explain_error
 from accumtrain.config.keys import CONF_DIR
 from accumtrain.errors import AccumtrainError, Preempted
 
@@ -109,9 +109,8 @@ def test_mistake_from_outside_needs_no_tensorflow():
     assert answer.stderr == "error: batch_size=100 does not divide by accum.steps=8 x 1 replica; nearest: 96, 104\n"
 
 
-def test_help_shows_every_choice(command, tmp_path):
-    (tmp_path / "own" / "model").mkdir(parents=True)
-    (tmp_path / "own" / "model" / "tiny.yaml").write_text("")
+def test_help_shows_every_choice(command, own_file):
+    own_file("model/tiny.yaml", "")
     answer = command("--help", "--config-dir", "own")
     assert answer.code == 0
     for file in CONF_DIR.glob("*/*.yaml"):
@@ -192,19 +191,15 @@ def test_traceback_on_request(variable):
     assert "ConfigError: batch_size=0" in answer.stderr
 
 
-def test_own_config_dir(command, fake_job, tmp_path):
+def test_own_config_dir(command, fake_job, own_file):
     seen = fake_job(lambda config: None)
-    own = tmp_path / "own" / "model"
-    own.mkdir(parents=True)
-    (own / "tiny.yaml").write_text("defaults: [revnet38]\nunits: [1, 1, 1]\n")
+    own_file("model/tiny.yaml", "defaults: [revnet38]\nunits: [1, 1, 1]\n")
     assert command("--config-dir", "own", "model=tiny").code == 0
     assert seen[0].model.label == "revnet14"
 
 
-def test_own_config_that_is_no_yaml(command, tmp_path):
-    own = tmp_path / "own" / "model"
-    own.mkdir(parents=True)
-    (own / "tiny.yaml").write_text("units: [1, 1\n")
+def test_own_config_that_is_no_yaml(command, own_file):
+    own_file("model/tiny.yaml", "units: [1, 1\n")
     answer = command("--config-dir", "own", "model=tiny")
     assert answer.code == 2
     assert "tiny.yaml" in answer.err
@@ -213,4 +208,4 @@ def test_own_config_that_is_no_yaml(command, tmp_path):
 
 def test_launcher_that_is_not_installed():
     error = MissingConfigException("no", missing_cfg_file="hydra/launcher/joblib", options=["basic"])
-    assert str(explain(error)) == "hydra/launcher=joblib: is not installed; pip install 'accumtrain[joblib]'"
+    assert str(explain_error(error)) == "hydra/launcher=joblib: is not installed; pip install 'accumtrain[joblib]'"

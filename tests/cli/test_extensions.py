@@ -28,15 +28,15 @@ class TinyConfig(ModelConfig):
 
 
 @pytest.fixture(autouse=True)
-def _tables(monkeypatch):
-    """What a test adds is undone."""
-    for table in REGISTRIES.values():
-        monkeypatch.setattr(table, "rows", dict(table.rows))
+def _registries(monkeypatch):
+    """Undo what a test adds."""
+    for registry in (*REGISTRIES.values(), JOBS):
+        monkeypatch.setattr(registry, "rows", dict(registry.rows))
 
 
 @pytest.fixture
 def installed(monkeypatch, tmp_path):
-    """Installs a package with one module, and an entry point that names it or something in it."""
+    """Install a package with one module, and an entry point that names it or something in it."""
 
     def install(code, value="an_extension"):
         (tmp_path / "package").mkdir()
@@ -57,16 +57,16 @@ def test_names_of_rows(name):
 
 
 def test_a_registered_row_is_a_choice_with_its_keys(command, fake_job):
-    register_model("tiny", "mine:build", TinyConfig)
+    register_model("mynet", "mine:build", TinyConfig)  # a name of its own, as Hydra keeps it for later tests
     register_loss("hinge", "mine:hinge")
     seen = fake_job(lambda config: None)
-    assert command("model=tiny", "model.depth=2", "loss=hinge").code == 0
-    assert (seen[0].model.kind, seen[0].model.width, seen[0].model.depth) == ("tiny", 3, 2)
+    assert command("model=mynet", "model.depth=2", "loss=hinge").code == 0
+    assert (seen[0].model.kind, seen[0].model.width, seen[0].model.depth) == ("mynet", 3, 2)
     assert seen[0].loss.kind == "hinge"
-    assert "model.depth has no value; add model.depth=<value>" in command("model=tiny").err
-    assert "model.snap_bits" in command("model=tiny", "model.depth=2", "model.snap_bits=3").err
+    assert "model.depth has no value; add model.depth=<value>" in command("model=mynet").err
+    assert "model.snap_bits" in command("model=mynet", "model.depth=2", "model.snap_bits=3").err
     answer = command("--help")
-    assert "tiny" in answer.out
+    assert "mynet" in answer.out
     assert "hinge" in answer.out
 
 
@@ -107,8 +107,7 @@ def test_an_extension_that_fails_is_named(command, installed, code, value, reaso
         ({"compares_runs": True, "needs_a_run": False}, "runs"),
     ],
 )
-def test_a_flag_of_a_job_stands_for_its_scope(row, scope, monkeypatch):
-    monkeypatch.setattr(JOBS, "rows", dict(JOBS.rows))
+def test_a_flag_of_a_job_stands_for_its_scope(row, scope):
     register_job("count", "an_extension:count", **row)
     assert (JOBS["count"].scope, JOBS["count"].continues_run_config) == (scope, "continues_run_config" in row)
 
@@ -121,8 +120,7 @@ def test_a_flag_of_a_job_stands_for_its_scope(row, scope, monkeypatch):
         ({"scope": "all"}, "job count: scope='all' is none of train, try, trained, runs"),
     ],
 )
-def test_a_job_has_one_scope(row, reason, monkeypatch):
-    monkeypatch.setattr(JOBS, "rows", dict(JOBS.rows))
+def test_a_job_has_one_scope(row, reason):
     with pytest.raises(ValueError, match=reason):
         register_job("count", "an_extension:count", **row)
 
@@ -147,8 +145,7 @@ register_job("count", "an_extension:count")
         ("from accumtrain.console import table; table('', ['a'], [[]])", "a bug in accumtrain, not a mistake of yours"),
     ],
 )
-def test_an_error_is_of_the_code_that_raises_it(command, installed, monkeypatch, line, whose):
-    monkeypatch.setattr(JOBS, "rows", dict(JOBS.rows))
+def test_an_error_is_of_the_code_that_raises_it(command, installed, line, whose):
     installed(JOB % line)
     answer = command("job=count")
     assert answer.code == 1

@@ -1,4 +1,4 @@
-"""What a file of the command gives and the command contradicts is refused, and what the message asks for helps."""
+"""Values of a file that the command contradicts are refused, and the remedy in the message helps."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture
 def config_of(command, fake_job):
-    """The configuration that the job of a command sees."""
+    """Run a command, and return the configuration that its job sees."""
     seen = fake_job(lambda config: None)
 
     def run(*arguments):
@@ -41,10 +41,8 @@ def test_keys_of_another_kind_can_be_taken_out(config_of):
     assert (config.optim.kind, config.schedule.kind, config.optim.weight_decay) == ("adam", "cosine", 1e-4)
 
 
-def test_a_file_of_one_s_own_is_not_named(command, fake_job, tmp_path):
-    folder = tmp_path / "own" / "optim"
-    folder.mkdir(parents=True)
-    (folder / "mine.yaml").write_text("kind: adam\nmomentum: 0.9\n", encoding="utf-8")
+def test_a_file_of_one_s_own_is_not_named(command, fake_job, own_file):
+    own_file("optim/mine.yaml", "kind: adam\nmomentum: 0.9\n")
     seen = fake_job(lambda config: None)
     answer = command("--config-dir", "own", "optim=mine")
     assert (answer.code, seen) == (2, [])

@@ -7,10 +7,20 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from accumtrain.config.read import known_keys
+from accumtrain.config.read import list_known_keys
 from accumtrain.config.registries import REGISTRIES
 
-KEYS = [*known_keys(), *REGISTRIES, "accum", "experiment", "train", "run", "optim.args.a", "optim.args.a.b", "nothing"]
+KEYS = [
+    *list_known_keys(),
+    *REGISTRIES,
+    "accum",
+    "experiment",
+    "train",
+    "run",
+    "optim.args.a",
+    "optim.args.a.b",
+    "nothing",
+]
 PREFIXES = ["", "", "", "", "+", "++", "~"]
 ODD_KEYS = """
 hydra.mode hydra/launcher hydra.launcher.n_jobs hydra.verbose hydra.run.dir hydra/sweeper hydra
@@ -71,7 +81,7 @@ def commands(seed: int, count: int) -> Iterator[list[str]]:
 def check(arguments: list[str], command: Callable, seen: list, folder) -> None:
     before = set(folder.iterdir())
     answer = command(*arguments)
-    assert answer.code in (0, 2, 5), (arguments, answer)
+    assert answer.code in (0, 2, 5, 6), (arguments, answer)  # 6: a memory limit that no probe fits into
     assert "Traceback" not in answer.err + answer.out, arguments
     assert "this is a bug" not in answer.err, arguments
     if answer.code == 2 and "-m" not in arguments:

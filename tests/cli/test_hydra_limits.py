@@ -76,24 +76,22 @@ def test_a_value_that_names_code(overrides, message, mode, command, fake_job, tm
 
 @pytest.mark.parametrize("mode", ["", "-m "])
 @pytest.mark.parametrize("file", FILES)
-def test_a_file_that_changes_hydra_or_names_code(file, mode, command, fake_job, tmp_path):
+def test_a_file_that_changes_hydra_or_names_code(file, mode, command, fake_job, own_file, tmp_path):
     seen = fake_job(lambda config: None)
-    (tmp_path / "own" / "experiment").mkdir(parents=True)
-    (tmp_path / "own" / "experiment" / "mine.yaml").write_text(FILES[file])
+    own_file("experiment/mine.yaml", FILES[file])
     answer = command(*f"{mode}--config-dir own experiment=mine".split(" "))
     assert (answer.code, seen) == (2, [])
     assert "hydra." in answer.err or "can't name code" in answer.err
     assert [each.name for each in tmp_path.iterdir()] == ["own"]
 
 
-def test_a_whole_configuration_of_ones_own(command, fake_job, tmp_path):
+def test_a_whole_configuration_of_ones_own(command, fake_job, own_file, tmp_path):
     seen = fake_job(lambda config: None)
-    (tmp_path / "own").mkdir()
-    (tmp_path / "own" / "mine.yaml").write_text("defaults: [config, _self_]\nbatch_size: 32\n")
+    own_file("mine.yaml", "defaults: [config, _self_]\nbatch_size: 32\n")
     assert command("--config-dir", "own", "--config-name", "mine").code == 0
     assert command("-m", "--config-dir", "own", "--config-name", "mine", "accum.steps=2,4").code == 0
     assert [(config.batch_size, config.accum.steps) for config in seen] == [(32, 4), (32, 2), (32, 4)]
-    (tmp_path / "own" / "mine.yaml").write_text("hydra: {searchpath: ['pkg://own_module']}\n")
+    own_file("mine.yaml", "hydra: {searchpath: ['pkg://own_module']}\n")
     answer = command("--config-dir", "own", "--config-name", "mine")
     assert answer.code == 2
     assert answer.err.startswith("error: hydra.searchpath in mine")
@@ -117,11 +115,9 @@ ENDLESS = {
 
 
 @pytest.mark.parametrize("content", ENDLESS.values(), ids=ENDLESS)
-def test_a_file_that_takes_for_ever_to_read(content, command, fake_job, tmp_path):
+def test_a_file_that_takes_for_ever_to_read(content, command, fake_job, own_file):
     seen = fake_job(lambda config: None)
-    (tmp_path / "own" / "experiment").mkdir(parents=True)
-    file = tmp_path / "own" / "experiment" / "mine.yaml"
-    file.write_text(content)
+    file = own_file("experiment/mine.yaml", content)
     answer = command("--config-dir", "own", "experiment=mine")
     assert (answer.code, seen) == (2, [])
     assert "own/experiment/mine.yaml can't be read: " in answer.err
@@ -130,10 +126,8 @@ def test_a_file_that_takes_for_ever_to_read(content, command, fake_job, tmp_path
     assert command("--config-dir", "own").code == 0
 
 
-def test_aliases_of_a_few_values_are_read(command, fake_job, tmp_path):
+def test_aliases_of_a_few_values_are_read(command, fake_job, own_file):
     seen = fake_job(lambda config: None)
-    (tmp_path / "own" / "experiment").mkdir(parents=True)
-    file = tmp_path / "own" / "experiment" / "mine.yaml"
-    file.write_text("# @package _global_\nbatch_size: &size 32\naccum: {steps: *size}\n")
+    own_file("experiment/mine.yaml", "# @package _global_\nbatch_size: &size 32\naccum: {steps: *size}\n")
     assert command("--config-dir", "own", "experiment=mine").code == 0
     assert (seen[0].batch_size, seen[0].accum.steps) == (32, 32)

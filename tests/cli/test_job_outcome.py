@@ -1,4 +1,4 @@
-"""What a sweep says of its jobs: how they ended, what they are compared by."""
+"""The outcomes of the jobs of a sweep: their ends, and the values that rank them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from accumtrain.cli.sweep_table import JobOutcome, begun
+from accumtrain.cli.sweep_table import JobOutcome, begin_outcome
 from accumtrain.runs.files import write_json
 
 TEST = {name: {"accuracy": 0.75, "loss": 1.5} for name in ("test", "best")}
@@ -16,7 +16,7 @@ TEST = {name: {"accuracy": 0.75, "loss": 1.5} for name in ("test", "best")}
 
 @pytest.fixture
 def outcome(tmp_path):
-    """What became of a job; what it has written, if anything, is there."""
+    """Return the outcome of a job, with the file of its result if it has written one."""
 
     def make(ended_with, job="train", result=None):
         file = tmp_path / f"{job}.json"
@@ -73,11 +73,11 @@ def test_a_result_of_an_earlier_command_is_not_that_of_the_job(compose, tmp_path
     config = compose(f"run.dir={tmp_path}", "run.name=mine")
     file = tmp_path / "mine" / "summary.json"
     file.parent.mkdir()
-    assert begun(config, []).result == {}
+    assert begin_outcome(config, []).result == {}
     file.write_text(json.dumps(TEST))
     os.utime(file, ns=(0, 0))
-    assert begun(config, []).result == {}
-    before = begun(config, ["batch_size=32"])
+    assert begin_outcome(config, []).result == {}
+    before = begin_outcome(config, ["batch_size=32"])
     write_json(file, TEST)
     assert before.value("test.loss") == 1.5
     assert (before.value("test.top5"), before.value("val.loss")) == (None, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from accumtrain.cli.choices import all_choices
-from accumtrain.config.keys import all_keys, records
+from accumtrain.config.keys import list_all_keys, records
 
 GROUPS = sorted({*all_choices([]), *records()})
 
@@ -27,7 +27,7 @@ def test_every_group_fits_and_has_its_keys_and_choices(group, command):
     answer = command("--help", group)
     assert answer.code == 0
     assert all(len(line) <= 80 for line in answer.out.splitlines() if " " in line.strip())
-    for key in all_keys():
+    for key in list_all_keys():
         assert key.name.partition(".")[0] != group or f"  {key.name}=" in answer.out or key.name == group == "job"
     for choice in all_choices([]).get(group, []):
         assert f"\n  {choice}" in answer.out
@@ -61,13 +61,11 @@ def test_a_key_is_said_once_for_each_way_it_is_declared(command):
 def test_several_names(command):
     answer = command("--help", "accum.steps", "batch_size", "job=train")
     assert "  batch_size=64\n" in answer.out
-    assert answer.out.endswith("\n\njob=train: Trains a model, or continues its run.\n")
+    assert answer.out.endswith("\n\njob=train: Train a model, or continue its run.\n")
 
 
-def test_files_of_ones_own(command, tmp_path):
-    (tmp_path / "own" / "model").mkdir(parents=True)
-    file = tmp_path / "own" / "model" / "compact.yaml"
-    file.write_text("# A small one.\ndefaults:\n  - resnet20\nunits: [1, 1, 1]\n")
+def test_files_of_ones_own(command, own_file):
+    own_file("model/compact.yaml", "# A small one.\ndefaults:\n  - resnet20\nunits: [1, 1, 1]\n")
     assert "compact                 A small one." in command("--help", "model", "--config-dir", "own").out
     assert "model.units=[1,1,1]" in command("--help", "model=compact", "--config-dir", "own").out
 

@@ -30,7 +30,7 @@ JOBLIB = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
 
 @pytest.fixture
 def sweep(tmp_path):
-    """Starts `accumtrain -m model=lenet5 ...` in an empty folder, in a group of processes of its own."""
+    """Start `accumtrain -m model=lenet5 ...` in an empty folder, in a group of processes of its own."""
 
     def start(*arguments):
         return subprocess.Popen(
@@ -49,7 +49,7 @@ def sweep(tmp_path):
 
 @pytest.fixture
 def statuses(tmp_path):
-    """Reads from sweep.json what became of each value of a key."""
+    """Read the status of each value of a key from sweep.json."""
 
     def read(key="batch_size"):
         records = json.loads((tmp_path / "runs" / "sweep.json").read_text())
@@ -95,8 +95,18 @@ def test_each_job_has_a_process_of_its_own(sweep, statuses, tmp_path, launcher):
     assert bool(list(tmp_path.glob("runs/.sweep-*/.submitit/*/*_log.out"))) == (launcher is not JOBLIB)
 
 
-def trains(tmp_path, runs):
-    return len(list(tmp_path.glob("runs/*/metrics.jsonl"))) == runs
+def processes_of_trainings(command, tmp_path):
+    """Return the processes of a sweep when two of its runs train."""
+    end = time.monotonic() + 60
+    while len(list(tmp_path.glob("runs/*/metrics.jsonl"))) < 2 and time.monotonic() < end:
+        time.sleep(0.1)
+    return psutil.Process(command.pid).children(recursive=True)
+
+
+def have_ended(processes, timeout):
+    """Return whether processes end in time. A zombie is the system's to collect."""
+    _, left = psutil.wait_procs(processes, timeout=timeout)
+    return all(process.status() == psutil.STATUS_ZOMBIE for process in left)
 
 
 @pytest.mark.slow
@@ -113,41 +123,29 @@ def trains(tmp_path, runs):
 def test_a_stopped_sweep_saves_and_continues(sweep, statuses, tmp_path, launcher, number, to_all):
     endless = (*launcher, "batch_size=32,64", "train.steps=1000000")
     command = sweep(*endless)
-    end = time.monotonic() + 60
-    while not trains(tmp_path, runs=2) and time.monotonic() < end:
-        time.sleep(0.1)
-    processes = psutil.Process(command.pid).children(recursive=True)
+    processes = processes_of_trainings(command, tmp_path)
     (os.killpg if to_all else os.kill)(command.pid, number)
     out, err = command.communicate(timeout=60)
     assert command.returncode == 75, err
     assert "the sweep was stopped; the same command continues it" in out
     assert statuses() == {"32": "Preempted", "64": "Preempted"}
-    _, left = psutil.wait_procs(processes, timeout=10)
-    assert all(process.status() == psutil.STATUS_ZOMBIE for process in left), "the system's to collect"
+    assert have_ended(processes, timeout=10)
 
 
 @pytest.mark.slow
 def test_the_processes_of_a_killed_sweep_end(sweep, tmp_path):
     command = sweep(*JOBLIB, "batch_size=32,64", "train.steps=1000000")
-    end = time.monotonic() + 60
-    while not trains(tmp_path, runs=2) and time.monotonic() < end:
-        time.sleep(0.1)
-    processes = psutil.Process(command.pid).children(recursive=True)
+    processes = processes_of_trainings(command, tmp_path)
     command.kill()
     command.communicate()
-    _, left = psutil.wait_procs(processes, timeout=30)
-    assert all(process.status() == psutil.STATUS_ZOMBIE for process in left), "the system's to collect"
+    assert have_ended(processes, timeout=30)
     assert len(list(tmp_path.glob("runs/*/checkpoints/step-*"))) >= 2, "each job has saved its state"
 
 
 @pytest.mark.slow
 def test_a_job_that_is_killed_does_not_end_the_sweep(sweep, statuses, tmp_path):
     command = sweep(*JOBLIB, "batch_size=32,64,128", "train.epochs=20")
-    end = time.monotonic() + 60
-    while not trains(tmp_path, runs=2) and time.monotonic() < end:
-        time.sleep(0.1)
-    children = psutil.Process(command.pid).children(recursive=True)
-    job = next(child for child in children if CHILD in child.cmdline())
+    job = next(process for process in processes_of_trainings(command, tmp_path) if CHILD in process.cmdline())
     job.kill()
     out, err = command.communicate(timeout=120)
     assert command.returncode == 137, err

@@ -22,7 +22,7 @@ SMALL = ("model=lenet5", "data=synthetic", "data.image_size=8", "batch_size=8", 
 
 @pytest.fixture
 def command(tmp_path):
-    """Runs `accumtrain *arguments` in an empty folder, with so many MB of addresses."""
+    """Run `accumtrain *arguments` in an empty folder, with so many MB of addresses."""
 
     def run(*arguments, addresses_mb=None, **environment):
         def limit():
@@ -42,7 +42,7 @@ def command(tmp_path):
     return run
 
 
-NEEDED_MB = (machine.LIBRARIES + machine.bytes_of_threads()) // 2**20
+NEEDED_MB = (machine.LIBRARIES + machine.count_thread_addresses()) // 2**20
 
 
 @pytest.mark.parametrize("megabytes", [600, 1000, 2000, 3000, NEEDED_MB - 1])

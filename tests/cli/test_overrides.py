@@ -7,7 +7,7 @@ import shlex
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from accumtrain.cli.overrides import for_hydra, quoted
+from accumtrain.cli.overrides import for_hydra, quote_text
 
 AS_TYPED = [
     *("1e3", "2024_01_01", "007", "-5", "1.50", "nan", "inf", "true", "False", "off", "1:30:00", "x y", "null2"),
@@ -54,7 +54,7 @@ def test_what_was_written_for_hydra_is_left(argument):
 
 @pytest.mark.parametrize("text", ["a", "it's", "\\", "a\\", "a\\'", "\\\\'b", "'", "[a,b]", "{a"])
 def test_a_quoted_text_is_read_back(text):
-    assert read(f"model.weights={quoted(text)}") == text
+    assert read(f"model.weights={quote_text(text)}") == text
 
 
 @pytest.mark.parametrize("text", ["{a", "[it's", "[ab]*.jpg", "\\'", "${", "{a`b$c!"])
@@ -68,8 +68,8 @@ def test_a_text_that_cannot_be_read_is_told_how_to_quote(command, fake_job, text
 
 
 @pytest.mark.parametrize("place", [0, 2, 4])
-def test_options_stand_anywhere(command, fake_job, tmp_path, place):
-    (tmp_path / "own").mkdir()
+def test_options_stand_anywhere(command, fake_job, own_file, place):
+    own_file("model/tiny.yaml", "")
     seen = fake_job(lambda config: None)
     words = ["data=digits", "model=lenet5", "batch_size=32", "run.name=x"]
     words[place:place] = ["--config-dir", "own"]

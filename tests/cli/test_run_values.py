@@ -74,10 +74,9 @@ def test_what_was_learned_can_not_be_changed(override, message, trained, command
     assert "Traceback" not in answer.err
 
 
-def test_a_group_of_the_users_own_gives_nothing_that_was_learned(trained, command, tmp_path):
-    (tmp_path / "conf/site").mkdir(parents=True)
-    (tmp_path / "conf/site/here.yaml").write_text("# @package _global_\nlog: {every: 7}\n")
-    answer = command("--config-dir", str(tmp_path / "conf"), "job=evaluate", "run.name=x", "+site=here")
+def test_a_group_of_the_users_own_gives_nothing_that_was_learned(trained, command, own_file):
+    own_file("site/here.yaml", "# @package _global_\nlog: {every: 7}\n")
+    answer = command("--config-dir", "own", "job=evaluate", "run.name=x", "+site=here")
     assert answer.code == 0, answer.err
 
 
@@ -124,7 +123,7 @@ def test_a_sweep_over_runs(trained, command):
     ],
 )
 def test_remedies_of_a_run_work(trained, command, tmp_path, words, remedies):
-    """Those of messages about a run that is there, followed to the letter; values it began with are prose."""
+    """Remedies about a run that is there are followed to the letter. Values that it began with are prose."""
     (tmp_path / "a_file").touch()
 
     def run(*words):

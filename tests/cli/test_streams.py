@@ -37,7 +37,7 @@ main()
 
 @pytest.fixture
 def shell(tmp_path):
-    """Runs a shell command in an empty folder, in which `$RUN` trains. Returns what is left: code, stdout, stderr."""
+    """Run a shell command in an empty folder, in which `$RUN` trains. Return what is left: code, stdout, stderr."""
 
     def run(line, **environment):
         return subprocess.run(

@@ -26,7 +26,7 @@ def summary(accuracy: float | None, loss: float = 0.5) -> dict[str, Any]:
 
 
 def checkpoint(config) -> None:
-    """Leaves what says that the run is trained."""
+    """Leave what says that the run is trained."""
     file = folder_of(config) / CHECKPOINTS / "step-1" / "state.index"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.touch()

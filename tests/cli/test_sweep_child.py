@@ -47,13 +47,13 @@ def program(body):
 
 @pytest.fixture
 def run(monkeypatch, compose, tmp_path):
-    """Runs lines of Python in the place of a job, in an empty folder; returns what became of it."""
+    """Run lines of Python in the place of a job, in an empty folder. Return its outcome."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sweep").mkdir()
 
     def job(body, goes_on=lambda: True, batch_size=32):
         monkeypatch.setattr(sweep, "child_command", lambda: [sys.executable, "-c", program(body)])
-        monkeypatch.setattr(sweep_folder, "goes_on", lambda folder: goes_on())
+        monkeypatch.setattr(sweep_folder, "is_running", lambda folder: goes_on())
         values = to_mapping(compose("run.name=mine")) | {"batch_size": batch_size}
         return sweep.run_in_child(tmp_path / "sweep", 6, values, [f"batch_size={batch_size}"])
 
@@ -81,21 +81,17 @@ def test_a_job_that_is_refused(run, capfd):
     assert capfd.readouterr().err.startswith("run 7 | error: batch_size=33 does not divide by accum.steps=4")
 
 
-def test_a_job_that_is_killed_is_told_of(run, capfd):
-    assert run("os.kill(os.getpid(), 9)").ended_with == 137
-    assert capfd.readouterr().err.startswith("error: run 7 was killed by SIGKILL; if that was the system")
-
-
-def test_a_job_that_is_killed_by_a_signal_without_a_name(run, capfd):
-    assert run("os.kill(os.getpid(), 40)").ended_with == 168
-    assert capfd.readouterr().err.startswith("error: run 7 was killed by signal 40; if that was the system")
+@pytest.mark.parametrize(("number", "name"), [(9, "SIGKILL"), (40, "signal 40")])
+def test_a_job_that_is_killed_is_told_of(run, capfd, number, name):
+    assert run(f"os.kill(os.getpid(), {number})").ended_with == 128 + number
+    assert capfd.readouterr().err.startswith(f"error: run 7 was killed by {name}; if that was the system")
 
 
 def test_a_job_is_known_of_as_long_as_it_runs(run, tmp_path):
     seen = []
 
     def goes_on():
-        seen.extend(sweep_folder.collect(tmp_path / "sweep"))
+        seen.extend(sweep_folder.read_outcomes(tmp_path / "sweep"))
         return not (tmp_path / "ready").exists()
 
     run(WAITS, goes_on)
@@ -120,7 +116,7 @@ def test_a_job_ends_with_the_process_that_waits_for_it(tmp_path, compose):
         f"sys.path[:] = {sys.path!r}\n"
         "from pathlib import Path\n"
         "from accumtrain.cli import sweep, sweep_folder\n"
-        "sweep_folder.goes_on = lambda folder: True\n"
+        "sweep_folder.is_running = lambda folder: True\n"
         f"sweep.child_command = lambda: [sys.executable, '-c', {program(SAVES)!r}]\n"
         f"sweep.run_in_child(Path('sweep'), 6, {values!r}, [])"
     )

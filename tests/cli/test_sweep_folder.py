@@ -29,12 +29,12 @@ def outcome(ended_with):
 def test_outcomes_come_back_in_the_order_of_the_jobs(tmp_path):
     with sweep_folder.open_sweep_folder(tmp_path / "runs") as folder:
         assert os.environ[sweep_folder.VARIABLE] == str(folder)
-        sweep_folder.leave(folder, 10, outcome(3))
-        sweep_folder.leave(folder, 2, outcome(None))
-        assert sweep_folder.collect(folder) == [outcome(None), outcome(3)]
-        assert (sweep_folder.left_by(folder, 10), sweep_folder.left_by(folder, 3)) == (outcome(3), None)
-        sweep_folder.leave(folder, 2, outcome(0))
-        assert sweep_folder.collect(folder) == [outcome(0), outcome(3)]
+        sweep_folder.write_outcome(folder, 10, outcome(3))
+        sweep_folder.write_outcome(folder, 2, outcome(None))
+        assert sweep_folder.read_outcomes(folder) == [outcome(None), outcome(3)]
+        assert (sweep_folder.read_outcome(folder, 10), sweep_folder.read_outcome(folder, 3)) == (outcome(3), None)
+        sweep_folder.write_outcome(folder, 2, outcome(0))
+        assert sweep_folder.read_outcomes(folder) == [outcome(0), outcome(3)]
     assert list((tmp_path / "runs").iterdir()) == []
 
 
@@ -49,8 +49,8 @@ def test_a_job_may_leave_its_outcome_while_the_sweep_ends(tmp_path, monkeypatch)
     monkeypatch.setattr(files, "sync_to_disk", sync_late)
     folder = tmp_path / ".sweep-1"
     folder.mkdir()
-    sweep_folder.leave(folder, 0, outcome(75))
-    sweep_folder.leave(folder, 1, outcome(75))  # nobody reads it
+    sweep_folder.write_outcome(folder, 0, outcome(75))
+    sweep_folder.write_outcome(folder, 1, outcome(75))  # nobody reads it
     assert list(tmp_path.iterdir()) == []
 
 
@@ -63,7 +63,7 @@ def test_a_job_that_writes_while_the_folder_is_closed(tmp_path, monkeypatch):
     folder = tmp_path / ".sweep-1"
     (folder / "logs").mkdir(parents=True)
     monkeypatch.setattr(files.os, "fsync", sync)
-    sweep_folder.leave(folder, 0, outcome(75))
+    sweep_folder.write_outcome(folder, 0, outcome(75))
     assert list(folder.iterdir()) == [folder / "logs"]
 
 
@@ -71,19 +71,19 @@ def test_an_outcome_that_can_not_be_written_is_an_error(tmp_path):
     with sweep_folder.open_sweep_folder(tmp_path) as folder:
         (folder / "000000.json" / "in the way").mkdir(parents=True)
         with pytest.raises(CheckpointError, match=r"000000\.json can't be written"):
-            sweep_folder.leave(folder, 0, outcome(0))
-        sweep_folder.end(folder)
+            sweep_folder.write_outcome(folder, 0, outcome(0))
+        sweep_folder.end_sweep(folder)
         with pytest.raises(CheckpointError, match=r"000000\.json can't be written"):
-            sweep_folder.leave(folder, 0, outcome(0))
+            sweep_folder.write_outcome(folder, 0, outcome(0))
         shutil.rmtree(folder / "000000.json")
 
 
 def test_jobs_go_on_until_the_end(tmp_path):
     with sweep_folder.open_sweep_folder(tmp_path) as folder:
-        assert sweep_folder.goes_on(folder)
-        sweep_folder.end(folder)
-        assert not sweep_folder.goes_on(folder)
-    assert not sweep_folder.goes_on(folder)
+        assert sweep_folder.is_running(folder)
+        sweep_folder.end_sweep(folder)
+        assert not sweep_folder.is_running(folder)
+    assert not sweep_folder.is_running(folder)
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_the_folder_of_a_sweep_that_was_killed_is_removed_by_the_next(tmp_path, 
 
 @pytest.mark.parametrize("owner", [PermissionError, ""])
 def test_a_folder_that_can_not_be_read_stays(tmp_path, monkeypatch, owner):
-    """Of another user, or of a sweep that has just made it."""
+    """It is of another user, or of a sweep that has just made it."""
     left = tmp_path / ".sweep-left"
     left.mkdir()
     (left / sweep_folder.OWNER).write_text("")
@@ -141,15 +141,15 @@ def test_a_full_disk_leaves_no_folder(tmp_path, monkeypatch):
 def test_jobs_do_not_go_on_without_their_command(tmp_path, gone):
     with sweep_folder.open_sweep_folder(tmp_path) as folder:
         (folder / sweep_folder.OWNER).write_text(f"{socket.gethostname()} {gone.pid}")
-        assert not sweep_folder.goes_on(folder)
+        assert not sweep_folder.is_running(folder)
         (folder / sweep_folder.OWNER).write_text(f"another-{socket.gethostname()} {gone.pid}")
-        assert sweep_folder.goes_on(folder), "what runs on another machine can't be seen from here"
+        assert sweep_folder.is_running(folder), "what runs on another machine can't be seen from here"
 
 
 def test_logs_of_a_launcher_stay(tmp_path, capsys):
     with sweep_folder.open_sweep_folder(tmp_path) as folder:
         (folder / ".submitit").mkdir()
-        sweep_folder.leave(folder, 0, outcome(0))
+        sweep_folder.write_outcome(folder, 0, outcome(0))
     assert [each.name for each in folder.iterdir()] == [".submitit"]
     assert str(folder) in capsys.readouterr().out
 

@@ -16,28 +16,28 @@ from pathlib import Path
 sys.path[:] = {path!r}
 from accumtrain.cli import sweep_folder
 from accumtrain.cli.sweep_table import JobOutcome
-from accumtrain.cli.sweep_folder import stoppable
+from accumtrain.cli.sweep_folder import stop_on_signals
 signal.signal(signal.SIGINT, signal.default_int_handler)
 started = time.monotonic()
 
 def job(folder):
-    while sweep_folder.goes_on(folder):
+    while sweep_folder.is_running(folder):
         time.sleep(0.01)
     time.sleep({saving})
     print("saved", flush=True)  # before its outcome is there, which the launcher waits for
-    sweep_folder.leave(folder, 0, JobOutcome([], ended_with=75))
+    sweep_folder.write_outcome(folder, 0, JobOutcome([], ended_with=75))
 
 with sweep_folder.open_sweep_folder(Path({runs!r})) as folder:
-    sweep_folder.leave(folder, 0, JobOutcome([]))
+    sweep_folder.write_outcome(folder, 0, JobOutcome([]))
     try:
-        with stoppable(folder):
+        with stop_on_signals(folder):
             running = threading.Thread(target=job, args=(folder,), daemon=True)
             running.start()  # here, or it would take SIGINT itself
             child = [sys.executable, "-c", "import signal; print(signal.pthread_sigmask(signal.SIG_BLOCK, []))"]
             import subprocess; subprocess.run(child)
             for _ in range({times}):
                 os.kill(os.getpid(), {number:d})
-                while sweep_folder.goes_on(folder):  # until it has arrived: two that wait are one
+                while sweep_folder.is_running(folder):  # until it has arrived: two that wait are one
                     time.sleep(0.01)
             {launcher}
     except KeyboardInterrupt:
@@ -84,7 +84,7 @@ def test_signals_that_come_together_count_as_one(tmp_path, second):
 
 
 def test_a_signal_that_is_ignored_stays_ignored(tmp_path):
-    """As SIGHUP is under nohup. A signal that is blocked arrives all the same."""
+    """SIGHUP is ignored under nohup. A signal that is blocked arrives all the same."""
     launcher = "os.kill(os.getpid(), signal.SIGHUP); time.sleep(1)"
     program = PROGRAM.format(path=sys.path, runs=str(tmp_path), number=1, times=0, saving=40, launcher=launcher)
     done = subprocess.run(

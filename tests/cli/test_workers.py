@@ -23,7 +23,7 @@ sys.exit({0: 0, 1: 3, 2: 5}[index])
 
 @pytest.fixture(autouse=True)
 def _signals():
-    """What the command makes of signals is undone."""
+    """Undo what the command makes of signals."""
     before = {number: signal.getsignal(number) for number in SIGNALS}
     yield
     for number, handler in before.items():

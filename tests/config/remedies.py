@@ -1,4 +1,4 @@
-"""Reads the remedies out of a message, and follows each of them to the letter."""
+"""The remedies in a message, and commands that follow each of them to the letter."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Run = Callable[..., tuple[int, str]]  # exit code and message of a command
 
 
 def is_accepted(run: Run, command: Sequence[str], wrong: str, steps: int = 2) -> bool:
-    """Whether a command that a remedy has made is accepted, or is refused for something else, which has a remedy.
+    """Return whether a command of a remedy is accepted, or is refused for something else, which has a remedy.
 
     A rule that another key breaks, without a remedy of its own, counts as something else.
 
@@ -39,12 +39,12 @@ def is_accepted(run: Run, command: Sequence[str], wrong: str, steps: int = 2) ->
 
 
 def wrong_key(message: str) -> str:
-    """The key, or the word, that a message begins with."""
+    """Return the key, or the word, that a message begins with."""
     return re.match(r"[~+]*([^=:; ]*)", message)[1]  # type: ignore[index]
 
 
 def remedied(command: Sequence[str], message: str) -> list[list[str]]:
-    """The command as each remedy of the message changes it."""
+    """Return the command as each remedy of the message changes it."""
     for blank, value in FILLED.items():
         message = message.replace(blank, value)
     wrong = wrong_key(message)
@@ -66,14 +66,14 @@ def remedied(command: Sequence[str], message: str) -> list[list[str]]:
 
 
 def _names(message: str) -> Iterator[str]:
-    """The names or values that are offered in the place of a wrong one; of a long list the first two."""
+    """Yield the names or values that are offered in the place of a wrong one; of a long list the first two."""
     for found in NAMES.finditer(message):
         for text in filter(None, found.groups()):
             yield from re.split(", | or ", text)[:2] if not text.startswith("[") else [text]
 
 
 def _words(message: str) -> Iterator[list[str]]:
-    """The overrides that are to be added, or to stand in the place of others of their key."""
+    """Yield the overrides that are to be added, or to stand in the place of others of their key."""
     for found in re.finditer(r"nearest: ([\d, ]+)", message):
         yield from ([f"batch_size={size}"] for size in found[1].split(", "))
     for found in re.finditer(r"a number is (\S+)", message):
@@ -90,7 +90,7 @@ def _left_out(message: str, wrong: str) -> Iterator[str]:
 
 
 def _in_place(command: Sequence[str], subject: str, name: str, message: str) -> list[str]:
-    """The command with `name` in the place of the value of `subject`, or of its key if that is what is unknown."""
+    """Return the command with `name` in the place of the value of `subject`, or of its key if that is unknown."""
     key, _, value = subject.partition("=")
     new = f"{key}={name}"
     if "=" in name:

@@ -1,4 +1,4 @@
-"""What the declarations say of every key, as --help and docs/reference.md show it."""
+"""The declaration of every key, as --help and docs/reference.md show it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Annotated
 
 import pytest
 
-from accumtrain.config.keys import Key, all_keys, keys_of, meanings_of, records, summary_of
-from accumtrain.config.read import known_keys
+from accumtrain.config.keys import Key, keys_of, list_all_keys, read_class_summary, read_meanings, records
+from accumtrain.config.read import list_known_keys
 from accumtrain.config.schema import Config
 from accumtrain.fields import COUNT, NotEmpty, Word
 from accumtrain.registry import ComponentConfig, required
@@ -46,7 +46,7 @@ class Special(Base):
     path: Annotated[str, NotEmpty("")] = required("photos")
 
 
-@pytest.mark.parametrize("key", all_keys(), ids=lambda key: key.name)
+@pytest.mark.parametrize("key", list_all_keys(), ids=lambda key: key.name)
 def test_every_key_has_a_meaning_that_is_a_sentence(key):
     assert re.fullmatch(r"[A-Z0-9].*\.", key.meaning), f"{key.name}: {key.meaning!r}"
     assert "`" not in key.meaning, "--help shows plain text"
@@ -54,20 +54,20 @@ def test_every_key_has_a_meaning_that_is_a_sentence(key):
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
 def test_every_meaning_is_that_of_a_key(cls):
-    assert meanings_of(cls).keys() <= {each.name for each in fields(cls)}
+    assert read_meanings(cls).keys() <= {each.name for each in fields(cls)}
 
 
 def test_there_are_all_keys():
     kinds = {f"{group}.kind" for group in records()}
-    assert {key.name for key in all_keys()} | kinds >= set(known_keys())
+    assert {key.name for key in list_all_keys()} | kinds >= set(list_known_keys())
 
 
 def test_what_a_class_says_and_what_it_inherits():
     said = {"size": "Pixels on a side.", "low": "Bounds.", "high": "Bounds."}
-    assert meanings_of(Base) == said
-    assert meanings_of(Special) == {**said, "low": "Said anew."}
-    assert summary_of(Base) == "The base. It has more than a line."
-    assert summary_of(dataclass(type("Bare", (Base,), {}))) == "", "dataclass makes a docstring of its own"
+    assert read_meanings(Base) == said
+    assert read_meanings(Special) == {**said, "low": "Said anew."}
+    assert read_class_summary(Base) == "The base. It has more than a line."
+    assert read_class_summary(dataclass(type("Bare", (Base,), {}))) == "", "dataclass makes a docstring of its own"
 
 
 def test_type_default_and_rule():

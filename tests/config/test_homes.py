@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from accumtrain.config.keys import records
 from accumtrain.config.read import expand_homes, from_mapping, to_mapping
-from accumtrain.config.registries import REGISTRIES
 from accumtrain.config.schema import Config
 from accumtrain.data.config import NpzConfig
 from accumtrain.errors import ConfigError
@@ -28,23 +26,14 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def declared() -> set[str]:
-    records: list[tuple[str, Any]] = [(group, row.config) for group, table in REGISTRIES.items() for row in table]
-    config = Config()
-    for field in dataclasses.fields(Config):
-        value = getattr(config, field.name)
-        if dataclasses.is_dataclass(value) and field.name not in REGISTRIES:
-            records.append((field.name, type(value)))
-    return {
-        f"{where}.{name}"
-        for where, record in records
-        for name, constraints in constraints_of(record).items()
-        if any(isinstance(each, LocalPath) for each in constraints)
-    }
-
-
 def test_these_keys_are_paths() -> None:
-    assert declared() == PATHS
+    assert {
+        f"{group}.{name}"
+        for group, classes in records().items()
+        for cls in classes
+        for name, constraints in constraints_of(cls).items()
+        if any(isinstance(constraint, LocalPath) for constraint in constraints)
+    } == PATHS
 
 
 def test_all_of_them_are_expanded(home: Path) -> None:

@@ -1,4 +1,4 @@
-"""Who the workers are: named in the configuration, by TF_CONFIG or by SLURM."""
+"""The workers, named in the configuration, by TF_CONFIG or by SLURM."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What can be tested of GPUs on a machine without one. docs/gpu.md says what has run on one."""
+"""The code for GPUs, on a machine without one. docs/gpu.md says what has run on one."""
 
 from __future__ import annotations
 
@@ -139,5 +139,5 @@ def test_cusolver_is_found_once_it_is_loaded(tmp_path, machine, found):
 
 
 def told(capsys: pytest.CaptureFixture[str]) -> str:
-    """What stderr shows, without its line breaks."""
+    """Return the text of stderr without its line breaks."""
     return " ".join(capsys.readouterr().err.split())

@@ -1,6 +1,7 @@
 """Workers meet, or say who is missing."""
 
 import socket
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 
@@ -12,14 +13,16 @@ from accumtrain.devices.cluster import Cluster
 from accumtrain.devices.worker_link import wait_for_workers
 from accumtrain.errors import ConfigError, WorkerLostError
 
+LIMIT = 60.0  # seconds: a busy machine needs more than a worker that waits
+
 
 @pytest.fixture
 def addresses():
     return tuple(f"localhost:{port}" for port in free_ports(3))
 
 
-def meeting(clusters, timeout=10.0):
-    """What each worker's `meet` ended with: connections, or an exception."""
+def meeting(clusters, timeout=LIMIT):
+    """Return the end of each worker's wait: its connections, or an exception."""
     with ThreadPoolExecutor(len(clusters)) as pool:
         futures = [pool.submit(wait_for_workers, cluster, timeout) for cluster in clusters]
         return [future.exception() or future.result() for future in futures]
@@ -46,15 +49,15 @@ def test_somebody_else_may_knock(addresses, monkeypatch):
     host, port = addresses[0].split(":")
     monkeypatch.setattr(worker_link, "PATIENCE", 0.1)
     with ThreadPoolExecutor(2) as pool:
-        chief = pool.submit(wait_for_workers, Cluster(addresses[:2], 0), 10.0)
+        chief = pool.submit(wait_for_workers, Cluster(addresses[:2], 0), LIMIT)
         with _reached(host, int(port)):
-            first = pool.submit(wait_for_workers, Cluster(addresses[:2], 1), 10.0)
+            first = pool.submit(wait_for_workers, Cluster(addresses[:2], 1), LIMIT)
             with chief.result()[1], first.result()[0]:
                 pass
 
 
 def _reached(host, port):
-    """A connection that says nothing, to a port that is about to open."""
+    """Return a connection that says nothing, to a port that is about to open."""
     while True:
         with suppress(ConnectionRefusedError):
             return socket.create_connection((host, port))
@@ -75,36 +78,44 @@ def test_a_worker_without_a_chief(addresses):
         wait_for_workers(Cluster(addresses, 1), 1.0)
 
 
-def test_a_worker_that_was_started_again_is_taken_in_place_of_the_one_that_is_gone(addresses):
+def test_a_worker_that_was_started_again_is_taken_in_place_of_the_one_that_is_gone(addresses, monkeypatch):
     chief, first, second = (Cluster(addresses, index) for index in range(3))
-    with ThreadPoolExecutor(3) as pool:
-        meets = pool.submit(wait_for_workers, chief, 10.0)
+    is_known, read_index = threading.Event(), worker_link._read_index
+
+    def read_and_tell(connection, cluster):
+        index = read_index(connection, cluster)
+        is_known.set()
+        return index
+
+    monkeypatch.setattr(worker_link, "_read_index", read_and_tell)
+    with ThreadPoolExecutor(3) as pool, ExitStack() as opened:
+        meets = pool.submit(wait_for_workers, chief, LIMIT)
         with _reported(first):
-            pass
-        others = [pool.submit(wait_for_workers, cluster, 10.0) for cluster in (first, second)]
-        with ExitStack() as opened:
-            for connection in (connection for each in (meets, *others) for connection in each.result().values()):
+            assert is_known.wait(LIMIT), "the chief counts on the one that is gone now"
+        others = [pool.submit(wait_for_workers, cluster, LIMIT) for cluster in (first, second)]
+        for future in (meets, *others):
+            for connection in future.result().values():
                 opened.enter_context(connection)
-            others[0].result()[0].sendall(b"1")
-            assert meets.result()[1].recv(1) == b"1"
+        others[0].result()[0].sendall(b"1")
+        assert meets.result()[1].recv(1) == b"1"
 
 
 def test_two_workers_with_the_same_index(addresses):
     with ThreadPoolExecutor(1) as pool:
-        meets = pool.submit(wait_for_workers, Cluster(addresses, 0), 10.0)
+        meets = pool.submit(wait_for_workers, Cluster(addresses, 0), LIMIT)
         with _reported(Cluster(addresses, 1)), _reported(Cluster(addresses, 1)):
             assert str(meets.exception()) == "device=multiworker: two workers were started with device.index=1"
 
 
 def _reported(cluster):
-    """A connection of a worker to its chief, as long as it waits for an answer."""
+    """Return the connection of a worker that waits for its chief's answer."""
     host, port = cluster.workers[0].split(":")
     connection = _reached(host, int(port))
     connection.sendall(f"{worker_link._digest(cluster)} {cluster.index}\n".encode())
     return connection
 
 
-def test_a_worker_that_went_away_while_it_waited(addresses, monkeypatch):
+def test_a_worker_that_went_away_while_it_waited(addresses):
     class Gone:
         def sendall(self, answer):
             raise BrokenPipeError(32, "Broken pipe")

@@ -17,13 +17,13 @@ WORKER = """
 import sys, time
 sys.path[:] = {path!r}
 import socket
-from accumtrain.devices import worker_watch
+from accumtrain.devices import worker_link
 from accumtrain.errors import DataError, Preempted, WorkerLostError
 
-worker_watch.SILENCE, worker_watch.GRACE_GONE = 2.0, 1.0
+worker_link.SILENCE, worker_link.GRACE_GONE = 2.0, 1.0
 connections = {{index: socket.socket(fileno=number) for index, number in {connections!r}.items()}}
 try:
-    with worker_watch.WorkerWatch(["a:1", "b:2", "c:3"], connections) as watch:
+    with worker_link.WorkerMonitor(["a:1", "b:2", "c:3"], connections) as watch:
         while any(peer.silence < 0 for peer in watch._peers):
             time.sleep(0.01)
         print("ready", flush=True)
@@ -40,7 +40,7 @@ HANGS = "time.sleep(60)"
 
 @pytest.fixture
 def team():
-    """Starts a chief (0) and two workers with bodies; returns them when all three watch."""
+    """Start a chief (0) and two workers with bodies. Return them when all three watch."""
     workers = []
 
     def start(*bodies):
@@ -74,8 +74,7 @@ def team():
 
 def go(workers):
     for worker in workers:
-        worker.stdin.write("\n")
-        worker.stdin.flush()
+        print(file=worker.stdin, flush=True)
 
 
 def ended(worker):
@@ -144,7 +143,7 @@ def test_an_error_that_all_raise_is_not_a_lost_worker(team):
 
 
 def test_what_tensorflow_raises_ends_the_process_at_once(team):
-    """Its own shutdown would wait for the lost worker."""
+    """TensorFlow's own shutdown would wait for the lost worker."""
     slow = "import atexit; atexit.register(time.sleep, 60)"
     first, *_ = workers = team(f"{slow}; print('said'); raise WorkerLostError('by TensorFlow')", HANGS, HANGS)
     go(workers)

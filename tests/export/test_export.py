@@ -14,7 +14,7 @@ from accumtrain.dispatch import run
 from accumtrain.errors import CheckpointError, ConfigError, OutOfMemoryError, VerificationError
 from accumtrain.export import config as exports
 from accumtrain.export import export, formats, reload
-from accumtrain.registry import named
+from accumtrain.registry import with_kind
 from accumtrain.train.config import LOSSES, LossConfig, LossEntry
 
 TRAINED = ("model=lenet5", "optim=sgd", "train.steps=2", "batch_size=16", "eval.every=2", "ema.decay=0.9")
@@ -127,7 +127,7 @@ def test_the_middle_of_an_image_is_no_keras_layer(compose):
 
 def test_a_loss_without_classes(compose, monkeypatch):
     config = compose("job=export")
-    row = LossEntry(named("regression", LossConfig), "accumtrain.train.build:build_cross_entropy", metrics={})
+    row = LossEntry(with_kind("regression", LossConfig), "accumtrain.train.build:build_cross_entropy", metrics={})
     monkeypatch.setitem(LOSSES.rows, row.name, row)
     with pytest.raises(ConfigError, match="tells classes apart"):
         exports.check_export(replace(config, loss=row.config()))

@@ -58,7 +58,7 @@ def wait(request, folder):
 
 @pytest.fixture
 def ask(tmp_path, monkeypatch):
-    """Asks for one of TASKS. The child is this program, and finds modules where this process does."""
+    """Ask for one of TASKS. The child is this program, and finds modules where this process does."""
     (tmp_path / "tasks_of_child.py").write_text(TASKS)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "folder").mkdir()
@@ -143,7 +143,7 @@ def test_a_stand_in_gets_the_folder(tmp_path):
 
 @pytest.mark.parametrize("first", [True, False], ids=["after a signal", "alone"])
 def test_the_end_of_the_parent_does_not_hurry_a_job_that_saves(ask, tmp_path, first):
-    """As when a scheduler sends a signal to all processes of a sweep."""
+    """A scheduler may send a signal to all processes of a sweep."""
     folder = tmp_path / "folder"
     (folder / child.REQUEST).write_text(json.dumps({child.TASK: "tasks_of_child:save"}))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])}

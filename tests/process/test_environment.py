@@ -1,4 +1,4 @@
-"""What importing TensorFlow through us brings along."""
+"""The import of TensorFlow: what it brings along, and the settings before it."""
 
 import os
 import subprocess
@@ -35,10 +35,15 @@ assert keras.backend.backend() == "tensorflow"
 """
 
 
-def test_keras_is_imported_only_when_asked_for():
-    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=False)
+def run_script(script):
+    """Return the stderr of a program that must succeed."""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
+    return done.stderr
+
+
+def test_keras_is_imported_only_when_asked_for():
+    assert run_script(SCRIPT) == ""
 
 
 GARBAGE = """
@@ -64,9 +69,7 @@ assert (gc.get_freeze_count() > 100_000) is {frozen}
     ids=["on", "off", "imported before"],
 )
 def test_garbage_is_looked_for_as_before_but_not_in_tensorflow(before, enabled, frozen):
-    script = GARBAGE.format(before=before, enabled=enabled, frozen=frozen)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    run_script(GARBAGE.format(before=before, enabled=enabled, frozen=frozen))
 
 
 AGE = """
@@ -119,7 +122,7 @@ def test_logs_are_held_back_where_no_file_can_be_made(capfd, monkeypatch, tmp_pa
 
 @pytest.fixture
 def limits(monkeypatch):
-    """Prepares for jobs in a new process, and returns the limits that TensorFlow would read."""
+    """Prepare for jobs in a new process, and return the limits that TensorFlow would read."""
 
     def prepare(own, *limits, computing=False):
         computes = iter([False, *[computing] * len(limits)])

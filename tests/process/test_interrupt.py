@@ -1,4 +1,4 @@
-"""Signals that stop a job: which, where, and how often."""
+"""Signals that stop a job."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def send(number):
 
 @pytest.fixture(autouse=True)
 def _heeded():
-    """As in a terminal: a command in the background may ignore Ctrl-C. Afterwards all is as before."""
+    """Heed all signals, as in a terminal. A command in the background may ignore Ctrl-C."""
     before = {number: signal.signal(number, signal.default_int_handler) for number in SIGNALS}
     yield
     for number, handler in before.items():
@@ -40,7 +40,7 @@ def _heeded():
 
 @pytest.fixture
 def child():
-    """A process in an Interrupt. `ask()` is what it has heard; `ignored` signals are so from its start."""
+    """Start a process in DeferredSignals. `ask()` is what it has heard; `ignored` signals are so from its start."""
     processes = []
 
     def start(ignored=None):

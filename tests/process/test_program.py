@@ -1,4 +1,4 @@
-"""Which program a child is: accumtrain itself, or that of a user who calls main()."""
+"""The program of a child: accumtrain itself, or that of a user who calls main()."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from importlib.machinery import ModuleSpec
 
 import pytest
 
-from accumtrain.config.registries import are_own_rows
+from accumtrain.config.registries import has_own_entries
 from accumtrain.config.schema import Config
 from accumtrain.models.config import MODELS
 from accumtrain.process import program
@@ -23,7 +23,7 @@ from accumtrain.process.program import (
     own_program,
     remember_program,
 )
-from accumtrain.registry import Entry, named
+from accumtrain.registry import Entry, with_kind
 from accumtrain.train.config import LOSSES
 
 OWN = """
@@ -38,6 +38,13 @@ if __name__ == "__main__":
 """
 
 
+@pytest.fixture(autouse=True)
+def _no_program(monkeypatch):
+    """No program is remembered, and what a test remembers is undone."""
+    monkeypatch.setenv(VARIABLE, "")
+    monkeypatch.delenv(VARIABLE)
+
+
 @pytest.mark.parametrize(
     ("module", "arguments"),
     [
@@ -48,9 +55,7 @@ if __name__ == "__main__":
         ({"__spec__": ModuleSpec("mine.__main__", None), "__file__": "/mine/__main__.py"}, ["-m", "mine"]),
     ],
 )
-def test_own_program(monkeypatch, module, arguments):
-    monkeypatch.setenv(VARIABLE, "")  # so that what is set is undone
-    monkeypatch.delenv(VARIABLE)
+def test_own_program(module, arguments):
     remember_program(module)
     assert own_program() == [sys.executable, *arguments]
     assert child_command() == [*own_program(), CHILD]
@@ -68,8 +73,6 @@ def test_own_program(monkeypatch, module, arguments):
     ids=["-m", "script", "own file", "own package", "library"],
 )
 def test_is_own_command(monkeypatch, module, own):
-    monkeypatch.setenv(VARIABLE, "")  # so that what is set is undone
-    monkeypatch.delenv(VARIABLE)
     remember_program(module)
     assert is_own_command() is own
     monkeypatch.setattr(program, "entry_points", lambda group: ["an extension"])
@@ -81,22 +84,21 @@ def test_what_is_own_run(monkeypatch):
     assert is_own_run(Config())
     for table, of in ((MODELS, "model"), (LOSSES, "loss")):
         chosen = getattr(Config(), of)
-        kept, config = table[chosen.kind], named("mine", type(chosen))
+        kept, config = table[chosen.kind], with_kind("mine", type(chosen))
         for row, listed in (
             (Entry(config, "mine.code:build"), True),
             (Entry(config, print), True),
             (Entry(config, kept.build), False),  # of what is in the memory of this process
         ):
-            monkeypatch.setattr(table, "rows", dict(table.rows))
-            monkeypatch.setattr(table, "_unlisted", set())
-            table.add(row, listed=listed)
-            assert not is_own_run(replace(Config(), **{of: config()}))
-            assert not are_own_rows(replace(Config(), **{of: config()}))
-            monkeypatch.undo()
-            monkeypatch.setenv(VARIABLE, '["-m", "accumtrain"]')
+            with monkeypatch.context() as patch:
+                patch.setattr(table, "rows", dict(table.rows))
+                patch.setattr(table, "_unlisted", set())
+                table.add(row, listed=listed)
+                assert not is_own_run(replace(Config(), **{of: config()}))
+                assert not has_own_entries(replace(Config(), **{of: config()}))
     monkeypatch.setenv(VARIABLE, '["mine.py"]')
     assert not is_own_run(Config())
-    assert are_own_rows(Config())
+    assert has_own_entries(Config())
 
 
 @pytest.mark.parametrize("start", [["mine.py"], pytest.param(["-m", "mine"], marks=pytest.mark.slow)], ids=" ".join)

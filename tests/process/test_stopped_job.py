@@ -26,7 +26,7 @@ exec("time.sleep(60)")
 
 @pytest.fixture
 def importing(tmp_path):
-    """Starts a command with a module that takes forever to import, and returns when it does."""
+    """Start a command with a module that takes forever to import, and returns when it does."""
     processes = []
 
     def start(*arguments, module="tensorflow"):

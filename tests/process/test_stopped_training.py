@@ -20,7 +20,7 @@ NOTHING_LOST = "stopped by SIGTERM when there was nothing to save"
 
 @pytest.fixture
 def stop_in(monkeypatch):
-    """Sends SIGTERM when the code at "module:name" is called."""
+    """Send SIGTERM when the code at "module:name" is called."""
 
     def stop(place):
         module, name = place.split(":")
@@ -42,7 +42,7 @@ def stop_in(monkeypatch):
 @pytest.mark.parametrize(
     ("place", "message"),
     [
-        pytest.param("train.train:resolve", NOTHING_LOST, marks=pytest.mark.slow),
+        pytest.param("train.train:resolve_devices", NOTHING_LOST, marks=pytest.mark.slow),
         pytest.param("train.train:open_data", NOTHING_LOST, marks=pytest.mark.slow),
         pytest.param("train.train:build_window", NOTHING_LOST, marks=pytest.mark.slow),
         pytest.param("engine.step:Step.prepare", "stopped after update 0 of 3", marks=pytest.mark.slow),

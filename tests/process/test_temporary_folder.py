@@ -14,8 +14,12 @@ from accumtrain.process import temporary_folder as module
 from accumtrain.process.temporary_folder import temporary_folder
 
 
-def test_it_is_there_for_a_while(tmp_path, monkeypatch):
+@pytest.fixture(autouse=True)
+def _place(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+
+def test_it_is_there_for_a_while(tmp_path):
     with temporary_folder("probe") as folder:
         assert folder.parent == tmp_path
         assert folder.name.startswith("accumtrain-probe-")
@@ -33,7 +37,6 @@ def test_a_machine_without_a_place_for_it(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 def test_a_disk_that_is_full(number, tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(module.shutil, "disk_usage", lambda path: SimpleNamespace(free=0))
     words = os.strerror(number)
     with (

@@ -10,7 +10,7 @@ from accumtrain.process import tpu_runtime
 @pytest.fixture
 def machine(monkeypatch):
     def with_(library, chips, child=""):
-        monkeypatch.setattr(tpu_runtime, "_library", lambda: library)
+        monkeypatch.setattr(tpu_runtime, "_has_library", lambda: library)
         monkeypatch.setattr(tpu_runtime, "_chips", lambda: chips)
         monkeypatch.setattr(tpu_runtime, "CONNECT", child)
 
@@ -46,12 +46,12 @@ def test_an_address_that_does_not_answer(machine, monkeypatch):
 
 def test_a_tpu_that_is_there(machine):
     machine(True, ["accel0"])
-    assert tpu_runtime.present()
+    assert tpu_runtime.has_tpu()
     assert tpu_runtime.quiet_environment() == {}
     tpu_runtime.check(TpuConfig())
 
 
 def test_without_a_chip_the_metadata_server_is_not_asked(machine):
     machine(True, [])
-    assert not tpu_runtime.present()
+    assert not tpu_runtime.has_tpu()
     assert tpu_runtime.quiet_environment() == {"TPU_SKIP_MDS_QUERY": "1"}

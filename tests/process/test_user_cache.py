@@ -1,4 +1,4 @@
-"""Where things lie that can be made anew."""
+"""The folder of things that can be made anew."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that hangs ends, and says where; one that makes progress does not."""
+"""A process that hangs ends, and says where; one that makes progress does not. The time that is left of a job."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from accumtrain.process import watchdog
-from accumtrain.process.watchdog import Watchdog
+from accumtrain.process.watchdog import Deadline, Watchdog
 
 PROGRAM = """
 import ctypes, sys, time
@@ -81,7 +81,7 @@ def test_nobody_reads_what_is_said(tmp_path):
 
 
 class Ticks:
-    """In the place of the event that ends the watch: does something in each of its ticks, and ends it after 100."""
+    """An event that ends the watch after 100 ticks, and acts in each."""
 
     def __init__(self, action):
         self.action, self.count = action, 0
@@ -109,3 +109,31 @@ def test_it_can_be_turned_off(tmp_path, monkeypatch):
     monkeypatch.setattr(watchdog.threading.Thread, "start", lambda self: pytest.fail("a thread"))
     with Watchdog(0, tmp_path) as watched:
         watched.beat("update")
+
+
+# ---- run.walltime ----
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock to set, in a process that started 100 s ago."""
+    now = [0.0]
+    monkeypatch.setattr(watchdog, "process_seconds", lambda: 100.0)
+    monkeypatch.setattr(watchdog.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_it_ends(clock):
+    left = Deadline(160.0)
+    assert not left.due(30)
+    clock[0] = 20.0
+    assert not left.due(30)
+    clock[0] = 31.0
+    assert left.due(30)
+    assert not left.due(5)
+
+
+def test_it_never_ends(clock):
+    left = Deadline(None)
+    clock[0] = 1e9
+    assert not left.due(1e9)

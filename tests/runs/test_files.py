@@ -17,16 +17,24 @@ from accumtrain.runs import files
 from accumtrain.runs.files import remove_unfinished, replacing, write_atomic, write_json
 from accumtrain.runs.run import Run
 
-
-def full(*_):
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+NO_SPACE = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_full_disk_leaves_the_old_file(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("failing", "error", "message"),
+    [
+        (NO_SPACE, CheckpointError, r"no space is left to write .*summary\.json; free some"),
+        (StoppedBySignal("SIGINT"), StoppedBySignal, "SIGINT"),
+    ],
+)
+def test_a_full_disk_or_a_signal_leaves_the_old_file(tmp_path, monkeypatch, failing, error, message):
+    def fail(descriptor):
+        raise failing
+
     file = tmp_path / "summary.json"
     write_json(file, {"step": 1})
-    monkeypatch.setattr(files.os, "fsync", full)
-    with pytest.raises(CheckpointError, match=r"no space is left to write .*summary\.json; free some"):
+    monkeypatch.setattr(files.os, "fsync", fail)
+    with pytest.raises(error, match=message):
         write_json(file, {"step": 2})
     assert json.loads(file.read_text()) == {"step": 1}
     assert list(tmp_path.iterdir()) == [file], "nothing half-written is left"
@@ -35,19 +43,6 @@ def test_full_disk_leaves_the_old_file(tmp_path, monkeypatch):
 def test_write_atomic_names_a_file_it_can_not_write(tmp_path):
     with pytest.raises(CheckpointError, match="missing/file can't be written: No such file or directory"):
         write_atomic(tmp_path / "missing" / "file", "text")
-
-
-def test_a_signal_leaves_the_old_file(tmp_path, monkeypatch):
-    def stop(descriptor):
-        raise StoppedBySignal("SIGINT")
-
-    file = tmp_path / "summary.json"
-    write_json(file, {"step": 1})
-    monkeypatch.setattr(files.os, "fsync", stop)
-    with pytest.raises(StoppedBySignal):
-        write_json(file, {"step": 2})
-    assert json.loads(file.read_text()) == {"step": 1}
-    assert list(tmp_path.iterdir()) == [file], "nothing half-written is left"
 
 
 def test_text_is_utf8_whatever_the_locale(tmp_path):

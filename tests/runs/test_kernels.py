@@ -1,4 +1,4 @@
-"""Which CPU kernels a run uses, and what decides."""
+"""The choice of a run's CPU kernels."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def machine(monkeypatch):
     """A CPU without instructions for neural networks, in a process that has not imported TensorFlow."""
     found = SimpleNamespace(instructions=DESKTOP, vendor=INTEL)
     monkeypatch.setattr(module, "cpu", lambda: {"model": "a desktop", "instructions": found.instructions})
-    monkeypatch.setattr(module, "vendor", lambda: found.vendor)
+    monkeypatch.setattr(module, "read_vendor", lambda: found.vendor)
     monkeypatch.setattr(environment, "shows_gpu", lambda: False)
     for variable in (ONEDNN, KERNELS_16BIT):
         monkeypatch.setenv(variable, "to be restored")
@@ -57,7 +57,7 @@ def config(compose, tmp_path):
 
 
 def both_chosen(config, job="train"):
-    """The values of both variables within a job."""
+    """Return the values of both variables within a job."""
     with chosen_kernels(config, JOBS[job]):
         record_kernels(replace(config, job=job))
         return environment.os.environ.get(ONEDNN), environment.os.environ.get(KERNELS_16BIT)
@@ -72,7 +72,7 @@ def chosen_16bit(config, job="train"):
 
 
 def begin(config, job="train"):
-    """A training that leaves a checkpoint."""
+    """Leave the record and the checkpoint of a training."""
     folder = folder_of(config)
     folder.mkdir(exist_ok=True)
     with chosen_kernels(config, JOBS[job]):
@@ -145,7 +145,7 @@ def test_the_choice_and_its_reason_are_said(machine, config, capsys, instruction
 
 
 def test_all_policies_of_a_model_compute_with_the_same_kernels(machine, config):
-    """Else they would differ in their last bits."""
+    """Other kernels would differ in their last bits."""
     for policy in ("store", "recompute", "reverse", "900"):
         assert chosen(config("model=revnet38", f"model.memory={policy}")) == "1"
 
@@ -165,7 +165,7 @@ def test_a_run_whose_kernels_were_timed_goes_on_with_them(machine, config):
 
 
 def test_a_run_that_was_not_begun_chooses_anew(machine, config):
-    """What a training has left that ended before its first checkpoint decides nothing."""
+    """The record of a training that ended before its first checkpoint decides nothing."""
     folder_of(config()).mkdir()
     assert chosen(config()) == "1"
     assert chosen(config(*SMALL)) == "0"
@@ -253,7 +253,7 @@ def test_the_second_job_of_a_process_has_the_kernels_of_the_first(machine, confi
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("instructions", [DESKTOP, SERVER])
 def test_nothing_is_chosen_beside_other_workers(machine, config, precision, instructions):
-    """They may be other processors, and all must compute alike."""
+    """Workers may be other processors, and all must compute alike."""
     machine.instructions = instructions
     workers = ("device=multiworker", "device.workers=[a:1,b:1]", "device.index=0", f"precision={precision}")
     assert both_chosen(config(*workers)) == NOTHING
@@ -280,7 +280,7 @@ def test_what_uses_a_run_computes_with_its_kernels(machine, config, job):
     assert chosen(config("run.name=another"), job) == "0", "it may have been made elsewhere, with the default"
 
 
-# --- in 16 bits or in float32 -----------------------------------------------------------------------------------------
+# ---- in 16 bits or in float32 ----
 
 
 def test_a_continued_run_keeps_its_dtype(server, config):
@@ -290,7 +290,7 @@ def test_a_continued_run_keeps_its_dtype(server, config):
 
 
 def test_each_job_of_a_process_has_its_own_dtype(server, config):
-    """It is read when a graph is traced."""
+    """The variable is read when a graph is traced."""
     module.sys.modules["tensorflow"] = None
     assert chosen_16bit(config("precision=bfloat16")) == "0"
     assert KERNELS_16BIT not in environment.os.environ
@@ -304,7 +304,7 @@ def test_layers_of_users_choose_their_dtype_themselves(server, config, monkeypat
 
 
 def test_a_run_from_a_desktop_goes_on_with_the_default_on_a_server(machine, config):
-    """What decided there were other kernels."""
+    """The desktop has chosen between other kernels."""
     begin(config("precision=bfloat16"))
     machine.instructions = SERVER
     assert chosen_16bit(config("precision=bfloat16")) == "1"

@@ -1,4 +1,4 @@
-"""What the summary says of where a run comes from."""
+"""The origin of a run in its summary."""
 
 from __future__ import annotations
 

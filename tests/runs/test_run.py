@@ -15,12 +15,13 @@ from pathlib import Path
 import pytest
 
 from accumtrain.config.read import from_mapping, to_mapping
+from accumtrain.config.schema import AccumConfig, Config
 from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.runs import lock
 from accumtrain.runs.checkpoint_store import CheckpointStore
 from accumtrain.runs.contents import read_summary
 from accumtrain.runs.files import write_json
-from accumtrain.runs.names import learned_values, run_name
+from accumtrain.runs.names import differences, has_same_class_count, learned_values, run_name
 from accumtrain.runs.run import ReadOnlyRun, Run
 
 
@@ -41,7 +42,7 @@ def changed(config, key: str, value):
 
 
 def train(config) -> None:
-    """Leaves what a run that has trained leaves."""
+    """Leave the files of a run that has trained."""
     with Run(config) as run:
         run.save_config(config)
         run.log({"step": 1, "split": "train", "loss": 1.0, "seconds": 1.0})
@@ -49,7 +50,7 @@ def train(config) -> None:
         CheckpointStore(run.checkpoints).write(1, lambda prefix: Path(prefix).touch(), lambda prefix: None, facts)
 
 
-# --- names ------------------------------------------------------------------------------------------------------
+# ---- names ----
 
 
 @pytest.mark.parametrize(
@@ -92,7 +93,33 @@ def test_many_keys_are_cut_between_words(compose):
     assert first != second
 
 
-# --- opening ----------------------------------------------------------------------------------------------------
+# ---- identity: what decides what is learned ----
+
+
+def difference(before: AccumConfig, now: AccumConfig) -> str:
+    return differences(*(learned_values(Config(accum=accum)) for accum in (before, now)))
+
+
+def test_the_number_of_micro_batches_decides_nothing_under_a_mean():
+    assert difference(AccumConfig(steps=4), AccumConfig(steps=8)) == ""
+
+
+def test_it_does_under_a_sum():
+    sums = (AccumConfig(steps=steps, reduction="sum") for steps in (4, 8))
+    assert difference(*sums) == "accum.steps=4 there and 8 here"
+    by_sum = AccumConfig(steps=4, reduction="sum")
+    assert difference(AccumConfig(steps=4), by_sum) == "accum.reduction=mean there and sum here"
+
+
+def test_the_state_of_a_run_goes_on_with_as_many_classes():
+    named = {"data.classes": ["cat", "dog"], "data.train.examples": 8}
+    assert has_same_class_count(named, {"data.classes": ["cat", "owl"], "data.train.examples": 9})
+    assert has_same_class_count(named, {"data.classes": 2})
+    assert not has_same_class_count(named, {"data.classes": ["cat", "dog", "owl"]})
+    assert not has_same_class_count({"data.classes": 10}, {"data.classes": 3})
+
+
+# ---- opening ----
 
 
 def test_constructing_touches_nothing(config, tmp_path):
@@ -206,11 +233,11 @@ def test_saved_config_is_the_configuration(config):
         assert from_mapping(OmegaConf.to_container(OmegaConf.load(run.path / "config.yaml"))) == config
 
 
-# --- metrics and summary ----------------------------------------------------------------------------------------
+# ---- metrics and summary ----
 
 
 class Scalar:
-    """Like a NumPy scalar."""
+    """A number like a NumPy scalar."""
 
     def __init__(self, value):
         self.value = value
@@ -282,7 +309,7 @@ def test_summary_is_read_back(config):
         assert read_summary(run.path) == run.read_summary() == {"step": 3, "test": {"loss": None, "accuracy": 0.5}}
 
 
-# --- a full disk ------------------------------------------------------------------------------------------------
+# ---- a full disk ----
 
 
 def test_full_disk_leaves_no_half_line(config):

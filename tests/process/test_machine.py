@@ -1,4 +1,4 @@
-"""Free memory within a container: made-up folders of control groups."""
+"""Free memory within a container, by made-up folders of control groups, and the processor."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from types import SimpleNamespace
 import pytest
 
 from accumtrain.process import machine
-from accumtrain.process.machine import V1, V2, cgroup_bytes
+from accumtrain.process.machine import V1, V2, cpu, list_cgroup_bytes, read_vendor
 
 NO_LIMIT_V1 = 2**63 - 4096
 
 
 @pytest.fixture
 def group(tmp_path):
-    """Makes one group: its limit, what is used of it and how much of that is file cache."""
+    """Make one group: its limit, what is used of it and how much of that is file cache."""
 
     def make(folder, names, limit, used, cache):
         path = tmp_path / folder
@@ -40,28 +40,28 @@ def own(tmp_path):
 def test_version_2_limits_on_the_way_up(tmp_path, group, own):
     group("user/job", V2, "max", 300, 0)
     group("user", V2, 1000, 400, 50)
-    assert list(cgroup_bytes(tmp_path, own("0::/user/job\n"))) == [650]
+    assert list(list_cgroup_bytes(tmp_path, own("0::/user/job\n"))) == [650]
 
 
 def test_version_2_in_a_container(tmp_path, group, own):
     group(".", V2, 1000, 990, 0)
-    assert list(cgroup_bytes(tmp_path, own("0::/\n"))) == [10]
+    assert list(list_cgroup_bytes(tmp_path, own("0::/\n"))) == [10]
 
 
 def test_version_1_whose_path_is_outside_of_the_container(tmp_path, group, own):
     group("memory", V1, 1000, 100, 20)
     group("cpu", V1, 1, 1, 0)
     lines = "9:cpu:/docker/abc\n8:memory:/docker/abc\n0::/\n"
-    assert list(cgroup_bytes(tmp_path, own(lines))) == [920]
+    assert list(list_cgroup_bytes(tmp_path, own(lines))) == [920]
 
 
 def test_more_used_than_allowed_leaves_nothing(tmp_path, group, own):
     group(".", V2, 1000, 1200, 0)
-    assert list(cgroup_bytes(tmp_path, own("0::/\n"))) == [0]
+    assert list(list_cgroup_bytes(tmp_path, own("0::/\n"))) == [0]
 
 
 def test_no_control_groups(tmp_path):
-    assert list(cgroup_bytes(tmp_path, tmp_path / "own")) == []
+    assert list(list_cgroup_bytes(tmp_path, tmp_path / "own")) == []
 
 
 @pytest.mark.parametrize(("limit", "expected"), [(1000, 700 + 30), (10**6, 5000 + 30), (NO_LIMIT_V1, 5000 + 30)])
@@ -80,12 +80,43 @@ def test_a_limit_of_addresses_counts():
     program = """
 import resource, sys
 sys.path[:] = {path!r}
-from accumtrain.process.machine import address_space_bytes, free_bytes
+from accumtrain.process.machine import count_free_addresses, free_bytes
 import psutil
-assert address_space_bytes() is None
+assert count_free_addresses() is None
 taken = psutil.Process().memory_info().vms
 resource.setrlimit(resource.RLIMIT_AS, (taken + 2**28, resource.RLIM_INFINITY))
-assert 0 < address_space_bytes() <= 2**28
+assert 0 < count_free_addresses() <= 2**28
 assert free_bytes() <= 2**28 + psutil.Process().memory_info().rss
 """
     subprocess.run([sys.executable, "-c", program.format(path=sys.path)], check=True)
+
+
+# ---- processor ----
+
+
+@pytest.mark.parametrize(
+    ("text", "model", "instructions"),
+    [
+        ("processor: 0\nmodel name\t: Some CPU @ 2 GHz\nflags\t\t: fpu avx2 sse4_2 fma\n", "Some CPU @ 2 GHz", 3),
+        ("processor: 0\nFeatures: fp asimd sve\n\nprocessor: 1\nmodel name: another\n", None, 2),
+        (None, None, 0),
+    ],
+)
+def test_model_and_instructions(tmp_path, monkeypatch, text, model, instructions):
+    file = tmp_path / "cpuinfo"
+    if text is not None:
+        file.write_text(text)
+    monkeypatch.setattr(machine, "CPU_INFO", file)
+    found = cpu()
+    assert found["model"] == model if model else found["model"]
+    assert len(found["instructions"]) == instructions
+
+
+@pytest.mark.parametrize(
+    ("text", "known"), [("processor: 0\nvendor_id\t: GenuineIntel\n", "GenuineIntel"), ("Features: asimd\n", "")]
+)
+def test_the_vendor(tmp_path, monkeypatch, text, known):
+    file = tmp_path / "cpuinfo"
+    file.write_text(text)
+    monkeypatch.setattr(machine, "CPU_INFO", file)
+    assert read_vendor() == known
