@@ -23,7 +23,7 @@ Operation = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]  # image, and strength w
 
 
 def randaugment(image: tf.Tensor, key: tf.Tensor, count: int, strength: float, fill: np.ndarray) -> tf.Tensor:
-    """Applies `count` operations, one after the other, each drawn from all.
+    """Apply `count` operations, one after the other, each drawn from all.
 
     Args:
         image: float32 [height, width, channels], 0..1.
@@ -45,7 +45,7 @@ def randaugment(image: tf.Tensor, key: tf.Tensor, count: int, strength: float, f
 
 
 def _warp(matrix: Callable[..., tuple], fill: np.ndarray, image: tf.Tensor, strength: tf.Tensor) -> tf.Tensor:
-    """Moves pixels about the centre of the image, with bilinear interpolation.
+    """Move pixels about the centre of the image, with bilinear interpolation.
 
     `matrix` is a function of strength, height and width. It returns the rows of the 2 x 3 matrix from a place (x, y, 1)
     in the result to the place in the image from which the pixel is taken.
@@ -90,7 +90,7 @@ def _shift_y(strength: tf.Tensor, height: tf.Tensor, width: tf.Tensor) -> tuple:
 
 
 def _blend(other: Callable[[tf.Tensor], tf.Tensor], image: tf.Tensor, strength: tf.Tensor) -> tf.Tensor:
-    """Moves the image away from a poorer version of it, or towards that if the strength is negative."""
+    """Move the image away from a poorer version of it, or towards that if the strength is negative."""
     poorer = other(image)
     return poorer + (1.0 + 0.9 * strength) * (image - poorer)
 
@@ -116,25 +116,25 @@ def _smooth(image: tf.Tensor) -> tf.Tensor:
 
 
 def _posterize(image: tf.Tensor, strength: tf.Tensor) -> tf.Tensor:
-    """Keeps 8 to 4 bits."""
+    """Keep 8 to 4 bits."""
     dropped = tf.cast(tf.round(4.0 * tf.abs(strength)), tf.int32)
     kept = tf.bitwise.left_shift(tf.bitwise.right_shift(_levels(image), dropped), dropped)
     return tf.cast(kept, tf.float32) / _GREYS
 
 
 def _solarize(image: tf.Tensor, strength: tf.Tensor) -> tf.Tensor:
-    """Inverts what is brighter than a threshold of 1 to 0."""
+    """Invert what is brighter than a threshold of 1 to 0."""
     return tf.where(image >= 1.0 - tf.abs(strength), 1.0 - image, image)
 
 
 def _stretch(image: tf.Tensor, strength: tf.Tensor) -> tf.Tensor:
-    """Stretches each channel to 0..1."""
+    """Stretch each channel to 0..1."""
     low, high = (reduce(image, axis=[0, 1]) for reduce in (tf.reduce_min, tf.reduce_max))
     return tf.where(high > low, (image - low) / tf.maximum(high - low, 1e-6), image)
 
 
 def _equalize(image: tf.Tensor, strength: tf.Tensor) -> tf.Tensor:
-    """Equalises the histogram of each channel, of 256 levels, by the rule of PIL.ImageOps.equalize."""
+    """Equalise the histogram of each channel, of 256 levels, by the rule of PIL.ImageOps.equalize."""
 
     def equalized(levels: tf.Tensor) -> tf.Tensor:
         histogram = tf.math.bincount(tf.reshape(levels, [-1]), minlength=_GREYS + 1, maxlength=_GREYS + 1)

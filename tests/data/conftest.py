@@ -18,7 +18,7 @@ PLAIN: dict[str, Any] = {"augment": "none", "image_size": None, "mean": [0.0], "
 
 @pytest.fixture(autouse=True)
 def cache_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Keeps caches out of the home directory."""
+    """Keep caches out of the home directory."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
@@ -38,7 +38,7 @@ def picture(number: int, height: int = 6, width: int = 6) -> np.ndarray:
 
 @pytest.fixture
 def make_folder(tmp_path: Path) -> Callable[..., Path]:
-    """Writes `count` PNG pictures for each class, numbered in the order of the sorted paths."""
+    """Write `count` PNG pictures for each class, numbered in the order of the sorted paths."""
 
     def make(name: str = "photos", classes: tuple[str, ...] = ("ant", "bee"), count: int = 5, **size: int) -> Path:
         for label, kind in enumerate(classes):
@@ -78,7 +78,7 @@ def example(features: dict[str, Value | list[Value]]) -> bytes:
 
 @pytest.fixture
 def make_shards(tmp_path: Path) -> Callable[..., list[Path]]:
-    """Writes TFRecord shards with `counts` examples each; labels go round 0..2, pictures are numbered on."""
+    """Write TFRecord shards with `counts` examples each; labels go round 0..2, pictures are numbered on."""
 
     def make(prefix: str, counts: tuple[int, ...] = (4, 0, 3), **changes: bytes | int) -> list[Path]:
         paths, number = [], 0
@@ -149,7 +149,7 @@ def tiny_pictures() -> Any:
 
 @pytest.fixture
 def prepare_tfds(tiny_pictures: Any, tmp_path: Path) -> Callable[..., TfdsConfig]:
-    """Prepares the tiny data set in a file format, three shards a split; gives the config that reads it."""
+    """Prepare the tiny data set in a file format, three shards a split; gives the config that reads it."""
     import tensorflow_datasets as tfds
 
     def prepare(file_format: str, **changes: object) -> TfdsConfig:

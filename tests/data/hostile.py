@@ -199,7 +199,7 @@ HEADERS = {
 
 
 def member(content: bytes) -> Callable[[Path], None]:
-    """Writes a file whose images are `content`."""
+    """Write a file whose images are `content`."""
 
     def write(file: Path) -> None:
         with zipfile.ZipFile(file, "w") as packed:
@@ -219,7 +219,7 @@ def with_labels(content: bytes) -> Callable[[Path], None]:
 
 
 def changed(at: int, new: bytes) -> Callable[[Path], None]:
-    """Writes a whole file, then changes bytes of its directory, counted from where it begins."""
+    """Write a whole file, then changes bytes of its directory, counted from where it begins."""
 
     def write(file: Path) -> None:
         member(PIXELS)(file)

@@ -147,7 +147,7 @@ def test_the_same_array_in_both_splits(command: Callable[..., Any], tmp_path: Pa
 def test_the_tables_are_short(
     photos: Path, command: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(check, "SHOWN", 1)
+    monkeypatch.setattr(check, "_SHOWN", 1)
     for number in range(3):
         (photos / f"train/ant/{number}.png").write_bytes(b"")
     answer = command(*ARGUMENTS)

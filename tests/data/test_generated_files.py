@@ -78,7 +78,7 @@ def damaged(content: bytes, draw: random.Random) -> bytes:
 
 
 def read_all(data: Dataset) -> tuple[int, int]:
-    """Reads both splits as training and as job=check do. Returns how many examples are good, and how many bad."""
+    """Read both splits as training and as job=check do. Return how many examples are good, and how many bad."""
     good = bad = 0
     for name, split in (("train", data.train), ("test", data.test)):
         census = scan_split(split, name, data.num_classes, lambda more: None)

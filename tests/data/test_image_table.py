@@ -118,6 +118,7 @@ def test_what_is_left_out_is_told(folder: Path) -> None:
         ("id,label\n000,ant", {"label_column": 1, "image_column": "id"}, r"both in column 1 \(id\); give two columns"),
         ("id,label\n000,ant\n001,bee\n000,bee", {}, "row 4 gives 000 the label bee, another row ant"),
         ("id,label\n000,ant\n001", {}, "row 3 has 1 columns, row 1 has 2: complete the row"),
+        ("\nid,label\n\n000,ant\n,\n001", {}, "row 6 has 1 columns, row 2 has 2: complete the row"),
         ("id,label\n000,ant\n001,ant", {}, "has the single class ant"),
         ("id,label\nx,ant\ny,bee", {}, r"none of the images that its column 1 \(id\) names is there, such as x, y: "),
         ("id,label\n000,ant\n001,bee\n002,bee", {}, r"class ant has a single image, .*000.png"),

@@ -32,7 +32,7 @@ VAL = {"val_images": IMAGES[4:7], "val_labels": LABELS[4:7]}
 
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[..., NpzConfig]:
-    """Writes mine.npz; gives a configuration that reads it and leaves pixels in 0..1."""
+    """Write mine.npz; gives a configuration that reads it and leaves pixels in 0..1."""
 
     def save(arrays: dict[str, Any], **keys: Any) -> NpzConfig:
         np.savez(tmp_path / "mine.npz", **arrays)

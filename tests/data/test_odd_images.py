@@ -13,8 +13,8 @@ import tensorflow as tf
 from PIL import Image, ImageOps
 
 from accumtrain.data.config import FolderConfig
-from accumtrain.data.image_header import fault_in, unusual_headers
-from accumtrain.data.images import decode, decode_window, limited, size_of
+from accumtrain.data.image_header import find_image_fault, read_unusual_headers
+from accumtrain.data.images import decode, decode_window, limit_pixels, read_size
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import eval_batches
 from accumtrain.data.source import Dataset
@@ -104,8 +104,8 @@ def reader(channels: int) -> tf.types.experimental.PolymorphicFunction:
 
     @tf.function(input_signature=[tf.TensorSpec([], tf.string)], autograph=False)
     def read(content: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        content = limited(content, HEIGHT * WIDTH)
-        return size_of(content), decode(content, channels), decode_window(content, channels, lambda _: [3, 2, 8, 5])
+        content = limit_pixels(content, HEIGHT * WIDTH)
+        return read_size(content), decode(content, channels), decode_window(content, channels, lambda _: [3, 2, 8, 5])
 
     return read
 
@@ -114,7 +114,7 @@ def reader(channels: int) -> tf.types.experimental.PolymorphicFunction:
 @pytest.mark.parametrize("channels", [1, 3])
 def test_an_image_is_decoded_as_it_looks(name: str, channels: int) -> None:
     content, image, tolerance = GOOD[name]
-    assert fault_in(content) is None
+    assert find_image_fault(content) is None
     size, found, window = reader(channels)(tf.constant(content))
     assert size.numpy().tolist() == [HEIGHT, WIDTH]
     assert found.dtype == tf.uint8
@@ -125,7 +125,7 @@ def test_an_image_is_decoded_as_it_looks(name: str, channels: int) -> None:
 @of_every_bad
 def test_what_is_no_image_of_a_known_kind_never_reaches_a_decoder(name: str) -> None:
     content, fault = BAD[name]
-    assert fault_in(content) == fault
+    assert find_image_fault(content) == fault
     with pytest.raises(tf.errors.InvalidArgumentError, match="assertion failed"):
         reader(3)(tf.constant(content))
 
@@ -185,7 +185,7 @@ def test_exif_behind_a_long_profile(tmp_path: Path) -> None:
     files[0].write_bytes(jpeg)
     files[1].write_bytes(encoded(photo(), "PNG", exif=exif(6), icc_profile=profile))
     files[2].write_bytes(encoded(photo(), "JPEG", icc_profile=profile))
-    found = unusual_headers(files)
+    found = read_unusual_headers(files)
     assert {file.name: header.orientation for file, header in found.items()} == {"photo.jpg": 6, "photo.png": 6}
 
 

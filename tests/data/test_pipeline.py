@@ -71,7 +71,7 @@ def test_elements_have_static_shapes(data: Dataset) -> None:
     }
     mixed = {"other_label": tf.TensorSpec([4], tf.int32), "share": tf.TensorSpec([4], tf.float32)}
     assert eval_batches(data, batch=4).element_spec == specs
-    assert train_batches(data, batch=4, first=0, seed=0).element_spec == (specs | mixed if data.mix.on else specs)
+    assert train_batches(data, batch=4, first=0, seed=0).element_spec == (specs | mixed if data.mix.is_on else specs)
 
 
 @pytest.mark.slow

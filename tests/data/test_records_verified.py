@@ -14,7 +14,7 @@ import tensorflow as tf
 from accumtrain.data.config import TfdsConfig, TfrecordConfig
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import eval_batches, train_batches
-from accumtrain.data.sources.record_index import check_speed, length_of, payload_of
+from accumtrain.data.sources.record_index import check_checksum_speed, read_length, read_payload
 from accumtrain.errors import DataError
 
 MakeShards = Callable[..., list[Path]]
@@ -45,8 +45,8 @@ def test_a_record_of_tensorflow_is_taken_apart(tmp_path: Path) -> None:
     with tf.io.TFRecordWriter(str(path)) as writer:
         writer.write(b"payload")
     record = path.read_bytes()
-    assert length_of(record[:12]) == 7
-    assert payload_of(record) == b"payload"
+    assert read_length(record[:12]) == 7
+    assert read_payload(record) == b"payload"
 
 
 @pytest.mark.parametrize("place", range(12 + 7 + 4))
@@ -55,7 +55,7 @@ def test_a_flipped_bit_anywhere_is_found(tmp_path: Path, place: int) -> None:
     with tf.io.TFRecordWriter(str(path)) as writer:
         writer.write(b"payload")
     flip(path, place)
-    assert payload_of(path.read_bytes()) is None
+    assert read_payload(path.read_bytes()) is None
 
 
 @pytest.mark.parametrize("resident_bytes", [0, 2**20])
@@ -99,7 +99,7 @@ def test_shards_of_tfds_are_verified(prepare_tfds: Callable[..., TfdsConfig], fi
 def test_checksums_in_python_are_refused(
     make_shards: MakeShards, tfrecord_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    check_speed()
+    check_checksum_speed()
     make_shards("train")
     make_shards("test")
     monkeypatch.setattr(google_crc32c, "implementation", "python")

@@ -77,7 +77,7 @@ def damaged() -> None:
 
 
 def evaluated(labels: np.ndarray) -> Callable[[re.Match[str]], None]:
-    """Saves the labels as the code in the message says."""
+    """Save the labels as the code in the message says."""
     return lambda remedy: npz(labels=eval(remedy[1], {"labels": labels}))
 
 

@@ -85,7 +85,7 @@ class SyntheticSplit(Split):
 
 
 def open_synthetic(config: SyntheticConfig, seed: int) -> Source:
-    """Training and test examples, all different. Raises ConfigError without an image size."""
+    """Training and test examples, all different. Raise ConfigError without an image size."""
     if config.pixels is None:
         raise ConfigError("data=synthetic has no images of its own: set data.image_size, for example to 32")
     shape = (*config.pixels, config.channels)

@@ -14,7 +14,7 @@ import google_crc32c
 import numpy as np
 
 from accumtrain.data.config import CifarBinaryConfig
-from accumtrain.data.local_files import fault_of
+from accumtrain.data.local_files import find_file_fault
 from accumtrain.data.source import ArraySplit, Source, hash_texts
 from accumtrain.errors import DataError
 
@@ -85,7 +85,7 @@ def _find(folder: Path) -> tuple[_Layout, Sequence[Path], Path]:
 
 def _records(file: Path, layout: _Layout) -> np.ndarray:
     """uint8 [n, bytes of a record], mapped from the file."""
-    if fault := fault_of(file):
+    if fault := find_file_fault(file):
         raise DataError(f"{file} {fault}: unpack the archive again")
     size = file.stat().st_size
     if size % layout.record:

@@ -18,7 +18,7 @@ import numpy as np
 from accumtrain.console import format_bytes
 from accumtrain.data.config import NpzConfig
 from accumtrain.data.holdout import hold_out_evenly
-from accumtrain.data.local_files import fault_of
+from accumtrain.data.local_files import find_file_fault
 from accumtrain.data.source import ArraySplit, Source, hash_texts
 from accumtrain.data.sources.labels import BadLabels, class_numbers, class_texts
 from accumtrain.errors import DataError
@@ -48,7 +48,7 @@ class Pixels:
         return self.dtype.kind == "f"
 
     def fit(self, white: int) -> bool:
-        """Whether these may be pixels of 0 to `white`."""
+        """Return whether these may be pixels of 0 to `white`."""
         beyond = _BEYOND if self.are_floats else 0
         return bool(-beyond * self.high <= self.low and self.high <= white + beyond * white)  # False for NaN
 
@@ -115,8 +115,8 @@ class NpzFile:
     @classmethod
     @contextmanager
     def opened(cls, path: str) -> Iterator[NpzFile]:
-        """Raises DataError if data.path names no file, or none of this format."""
-        if fault := fault_of(Path(path)):
+        """Raise DataError if data.path names no file, or none of this format."""
+        if fault := find_file_fault(Path(path)):
             raise DataError(f"data.path={path} {fault}: give the .npz file that holds images and labels")
         try:
             packed = zipfile.ZipFile(path)
@@ -140,7 +140,7 @@ class NpzFile:
         self.prefixes.setdefault("train", "")
 
     def check_headers(self, prefix: str) -> None:
-        """Looks at types and shapes of the images and labels of a split."""
+        """Look at types and shapes of the images and labels of a split."""
         (images, pixel_type), (labels, label_type) = (self._header(f"{prefix}{name}") for name in ("images", "labels"))
         self._check_images(f"{prefix}images", images, pixel_type)
         self._check_labels(f"{prefix}labels", labels, label_type)
@@ -337,7 +337,7 @@ def _hold_out(path: str, labels: _Labels, classes: np.ndarray, fraction: float) 
 
 
 def _check_each_is_trained(path: str, labels: _Labels, classes: np.ndarray) -> None:
-    """Raises DataError unless there are two classes or more, and examples to train on of each."""
+    """Raise DataError unless there are two classes or more, and examples to train on of each."""
     count, found = labels.num_classes, np.unique(classes)
     if count < 2:
         raise DataError(f"{path}: all labels are {labels.name(0)}: it takes two classes or more to tell apart")

@@ -15,7 +15,7 @@ import google_crc32c
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.data.local_files import fault_of
+from accumtrain.data.local_files import find_file_fault
 from accumtrain.errors import DataError, first_line
 
 # The user's cache folder: what can be made anew at any time lies there.
@@ -43,7 +43,7 @@ HEADER_BYTES = 12
 FOOTER_BYTES = 4
 
 
-def length_of(header: bytes) -> int | None:
+def read_length(header: bytes) -> int | None:
     """The length of the payload after a header; None if the header is cut off or its checksum is wrong."""
     if len(header) != HEADER_BYTES:
         return None
@@ -51,16 +51,16 @@ def length_of(header: bytes) -> int | None:
     return length if _checksum(header[:8]) == checksum else None
 
 
-def payload_of(record: bytes) -> bytes | None:
+def read_payload(record: bytes) -> bytes | None:
     """The payload of a whole record; None if a checksum is wrong, or the length."""
     payload = record[HEADER_BYTES:-FOOTER_BYTES]
-    if length_of(record[:HEADER_BYTES]) != len(payload):
+    if read_length(record[:HEADER_BYTES]) != len(payload):
         return None
     return payload if _checksum(payload).to_bytes(4, "little") == record[-FOOTER_BYTES:] else None
 
 
-def check_speed() -> None:
-    """Raises DataError if checksums are computed in Python, some 1,000 times slower than by the processor."""
+def check_checksum_speed() -> None:
+    """Raise DataError if checksums are computed in Python, some 1,000 times slower than by the processor."""
     if google_crc32c.implementation != "c":
         raise DataError(
             "TFRecord files can't be checked at speed: the package google-crc32c is installed without its C extension; "
@@ -80,8 +80,8 @@ def is_remote(path: str) -> bool:
     return "://" in path
 
 
-def size_and_time(path: str) -> tuple[int, int]:
-    """Size in bytes and time of the last change in nanoseconds. Raises OSError, also for what is no regular file."""
+def read_size_and_time(path: str) -> tuple[int, int]:
+    """Size in bytes and time of the last change in nanoseconds. Raise OSError, also for what is no regular file."""
     if is_remote(path):
         try:
             remote = tf.io.gfile.stat(path)
@@ -103,7 +103,7 @@ class ByteRanges:
         self._lock = threading.Lock()
 
     def read(self, start: int, length: int) -> bytes:
-        """`length` bytes from `start` on, fewer at the end of the file. Raises OSError."""
+        """`length` bytes from `start` on, fewer at the end of the file. Raise OSError."""
         if self._remote is None:
             return os.pread(self._local, length, start)
         try:
@@ -157,7 +157,7 @@ def index_shards(paths: list[str]) -> list[np.ndarray]:
 
 def _stamp(path: str) -> Stamp:
     try:
-        return size_and_time(path)
+        return read_size_and_time(path)
     except OSError as error:
         raise DataError(f"{path} can't be read: {error.strerror}") from error
 
@@ -177,7 +177,7 @@ def _starts(file: ByteRanges, path: str, size: int) -> np.ndarray:
         header = file.read(at, HEADER_BYTES)
         if at == 0 and header.startswith(_GZIP):
             raise DataError(f"{path} is compressed: records can only be reached at random uncompressed, use gunzip")
-        length = length_of(header)
+        length = read_length(header)
         if length is None or (end := at + HEADER_BYTES + length + FOOTER_BYTES) > size:
             raise DataError(
                 f"{path} is truncated or no TFRecord file: record {len(starts) - 1} at byte {at} "
@@ -214,7 +214,7 @@ def _load(stamps: dict[str, Stamp]) -> dict[str, np.ndarray]:
 
 def _undamaged(place: Path) -> bytes | None:
     """The arrays of an index file; None if it is absent or damaged, as it is only a cache."""
-    if fault_of(place):
+    if find_file_fault(place):
         return None
     try:
         content = place.read_bytes()
@@ -225,7 +225,7 @@ def _undamaged(place: Path) -> bytes | None:
 
 
 def _may_be(starts: np.ndarray, size: int) -> bool:
-    """Whether these may be the positions of all records of a file of `size` bytes."""
+    """Return whether these may be the positions of all records of a file of `size` bytes."""
     return bool(starts[0] == 0 and starts[-1] == size and (np.diff(starts) >= HEADER_BYTES + FOOTER_BYTES).all())
 
 

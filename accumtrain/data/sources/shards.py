@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from accumtrain.data.local_files import fault_of
+from accumtrain.data.local_files import find_file_fault
 from accumtrain.data.source import UnreadableExample, hash_texts
-from accumtrain.data.sources.record_index import ByteRanges, check_speed, index_shards, is_remote, payload_of
+from accumtrain.data.sources.record_index import ByteRanges, check_checksum_speed, index_shards, is_remote, read_payload
 from accumtrain.errors import DataError
 
 _COPY = "copy or prepare the file again"
@@ -31,7 +31,7 @@ class Shards(ABC):
     """The records of all pieces, one piece after the other, numbered from 0."""
 
     def __init__(self, pieces: list[ShardRange]) -> None:
-        """Raises DataError if a shard can't be read or holds fewer records than its piece asks for."""
+        """Raise DataError if a shard can't be read or holds fewer records than its piece asks for."""
         self.pieces = pieces
         self._paths = list(dict.fromkeys(piece.path for piece in pieces))
         held = dict(zip(self._paths, self._open(self._paths), strict=True))
@@ -97,18 +97,18 @@ class Shards(ABC):
 
     @abstractmethod
     def _open(self, paths: list[str]) -> list[int]:
-        """Prepares to read the shards. Returns the number of records in each."""
+        """Prepare to read the shards. Return the number of records in each."""
 
     @abstractmethod
     def _read(self, shard: int, records: list[int]) -> list[bytes]:
-        """Payloads of some records of one shard. Raises as `read`."""
+        """Payloads of some records of one shard. Raise as `read`."""
 
 
 class TfrecordShards(Shards):
     """TFRecord files, through the index of record positions."""
 
     def _open(self, paths: list[str]) -> list[int]:
-        check_speed()
+        check_checksum_speed()
         self._starts = index_shards(paths)
         return [len(starts) - 1 for starts in self._starts]
 
@@ -125,7 +125,7 @@ class TfrecordShards(Shards):
         stored = file.read(start, end - start)
         if len(stored) != end - start:
             raise DataError(f"{self._paths[shard]} became shorter while it was in use: start the run again")
-        payload = payload_of(stored)
+        payload = read_payload(stored)
         if payload is None:
             raise UnreadableExample(self._name(shard, record), "is damaged, its checksum is wrong", _COPY)
         return payload
@@ -140,7 +140,7 @@ class ArrayRecordShards(Shards):
         _allow_open_files(len(paths))
         self._readers: list[Any] = []
         for path in paths:
-            if not is_remote(path) and (fault := fault_of(Path(path))):
+            if not is_remote(path) and (fault := find_file_fault(Path(path))):
                 raise DataError(f"{path} {fault}: prepare the data set again")
             try:
                 self._readers.append(ArrayRecordReader(path, options="readahead_buffer_size:0"))
@@ -158,7 +158,7 @@ class ArrayRecordShards(Shards):
 
 
 def _allow_open_files(more: int) -> None:
-    """Raises the soft limit of open files, often 1,024, by `more` or up to the hard limit."""
+    """Raise the soft limit of open files, often 1,024, by `more` or up to the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return

@@ -28,7 +28,7 @@ def directory(config: TfdsConfig) -> str:
 
 
 def check_known(config: TfdsConfig) -> None:
-    """Raises DataError if tensorflow-datasets has no data set of that name."""
+    """Raise DataError if tensorflow-datasets has no data set of that name."""
     import tensorflow_datasets as tfds
 
     known = tfds.list_builders(with_community_datasets=False)
@@ -42,7 +42,7 @@ def check_known(config: TfdsConfig) -> None:
         )
 
 
-def how_to_prepare(config: TfdsConfig) -> str:
+def describe_preparation(config: TfdsConfig) -> str:
     """What to tell of a data set that is not prepared."""
     where = directory(config)
     code = (
@@ -55,7 +55,7 @@ def how_to_prepare(config: TfdsConfig) -> str:
 
 
 def download(config: TfdsConfig) -> None:
-    """Downloads and prepares the data set.
+    """Download and prepares the data set.
 
     Raises:
         DataError: There is no network, the disk is full, or it takes files or packages that are not here.
@@ -119,7 +119,7 @@ def _prepared_builder(config: TfdsConfig) -> Any:
     except tfds.core.DatasetNotFoundError as error:
         check_known(config)
         if not config.download:
-            raise DataError(how_to_prepare(config)) from error
+            raise DataError(describe_preparation(config)) from error
         download(config)
         return tfds.core.read_only_builder.builder_from_files(config.name, data_dir=config.dir)
     except (OSError, ValueError, TypeError, ParseError) as error:

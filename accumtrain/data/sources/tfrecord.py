@@ -70,7 +70,7 @@ class RecordSplit(EncodedSplit):
         images, labels = tf.numpy_function(self._fetch, [index], [tf.string, tf.int32])
         return tf.ensure_shape(images, [None]), tf.ensure_shape(labels, [None])
 
-    def stored(self, index: int) -> tuple[bytes, int]:
+    def read_stored(self, index: int) -> tuple[bytes, int]:
         return self._examples(np.array([index]))[0]
 
     def name(self, index: int) -> str:
@@ -97,7 +97,7 @@ class RecordSplit(EncodedSplit):
         return [example for number in index for example in self._examples_or_nothing(number[None])]
 
     def _examples(self, index: np.ndarray) -> list[tuple[bytes, int]]:
-        """Raises BadExample for a record that is damaged, no tf.train.Example, or lacks the image or the label."""
+        """Raise BadExample for a record that is damaged, no tf.train.Example, or lacks the image or the label."""
         payloads = self.shards.read(index)
         return [self._parse(int(number), payload) for number, payload in zip(index, payloads, strict=True)]
 
