@@ -31,7 +31,7 @@ def open_data(config: DataConfig, seed: int) -> Dataset:
         ConfigError: Settings contradict each other or the images.
         DataError: Data is missing, not prepared, corrupt, or not as described.
     """
-    source: Source | Dataset = SOURCES.build(config, seed)
+    source: Source = SOURCES.build(config, seed)
     if isinstance(source, Dataset):  # examples that need no preparation
         return source
     source = add_validation_split(source, config)
@@ -157,7 +157,7 @@ def _map_labels(config: DataConfig, source: Source, names: list[str]) -> list[in
     Raises:
         DataError: the run was not trained on a class of the source.
     """
-    own = source.class_names or [str(number) for number in range(source.num_classes)]
+    own = source.classes
     known = {normal_form(name): label for label, name in enumerate(names)}
     if not source.class_names and not known.keys() >= set(own):
         if source.num_classes > len(names):

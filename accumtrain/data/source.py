@@ -129,11 +129,11 @@ class Source:
 
     Attributes:
         train: The examples to train on.
-        test: The examples that decide nothing; None if there are only those to validate on.
+        test: The examples that decide nothing if there are some to validate on; None if there are only those.
         num_classes: Labels are 0..num_classes-1.
         notes: Facts that the user should know about the source, one line each.
         class_names: The names of the classes in order; empty if they have none.
-        val: The examples that choose the best state; None if the source has none, see data/holdout.py.
+        val: The examples that choose the best state and the end of training; without them the test examples do.
         fingerprint: Facts that a continued run must find again, because they change when the content does. They are
             plain JSON values by names that a user understands, such as data.train.files. Paths and times of change
             have no part in them.
@@ -150,37 +150,29 @@ class Source:
     @property
     def splits(self) -> dict[str, Split]:
         """The splits by name: train, and val or test or both."""
-        return _splits(self)
+        splits = {name: getattr(self, name) for name in SPLIT_WORDS}
+        return {name: split for name, split in splits.items() if split is not None}
+
+    @property
+    def classes(self) -> list[str]:
+        """The names of the classes, or their numbers."""
+        return self.class_names or [str(number) for number in range(self.num_classes)]
 
 
-@dataclass(frozen=True)
-class Dataset:
+@dataclass(frozen=True, kw_only=True)
+class Dataset(Source):
     """An opened data set: a source with its preprocessing.
 
     Attributes:
-        train: The examples to train on.
-        test: The examples that decide nothing if there are some to validate on; None if there are only those.
-        num_classes: Labels are 0..num_classes-1.
         image_shape: [height, width, channels] of the images in a batch.
         preprocess: From stored images to the images in a batch.
-        notes: Facts that the user should know about the source, one line each.
-        class_names: The names of the classes in order; empty if they have none.
-        val: The examples that choose the best state and the end of training; without them the test examples do.
-        fingerprint: That of the source, with the classes and the number of examples of each split: plain JSON values.
         mix: MixUp and CutMix of training images.
         balanced: True lets every class appear equally often in the training stream.
         labels: The label in a batch for each label that is stored; None if they are the same.
     """
 
-    train: Split
-    test: Split | None
-    num_classes: int
     image_shape: tuple[int, ...]
     preprocess: Preprocess
-    notes: list[str] = field(default_factory=list)
-    class_names: list[str] = field(default_factory=list)
-    val: Split | None = None
-    fingerprint: Mapping[str, Any] = field(default_factory=dict)
     mix: Mix = field(default_factory=Mix)
     balanced: bool = False
     labels: list[int] | None = None
@@ -193,16 +185,6 @@ class Dataset:
         shape = " x ".join(map(str, self.image_shape))
         left_out = f", {len(self.skipped):,} more left out" if self.skipped else ""
         return f"{self.sizes} images, {shape}, {self.num_classes} classes{left_out}"
-
-    @property
-    def classes(self) -> list[str]:
-        """The names of the classes, or their numbers."""
-        return self.class_names or [str(number) for number in range(self.num_classes)]
-
-    @property
-    def splits(self) -> dict[str, Split]:
-        """The splits by name: train, and val or test or both."""
-        return _splits(self)
 
     @property
     def watched(self) -> str:
@@ -239,11 +221,6 @@ class Dataset:
             if not any(split.whole is other for other in stored.values()):
                 stored[name] = split.whole
         return stored
-
-
-def _splits(source: Source | Dataset) -> dict[str, Split]:
-    splits = {name: getattr(source, name) for name in SPLIT_WORDS}
-    return {name: split for name, split in splits.items() if split is not None}
 
 
 # ---- fingerprint ----

@@ -136,7 +136,7 @@ def _read_rows(file: Path) -> dict[int, list[str]]:
         raise DataError(f"data.path={file} {fault}: give the table of the images and their labels")
     try:
         text = file.read_text(encoding="utf-8-sig")
-        first = text.partition("\n")[0]
+        first = text.lstrip("\r\n").partition("\n")[0]
         delimiter = next((character for character in _DELIMITERS if character in first), ",")
         reader = csv.reader(io.StringIO(text), delimiter=delimiter)
         rows = {number: row for number, row in enumerate(reader, start=1) if any(row)}

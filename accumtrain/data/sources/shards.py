@@ -20,7 +20,7 @@ _COPY = "copy or prepare the file again"
 
 @dataclass(frozen=True)
 class ShardRange:
-    """`count` records of a shard, from record `first` on; None is all of them."""
+    """`count` records of a shard, from record `first` on. None is all of them."""
 
     path: str
     first: int = 0
@@ -54,7 +54,7 @@ class Shards(ABC):
         return int(self._ends[-1])
 
     def read(self, numbers: np.ndarray) -> list[bytes]:
-        """The payloads of the records `numbers`, int64 [n].
+        """Return the payloads of the records `numbers`, int64 [n].
 
         Raises:
             UnreadableExample: A record is damaged.
@@ -74,7 +74,7 @@ class Shards(ABC):
 
     @property
     def ranges(self) -> list[tuple[str, int, int]]:
-        """Of each piece: the path of its file, links followed, its first record and the one after its last."""
+        """The pieces: path of the file, with links followed, first record, and the one after the last."""
         paths = [path if is_remote(path) else str(Path(path).resolve()) for path in self._paths]
         ends = self._first + self._ends - self._begins
         return [
@@ -83,7 +83,7 @@ class Shards(ABC):
         ]
 
     def digest(self) -> str:
-        """A short hash of the files' names without folders, and of which records of each are used."""
+        """Return a short hash of the files' names without folders, and of which records of each are used."""
         files = (Path(self._paths[shard]).name for shard in self._shard)
         pieces = zip(files, self._first.tolist(), (self._ends - self._begins).tolist(), strict=True)
         return hash_texts(f"{name} {first} {count}" for name, first, count in pieces)
@@ -97,11 +97,11 @@ class Shards(ABC):
 
     @abstractmethod
     def _open(self, paths: list[str]) -> list[int]:
-        """Prepare to read the shards. Return the number of records in each."""
+        """Prepare to read the shards. Return their numbers of records."""
 
     @abstractmethod
     def _read(self, shard: int, records: list[int]) -> list[bytes]:
-        """Payloads of some records of one shard. Raise as `read`."""
+        """Return the payloads of some records of one shard. Raise what `read` raises."""
 
 
 class TfrecordShards(Shards):
@@ -152,7 +152,7 @@ class ArrayRecordShards(Shards):
         try:
             return self._readers[shard].read(records)
         except (RuntimeError, ValueError, IndexError) as error:
-            if len(records) > 1:  # which of them is it?
+            if len(records) > 1:  # one of them is damaged
                 return [payload for record in records for payload in self._read(shard, [record])]
             raise UnreadableExample(self._name(shard, records[0]), "is damaged", _COPY) from error
 
