@@ -107,7 +107,7 @@ def random_colour(image: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
 
 
 def random_jitter(image: tf.Tensor, key: tf.Tensor, strength: float) -> tf.Tensor:
-    """Multiply brightness, contrast and saturation by 1 - strength to 1 + strength each.
+    """Multiply brightness, contrast and saturation by random factors of 1 - strength to 1 + strength.
 
     Args:
         image: float32 [height, width, channels], 0..1; with one channel, saturation is left alone.

@@ -144,7 +144,7 @@ def _scan_files(split: EncodedSplit) -> Iterator[list[_Image | BadExample]]:
                 examples = list(pool.map(examine, chunk))
                 warnings, others = _read_warnings(captured)
                 os.write(stderr, "".join(others).encode())
-            # the warnings of a chunk do not say which of its images they are about
+            # warnings do not name the image
             yield list(map(examine_alone, chunk)) if warnings else examples
 
 

@@ -54,7 +54,7 @@ class Header:
 def read_unusual_headers(files: Sequence[Path]) -> dict[Path, Header]:
     """Return the headers of the files that can't be read, are not upright, or lose something."""
     with warnings.catch_warnings(), ThreadPoolExecutor(16) as pool:
-        warnings.simplefilter("ignore")  # Pillow's, about what it finds in headers
+        warnings.simplefilter("ignore")  # Pillow's, about headers
         headers = dict(zip(files, pool.map(_read_header, files), strict=True))
     return {file: header for file, header in headers.items() if header != Header()}
 
@@ -117,7 +117,7 @@ def _parse_header(stream: BinaryIO, head: bytes) -> Header:
         image = opener(stream)
         return Header(None, _read_orientation(image), _find_loss(image))
     except _NO_HEADER:
-        return Header()  # the decoder says whether the file is damaged
+        return Header()  # the decoder finds the damage
 
 
 def _read_orientation(image: ImageFile) -> int:

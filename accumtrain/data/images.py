@@ -14,7 +14,7 @@ import tensorflow as tf
 # Function from the shape of an image, int32 [3], to a window: int32 [4] of top, left, height, width.
 WindowOf = Callable[[tf.Tensor], tf.Tensor]
 
-PNG, JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"  # how the files begin
+PNG, JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"  # the beginnings of files
 _RGB, _CMYK = 3, 4
 
 
@@ -125,7 +125,7 @@ def _is_cmyk(encoded: tf.Tensor) -> tf.Tensor:
 
 BMP_HEADER_BYTES = b"BM"
 _FILE_HEADER = 14  # bytes; then the image's header begins with its own size
-_FIELDS, _FIELDS_END = 10, 34  # the place of what `_Fields` holds
+_FIELDS, _FIELDS_END = 10, 34  # the place of `_Fields`
 _MASKS = 54  # the place of the masks of red, green and blue, if there are any
 _BGR = struct.pack("<3I", 0xFF0000, 0xFF00, 0xFF)
 _PLAIN, _MASKED = 0, 3  # values of `compression`

@@ -72,7 +72,7 @@ def readable() -> Iterator[None]:
 
 
 def walk_files(folder: Path) -> Iterator[Path]:
-    """Yield the files in a folder and in those within it, by name, but no hidden ones. Raise OSError if it can't."""
+    """Yield the files in a folder and in those within it, by name, but no hidden ones. Raise OSError."""
 
     def refuse(error: OSError) -> None:
         raise error
@@ -113,7 +113,7 @@ def list_first(names: Sequence[object]) -> str:
 
 @dataclass
 class NamedImages:
-    """The files in the order of their names, and what lies between them and is not named as an image."""
+    """The files in the order of their names, and the files between them that are not named as images."""
 
     files: list[Path] = field(default_factory=list)
     ignored: list[Path] = field(default_factory=list)

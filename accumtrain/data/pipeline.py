@@ -92,8 +92,7 @@ def train_batches(
 
     Args:
         data: An opened data set.
-        batch: Examples over all processes and replicas; batch k holds the positions from first + k * batch to
-            first + (k + 1) * batch - 1.
+        batch: Examples over all processes and replicas. Batch k begins at position first + k * batch.
         first: Position in the stream.
         seed: Decides order and augmentation.
         share: The part of each batch to read: one element for each of its replicas.

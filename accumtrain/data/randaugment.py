@@ -1,8 +1,8 @@
 """RandAugment (Cubuk et al. 2019, arXiv:1909.13719): some of 14 operations, drawn for each image, all of one strength.
 
-An operation takes an image, float32 [height, width, channels] of 0..1, and a strength of 0..1 with a random sign, which
-it turns into its own unit, with the ranges of torchvision. Operations and signs depend on the key of the image alone
-(see stream.py).
+An operation takes an image, float32 [height, width, channels] of 0..1, and a strength of 0..1 with a random sign. It
+turns the strength into its own unit, with the ranges of torchvision. Operations and signs depend on the key of the
+image alone (see stream.py).
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def randaugment(image: tf.Tensor, key: tf.Tensor, count: int, strength: float, f
 def _warp(matrix: Callable[..., tuple], fill: np.ndarray, image: tf.Tensor, strength: tf.Tensor) -> tf.Tensor:
     """Move pixels about the centre of the image, with bilinear interpolation.
 
-    `matrix` is a function of strength, height and width. It returns the rows of the 2 x 3 matrix from a place (x, y, 1)
-    in the result to the place in the image from which the pixel is taken.
+    `matrix` is a function of strength, height and width. It returns the rows of a 2 x 3 matrix. This turns a
+    place (x, y, 1) in the result into the place in the image from which the pixel is taken.
     """
     height, width = (tf.cast(size, tf.float32) for size in tf.unstack(tf.shape(image)[:2]))
     (a, b, c), (d, e, f) = matrix(strength, height, width)

@@ -108,7 +108,7 @@ def _hash(path: str) -> bytes | None:
     try:
         with open(path, "rb") as file:  # noqa: PTH123
             return hashlib.sha256(file.read()).digest()
-    except OSError:  # it is named where it is used
+    except OSError:  # the reader of the file names it
         return None
 
 

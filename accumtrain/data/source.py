@@ -188,7 +188,7 @@ class Dataset(Source):
 
     @property
     def watched(self) -> str:
-        """The split that is evaluated while training, and chooses the best state: val, or test where there is none."""
+        """The split that is evaluated while training, and chooses the best state: val, or else test."""
         return "test" if self.val is None else "val"
 
     @property
@@ -258,7 +258,7 @@ def read_labels(split: Split) -> np.ndarray:
 
     def read(start: tf.Tensor) -> tf.Tensor:
         image, label = split.read(tf.range(start, tf.minimum(start + _CHUNK, split.size)))
-        # of an example that is left out there is no image
+        # an example that is left out has no image
         return tf.where(image == b"", UNREADABLE, label) if image.dtype == tf.string else label
 
     if split.known_labels is None:

@@ -1,14 +1,15 @@
 """The endless stream of training examples, as a pure function of (seed, position).
 
-Position p belongs to epoch p // size and is place p % size in it; each epoch is one permutation of all examples. So
-every example is seen once per epoch, a batch may reach into the next epoch, and a position is the whole state of the
-input.
+Position p belongs to epoch p // size and is place p % size in it. An epoch is one permutation of all examples, and a
+batch may reach into the next epoch. So a position is the whole state of the input.
 
 All random numbers come from a splitmix64 generator (Steele, Lea & Flood 2014, "Fast splittable pseudorandom number
 generators"), which computes its n-th output directly. Its seed, called key here, is a hash of the purpose of the
-number, such as (seed, epoch, index). tf.random.experimental.index_shuffle is not used: its four rounds leave the orders
-of neighbouring epochs correlated (up to 0.7 for 50,000 examples), it takes milliseconds per index for tiny data sets,
-and it does not accept one seed per element.
+number, such as (seed, epoch, index).
+
+tf.random.experimental.index_shuffle is not used. Its four rounds leave the orders of neighbouring epochs correlated (up
+to 0.7 for 50,000 examples). It takes milliseconds per index for tiny data sets, and does not accept one seed per
+element.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ def balanced_order(labels: np.ndarray, seed: int) -> Callable[[tf.Tensor], tuple
     classes = len(size)
 
     def order(position: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        visit = position // classes  # how often each class has come before
+        visit = position // classes  # counts the earlier appearances of every class
         chosen = permute(position % classes, classes, hash64(CLASS_ORDER, seed, visit))
         examples = tf.gather(tf.constant(size, tf.int64), chosen)
         turn = visit // examples

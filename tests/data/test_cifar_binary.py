@@ -72,14 +72,6 @@ def cut(folder: Path) -> None:
     file.write_bytes(file.read_bytes()[:-1])
 
 
-def other_label(folder: Path) -> None:
-    (folder / "data_batch_2.bin").write_bytes(record(1, 10))
-
-
-def empty(folder: Path) -> None:
-    (folder / "test_batch.bin").write_bytes(b"")
-
-
 def no_test(folder: Path) -> None:
     (folder / "test_batch.bin").unlink()
 
@@ -94,10 +86,6 @@ def nothing(folder: Path) -> None:
     no_train(folder)
 
 
-def both(folder: Path) -> None:
-    (folder / "train.bin").write_bytes(record(1, 1, 1))
-
-
 def directory(folder: Path) -> None:
     no_test(folder)
     (folder / "test_batch.bin").mkdir()
@@ -110,12 +98,15 @@ def directory(folder: Path) -> None:
             cut,
             r"data_batch_3.bin has 12291 bytes, no multiple of the 3,073 of a record \(1 of labels and 3,072 of pixels",
         ),
-        (other_label, r"data_batch_2.bin holds label 10, classes of CIFAR-10 are 0\.\.9"),
-        (empty, r"test_batch.bin is empty: unpack"),
+        (
+            lambda folder: (folder / "data_batch_2.bin").write_bytes(record(1, 10)),
+            r"data_batch_2.bin holds label 10, classes of CIFAR-10 are 0\.\.9",
+        ),
+        (lambda folder: (folder / "test_batch.bin").write_bytes(b""), r"test_batch.bin is empty: unpack"),
         (no_test, r"lacks test_batch.bin: unpack"),
         (no_train, r"lacks data_batch_\*.bin: unpack"),
         (nothing, r"has the files of neither data set: give a folder with data_batch_\*.bin"),
-        (both, r"has the files of both data sets"),
+        (lambda folder: (folder / "train.bin").write_bytes(record(1, 1, 1)), r"has the files of both data sets"),
         (directory, r"test_batch.bin is a directory"),
     ],
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,35 +24,19 @@ def test_the_parts_of_a_digest_are_apart():
     assert hash_texts(["ab", "c"]) != hash_texts(["a", "bc"]) != hash_texts(["abc"]) != hash_texts([])
 
 
-def rename_a_class(root: Path) -> None:
-    (root / "ant").rename(root / "cat")  # labels swap
-
-
-def delete(root: Path) -> None:
-    (root / "bee" / "00.png").unlink()
-
-
-def add(root: Path) -> None:
-    (root / "bee" / "new.png").write_bytes((root / "bee" / "00.png").read_bytes())
-
-
-def move(root: Path) -> None:
-    (root / "bee" / "00.png").rename(root / "ant" / "moved.png")
-
-
-def rename(root: Path) -> None:
-    (root / "bee" / "00.png").rename(root / "bee" / "zz.png")  # the order changes
-
-
 @pytest.mark.parametrize(
     ("change", "keys"),
     [
-        (rename_a_class, {"data.classes", "data.train.files", "data.test.files"}),
-        (delete, {"data.train.examples", "data.train.files"}),
-        (add, {"data.train.examples", "data.train.files"}),
-        (move, {"data.train.files"}),
-        (rename, {"data.train.files"}),
+        (lambda root: (root / "ant").rename(root / "cat"), {"data.classes", "data.train.files", "data.test.files"}),
+        (lambda root: (root / "bee" / "00.png").unlink(), {"data.train.examples", "data.train.files"}),
+        (
+            lambda root: (root / "bee" / "new.png").write_bytes((root / "bee" / "00.png").read_bytes()),
+            {"data.train.examples", "data.train.files"},
+        ),
+        (lambda root: (root / "bee" / "00.png").rename(root / "ant" / "moved.png"), {"data.train.files"}),
+        (lambda root: (root / "bee" / "00.png").rename(root / "bee" / "zz.png"), {"data.train.files"}),
     ],
+    ids=["a class renamed, so labels swap", "deleted", "added", "moved", "renamed, so the order changes"],
 )
 def test_a_changed_folder(make_folder, folder_config, change, keys):
     root = make_folder(count=10)

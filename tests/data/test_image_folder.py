@@ -190,18 +190,10 @@ def test_other_files_are_counted_and_named(make_folder, folder_config):
 # ---- what is refused when the folder is opened ----
 
 
-def break_nothing_there(root: Path) -> None:
-    root.rename(root.with_name("elsewhere"))
-
-
 def break_one_class(root: Path) -> None:
     for file in (root / "bee").iterdir():
         file.unlink()
     (root / "bee").rmdir()
-
-
-def break_empty_class(root: Path) -> None:
-    (root / "cat").mkdir()
 
 
 def break_single_image(root: Path) -> None:
@@ -223,9 +215,9 @@ def break_train_alone(root: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (break_nothing_there, r"data.path=.*photos is not a directory"),
+        (lambda root: root.rename(root.with_name("elsewhere")), r"data.path=.*photos is not a directory"),
         (break_one_class, r"photos has 1 class folder"),
-        (break_empty_class, r"class folder .*cat holds no image, whose name ends in .png"),
+        (lambda root: (root / "cat").mkdir(), r"class folder .*cat holds no image, whose name ends in .png"),
         (break_single_image, r"class cat has a single image, .*cat/00.png"),
         (
             break_text_inside,

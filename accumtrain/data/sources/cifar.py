@@ -1,7 +1,7 @@
 """data=cifar_binary: CIFAR-10 and CIFAR-100 in their authors' binary files.
 
-A record is a byte of label (CIFAR-100: a coarse and a fine one, of which the fine one is read), then 1,024 bytes each
-of red, green and blue, row by row.
+A record is a byte of label, then 1,024 bytes each of red, green and blue, row by row. CIFAR-100 has a coarse and a fine
+label, of which the fine one is read.
 """
 
 from __future__ import annotations

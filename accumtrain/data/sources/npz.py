@@ -56,7 +56,8 @@ def open_npz(config: NpzConfig, seed: int) -> Source:
         labels = _number_classes(
             path, {f"{prefix}labels": file.read_array(f"{prefix}labels") for prefix in prefixes.values()}
         )
-        images = {split: _with_channels(file.read_array(f"{prefix}images")) for split, prefix in prefixes.items()}
+        images = {split: file.read_array(f"{prefix}images") for split, prefix in prefixes.items()}
+    images = {split: array[..., None] if array.ndim == 3 else array for split, array in images.items()}
     for other_images in images.values():
         _check_shapes(path, images["train"], other_images, resized=config.pixels is not None)
     pixels = [
@@ -118,10 +119,6 @@ def _number_classes(path: str, labels: Mapping[str, np.ndarray]) -> _Labels:
         )
     columns = [array.shape[1] for array in labels.values() if array.ndim == 2]
     return _Labels(classes, max([*columns, *(int(numbers.max()) + 1 for numbers in classes.values())]), [])
-
-
-def _with_channels(images: np.ndarray) -> np.ndarray:
-    return images[..., None] if images.ndim == 3 else images
 
 
 def _scale(images: np.ndarray, white: int) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 A TFRecord file is a chain of records. Record k is found only by walking there from the start, so this is done once. The
 index is stored beside the shards, or in the user's cache folder if that is not writable. It is renewed for shards whose
-size or time of change differs, and if the file is damaged: it begins with a hash of all that follows.
+size or time of change differs, and if it is damaged: it begins with a hash of its content.
 """
 
 from __future__ import annotations

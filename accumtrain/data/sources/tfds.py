@@ -160,7 +160,7 @@ def _describe_preparation(config: TfdsConfig) -> str:
 
 
 def _download(config: TfdsConfig) -> None:
-    """Download and prepares the data set.
+    """Download and prepare the data set.
 
     Raises:
         DataError: There is no network, the disk is full, or files or packages are missing.
@@ -185,4 +185,5 @@ def _find_reason(error: Exception) -> str:
     if request is not None and getattr(error, "response", None) is None:
         return f"there is no connection to {urlsplit(request.url).hostname}; give this machine a network"
     text = " ".join(str(error).split()).rstrip(".")
-    return text if isinstance(error, AssertionError) else f"{type(error).__name__}: {text}"  # says what is to be done
+    # an AssertionError says the remedy
+    return text if isinstance(error, AssertionError) else f"{type(error).__name__}: {text}"

@@ -93,8 +93,6 @@ class RecordSplit(EncodedSplit):
         """`raw_shape` is that of images stored as their pixels, uint8; None if they are encoded."""
         super().__init__(len(shards), image_shape, channels, config)
         self.shards, self._config = shards, config
-        self._image_feature = config.image_feature
-        self._label_feature = config.label_feature
         self._num_classes = num_classes
         self._numbers = {normal_form(name): place for place, name in enumerate(config.class_names)}
         self._raw_shape = raw_shape
@@ -159,11 +157,11 @@ class RecordSplit(EncodedSplit):
         return self._parse_image(index, features), self._parse_label(index, features)
 
     def _parse_image(self, index: int, features: Any) -> bytes:
-        values = self._find_values(index, features, self._image_feature, "data.image_feature")
+        values = self._find_values(index, features, self._config.image_feature, "data.image_feature")
         if len(values) != 1 or not isinstance(values[0], bytes):
             raise BadExample(
                 self.name(index),
-                f"has no single bytes_list value called {self._image_feature!r}",
+                f"has no single bytes_list value called {self._config.image_feature!r}",
                 _suggest_features("data.image_feature", features, features),
             )
         return values[0] if self._raw_shape is None else self._encode(index, values[0], self._raw_shape)
@@ -181,14 +179,14 @@ class RecordSplit(EncodedSplit):
         return encoded
 
     def _parse_label(self, index: int, features: Any) -> int:
-        values = self._find_values(index, features, self._label_feature, "data.label_feature")
+        values = self._find_values(index, features, self._config.label_feature, "data.label_feature")
         try:
             if isinstance(values[0], bytes):
                 return self._parse_text(values)
             label = values[0] if len(values) == 1 and isinstance(values[0], int) else self._parse_numbers(values)
         except BadLabels as bad:
-            reason = f"has a label {self._label_feature!r} that {bad.reason}"
-            others = features.keys() - {self._image_feature, self._label_feature}
+            reason = f"has a label {self._config.label_feature!r} that {bad.reason}"
+            others = features.keys() - {self._config.image_feature, self._config.label_feature}
             another = "; or " + _suggest_features("data.label_feature", features, others) if others else ""
             raise BadExample(self.name(index), reason, f"{bad.remedy}{another}") from bad
         if not 0 <= label < self._num_classes:
